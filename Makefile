@@ -1,0 +1,169 @@
+# zr: `make demo` runs the main job, `make check` all tests; both install what is missing first.
+#
+#   make            build everything           make demo         train a GPT on the King James Bible
+#   make check      all tests, ten minutes     make check-long   the wide matrices and soaks
+#   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
+#   make lint       formatting, static checks  make clean
+#   make gpu-check  the CUDA backend on a card, beside the emulated driver; says so where there is none
+#
+# BUILD=folder builds elsewhere. CUDA=0|1|auto: see below. SANITIZE=address,undefined instruments a build.
+SHELL := /bin/bash
+BUILD ?= build
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CUDA ?= auto
+SANITIZE ?=
+JOBS ?= $(shell nproc)
+# As many jobs as cores, unless make -j was told how many.
+jobs = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j$(JOBS))
+export BUILD
+
+# ---- flags ---------------------------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(CI),-Werror)
+OPT ?= -O2
+CFLAGS ?=
+# Products and sums are never fused behind the source's back: bits must not depend on the compiler's choices.
+ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -pthread -I. $(WARN) \
+	$(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized) $(CFLAGS) -MMD -MP
+ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
+
+# ---- packages: each set is installed by the targets that need it ---------------------------------------------
+packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
+packages_demo  := $(packages_build) bible-kjv bible-kjv-text
+packages_check := $(packages_build) perl python3 valgrind strace
+packages_bench := $(packages_build) libopenblas-pthread-dev
+
+# Installs what dpkg does not have, as root or through sudo; else prints the command to type.
+.PHONY: packages-build packages-demo packages-check packages-bench
+packages-build packages-demo packages-check packages-bench: packages-%:
+	@missing=""; for package in $(packages_$*); do \
+		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		command="apt-get install -y --no-install-recommends$$missing"; \
+		if [ "$$(id -u)" = 0 ]; then become=""; \
+		elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then become="sudo"; \
+		else echo "zr: packages are missing; type: sudo $$command" >&2; exit 1; fi; \
+		echo "zr: installing$$missing" >&2; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		$$become apt-get update -qq && $$become $$command >/dev/null || \
+			{ echo "zr: that failed; type: $$become apt-get update && $$become $$command" >&2; exit 1; }; \
+	fi
+
+# ---- CUDA: found or left out by itself -------------------------------------------------------------------------
+# The backend needs no toolkit: it declares what it uses of the driver and loads it at run time. cuda.h only serves the
+# test that compares those declarations; CUDA=1 demands it, auto does without, 0 leaves the backend out.
+cuda_header := $(firstword $(wildcard $(addsuffix /include/cuda.h,$(CUDA_HOME) /usr/local/cuda /usr/lib/cuda /usr)))
+ifeq ($(CUDA),0)
+cuda_header :=
+cuda_absent := alloc/backend_cuda.c alloc/cuda_driver.c alloc/cuda_events.c
+cuda_words := CUDA: the backend is left out (CUDA=0)
+else ifeq ($(filter $(CUDA),1 auto),)
+$(error CUDA=$(CUDA): say 0, 1 or auto)
+else ifneq ($(cuda_header),)
+cuda_absent := alloc/backend_cuda_absent.c
+cuda_words := CUDA: the backend is built in; its declarations are compared with $(cuda_header)
+else ifeq ($(CUDA),1)
+$(error CUDA=1: no cuda.h in CUDA_HOME, /usr/local/cuda, /usr/lib/cuda or /usr to compare the declarations with; \
+	install the toolkit, set CUDA_HOME, or leave CUDA out: the backend is built without it)
+else
+cuda_absent := alloc/backend_cuda_absent.c
+cuda_words := CUDA: the backend is built in (it needs no toolkit; no cuda.h was found to compare its declarations with)
+endif
+
+# ---- sources: a room is a folder -------------------------------------------------------------------------------
+alloc_src   := $(filter-out alloc/heap.c $(cuda_absent),$(wildcard alloc/*.c))
+heap_src    := $(wildcard alloc/heap.c)
+defrag_src  := $(wildcard defrag/*.c)
+tool_src    := $(wildcard defrag/tool/*.c)
+kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
+comm_src    := $(wildcard zero/comm/*.c)
+zero_src    := $(wildcard zero/*.c)
+train_src   := $(wildcard zero/train/*.c)
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+.DEFAULT_GOAL := all
+include kernels/kernels.mk
+include alloc/heap.mk
+include tests/tests.mk
+
+urcu_libs := -lurcu-bp -lurcu-cds
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena
+libraries := $(BUILD)/lib/libzr.so $(BUILD)/lib/libzr.a
+
+.PHONY: all
+all: packages-build
+	@echo "$(cuda_words)"
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries)
+
+# What an object depends on besides its sources. Written anew only when it changes: other flags, or headers of
+# Valgrind that have come since, build everything again.
+config_words := $(CC) $(ALL_CFLAGS) valgrind: $(wildcard /usr/include/valgrind/memcheck.h)
+.PHONY: always
+always:
+$(BUILD)/config: always
+	@mkdir -p $(@D)
+	@echo '$(config_words)' | cmp -s - $@ || echo '$(config_words)' > $@
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -c $< -o $@
+
+$(BUILD)/lib/libzr.a: $(call obj,$(alloc_src))
+	@mkdir -p $(@D)
+	@echo "  ar    $@"
+	@rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/lib/libzr.so: $(call obj,$(alloc_src))
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-soname,libzr.so.0 -Wl,-z,defs -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+
+train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(heap_src) $(alloc_src))
+$(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(kernels_libs) -ljansson -lm
+
+tool_obj := $(call obj,$(tool_src) $(defrag_src) $(alloc_src))
+$(BUILD)/bin/zr: $(tool_obj)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+
+# Each example is one file on libzr.a alone, as a user's own program would be.
+$(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs)
+
+# ---- the main job ----------------------------------------------------------------------------------------------
+bible := $(BUILD)/demo/bible.txt
+$(bible):
+	@mkdir -p $(@D)
+	@bible -f gen1:1-rev22:21 > $@.new && mv $@.new $@
+
+demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 128 --batch 4 \
+	--steps 800 --lr 2e-3 --warmup 40 --eval-every 200 --sample 400 --prompt "In the beginning "
+.PHONY: demo
+demo: packages-demo
+	@echo "$(cuda_words)"
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bible)
+	@$(BUILD)/bin/zr-train $(demo_flags)
+
+# ---- order -----------------------------------------------------------------------------------------------------
+sources := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+.PHONY: format lint clean
+format:
+	clang-format -i $(sources)
+lint:
+	clang-format --dry-run -Werror $(sources)
+	cppcheck --quiet --std=c11 --enable=warning,performance,portability --error-exitcode=1 --inline-suppr \
+		--suppress=missingIncludeSystem --suppress=invalidPointerCast -I. $(filter-out tests/%,$(filter %.c,$(sources)))
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,504 @@
+/* arena.c: the arena's life, its allocations and frees, and the search for a block by address. Stands on
+ * space.c, extend.c and index.c. */
+#define _GNU_SOURCE
+#include "alloc/arena_internal.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/option.h"
+#include "alloc/poison.h"
+
+/* ---- All arenas of the process ------------------------------------------------------------------------- */
+
+static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_arena *arenas; /* by number; lock: arenas_lock */
+
+static void arenas_add(struct zr_arena *arena)
+{
+    struct zr_arena **link = &arenas;
+    pthread_mutex_lock(&arenas_lock);
+    while (*link && (*link)->number == arena->number) {
+        arena->number++;
+        link = &(*link)->next;
+    }
+    arena->next = *link;
+    *link = arena;
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+static void arenas_remove(struct zr_arena *arena)
+{
+    struct zr_arena **link = &arenas;
+    pthread_mutex_lock(&arenas_lock);
+    while (*link != arena)
+        link = &(*link)->next;
+    *link = arena->next;
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+struct zr_arena *zr_arenas_lock(unsigned number)
+{
+    pthread_mutex_lock(&arenas_lock);
+    struct zr_arena *arena = arenas;
+    while (arena && arena->number != number)
+        arena = arena->next;
+    if (arena)
+        zr_lock_take(&arena->lock);
+    else
+        pthread_mutex_unlock(&arenas_lock);
+    return arena;
+}
+
+void zr_arenas_unlock(struct zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+void zr_arenas_before_fork(void)
+{
+    pthread_mutex_lock(&arenas_lock);
+    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+        zr_lock_take(&arena->lock);
+}
+
+void zr_arenas_after_fork(void)
+{
+    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+        zr_lock_give(&arena->lock);
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+void zr_arenas_after_fork_child(void)
+{
+    /* The thread that waited for readers, if there was one, is not in the child. */
+    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+        arena->reclaiming = false;
+    zr_arenas_after_fork();
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void count_arena(zr_backend *backend, int change)
+{
+    pthread_mutex_lock(&backend->lock);
+    backend->arenas_count += (unsigned)change;
+    pthread_mutex_unlock(&backend->lock);
+}
+
+/* Reserves the range: what was asked for, or the backend's hint, halved until the system agrees. */
+static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
+{
+    zr_backend *backend = arena->backend;
+    size_t bytes = asked_bytes;
+    if (bytes > SIZE_MAX / 2)
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is larger than any address space", bytes);
+    if (bytes == 0)
+        bytes = backend->ops->reserve_hint
+                    ? backend->ops->reserve_hint(backend, arena->limit_bytes ? arena->limit_bytes
+                                                                             : backend->limit_bytes)
+                    : arena->limit_bytes * 4;
+    bytes = zr_round_up(bytes, arena->granule_bytes);
+    if (bytes < arena->granule_bytes)
+        bytes = arena->granule_bytes;
+    zr_result result = zr_backend_reserve(backend, bytes, &arena->range);
+    while (asked_bytes == 0 && result == ZR_ERR_ADDRESSES && bytes / 2 >= arena->granule_bytes * 16) {
+        bytes = zr_round_up(bytes / 2, arena->granule_bytes);
+        result = zr_backend_reserve(backend, bytes, &arena->range);
+    }
+    return result;
+}
+
+static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
+{
+    zr_backend *backend = options->backend;
+    snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
+    arena->backend = backend;
+    arena->granule_bytes = backend->can.granule_bytes;
+    arena->limit_bytes = zr_round_down(options->limit_bytes, arena->granule_bytes);
+    arena->check = (unsigned)zr_option_get(ZR_OPTION_CHECK);
+    arena->canary_bytes = arena->check >= ZR_CHECK_BYTES ? 16 : 0;
+    arena->visible = backend->can.host_visible;
+    arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
+    arena->stock.granule_bytes = arena->granule_bytes;
+    zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
+    if (!zr_pool_reserve(&arena->spans, 1))
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = reserve_range(arena, options->reserve_bytes);
+    if (result != ZR_OK)
+        return result;
+    arena->base = arena->range->address;
+    result = zr_index_init(&arena->index, arena->range->bytes);
+    if (result == ZR_OK)
+        zr_space_init(arena);
+    return result;
+}
+
+static void tear_down(struct zr_arena *arena)
+{
+    if (arena->range) {
+        zr_result result = zr_backend_release(arena->range);
+        zr_assert(result == ZR_OK);
+    }
+    if (arena->index.regions)
+        zr_index_end(&arena->index);
+    zr_pool_end(&arena->spans);
+    zr_pages_give(arena, sizeof *arena);
+}
+
+zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "an arena needs somewhere to go");
+    *out = NULL;
+    if (!options || !options->backend)
+        return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
+    if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "an arena's limit of %zu bytes is below one granule (%zu)",
+                       options->limit_bytes, options->backend->can.granule_bytes);
+    struct zr_arena *arena = zr_pages_take(sizeof *arena);
+    if (!arena)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = prepare(arena, options);
+    if (result != ZR_OK) {
+        tear_down(arena);
+        return result;
+    }
+    count_arena(arena->backend, 1);
+    arenas_add(arena);
+    *out = arena;
+    return ZR_OK;
+}
+
+zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
+{
+    zr_result result = ZR_OK;
+    if (leaked_bytes)
+        *leaked_bytes = 0;
+    if (!arena)
+        return ZR_OK;
+    arenas_remove(arena);
+    if (arena->trace)
+        result = zr_trace_close(arena->trace);
+    arena->trace = NULL;
+    if (leaked_bytes)
+        *leaked_bytes = arena->live_bytes;
+    zr_result released = zr_release_all(arena);
+    result = result == ZR_OK ? released : result;
+    count_arena(arena->backend, -1);
+    tear_down(arena);
+    return result;
+}
+
+zr_backend *zr_arena_backend(const zr_arena *arena)
+{
+    return arena ? arena->backend : NULL;
+}
+
+/* ---- Canaries ------------------------------------------------------------------------------------------ */
+
+/* The byte that belongs at an offset past a block's end: differs from place to place, so that a copy of a
+ * neighbour's canary is no canary. */
+static inline unsigned char canary_byte(size_t offset_bytes)
+{
+    return (unsigned char)(0xa5 ^ (offset_bytes * 31));
+}
+
+static void write_canary(struct zr_arena *arena, const struct zr_span *block)
+{
+    for (size_t at = block->offset_bytes + block->requested_bytes; at < zr_span_end(block); at++)
+        arena->base[at] = (char)canary_byte(at);
+}
+
+/* The first damaged byte past the block's end, counted from it; 0 if all is well. */
+static size_t damaged(const struct zr_arena *arena, const struct zr_span *block)
+{
+    size_t end = block->offset_bytes + block->requested_bytes;
+    for (size_t at = end; at < zr_span_end(block); at++)
+        if ((unsigned char)arena->base[at] != canary_byte(at))
+            return at - end + 1;
+    return 0;
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+static zr_result check_request(const struct zr_arena *arena, const struct zr_request *request,
+                               struct zr_need *need)
+{
+    size_t alignment = request->alignment ? request->alignment : ZR_UNIT_BYTES;
+    if (request->bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a block needs at least one byte");
+    if (request->bytes > PTRDIFF_MAX - 2 * arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a block of %zu bytes overflows the address space", request->bytes);
+    if ((alignment & (alignment - 1)) != 0 || alignment > arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID,
+                       "an alignment of %zu is not a power of two up to the granule size, %zu", alignment,
+                       arena->granule_bytes);
+    if ((unsigned)request->tag >= ZR_TAG_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)request->tag);
+    need->bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
+    need->alignment = alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : alignment;
+    return ZR_OK;
+}
+
+static inline bool fits(const struct zr_span *hole, struct zr_need need)
+{
+    return hole && zr_round_up(hole->offset_bytes, need.alignment) + need.bytes <= zr_span_end(hole);
+}
+
+/* The best free mapped span for the need, NULL if there is none. */
+static struct zr_span *find_hole(const struct zr_arena *arena, struct zr_need need)
+{
+    struct zr_span *hole = zr_holes_best(&arena->mapped, need.bytes);
+    if (need.alignment == ZR_UNIT_BYTES || !hole || fits(hole, need))
+        return hole;
+    return zr_holes_best(&arena->mapped, need.bytes + need.alignment - ZR_UNIT_BYTES);
+}
+
+static void count_block(struct zr_arena *arena, const struct zr_span *block)
+{
+    arena->live_bytes += block->bytes;
+    arena->requested_bytes += block->requested_bytes;
+    arena->live_by_tag_bytes[block->tag] += block->bytes;
+    arena->blocks_count++;
+    arena->allocations_count++;
+    if (arena->live_bytes > arena->peak_live_bytes) {
+        arena->peak_live_bytes = arena->live_bytes;
+        arena->at_peak = true;
+    }
+    if (arena->requested_bytes > arena->peak_requested_bytes)
+        arena->peak_requested_bytes = arena->requested_bytes;
+}
+
+static void uncount_block(struct zr_arena *arena, const struct zr_span *block)
+{
+    if (arena->at_peak) {
+        memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
+        arena->at_peak = false;
+    }
+    arena->live_bytes -= block->bytes;
+    arena->requested_bytes -= block->requested_bytes;
+    arena->live_by_tag_bytes[block->tag] -= block->bytes;
+    arena->blocks_count--;
+}
+
+static struct zr_block_info info_of(const struct zr_arena *arena, const struct zr_span *block)
+{
+    return (struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                  .bytes = block->requested_bytes,
+                                  .reserved_bytes = block->bytes,
+                                  .tag = (zr_tag)block->tag,
+                                  .stream = block->stream};
+}
+
+/* lock: arena->lock */
+static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                          struct zr_span **out)
+{
+    if (!zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
+        return ZR_ERR_HOST_MEMORY;
+    struct zr_span *hole = find_hole(arena, need);
+    if (__builtin_expect(!hole, 0)) {
+        zr_result result = zr_extend(arena, need, &hole);
+        if (result != ZR_OK)
+            return result;
+    }
+    struct zr_extent part = {zr_round_up(hole->offset_bytes, need.alignment), need.bytes};
+    struct zr_span *block = zr_space_carve(arena, hole, part);
+    block->requested_bytes = request->bytes;
+    block->stream = request->stream;
+    block->tag = (uint8_t)request->tag;
+    zr_index_insert(&arena->index, block);
+    count_block(arena, block);
+    *out = block;
+    return ZR_OK;
+}
+
+zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
+{
+    struct zr_need need = {0};
+    struct zr_span *block = NULL;
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a block needs somewhere to go");
+    *out = NULL;
+    if (!arena || !request)
+        return zr_fail(ZR_ERR_INVALID, "a block needs an arena and a request");
+    zr_result result = check_request(arena, request, &need);
+    if (result != ZR_OK)
+        return result;
+    zr_lock_take(&arena->lock);
+    uint64_t calls = arena->backend_calls_count;
+    result = allocate(arena, request, need, &block);
+    if (__builtin_expect(result == ZR_OK, 1)) {
+        char *address = arena->base + block->offset_bytes;
+        *out = address;
+        if (arena->poison)
+            zr_poison_block(address,
+                            request->bytes + (arena->canary_bytes ? block->bytes - request->bytes : 0),
+                            block->bytes);
+        if (arena->canary_bytes && arena->visible)
+            write_canary(arena, block);
+        if (__builtin_expect(arena->trace != NULL, 0)) {
+            struct zr_block_info info = info_of(arena, block);
+            zr_trace_write_alloc(arena->trace, &info);
+        }
+    } else {
+        result = zr_report_exhausted(arena, result, request);
+        zr_trace_event(arena->trace, refused, request);
+    }
+    if (__builtin_expect(arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count, 0))
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------------------- */
+
+/* Why this address is not the first byte of a block. */
+static zr_result refuse_free(const struct zr_arena *arena, const void *address, bool freed)
+{
+    size_t offset = (size_t)((const char *)address - arena->base);
+    if (offset >= arena->range->bytes)
+        return zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
+    const struct zr_span *block = zr_index_before(&arena->index, offset);
+    if (block && offset < zr_span_end(block))
+        return zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
+                       address, offset - block->offset_bytes, block->requested_bytes,
+                       (void *)(arena->base + block->offset_bytes));
+    if (freed)
+        return zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
+                       arena->name);
+    return zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
+}
+
+/* With the last record gone: waits for the readers without the lock, and makes the block's own record the
+ * hole. The block is in no index any more, and its neighbours do not merge with what is leaving. */
+static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
+{
+    block->kind = ZR_SPAN_LEAVING;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    struct zr_span *spare = block;
+    if (!zr_space_free_needs_span(block)) {
+        zr_space_free(arena, block, NULL);
+        zr_pool_give(&arena->spans, block);
+    } else {
+        zr_space_free(arena, block, spare);
+    }
+}
+
+static void retire(struct zr_arena *arena, struct zr_span *block)
+{
+    block->previous = arena->retired;
+    arena->retired = block;
+    arena->retired_count++;
+}
+
+/* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without. */
+static void reclaim(struct zr_arena *arena)
+{
+    struct zr_span *batch = arena->retired;
+    arena->retired = NULL;
+    arena->retired_count = 0;
+    arena->reclaiming = true;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    while (batch) {
+        struct zr_span *next = batch->previous;
+        zr_pool_give(&arena->spans, batch);
+        batch = next;
+    }
+    arena->reclaiming = false;
+}
+
+/* The block has left the index. lock: arena->lock, opened for a moment now and then. */
+static zr_result release_block(struct zr_arena *arena, struct zr_span *block)
+{
+    char *address = arena->base + block->offset_bytes;
+    zr_result result = ZR_OK;
+    if (arena->canary_bytes && arena->visible) {
+        size_t byte = damaged(arena, block);
+        if (byte > 0)
+            result = zr_fail(ZR_ERR_CORRUPT,
+                             "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
+                             block->requested_bytes, (void *)address, zr_tag_name((zr_tag)block->tag), byte);
+    }
+    if (__builtin_expect(arena->trace != NULL, 0)) {
+        struct zr_block_info info = info_of(arena, block);
+        zr_trace_write_free(arena->trace, &info);
+    }
+    if (arena->poison)
+        zr_poison_free(address, block->bytes);
+    uncount_block(arena, block);
+    if (!zr_space_free_needs_span(block)) {
+        zr_space_free(arena, block, NULL);
+        retire(arena, block);
+    } else if (__builtin_expect(zr_pool_reserve(&arena->spans, 1), 1)) {
+        zr_space_free(arena, block, zr_pool_take(&arena->spans));
+        retire(arena, block);
+    } else {
+        free_without_spare(arena, block);
+    }
+    if (__builtin_expect(arena->retired_count >= ZR_RETIRED_BATCH && !arena->reclaiming, 0))
+        reclaim(arena);
+    return result;
+}
+
+zr_result zr_arena_free(zr_arena *arena, void *address)
+{
+    bool freed = false;
+    struct zr_span *block = NULL;
+    if (!address)
+        return ZR_OK;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+    size_t offset = (size_t)((char *)address - arena->base);
+    zr_lock_take(&arena->lock);
+    if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
+        block = zr_index_take(&arena->index, offset, &freed);
+    zr_result result = block ? release_block(arena, block) : refuse_free(arena, address, freed);
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes)
+{
+    if (released_bytes)
+        *released_bytes = 0;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
+    zr_lock_take(&arena->lock);
+    size_t released = zr_trim(arena, keep_bytes);
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_lock_give(&arena->lock);
+    if (released_bytes)
+        *released_bytes = released;
+    return ZR_OK;
+}
+
+/* ---- Search -------------------------------------------------------------------------------------------- */
+
+zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out)
+{
+    bool found = false;
+    if (!arena || !out)
+        return zr_fail(ZR_ERR_INVALID, "a search needs an arena and somewhere to put its answer");
+    size_t offset = (size_t)((const char *)pointer - arena->base);
+    *out = (struct zr_block_info){0};
+    if (offset < arena->range->bytes) {
+        zr_index_read_lock();
+        const struct zr_span *block = zr_index_before(&arena->index, offset);
+        found = block && offset < zr_span_end(block);
+        if (found)
+            *out = info_of(arena, block);
+        zr_index_read_unlock();
+    }
+    return found ? ZR_OK
+                 : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
+}

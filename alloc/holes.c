@@ -1,0 +1,198 @@
+/* holes.c: bins of treaps. Stands on span.h alone.
+ *
+ * A treap's shape follows from its nodes' priorities, here a hash of their offsets, whatever the order in
+ * which they came: no rebalancing to write and nothing random. */
+#include "alloc/holes.h"
+
+#include "alloc/error.h"
+
+/* ---- Trees --------------------------------------------------------------------------------------------- */
+
+static inline uint64_t priority(const struct zr_span *span)
+{
+    return (span->offset_bytes >> ZR_UNIT_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static inline bool before(const struct zr_span *a, const struct zr_span *b)
+{
+    return a->key_bytes != b->key_bytes ? a->key_bytes < b->key_bytes : a->offset_bytes < b->offset_bytes;
+}
+
+static void tree_insert(struct zr_span **root, struct zr_span *span)
+{
+    uint64_t own = priority(span);
+    while (*root && priority(*root) > own)
+        root = &(*root)->children[before(*root, span)];
+    /* Split what hangs here into the nodes before and after the new one. */
+    struct zr_span *rest = *root, **smaller = &span->children[0], **larger = &span->children[1];
+    *root = span;
+    while (rest) {
+        if (before(rest, span)) {
+            *smaller = rest;
+            smaller = &rest->children[1];
+            rest = *smaller;
+        } else {
+            *larger = rest;
+            larger = &rest->children[0];
+            rest = *larger;
+        }
+    }
+    *smaller = *larger = NULL;
+}
+
+static void tree_remove(struct zr_span **root, struct zr_span *span)
+{
+    while (*root != span) {
+        zr_assert(*root != NULL);
+        root = &(*root)->children[before(*root, span)];
+    }
+    struct zr_span *smaller = span->children[0], *larger = span->children[1];
+    while (smaller && larger) {
+        if (priority(smaller) > priority(larger)) {
+            *root = smaller;
+            root = &smaller->children[1];
+            smaller = *root;
+        } else {
+            *root = larger;
+            root = &larger->children[0];
+            larger = *root;
+        }
+    }
+    *root = smaller ? smaller : larger;
+}
+
+static struct zr_span *tree_best(struct zr_span *node, size_t bytes)
+{
+    struct zr_span *best = NULL;
+    while (node) {
+        if (node->key_bytes >= bytes) {
+            best = node;
+            node = node->children[0];
+        } else {
+            node = node->children[1];
+        }
+    }
+    return best;
+}
+
+/* ---- Bins ---------------------------------------------------------------------------------------------- */
+
+static inline unsigned bin_of(size_t bytes)
+{
+    size_t units = bytes >> ZR_UNIT_SHIFT;
+    if (units < 256)
+        return (unsigned)units;
+    unsigned power = 63u - (unsigned)__builtin_clzl(units);
+    return 256 + (power - 8) * 16 + (unsigned)((units >> (power - 4)) & 15);
+}
+
+/* The first bin from `bin` on that has spans; ZR_HOLES_BINS if none. */
+static inline unsigned next_bin(const struct zr_holes *holes, unsigned bin)
+{
+    if (bin >= ZR_HOLES_BINS)
+        return ZR_HOLES_BINS;
+    unsigned word = bin / 64;
+    uint64_t bits = holes->words[word] & (~UINT64_C(0) << (bin % 64));
+    if (!bits) {
+        uint64_t above = word + 1 < 64 ? holes->summary & (~UINT64_C(0) << (word + 1)) : 0;
+        if (!above)
+            return ZR_HOLES_BINS;
+        word = (unsigned)__builtin_ctzll(above);
+        bits = holes->words[word];
+    }
+    return word * 64 + (unsigned)__builtin_ctzll(bits);
+}
+
+void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes)
+{
+    unsigned bin = bin_of(key_bytes);
+    span->key_bytes = key_bytes;
+    if (!holes->bins[bin]) {
+        holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
+        holes->summary |= UINT64_C(1) << (bin / 64);
+    }
+    tree_insert(&holes->bins[bin], span);
+}
+
+void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
+{
+    unsigned bin = bin_of(span->key_bytes);
+    tree_remove(&holes->bins[bin], span);
+    if (!holes->bins[bin]) {
+        holes->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
+        if (!holes->words[bin / 64])
+            holes->summary &= ~(UINT64_C(1) << (bin / 64));
+    }
+    span->key_bytes = 0;
+}
+
+void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes)
+{
+    unsigned bin = bin_of(span->key_bytes);
+    bool alone = holes->bins[bin] == span && !span->children[0] && !span->children[1];
+    if (alone && bin_of(bytes) == bin) {
+        span->offset_bytes = offset_bytes;
+        span->bytes = span->key_bytes = bytes;
+        return;
+    }
+    zr_holes_remove(holes, span);
+    span->offset_bytes = offset_bytes;
+    span->bytes = bytes;
+    zr_holes_add(holes, span, bytes);
+}
+
+struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes)
+{
+    unsigned bin = bin_of(bytes);
+    struct zr_span *best = tree_best(holes->bins[bin], bytes);
+    if (best)
+        return best;
+    bin = next_bin(holes, bin + 1);
+    return bin < ZR_HOLES_BINS ? tree_best(holes->bins[bin], 0) : NULL;
+}
+
+static struct zr_span *last_in(struct zr_span *span)
+{
+    while (span->children[1])
+        span = span->children[1];
+    return span;
+}
+
+/* The last bin before `bin` that has spans; ZR_HOLES_BINS if none. */
+static unsigned previous_bin(const struct zr_holes *holes, unsigned bin)
+{
+    unsigned word = bin / 64;
+    uint64_t bits = word < ZR_HOLES_WORDS ? holes->words[word] & ((UINT64_C(1) << (bin % 64)) - 1) : 0;
+    if (!bits) {
+        uint64_t below = holes->summary & ((UINT64_C(1) << word) - 1);
+        if (!below)
+            return ZR_HOLES_BINS;
+        word = 63u - (unsigned)__builtin_clzll(below);
+        bits = holes->words[word];
+    }
+    return word * 64 + 63u - (unsigned)__builtin_clzll(bits);
+}
+
+struct zr_span *zr_holes_largest(const struct zr_holes *holes)
+{
+    unsigned bin = previous_bin(holes, ZR_HOLES_BINS);
+    return bin < ZR_HOLES_BINS ? last_in(holes->bins[bin]) : NULL;
+}
+
+struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span)
+{
+    unsigned bin = bin_of(span->key_bytes);
+    struct zr_span *node = holes->bins[bin], *found = NULL;
+    while (node) {
+        if (before(node, span)) {
+            found = node;
+            node = node->children[1];
+        } else {
+            node = node->children[0];
+        }
+    }
+    if (found)
+        return found;
+    bin = previous_bin(holes, bin);
+    return bin < ZR_HOLES_BINS ? last_in(holes->bins[bin]) : NULL;
+}

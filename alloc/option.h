@@ -1,0 +1,43 @@
+/* option.h: the settings of the library, one table. Private to the project.
+ *
+ * They come from ZR_CONF ("check:3,isa:avx2"), read once. A bad ZR_CONF leaves every option at its default
+ * and is reported by zr_option_result(), which backends and zr-train ask first; the library itself prints
+ * nothing. */
+#ifndef ZR_OPTION_H
+#define ZR_OPTION_H
+
+#include "alloc/zr.h"
+
+enum zr_option_name {
+    ZR_OPTION_CHECK = 0,  /* see enum zr_check_level */
+    ZR_OPTION_GRANULE,    /* bytes, where a backend's options leave it open; 0: 2 MiB */
+    ZR_OPTION_HUGE_PAGES, /* bool */
+    ZR_OPTION_ISA,        /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16 */
+    ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
+    ZR_OPTION_VMA_BUDGET, /* mappings the host backend may hold; 0: from vm.max_map_count */
+    ZR_OPTION_COUNT
+};
+
+/* The ladder of ZR_OPTION_CHECK: each level includes those below. Arguments are checked at every level. */
+enum zr_check_level {
+    ZR_CHECK_NONE = 0,  /* assertions only */
+    ZR_CHECK_CALLS = 1, /* the backend's front checks addresses of copies and fills (the default) */
+    ZR_CHECK_ARENA = 2, /* zr_arena_check() after every change of the mapped memory */
+    ZR_CHECK_BYTES = 3, /* a canary past each block's end, verified when it is freed */
+};
+
+/* Any thread. */
+uint64_t zr_option_get(enum zr_option_name name);
+/* By its name in ZR_CONF; false: no such option. */
+bool zr_option_find(const char *name, uint64_t *out);
+/* ZR_ERR_INVALID, with words, if ZR_CONF could not be understood. */
+zr_result zr_option_result(void);
+/* True for ZR_CONF=help: the program should print zr_option_help() and end. */
+bool zr_option_help_wanted(void);
+/* Writes the table as text, cut at `room_bytes` with the final zero; returns the length of the whole. */
+size_t zr_option_help(char *out, size_t room_bytes);
+/* Sets the options from such a text, for tests: NULL or "" puts the defaults back. Not while an arena lives.
+ */
+zr_result zr_option_set(const char *text);
+
+#endif

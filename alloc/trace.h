@@ -1,0 +1,48 @@
+/* trace.h: the writer of .zrt traces, called by the arena. Private to alloc/; trace_format.h is the file's
+ * layout.
+ *
+ * One struct zr_trace belongs to one arena, and every call is made with that arena's lock held. With no trace
+ * (NULL) an event costs one predictable branch. Writing an event takes no system call but once per MiB of
+ * trace; when the file cannot grow, the trace stops with the reason in its header and the program goes on. A
+ * child after fork writes nothing: its copy of the struct is wiped by the kernel. */
+#ifndef ZR_TRACE_H
+#define ZR_TRACE_H
+
+#include "alloc/zr.h"
+
+struct zr_trace;
+
+/* What the header says of the arena. */
+struct zr_trace_origin {
+    const char *name;
+    const void *base; /* of the reservation; all events lie inside */
+    size_t reserve_bytes;
+    size_t granule_bytes;
+};
+
+/* Creates the file, replacing one that is there. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
+ * words name the file and why; nothing is left behind. ZR_ERR_HOST_MEMORY: no memory for the writer itself.
+ */
+zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr_trace_origin *origin);
+/* Cuts the file to its length and ends it. ZR_ERR_IO: the trace had stopped early, the words say why; what
+ * was written until then is good. The struct is gone in any case. */
+zr_result zr_trace_close(struct zr_trace *trace);
+
+void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block);
+void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
+/* `first` and `bytes` on granule boundaries. */
+void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);
+void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t bytes);
+void zr_trace_write_mark(struct zr_trace *trace, const char *label);
+void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request);
+/* What was live and mapped when the trace was started has been written as allocs and maps before this. */
+void zr_trace_write_begin(struct zr_trace *trace);
+
+/* The arena's calls. */
+#define zr_trace_event(trace, kind, ...)                                                                     \
+    do {                                                                                                     \
+        if (__builtin_expect((trace) != NULL, 0))                                                            \
+            zr_trace_write_##kind((trace), __VA_ARGS__);                                                     \
+    } while (0)
+
+#endif

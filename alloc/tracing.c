@@ -1,0 +1,82 @@
+/* tracing.c: switches an arena's trace on and off. Between the two the arena itself writes the events
+ * (zr_trace_event in arena.c and extend.c). Stands on trace.c. */
+#include "alloc/arena_internal.h"
+#include "alloc/error.h"
+#include "alloc/trace.h"
+
+/* Writes what is there already, so that a trace started late is as complete as one started at once: granules
+ * first, then the blocks on them. */
+static void write_present(struct zr_trace *trace, const struct zr_arena *arena)
+{
+    const struct zr_span *run = NULL; /* first span of a mapped stretch */
+    for (const struct zr_span *span = arena->first; span; span = span->next) {
+        bool mapped = span->kind != ZR_SPAN_UNMAPPED;
+        if (mapped && !run)
+            run = span;
+        bool ends = !span->next || span->next->kind == ZR_SPAN_UNMAPPED;
+        if (mapped && ends) {
+            zr_trace_write_map(trace, arena->base + run->offset_bytes, zr_span_end(span) - run->offset_bytes);
+            run = NULL;
+        }
+    }
+    for (const struct zr_span *span = arena->first; span; span = span->next) {
+        if (span->kind != ZR_SPAN_BLOCK) /* the free of one that is leaving came before */
+            continue;
+        zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + span->offset_bytes,
+                                                            .bytes = span->requested_bytes,
+                                                            .reserved_bytes = span->bytes,
+                                                            .tag = (zr_tag)span->tag,
+                                                            .stream = span->stream});
+    }
+    zr_trace_write_begin(trace);
+}
+
+zr_result zr_trace_start(zr_arena *arena, const char *path)
+{
+    struct zr_trace *trace = NULL;
+    zr_result result;
+    if (!arena || !path)
+        return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
+    /* Under the lock from the look to the switch: two starts must not open one file twice. */
+    zr_lock_take(&arena->lock);
+    if (arena->trace) {
+        result =
+            zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
+        goto unwind;
+    }
+    result = zr_trace_open(&trace, path,
+                           &(struct zr_trace_origin){.name = arena->name,
+                                                     .base = arena->base,
+                                                     .reserve_bytes = arena->range->bytes,
+                                                     .granule_bytes = arena->granule_bytes});
+    if (result != ZR_OK)
+        goto unwind;
+    write_present(trace, arena);
+    arena->trace = trace;
+unwind:
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+zr_result zr_trace_mark(zr_arena *arena, const char *label)
+{
+    if (!arena || !label)
+        return zr_fail(ZR_ERR_INVALID, "a mark needs an arena and a label");
+    zr_lock_take(&arena->lock);
+    zr_trace_event(arena->trace, mark, label);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
+zr_result zr_trace_stop(zr_arena *arena)
+{
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "stopping a trace needs its arena");
+    zr_lock_take(&arena->lock);
+    struct zr_trace *trace = arena->trace;
+    arena->trace = NULL;
+    zr_lock_give(&arena->lock);
+    if (!trace)
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
+    return zr_trace_close(trace);
+}
