@@ -1,0 +1,34 @@
+/* gemm.h: matrix products through oneDNN, cut over our own threads. Private to kernels/cpu. */
+#ifndef ZR_KERNELS_GEMM_H
+#define ZR_KERNELS_GEMM_H
+
+#include "kernels/cpu/context.h"
+
+enum zr_element { ZR_ELEMENT_F32 = 0, ZR_ELEMENT_BF16 };
+
+/* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. c is fp32.
+ */
+struct zr_gemm {
+    size_t m, n, k;
+    bool a_turned, b_turned, accumulate;
+    enum zr_element element; /* of a and b */
+    const void *a, *b;
+    float *c;
+    const float *bias; /* NULL: none */
+};
+
+void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
+
+/* Bytes of the library's state for so many threads, at the start of the workspace; and of scratch per thread.
+ */
+size_t zr_gemm_state_bytes(unsigned threads);
+size_t zr_gemm_scratch_bytes(unsigned threads);
+
+/* 0, or -1 with the words for zr_kernel_why(). */
+int zr_gemm_open(struct zr_kernel_context *context);
+void zr_gemm_close(struct zr_kernel_context *context);
+
+/* From now on, do as if the library refused every product, for tests. */
+void zr_gemm_refuse(struct zr_kernel_context *context);
+
+#endif

@@ -1,0 +1,358 @@
+/* loops_attention.h: the small matrix product and, on it, causal attention of one head. Part of loops_body.h.
+ *
+ * A block of query rows meets all the keys it may see at once (no online softmax), so that a row's
+ * log-sum-exp is exact and the probabilities exp(score - lse) come out the same when backward makes them
+ * again. */
+
+/* ---- Small products -------------------------------------------------------------------------- */
+
+enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4 };
+
+/* rows x vectors of c, in registers. `left`: columns that are really there. Both counts are compile-time
+ * constants where this is inlined; the order of the additions does not depend on them. */
+VF_INLINE void product_tile(const struct zr_small_product *w, size_t i, size_t j, const size_t rows,
+                            const size_t vectors)
+{
+    vf sum[TILE_ROWS][2];
+    const float *a = w->a + i * w->a_row_stride, *b = w->b + j;
+    float *c = w->c + i * w->c_stride + j;
+    size_t left = w->n - j;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t v = 0; v < 2; v++)
+            sum[r][v] = w->accumulate && v < vectors
+                            ? vf_get(c + r * w->c_stride + v * VF_LANES, left - v * VF_LANES)
+                            : vf_set(0.0f);
+    for (size_t k = 0; k < w->k; k++) {
+        vf column[2];
+        for (size_t v = 0; v < vectors; v++)
+            column[v] = vectors == 2 ? vf_load(b + v * VF_LANES) : vf_get(b + v * VF_LANES, left);
+        for (size_t r = 0; r < rows; r++) {
+            vf factor = vf_set(a[r * w->a_row_stride]);
+            for (size_t v = 0; v < vectors; v++)
+                sum[r][v] = vf_fma(factor, column[v], sum[r][v]);
+        }
+        a += w->a_k_stride;
+        b += w->b_stride;
+    }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t v = 0; v < vectors; v++)
+            vf_put(c + r * w->c_stride + v * VF_LANES, left - v * VF_LANES, sum[r][v]);
+}
+
+static void small_product(const struct zr_small_product *w)
+{
+    size_t j = 0;
+    for (; j + 2 * VF_LANES <= w->n; j += 2 * VF_LANES) {
+        size_t i = 0;
+        for (; i + TILE_ROWS <= w->m; i += TILE_ROWS)
+            product_tile(w, i, j, TILE_ROWS, 2);
+        for (; i < w->m; i++)
+            product_tile(w, i, j, 1, 2);
+    }
+    for (; j < w->n; j += VF_LANES) {
+        size_t i = 0;
+        for (; i + TILE_ROWS <= w->m; i += TILE_ROWS)
+            product_tile(w, i, j, TILE_ROWS, 1);
+        for (; i < w->m; i++)
+            product_tile(w, i, j, 1, 1);
+    }
+}
+
+/* ---- One head's matrices --------------------------------------------------------------------- */
+
+enum { QUERY_BLOCK = 32 };
+
+/* A [T, D] matrix inside rows of `stride`. */
+struct head_view {
+    const float *at;
+    size_t tokens, width, stride;
+};
+
+static void gather(const struct head_view *from, float scale, float *to, size_t to_stride)
+{
+    for (size_t t = 0; t < from->tokens; t++)
+        for (size_t i = 0; i < from->width; i += VF_LANES)
+            vf_put(to + t * to_stride + i, from->width - i,
+                   vf_get(from->at + t * from->stride + i, from->width - i) * vf_set(scale));
+}
+
+static void gather_turned(const struct head_view *from, float *to, size_t to_stride)
+{
+    enum { BLOCK = 16 };
+    for (size_t t0 = 0; t0 < from->tokens; t0 += BLOCK)
+        for (size_t d = 0; d < from->width; d++)
+            for (size_t t = t0; t < from->tokens && t < t0 + BLOCK; t++)
+                to[d * to_stride + t] = from->at[t * from->stride + d];
+}
+
+static void scatter(const float *from, size_t from_stride, const struct head_view *to, float scale)
+{
+    for (size_t t = 0; t < to->tokens; t++)
+        for (size_t i = 0; i < to->width; i += VF_LANES)
+            vf_put((float *)to->at + t * to->stride + i, to->width - i,
+                   vf_get(from + t * from_stride + i, to->width - i) * vf_set(scale));
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Takes the next `floats` of the scratch, kept on 64-byte lines. */
+static float *take(float **scratch, size_t floats)
+{
+    float *at = *scratch;
+    *scratch += round_up(floats, 16);
+    return at;
+}
+
+struct head {
+    size_t tokens, width, padded_width, padded_tokens;
+    float scale;
+    struct head_view q, k, v;
+};
+
+static struct head head_of(const struct zr_attention_work *work, size_t unit)
+{
+    const struct zr_attention *shape = &work->shape;
+    size_t width = shape->channels / shape->heads, sequence = unit / shape->heads,
+           at = unit % shape->heads * width;
+    const float *qkv = work->qkv + sequence * shape->sequence * 3 * shape->channels + at;
+    struct head_view view = {qkv, shape->sequence, width, 3 * shape->channels};
+    struct head h = {shape->sequence,
+                     width,
+                     round_up(width, 16),
+                     round_up(shape->sequence, 16),
+                     1.0f / sqrtf((float)width),
+                     view,
+                     view,
+                     view};
+    h.k.at += shape->channels;
+    h.v.at += 2 * shape->channels;
+    return h;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* The logarithm of the sum of the exponentials of n scores. */
+static float score_lse(const float *row, size_t n)
+{
+    size_t whole = n / VF_LANES * VF_LANES;
+    vf most = vf_set(-INFINITY), sum = vf_set(0.0f);
+    for (size_t i = 0; i < whole; i += VF_LANES)
+        most = vf_max(vf_load(row + i), most);
+    float largest = vf_largest(most);
+    for (size_t i = whole; i < n; i++)
+        largest = row[i] > largest ? row[i] : largest;
+    for (size_t i = 0; i < whole; i += VF_LANES)
+        sum += vf_exp(vf_load(row + i) - vf_set(largest));
+    float total = vf_sum(sum);
+    if (whole < n) {
+        float lane[VF_LANES];
+        vf_store(lane, vf_exp(vf_get(row + whole, n - whole) - vf_set(largest)));
+        for (size_t i = 0; i < n - whole; i++)
+            total += lane[i];
+    }
+    return largest + (float)zr_real_log((double)total);
+}
+
+/* Scores to probabilities, zero from n to `end`. */
+static void probabilities(float *row, size_t n, size_t end, float lse)
+{
+    for (size_t i = 0; i < n; i += VF_LANES)
+        vf_put(row + i, n - i, vf_exp(vf_get(row + i, n - i) - vf_set(lse)));
+    memset(row + n, 0, (end - n) * sizeof *row);
+}
+
+static void attention_forward(const struct zr_attention_work *work, size_t unit, float *scratch)
+{
+    struct head h = head_of(work, unit);
+    size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
+    float *q = take(&scratch, QUERY_BLOCK * h.padded_width);
+    float *keys = take(&scratch, h.width * h.padded_tokens);
+    float *v = take(&scratch, h.tokens * h.padded_width);
+    float *p = take(&scratch, QUERY_BLOCK * h.padded_tokens);
+    float *out = work->out + sequence * h.tokens * channels + unit % work->shape.heads * h.width;
+    gather_turned(&h.k, keys, h.padded_tokens);
+    gather(&h.v, 1.0f, v, h.padded_width);
+    for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows;
+        struct head_view block = {h.q.at + t0 * h.q.stride, rows, h.width, h.q.stride};
+        gather(&block, h.scale, q, h.padded_width);
+        small_product(&(struct zr_small_product){.m = rows,
+                                                 .n = seen,
+                                                 .k = h.width,
+                                                 .a = q,
+                                                 .a_row_stride = h.padded_width,
+                                                 .a_k_stride = 1,
+                                                 .b = keys,
+                                                 .b_stride = h.padded_tokens,
+                                                 .c = p,
+                                                 .c_stride = h.padded_tokens});
+        for (size_t r = 0; r < rows; r++) {
+            float *row = p + r * h.padded_tokens;
+            size_t t = t0 + r;
+            float lse = score_lse(row, t + 1);
+            probabilities(row, t + 1, seen, lse);
+            work->lse[unit * h.tokens + t] = lse;
+            if (work->p != NULL) {
+                float *kept = work->p + (unit * h.tokens + t) * h.tokens;
+                memcpy(kept, row, seen * sizeof *row);
+                memset(kept + seen, 0, (h.tokens - seen) * sizeof *row);
+            }
+        }
+        small_product(&(struct zr_small_product){.m = rows,
+                                                 .n = h.width,
+                                                 .k = seen,
+                                                 .a = p,
+                                                 .a_row_stride = h.padded_tokens,
+                                                 .a_k_stride = 1,
+                                                 .b = v,
+                                                 .b_stride = h.padded_width,
+                                                 .c = out + t0 * channels,
+                                                 .c_stride = channels});
+    }
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+struct backward_scratch {
+    float *q, *k, *k_turned, *v_turned, *dout, *dk, *dv, *p, *dp, *dq;
+};
+
+/* p[rows, seen] of the query rows from t0: as forward kept them, or made again, with the same bits. */
+static void backward_probabilities(const struct zr_attention_work *work, const struct head *h,
+                                   const struct backward_scratch *s, size_t unit, size_t t0, size_t rows)
+{
+    size_t seen = t0 + rows;
+    if (work->kept != NULL) {
+        for (size_t r = 0; r < rows; r++)
+            memcpy(s->p + r * h->padded_tokens, work->kept + (unit * h->tokens + t0 + r) * h->tokens,
+                   seen * sizeof(float));
+        return;
+    }
+    small_product(&(struct zr_small_product){.m = rows,
+                                             .n = seen,
+                                             .k = h->width,
+                                             .a = s->q + t0 * h->padded_width,
+                                             .a_row_stride = h->padded_width,
+                                             .a_k_stride = 1,
+                                             .b = s->k_turned,
+                                             .b_stride = h->padded_tokens,
+                                             .c = s->p,
+                                             .c_stride = h->padded_tokens});
+    for (size_t r = 0; r < rows; r++)
+        probabilities(s->p + r * h->padded_tokens, t0 + r + 1, seen, work->lse[unit * h->tokens + t0 + r]);
+}
+
+/* ds = p (dp - sum of dout . out), in place of dp. */
+static void backward_scores(const struct head *h, const struct backward_scratch *s, const float *out,
+                            size_t out_stride, size_t t0, size_t rows)
+{
+    size_t seen = t0 + rows;
+    for (size_t r = 0; r < rows; r++) {
+        const float *o = out + (t0 + r) * out_stride, *d = s->dout + (t0 + r) * h->padded_width;
+        float *dp = s->dp + r * h->padded_tokens, *p = s->p + r * h->padded_tokens;
+        vf sum = vf_set(0.0f);
+        for (size_t i = 0; i < h->width; i += VF_LANES)
+            sum = vf_fma(vf_get(o + i, h->width - i), vf_get(d + i, h->width - i), sum);
+        vf delta = vf_set(vf_sum(sum));
+        for (size_t i = 0; i < seen; i += VF_LANES)
+            vf_put(dp + i, seen - i, vf_get(p + i, seen - i) * (vf_get(dp + i, seen - i) - delta));
+    }
+}
+
+/* One block of query rows: dq of these rows, and what they add to dk and dv. */
+static void backward_block(const struct head *h, const struct backward_scratch *s, size_t t0, size_t rows)
+{
+    size_t seen = t0 + rows, wide = h->padded_width, line = h->padded_tokens;
+    small_product(&(struct zr_small_product){.m = rows,
+                                             .n = h->width,
+                                             .k = seen,
+                                             .a = s->dp,
+                                             .a_row_stride = line,
+                                             .a_k_stride = 1,
+                                             .b = s->k,
+                                             .b_stride = wide,
+                                             .c = s->dq,
+                                             .c_stride = wide});
+    small_product(&(struct zr_small_product){.m = seen,
+                                             .n = h->width,
+                                             .k = rows,
+                                             .a = s->dp,
+                                             .a_row_stride = 1,
+                                             .a_k_stride = line,
+                                             .b = s->q + t0 * wide,
+                                             .b_stride = wide,
+                                             .c = s->dk,
+                                             .c_stride = wide,
+                                             .accumulate = true});
+    small_product(&(struct zr_small_product){.m = seen,
+                                             .n = h->width,
+                                             .k = rows,
+                                             .a = s->p,
+                                             .a_row_stride = 1,
+                                             .a_k_stride = line,
+                                             .b = s->dout + t0 * wide,
+                                             .b_stride = wide,
+                                             .c = s->dv,
+                                             .c_stride = wide,
+                                             .accumulate = true});
+}
+
+static struct backward_scratch backward_take(const struct head *h, float *scratch)
+{
+    size_t whole = h->tokens * h->padded_width, turned = h->width * h->padded_tokens;
+    struct backward_scratch s;
+    s.q = take(&scratch, whole);
+    s.k = take(&scratch, whole);
+    s.dout = take(&scratch, whole);
+    s.dk = take(&scratch, whole);
+    s.dv = take(&scratch, whole);
+    s.k_turned = take(&scratch, turned);
+    s.v_turned = take(&scratch, turned);
+    s.p = take(&scratch, QUERY_BLOCK * h->padded_tokens);
+    s.dp = take(&scratch, QUERY_BLOCK * h->padded_tokens);
+    s.dq = take(&scratch, QUERY_BLOCK * h->padded_width);
+    return s;
+}
+
+static void attention_backward(const struct zr_attention_work *work, size_t unit, float *scratch)
+{
+    struct head h = head_of(work, unit);
+    struct backward_scratch s = backward_take(&h, scratch);
+    size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
+    size_t at = sequence * h.tokens * channels + unit % work->shape.heads * h.width;
+    struct head_view dout = {work->dout + at, h.tokens, h.width, channels};
+    struct head_view dqkv = h.q;
+    dqkv.at = work->dqkv + (h.q.at - work->qkv);
+    gather(&h.q, h.scale, s.q, h.padded_width);
+    gather(&h.k, 1.0f, s.k, h.padded_width);
+    gather(&dout, 1.0f, s.dout, h.padded_width);
+    gather_turned(&h.k, s.k_turned, h.padded_tokens);
+    gather_turned(&h.v, s.v_turned, h.padded_tokens);
+    memset(s.dk, 0, h.tokens * h.padded_width * sizeof *s.dk);
+    memset(s.dv, 0, h.tokens * h.padded_width * sizeof *s.dv);
+    for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows;
+        backward_probabilities(work, &h, &s, unit, t0, rows);
+        small_product(&(struct zr_small_product){.m = rows,
+                                                 .n = seen,
+                                                 .k = h.width,
+                                                 .a = s.dout + t0 * h.padded_width,
+                                                 .a_row_stride = h.padded_width,
+                                                 .a_k_stride = 1,
+                                                 .b = s.v_turned,
+                                                 .b_stride = h.padded_tokens,
+                                                 .c = s.dp,
+                                                 .c_stride = h.padded_tokens});
+        backward_scores(&h, &s, work->out + at, channels, t0, rows);
+        backward_block(&h, &s, t0, rows);
+        struct head_view dq = {dqkv.at + t0 * dqkv.stride, rows, h.width, dqkv.stride};
+        scatter(s.dq, h.padded_width, &dq, h.scale);
+    }
+    dqkv.at += channels;
+    scatter(s.dk, h.padded_width, &dqkv, 1.0f);
+    dqkv.at += channels;
+    scatter(s.dv, h.padded_width, &dqkv, 1.0f);
+}

@@ -1,0 +1,168 @@
+/* zr_kernels.h: the arithmetic of GPT-2, forward and backward, behind one table of operations.
+ *
+ * The kernels allocate nothing, start no thread and hold no state but the context: memory, scratch and
+ * threads come from the caller. All tensors are dense, row-major, fp32 unless said otherwise, aligned to 64
+ * bytes at their start. Results depend on the instruction set and on `parallel.threads` at most, never on
+ * addresses or timing. A `bool accumulate` adds to the output instead of overwriting it.
+ *
+ * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
+ * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
+#ifndef ZR_KERNELS_H
+#define ZR_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Threads lent by the caller. run() calls task(argument, part, threads) once for every part in [0, threads),
+ * concurrently, and returns when all have ended. threads == 1 may have run == NULL. */
+struct zr_parallel {
+    unsigned threads;
+    void (*run)(void *state, void (*task)(void *argument, unsigned part, unsigned parts), void *argument);
+    void *state;
+};
+
+enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_COUNT };
+const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16" */
+enum zr_isa zr_isa_best(void);            /* the best that this processor (and its system) has */
+
+/* The largest problem a context will be asked to do; sizes its scratch. */
+struct zr_kernel_limits {
+    size_t rows;       /* B * T */
+    size_t sequence;   /* T */
+    size_t channels;   /* C */
+    size_t heads;      /* A */
+    size_t wide;       /* the widest linear layer, 4 C for GPT-2 */
+    size_t vocabulary; /* Vp */
+    unsigned threads;
+};
+
+struct zr_kernel_context {
+    struct zr_parallel parallel;
+    void *workspace; /* the caller's, at least zr_kernel_workspace_bytes(); tag workspace */
+    size_t workspace_bytes;
+    enum zr_isa isa;
+    void *library; /* the matrix library's own state */
+};
+
+/* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so that a
+ * plan made without arithmetic knows it. Bounded: the head works on rows in chunks of at most 64 MiB of
+ * logits.*/
+size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
+
+/* Prepares / ends a context; `context` belongs to the caller, with parallel, workspace, workspace_bytes and
+ * isa set. 0 or -1 (the matrix library refused; zr_kernel_why() says why in words). Create it after every
+ * fork, in the process that uses it. One thread at a time per context. */
+int zr_kernel_open(struct zr_kernel_context *context);
+void zr_kernel_close(struct zr_kernel_context *context);
+const char *zr_kernel_why(void);
+
+struct zr_embedding {
+    const int32_t *tokens; /* [B, T], each in [0, V) */
+    size_t batch, sequence, channels;
+};
+struct zr_layernorm {
+    size_t rows, channels; /* eps is 1e-5 */
+};
+struct zr_linear { /* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
+    size_t rows, in, out;
+};
+struct zr_attention { /* causal, scaled by 1 / sqrt(D) */
+    size_t batch, sequence, channels, heads;
+};
+struct zr_head { /* logits[rows, Vp] = x[rows, C] wte[Vp, C]^T, softmax over the first V, cross-entropy */
+    const int32_t *targets; /* [rows], each in [0, V) */
+    size_t rows, channels, vocabulary, vocabulary_padded;
+};
+struct zr_adamw {
+    float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
+    float gradient_scale;                            /* multiplies each gradient first: clipping */
+    float correction1, correction2;                  /* 1 - beta^t */
+};
+
+/* One table per arithmetic; the null table does nothing at all, for plans. No operation fails. */
+struct zr_kernels {
+    const char *name; /* "cpu", "null" */
+
+    /* out[B, T, C] = wte[token] + wpe[t] */
+    void (*embedding_forward)(struct zr_kernel_context *, const struct zr_embedding *, const float *wte,
+                              const float *wpe, float *out);
+    /* dwte[Vp, C] and dwpe[T', C] get the sums over d[B, T, C]. Both are overwritten: rows that no token
+     * names become zero (`wte_rows`, `wpe_rows` are the rows to write). With accumulate, added to. */
+    void (*embedding_backward)(struct zr_kernel_context *, const struct zr_embedding *, const float *d,
+                               float *dwte, size_t wte_rows, float *dwpe, size_t wpe_rows, bool accumulate);
+
+    /* mean and rstd: [rows], kept for backward */
+    void (*layernorm_forward)(struct zr_kernel_context *, const struct zr_layernorm *, const float *x,
+                              const float *w, const float *b, float *y, float *mean, float *rstd);
+    /* dx is added to when accumulate_dx (the residual path); dw, db overwritten or accumulated. dx is not dy.
+     */
+    void (*layernorm_backward)(struct zr_kernel_context *, const struct zr_layernorm *, const float *x,
+                               const float *w, const float *mean, const float *rstd, const float *dy,
+                               float *dx, bool accumulate_dx, float *dw, float *db, bool accumulate);
+
+    void (*linear_forward)(struct zr_kernel_context *, const struct zr_linear *, const float *x,
+                           const float *w, const float *bias, float *y); /* bias may be NULL */
+    /* dx, dw, db may each be NULL: not wanted. dx is always overwritten; `accumulate` is for dw and db. */
+    void (*linear_backward)(struct zr_kernel_context *, const struct zr_linear *, const float *x,
+                            const float *w, const float *dy, float *dx, float *dw, float *db,
+                            bool accumulate);
+
+    /* qkv[B, T, 3C] (q, k, v side by side, heads inside each), out[B, T, C], lse[B, A, T] (log of the sum of
+     * exponentials, scaled scores), p[B, A, T, T] the probabilities or NULL when they are not to be kept. The
+     * bits of out do not depend on p being kept. */
+    void (*attention_forward)(struct zr_kernel_context *, const struct zr_attention *, const float *qkv,
+                              float *out, float *lse, float *p);
+    /* dqkv is overwritten. p NULL: the probabilities are made again from lse, same bits as kept ones. */
+    void (*attention_backward)(struct zr_kernel_context *, const struct zr_attention *, const float *qkv,
+                               const float *out, const float *lse, const float *p, const float *dout,
+                               float *dqkv);
+
+    void (*gelu_forward)(struct zr_kernel_context *, size_t n, const float *x, float *y); /* tanh form */
+    void (*gelu_backward)(struct zr_kernel_context *, size_t n, const float *x, const float *dy, float *dx);
+    /* out = a + b; out may be a or b */
+    void (*add)(struct zr_kernel_context *, size_t n, const float *a, const float *b, float *out);
+
+    /* losses[rows] = -log softmax(logits)[target]. When dx is given, also the gradient of
+     * (sum of losses) * scale: dx[rows, C] overwritten, dwte[Vp, C] overwritten or accumulated. The logits
+     * live in the workspace, a chunk of rows at a time, so the result depends on the limits' shape only. */
+    void (*head_loss)(struct zr_kernel_context *, const struct zr_head *, const float *x, const float *wte,
+                      float *losses, float scale, float *dx, float *dwte, bool accumulate);
+    /* logits[V] of one row, for sampling */
+    void (*head_logits)(struct zr_kernel_context *, const struct zr_head *, const float *x_row,
+                        const float *wte, float *logits);
+
+    /* In place over n elements of one shard. `g` is read only. */
+    void (*adamw)(struct zr_kernel_context *, const struct zr_adamw *, size_t n, float *parameter,
+                  const float *g, float *momentum, float *variance);
+    /* Sum of squares in double over fixed blocks of 4,096 elements, added in order: the same for any threads.
+     */
+    double (*sum_of_squares)(struct zr_kernel_context *, size_t n, const float *x);
+    /* x[i] = mean + deviation * normal(seed, first_index + i): by global index, the same on any rank. */
+    void (*init_normal)(struct zr_kernel_context *, size_t n, uint64_t seed, uint64_t first_index, float mean,
+                        float deviation, float *x);
+    void (*fill)(struct zr_kernel_context *, size_t n, float value, float *x);
+    void (*copy)(struct zr_kernel_context *, size_t bytes, const void *from, void *to);
+    /* The first index of a NaN or an infinity, n if there is none. */
+    size_t (*find_nonfinite)(struct zr_kernel_context *, size_t n, const float *x);
+    /* A 64-bit checksum of the bits; any changed bit changes it with overwhelming likelihood. */
+    uint64_t (*checksum)(struct zr_kernel_context *, size_t bytes, const void *data);
+
+    /* One thread, for the communicator: to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of
+     * the list; with accumulate, to[i] += that. `to` may be one of the sources. */
+    void (*sum_in_order)(size_t n, const float *const *from, unsigned count, float scale, float *to,
+                         bool accumulate);
+};
+
+/* Owned by the library, constant. */
+const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
+const struct zr_kernels *zr_kernels_null(void);
+
+/* Conversions and products in bf16, for mixed precision; round to nearest even, NaN stays NaN. */
+void zr_bf16_from_float(struct zr_kernel_context *, size_t n, const float *from, uint16_t *to);
+void zr_bf16_to_float(struct zr_kernel_context *, size_t n, const uint16_t *from, float *to);
+/* y[rows, out] (fp32) = x[rows, in] (bf16) w[in, out] (bf16), sums in fp32 */
+void zr_bf16_product(struct zr_kernel_context *, const struct zr_linear *, const uint16_t *x,
+                     const uint16_t *w, float *y);
+
+#endif
