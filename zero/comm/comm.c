@@ -1,0 +1,311 @@
+/* comm.c: the front of every communicator: argument checks, counters, the queue and the thread that empties
+ * it. The implementations behind it are null.c and local.c; comm.h has the table between the two. */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "zero/comm/comm.h"
+
+/* ---- The thread and the queue ----------------------------------------------------------------------- */
+
+/* Takes the words of a failure over from the thread that failed, so that the one that waits can show them. */
+static void remember_failure(struct zr_comm *comm, zr_result result)
+{
+    if (result == ZR_OK || comm->failure != ZR_OK)
+        return;
+    comm->failure = result;
+    snprintf(comm->failure_words, sizeof(comm->failure_words), "%s", zr_last_error());
+}
+
+/* The failure of the communicator as this thread's own. lock held. */
+static zr_result repeat_failure(struct zr_comm *comm)
+{
+    return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_words);
+}
+
+/* What the other ranks take from this one. */
+static uint64_t sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    uint64_t peers = comm->world - 1;
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return peers * item->reduce_scatter.shard_elements * sizeof(float);
+    case ZR_COMM_ALL_GATHER:
+        return peers * item->all_gather.shard_bytes;
+    case ZR_COMM_ALL_REDUCE:
+        return 2 * peers * item->all_reduce.shard_elements * sizeof(float);
+    case ZR_COMM_EXCHANGE: /* small talk: not part of a step's volume */
+        break;
+    }
+    return 0;
+}
+
+/* Runs one operation without the lock, which is held before and after. What the counters speak of is the
+ * volume of a step: small talk costs the time it takes, but there is nothing in it that could be hidden. */
+static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    zr_result result = comm->failure;
+    uint64_t start_ns = zr_os_now_ns();
+    pthread_mutex_unlock(&comm->lock);
+    if (result == ZR_OK)
+        result = comm->table->run(comm, item);
+    pthread_mutex_lock(&comm->lock);
+    if (item->kind != ZR_COMM_EXCHANGE)
+        comm->counters.busy_ns += zr_os_now_ns() - start_ns;
+    if (result == ZR_OK) {
+        comm->counters.operations_count += item->kind != ZR_COMM_EXCHANGE;
+        comm->sent_bytes += sent_bytes(comm, item);
+    }
+    remember_failure(comm, result);
+}
+
+static void *empty_queue(void *argument)
+{
+    struct zr_comm *comm = argument;
+    pthread_mutex_lock(&comm->lock);
+    for (;;) {
+        while (comm->completed == comm->submitted && !comm->stopping)
+            pthread_cond_wait(&comm->work, &comm->lock);
+        if (comm->completed == comm->submitted)
+            break;
+        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT]);
+        comm->completed++;
+        pthread_cond_broadcast(&comm->progress);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return NULL;
+}
+
+zr_result zr_comm_thread_start(struct zr_comm *comm)
+{
+    zr_result result = zr_thread_start(&comm->thread, comm->options.host_arena, 0, empty_queue, comm);
+    comm->threaded = result == ZR_OK;
+    return result;
+}
+
+void zr_comm_thread_stop(struct zr_comm *comm)
+{
+    if (!comm->threaded)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    comm->stopping = true;
+    pthread_cond_signal(&comm->work);
+    pthread_mutex_unlock(&comm->lock);
+    zr_thread_join(&comm->thread);
+    comm->threaded = false;
+}
+
+/* Waits until `ticket` has ended, and counts the time as exposed. lock held. */
+static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
+{
+    if (comm->completed >= ticket)
+        return;
+    uint64_t start_ns = zr_os_now_ns();
+    while (comm->completed < ticket)
+        pthread_cond_wait(&comm->progress, &comm->lock);
+    comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
+}
+
+/* Runs an operation in the calling thread; earlier ones have ended, so nothing else uses the ring. lock held.
+ */
+static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    run_item(comm, item);
+    if (item->kind != ZR_COMM_EXCHANGE)
+        comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
+}
+
+static zr_result submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
+{
+    zr_result result;
+    pthread_mutex_lock(&comm->lock);
+    if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
+        wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
+    result = repeat_failure(comm);
+    if (result == ZR_OK && comm->threaded) {
+        comm->queue[++comm->submitted % ZR_COMM_QUEUE_COUNT] = *item;
+        pthread_cond_signal(&comm->work);
+    } else if (result == ZR_OK) {
+        run_here(comm, item);
+        comm->completed = ++comm->submitted;
+        result = repeat_failure(comm);
+    }
+    if (ticket)
+        *ticket = result == ZR_OK ? comm->submitted : 0;
+    pthread_mutex_unlock(&comm->lock);
+    return result;
+}
+
+/* ---- Operations ------------------------------------------------------------------------------------- */
+
+/* world * shard * unit must be a size that memory can have. */
+static zr_result check_shard(const struct zr_comm *comm, size_t shard, size_t unit_bytes)
+{
+    size_t whole;
+    if (__builtin_mul_overflow(shard, unit_bytes, &whole) ||
+        __builtin_mul_overflow(whole, comm->world, &whole) || whole > PTRDIFF_MAX)
+        return zr_fail(ZR_ERR_INVALID, "a shard of %zu times %u ranks is larger than memory can be", shard,
+                       comm->world);
+    return ZR_OK;
+}
+
+zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
+{
+    if (ticket)
+        *ticket = 0;
+    if (!comm || !operation)
+        return zr_fail(ZR_ERR_INVALID, "reduce-scatter without a communicator or an operation");
+    zr_result result = check_shard(comm, operation->shard_elements, sizeof(float));
+    if (result != ZR_OK || operation->shard_elements == 0)
+        return result;
+    if (!operation->source || !operation->destination)
+        return zr_fail(ZR_ERR_INVALID, "reduce-scatter of %zu elements without a source or a destination",
+                       operation->shard_elements);
+    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_REDUCE_SCATTER, .reduce_scatter = *operation},
+                  ticket);
+}
+
+zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
+{
+    if (ticket)
+        *ticket = 0;
+    if (!comm || !operation)
+        return zr_fail(ZR_ERR_INVALID, "all-gather without a communicator or an operation");
+    zr_result result = check_shard(comm, operation->shard_bytes, 1);
+    if (result != ZR_OK || operation->shard_bytes == 0)
+        return result;
+    if (!operation->source || !operation->destination)
+        return zr_fail(ZR_ERR_INVALID, "all-gather of %zu bytes without a source or a destination",
+                       operation->shard_bytes);
+    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER, .all_gather = *operation}, ticket);
+}
+
+zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
+{
+    if (ticket)
+        *ticket = 0;
+    if (!comm || !operation)
+        return zr_fail(ZR_ERR_INVALID, "all-reduce without a communicator or an operation");
+    zr_result result = check_shard(comm, operation->shard_elements, sizeof(float));
+    if (result != ZR_OK || operation->shard_elements == 0)
+        return result;
+    if (!operation->buffer)
+        return zr_fail(ZR_ERR_INVALID, "all-reduce of %zu elements without a buffer",
+                       operation->shard_elements);
+    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_ALL_REDUCE, .all_reduce = *operation}, ticket);
+}
+
+zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
+{
+    if (!comm)
+        return zr_fail(ZR_ERR_INVALID, "waiting without a communicator");
+    zr_result result;
+    pthread_mutex_lock(&comm->lock);
+    if (ticket > comm->submitted) {
+        result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);
+    } else {
+        wait_locked(comm, ticket);
+        result = ticket == 0 ? ZR_OK : repeat_failure(comm);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return result;
+}
+
+zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    if (!comm || ((!mine || !all) && bytes > 0))
+        return zr_fail(ZR_ERR_INVALID, "exchange without a communicator or its buffers");
+    zr_result result = check_shard(comm, bytes, 1);
+    if (result != ZR_OK || bytes == 0)
+        return result;
+    pthread_mutex_lock(&comm->lock);
+    wait_locked(comm, comm->submitted);
+    run_here(comm, &(struct zr_comm_item){
+                       .kind = ZR_COMM_EXCHANGE,
+                       .all_gather = {.source = mine, .destination = all, .shard_bytes = bytes},
+                   });
+    result = repeat_failure(comm);
+    pthread_mutex_unlock(&comm->lock);
+    return result;
+}
+
+zr_result zr_comm_barrier(zr_comm *comm)
+{
+    if (!comm)
+        return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
+    pthread_mutex_lock(&comm->lock);
+    wait_locked(comm, comm->submitted);
+    run_here(comm,
+             &(struct zr_comm_item){.kind = ZR_COMM_EXCHANGE}); /* nothing to say, but all must say it */
+    zr_result result = repeat_failure(comm);
+    pthread_mutex_unlock(&comm->lock);
+    return result;
+}
+
+/* ---- Numbers, birth and end ------------------------------------------------------------------------- */
+
+unsigned zr_comm_rank(const zr_comm *comm)
+{
+    return comm->rank;
+}
+
+unsigned zr_comm_world(const zr_comm *comm)
+{
+    return comm->world;
+}
+
+void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out)
+{
+    pthread_mutex_lock(&comm->lock);
+    *out = comm->counters;
+    out->sent_elements = comm->sent_bytes / sizeof(float);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+size_t zr_comm_slot_bytes(unsigned world, size_t bucket_bytes)
+{
+    const size_t line_bytes = 64;
+    size_t least_bytes = (world > 1 ? world - 1 : 1) * line_bytes;
+    size_t bytes = bucket_bytes > least_bytes ? bucket_bytes : least_bytes;
+    return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
+size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes)
+{
+    return world <= 1 ? 0 : 2 * zr_comm_slot_bytes(world, bucket_bytes);
+}
+
+zr_result zr_comm_options_check(const struct zr_comm_options *options, unsigned rank, unsigned world)
+{
+    if (!options || !options->arena || !options->host_arena || !options->kernels)
+        return zr_fail(ZR_ERR_INVALID, "a communicator needs its arenas and its kernels");
+    if (world == 0 || rank >= world)
+        return zr_fail(ZR_ERR_INVALID, "rank %u is not one of %u", rank, world);
+    if (options->bucket_bytes == 0 || options->bucket_bytes > PTRDIFF_MAX / 4)
+        return zr_fail(ZR_ERR_INVALID, "a bucket of %zu bytes cannot be", options->bucket_bytes);
+    return ZR_OK;
+}
+
+void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
+                  const struct zr_comm_options *options)
+{
+    memset(comm, 0, sizeof(*comm));
+    comm->table = table;
+    comm->options = *options;
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->work, NULL);
+    pthread_cond_init(&comm->progress, NULL);
+}
+
+zr_result zr_comm_destroy(zr_comm *comm)
+{
+    if (!comm)
+        return ZR_OK;
+    zr_comm_thread_stop(comm); /* after the last submitted operation has ended, well or not */
+    comm->table->close(comm);
+    pthread_cond_destroy(&comm->progress);
+    pthread_cond_destroy(&comm->work);
+    pthread_mutex_destroy(&comm->lock);
+    return zr_arena_free(comm->options.host_arena, comm);
+}

@@ -1,0 +1,414 @@
+/* launch.c: forks the ranks of a run, watches them, and sees to it that all of them end. Stands on the
+ * control block (local.h); what happens inside a rank is in rank.c.
+ *
+ * The launcher computes nothing: it sleeps until a signal comes, a rank ends, or a deadline passes. The
+ * control block comes from a small arena made before the fork, the one exception to "fork first": shared
+ * granules stay shared, and here that is the point. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "alloc/fault.h"
+#include "alloc/os.h"
+#include "zero/comm/local.h"
+
+#define MS_NS       1000000ull
+#define TICK_NS     (100 * MS_NS)  /* the longest sleep: ranks may have been asked directly */
+#define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
+#define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
+#define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
+#define SAME_REQUEST_NS                                                                                      \
+    (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
+                   */
+
+#define FIRST_PIECE (UINT32_MAX - 15)
+
+enum { CONTROL_GRANULE_BYTES = 64 << 10, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
+
+struct launcher {
+    const struct zr_launch_options *options;
+    zr_backend *backend;
+    zr_arena *arena;
+    struct zr_local_world *local;
+    unsigned sockets_count; /* pairs that are open */
+    unsigned alive;         /* ranks that have been forked and not reaped */
+    bool running[ZR_COMM_MAX_WORLD];
+
+    sigset_t signals, mask_before;
+    struct sigaction child_before;
+
+    int code;    /* of the first rank that failed */
+    int request; /* the signal that asked for the end; 0: none */
+    uint64_t asked_ns, deadline_ns;
+    bool ending, killed;                 /* abort has been raised / SIGKILL has been sent */
+    uint64_t kill_ns;                    /* when it will be; valid while ending */
+    bool forced;                         /* the request, not a failure, ended the run before its time */
+    char failure[ZR_LOCAL_REASON_BYTES]; /* a rank's failing exit, said at the end unless all ranks had the
+                                            same */
+    unsigned same_code;                  /* ranks that ended by themselves with `code` */
+};
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* One line on stderr, in one write so that lines of several processes do not mix. */
+static void say(const char *format, ...)
+{
+    char line[512];
+    va_list list;
+    int used = snprintf(line, sizeof(line), "%s: ", program_invocation_short_name);
+    va_start(list, format);
+    vsnprintf(line + used, sizeof(line) - (size_t)used - 1, format, list);
+    va_end(list);
+    size_t bytes = strlen(line);
+    line[bytes++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, bytes);
+    (void)written; /* no other place to say it */
+}
+
+/* ---- The end of a run ------------------------------------------------------------------------------- */
+
+/* Makes everybody who waits for a peer look at the control block at once, rather than within
+ * ZR_LOCAL_LOOK_NS. */
+static void wake_waiters(struct zr_local_world *local)
+{
+    zr_word_wake_all(&local->abort);
+    zr_word_wake_all(&local->turn);
+    zr_word_wake_all(&local->received);
+    for (unsigned r = 0; r < local->world; r++) {
+        zr_word_wake_all(&local->ranks[r].posted);
+        zr_word_wake_all(&local->ranks[r].consumed);
+        zr_word_wake_all(&local->ranks[r].verdict);
+    }
+}
+
+/* Ends every wait of the ranks with `why`, and sets the hour of those that do not listen. */
+static void end_ranks(struct launcher *launcher, zr_result why, const char *reason)
+{
+    struct zr_local_world *local = launcher->local;
+    if (launcher->ending)
+        return;
+    launcher->ending = true;
+    launcher->kill_ns = zr_os_now_ns() + GRACE_NS;
+    snprintf(local->reason, sizeof(local->reason), "%s", reason);
+    atomic_store(&local->abort, (uint32_t)why);
+    wake_waiters(local);
+}
+
+static void end_by_request(struct launcher *launcher, const char *why)
+{
+    char reason[ZR_LOCAL_REASON_BYTES];
+    if (launcher->ending)
+        return;
+    const char *name = sigabbrev_np(launcher->request);
+    snprintf(reason, sizeof(reason), "SIG%s: %s", name ? name : "?", why);
+    say("%s; the run is cut short", reason);
+    launcher->forced = true;
+    end_ranks(launcher, ZR_ERR_INTERRUPTED, reason);
+}
+
+static void kill_ranks(struct launcher *launcher)
+{
+    for (unsigned r = 0; r < launcher->options->world; r++)
+        if (launcher->running[r])
+            kill((pid_t)atomic_load(&launcher->local->ranks[r].pid), SIGKILL);
+    launcher->killed = true;
+}
+
+/* ---- Ranks that end --------------------------------------------------------------------------------- */
+
+static void describe_place(const struct zr_local_rank *rank, char *out, size_t room_bytes)
+{
+    char note[ZR_LOCAL_NOTE_BYTES];
+    memcpy(note, rank->note, sizeof(note));
+    note[sizeof(note) - 1] = '\0';
+    snprintf(out, room_bytes, "%s%s", note[0] ? " at " : "", note);
+}
+
+static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal_number)
+{
+    struct zr_local_rank *dead = &launcher->local->ranks[rank];
+    char place[ZR_LOCAL_NOTE_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES];
+    const char *name = sigdescr_np(signal_number);
+    const char *hint = signal_number == SIGKILL  ? " (if nobody did that, the system ran out of memory)"
+                       : signal_number == SIGBUS ? " (the memory behind a shared granule ran out)"
+                                                 : "";
+    describe_place(dead, place, sizeof(place));
+    snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
+             (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
+    say("%s; the run ends%s", reason, hint);
+    launcher->code = EXIT_SIGNAL + signal_number;
+    end_ranks(launcher, ZR_ERR_PEER, reason);
+}
+
+static void rank_failed(struct launcher *launcher, unsigned rank, int code)
+{
+    struct zr_local_rank *failed = &launcher->local->ranks[rank];
+    char place[ZR_LOCAL_NOTE_BYTES + 8];
+    describe_place(failed, place, sizeof(place));
+    snprintf(launcher->failure, sizeof(launcher->failure), "rank %u (pid %d) ended with exit code %d%s", rank,
+             (int)atomic_load(&failed->pid), code, place);
+    launcher->code = code;
+    end_ranks(launcher, ZR_ERR_PEER, launcher->failure);
+}
+
+static void rank_ended(struct launcher *launcher, unsigned rank, int status)
+{
+    launcher->running[rank] = false;
+    launcher->alive--;
+    if (WIFSIGNALED(status) && !launcher->killed && launcher->code == 0 && !launcher->forced)
+        rank_was_killed(launcher, rank, WTERMSIG(status));
+    else if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && launcher->code == 0 && !launcher->forced)
+        rank_failed(launcher, rank, WEXITSTATUS(status));
+    launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
+    atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which tells more */
+    wake_waiters(launcher->local);
+}
+
+static void reap(struct launcher *launcher)
+{
+    int status;
+    for (unsigned r = 0; r < launcher->options->world; r++)
+        if (launcher->running[r] &&
+            waitpid((pid_t)atomic_load(&launcher->local->ranks[r].pid), &status, WNOHANG) > 0)
+            rank_ended(launcher, r, status);
+}
+
+/* ---- Requests and deadlines ------------------------------------------------------------------------- */
+
+static void ask_for_end(struct launcher *launcher, int signal_number, uint64_t now_ns)
+{
+    if (launcher->request != 0) {
+        if (now_ns - launcher->asked_ns > SAME_REQUEST_NS)
+            end_by_request(launcher, "asked for a second time");
+        return;
+    }
+    launcher->request = signal_number;
+    launcher->asked_ns = now_ns;
+    launcher->deadline_ns = now_ns + DEADLINE_NS;
+    atomic_fetch_or(&launcher->local->ends, signal_number == SIGINT ? ZR_LOCAL_END_NOW : ZR_LOCAL_END_SAVING);
+}
+
+static void take_signal(struct launcher *launcher, int signal_number)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    switch (signal_number) {
+    case SIGUSR1:
+        atomic_store(&launcher->local->saves, 1);
+        break;
+    case SIGQUIT:
+        launcher->request = signal_number;
+        end_by_request(launcher, "asked to end at once");
+        break;
+    case SIGINT:
+    case SIGTERM:
+    case SIGHUP:
+        ask_for_end(launcher, signal_number, now_ns);
+        break;
+    default: /* SIGCHLD: reap() looks at every turn. SIGPIPE: whoever read stderr is gone, and the run goes on
+              */
+        break;
+    }
+}
+
+static bool any_busy(const struct launcher *launcher)
+{
+    for (unsigned r = 0; r < launcher->options->world; r++)
+        if (launcher->running[r] && atomic_load(&launcher->local->ranks[r].busy))
+            return true;
+    return false;
+}
+
+static void keep_deadlines(struct launcher *launcher)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    if (launcher->request == 0 && atomic_load(&launcher->local->ends) != 0)
+        ask_for_end(launcher, SIGTERM, now_ns); /* a rank was asked directly */
+    if (launcher->request != 0 && !launcher->ending) {
+        if (any_busy(launcher) && launcher->deadline_ns < now_ns + SAVED_NS)
+            launcher->deadline_ns = now_ns + SAVED_NS;
+        if (now_ns + GRACE_NS >= launcher->deadline_ns)
+            end_by_request(launcher, "the ranks did not end in time");
+    }
+    if (launcher->ending && !launcher->killed && now_ns >= launcher->kill_ns)
+        kill_ranks(launcher);
+}
+
+static uint64_t time_to_sleep_ns(const struct launcher *launcher)
+{
+    uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + TICK_NS;
+    if (launcher->ending && !launcher->killed && launcher->kill_ns < until_ns)
+        until_ns = launcher->kill_ns;
+    if (launcher->request != 0 && !launcher->ending && launcher->deadline_ns - GRACE_NS < until_ns)
+        until_ns = launcher->deadline_ns - GRACE_NS;
+    return until_ns > now_ns ? until_ns - now_ns : 0;
+}
+
+static void watch(struct launcher *launcher)
+{
+    while (launcher->alive > 0) {
+        uint64_t ns = time_to_sleep_ns(launcher);
+        struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+        int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
+        if (signal_number > 0)
+            take_signal(launcher, signal_number);
+        reap(launcher);
+        keep_deadlines(launcher);
+    }
+}
+
+/* ---- Birth ------------------------------------------------------------------------------------------ */
+
+static zr_result make_control_block(struct launcher *launcher)
+{
+    unsigned world = launcher->options->world;
+    size_t bytes = sizeof(struct zr_local_world) + world * sizeof(struct zr_local_rank);
+    size_t limit_bytes =
+        (bytes + 2 * CONTROL_GRANULE_BYTES - 1) / CONTROL_GRANULE_BYTES * CONTROL_GRANULE_BYTES;
+    struct zr_machine machine;
+    void *block;
+    zr_result result = zr_backend_host_create(
+        &launcher->backend,
+        &(struct zr_host_options){.granule_bytes = CONTROL_GRANULE_BYTES, .small_pages = true});
+    if (result == ZR_OK)
+        result = zr_arena_create(&launcher->arena, &(struct zr_arena_options){.backend = launcher->backend,
+                                                                              .name = "control",
+                                                                              .reserve_bytes = limit_bytes,
+                                                                              .limit_bytes = limit_bytes});
+    if (result == ZR_OK)
+        result =
+            zr_arena_alloc(launcher->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_COMM}, &block);
+    if (result != ZR_OK)
+        return result;
+    zr_os_machine(&machine);
+    launcher->local = memset(block, 0, bytes);
+    launcher->local->world = world;
+    launcher->local->launcher = getpid();
+    launcher->local->spins = world <= machine.cores_count;
+    for (unsigned r = 0; r < world; r++) { /* so that every run sees the counters go round */
+        atomic_store(&launcher->local->ranks[r].posted, FIRST_PIECE);
+        atomic_store(&launcher->local->ranks[r].consumed, FIRST_PIECE);
+    }
+    return ZR_OK;
+}
+
+static zr_result make_sockets(struct launcher *launcher)
+{
+    int pair[2];
+    for (unsigned r = 0; launcher->options->world > 1 && r < launcher->options->world; r++) {
+        if (zr_fault(ZR_FAULT_OPEN) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+            return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for rank %u: raise `ulimit -n`",
+                           r);
+        launcher->local->ranks[r].inbox = pair[0];
+        launcher->local->ranks[r].outbox = pair[1];
+        launcher->sockets_count++;
+    }
+    return ZR_OK;
+}
+
+static void close_sockets(struct launcher *launcher)
+{
+    for (; launcher->sockets_count > 0; launcher->sockets_count--) {
+        close(launcher->local->ranks[launcher->sockets_count - 1].inbox);
+        close(launcher->local->ranks[launcher->sockets_count - 1].outbox);
+    }
+}
+
+/* In the child: only the own inbox is read from. */
+static void close_other_inboxes(struct launcher *launcher, unsigned rank)
+{
+    for (unsigned r = 0; r < launcher->sockets_count; r++)
+        if (r != rank)
+            close(launcher->local->ranks[r].inbox);
+}
+
+static zr_result fork_ranks(struct launcher *launcher)
+{
+    for (unsigned r = 0; r < launcher->options->world; r++) {
+        pid_t pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
+        if (pid == 0) {
+            close_other_inboxes(launcher, r);
+            zr_local_become_rank(launcher->local, r, launcher->options, &launcher->mask_before);
+        }
+        if (pid < 0)
+            return zr_fail(
+                ZR_ERR_HOST_MEMORY,
+                "the system refused a process for rank %u: raise `ulimit -u` or the cgroup's pids.max", r);
+        atomic_store(&launcher->local->ranks[r].pid, (int32_t)pid);
+        launcher->running[r] = true;
+        launcher->alive++;
+    }
+    return ZR_OK;
+}
+
+/* From here on signals wait until watch() takes them. A SIGINT that a shell's `&` has set to be ignored
+ * counts all the same: blocked signals are kept. */
+static void hold_signals(struct launcher *launcher)
+{
+    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE};
+    struct sigaction hangup, standard = {.sa_handler = SIG_DFL};
+    sigemptyset(&launcher->signals);
+    for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
+        sigaddset(&launcher->signals, taken[i]);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&launcher->signals, SIGHUP); /* not under nohup(1) */
+    pthread_sigmask(SIG_BLOCK, &launcher->signals, &launcher->mask_before);
+    sigaction(SIGCHLD, &standard, &launcher->child_before); /* ignored children would leave no status */
+}
+
+static void release_signals(struct launcher *launcher)
+{
+    struct timespec at_once = {0};
+    while (sigtimedwait(&launcher->signals, NULL, &at_once) > 0)
+        ; /* what came for the run has ended with it */
+    sigaction(SIGCHLD, &launcher->child_before, NULL);
+    pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
+}
+
+static int exit_code(const struct launcher *launcher)
+{
+    return launcher->forced ? EXIT_SIGNAL + launcher->request : launcher->code;
+}
+
+int zr_local_launch(const struct zr_launch_options *options)
+{
+    struct launcher launcher = {.options = options};
+    if (!options || !options->rank_main || options->world == 0 || options->world > ZR_COMM_MAX_WORLD) {
+        say("a run has 1 to %d ranks on one machine", ZR_COMM_MAX_WORLD);
+        return EXIT_USAGE;
+    }
+    zr_result result = make_control_block(&launcher);
+    if (result == ZR_OK)
+        result = make_sockets(&launcher);
+    if (result == ZR_OK) {
+        hold_signals(&launcher);
+        result = fork_ranks(&launcher);
+        close_sockets(&launcher);
+        if (result != ZR_OK)
+            end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
+        watch(&launcher);
+        release_signals(&launcher);
+    }
+    if (result != ZR_OK) {
+        say("%s", zr_last_error());
+        launcher.code = EXIT_MEMORY;
+    } else if (launcher.failure[0] && launcher.same_code < options->world &&
+               !atomic_load(&launcher.local->said)) { /* else a rank has told more */
+        say("%s; the run ends", launcher.failure);
+    }
+    if (exit_code(&launcher) != 0 && options->clean_up)
+        options->clean_up(options->argument);
+    close_sockets(&launcher);
+    if (launcher.arena)
+        zr_arena_destroy(launcher.arena, NULL);
+    if (launcher.backend)
+        zr_backend_destroy(launcher.backend);
+    return exit_code(&launcher);
+}

@@ -1,0 +1,112 @@
+/* local.h: the control block that the launcher and its ranks share. Private to zero/comm/.
+ *
+ * It lies in a small arena whose granules were mapped before the fork, so every process of the run sees the
+ * same memory at the same address. Words that processes wait on are 32 bits wide and waited on with
+ * zr_word_wait(), always with a time-out, so that a lost peer is noticed whatever happened to it. */
+#ifndef ZR_LOCAL_H
+#define ZR_LOCAL_H
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "zero/comm/zr_comm.h"
+
+enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192 };
+#define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a waiting rank before it looks at `abort` */
+
+/* What signals have asked for; bits of zr_local_world.ends. */
+enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };
+
+/* What a piece in the ring is, so that ranks that fell out of step are told apart from slow ones. */
+struct zr_local_piece {
+    uint64_t kind, bytes;
+};
+
+struct zr_local_rank {
+    /* The ring. Counters of pieces, modulo 2^32; piece n lies in slot n % 2. Written by this rank alone. */
+    _Alignas(64) _Atomic uint32_t posted;   /* pieces that peers may read */
+    _Atomic uint32_t posted_sleepers;       /* peers asleep on posted, or about to be */
+    struct zr_local_piece pieces[2];        /* what lies in the slots; written before posted moves */
+    _Alignas(64) _Atomic uint32_t consumed; /* pieces that this rank has read from all its peers */
+    _Atomic uint32_t consumed_sleepers;
+
+    /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
+    _Alignas(64) _Atomic uint32_t verdict;
+    _Atomic uint32_t attempts; /* communicators this rank has begun to make; this rank only */
+    _Atomic bool open;         /* this rank has a communicator; this rank only */
+
+    /* For the launcher and the peers' messages. */
+    _Atomic bool ended; /* the launcher has seen the end of the process */
+    _Atomic bool busy;  /* a save is in progress */
+    _Atomic int32_t pid;
+    int inbox;                      /* receiving end, this rank's; written before the fork */
+    int outbox;                     /* sending end, for all peers */
+    char note[ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
+};
+
+struct zr_local_world {
+    unsigned world;
+    pid_t launcher;
+    bool spins; /* the ranks fit the cores: a short spin before sleeping pays */
+
+    _Atomic uint32_t abort; /* 0, or the zr_result that every wait ends with. Moves once, by the launcher */
+    char reason[ZR_LOCAL_REASON_BYTES]; /* written before abort */
+
+    _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
+    _Atomic uint32_t saves; /* 1: SIGUSR1 came; rank 0 takes it */
+    _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
+    _Atomic uint64_t said;  /* hash of the first words of zr_local_first_words(); 0: none yet */
+
+    /* Passing the descriptors of the rings round: whose turn it is to send, and who has received. */
+    _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
+    _Atomic uint32_t received;          /* peers that have received everything of this turn */
+
+    struct zr_local_rank ranks[]; /* world */
+};
+
+/* In place of a rank: whichever it may be. */
+#define ZR_LOCAL_ALL UINT32_MAX
+
+/* ZR_OK, or the failure that ends the run, with words. Also fails when `peer` (with ZR_LOCAL_ALL: any rank)
+ * has ended, since nothing more will come from it: look at what it has left behind once more before giving
+ * up. */
+zr_result zr_local_check(struct zr_local_world *local, unsigned peer);
+
+/* Waits until *word, a counter modulo 2^32, has reached `target`; `sleepers` (NULL: the other side always
+ * wakes) counts this waiter. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. */
+struct zr_local_wait {
+    _Atomic uint32_t *word, *sleepers;
+    uint32_t target;
+    unsigned peer; /* who moves the word */
+};
+zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
+/* Moves such a counter and wakes those who wait for it. */
+void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
+
+/* Another rank's ring in this process. */
+struct zr_local_peer {
+    void *mapping;    /* owned: zr_import_release() */
+    const char *ring; /* in it */
+};
+
+/* share.c: sends this rank's ring to all peers and maps theirs into peers[world]; the entries of this rank
+ * and of those whose ring did not come stay as they are. `peers` is NULL where `mine` is. Collective, attempt
+ * by attempt, failed ranks included. */
+struct zr_local_share {
+    struct zr_local_world *local;
+    unsigned rank;
+    uint32_t attempt;
+    const void *mine; /* NULL: this rank has failed and only keeps the others from waiting; no arenas then */
+    zr_arena *arena;  /* of `mine` */
+    zr_arena *host_arena; /* for long lists of segments */
+    zr_backend *backend;  /* maps the rings of the peers */
+};
+zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
+
+/* rank.c: what a process does between the fork and rank_main(): signals, and the watch over the launcher.
+ * `before` is the signal mask to go back to. Never returns. */
+_Noreturn void zr_local_become_rank(struct zr_local_world *local, unsigned rank,
+                                    const struct zr_launch_options *options, const sigset_t *before);
+
+#endif

@@ -1,0 +1,136 @@
+/* zr_comm.h: one interface for communication between the ranks of a run.
+ *
+ * Reductions are an all-to-all and a local sum in rank order, so their bits are fixed. Data travels through a
+ * ring of constant size (tag comm), whatever the model: a big operation passes through it in pieces.
+ * Operations with a ticket run in the communicator's own thread, in the order of submission, which must be
+ * the same on all ranks; the buffers belong to the operation until its ticket has been waited for. One
+ * submitting thread per rank. A dead or lost peer ends every wait with ZR_ERR_PEER and its name. */
+#ifndef ZR_COMM_H
+#define ZR_COMM_H
+
+#include "alloc/zr.h"
+#include "kernels/zr_kernels.h"
+
+typedef struct zr_comm zr_comm;
+typedef uint64_t zr_ticket; /* 0 is always complete */
+
+/* The most ranks that a communicator with peers has; the null one counts for any number. */
+enum { ZR_COMM_MAX_WORLD = 256 };
+
+struct zr_comm_counters {
+    uint64_t sent_elements; /* to other ranks: S (N - 1) / N per phase; no exchanges */
+    uint64_t operations_count;
+    /* Of operations with a ticket alone; exchanges and barriers count in neither. What part of the time is
+     * hidden behind the caller's own work: 1 - exposed / busy. */
+    uint64_t busy_ns;    /* the communicator's thread, working or waiting for peers inside operations */
+    uint64_t exposed_ns; /* the submitting thread, waiting for tickets: in zr_comm_wait(), for room in the
+                          * queue, and for earlier tickets at the start of an exchange */
+};
+
+unsigned zr_comm_rank(const zr_comm *comm);
+unsigned zr_comm_world(const zr_comm *comm);
+void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
+/* Bytes of ring that a communicator with these numbers takes from its arena: 0 for one rank. */
+size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
+
+/* destination[shard] (+)= scale * sum over ranks p, in order, of p's source[my rank * shard ...].
+ * source holds world * shard_elements. destination may be source + rank * shard_elements. */
+struct zr_reduce_scatter {
+    const float *source;
+    float *destination;
+    size_t shard_elements;
+    float scale;
+    bool accumulate;
+};
+zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket);
+
+/* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
+ */
+struct zr_all_gather {
+    const void *source;
+    void *destination;
+    size_t shard_bytes;
+};
+zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+
+/* Both one after the other, piece by piece: buffer[world * shard_elements] becomes scale * the sums. With
+ * `base` (world * shard_elements or NULL), base is added on each element: base + scale * sum. */
+struct zr_all_reduce {
+    float *buffer;
+    const float *base;
+    size_t shard_elements;
+    float scale;
+};
+zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
+
+/* Waits until the operation has ended on this rank: its destination is complete and its source free again. */
+zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
+
+/* Blocking, for small things; they wait for earlier tickets first. all: [world][bytes], in rank order. */
+zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);
+zr_result zr_comm_barrier(zr_comm *comm);
+
+zr_result zr_comm_destroy(zr_comm *comm);
+
+struct zr_comm_options {
+    zr_arena *arena;      /* the ring comes from here, tag comm */
+    zr_arena *host_arena; /* records and the thread's stack, tag other */
+    const struct zr_kernels *kernels;
+    size_t bucket_bytes; /* one slot of the ring; the ring has two */
+};
+
+/* A communicator of `world` ranks with no peers behind it: counts what would be sent, moves nothing. For
+ * plans; with world == 1 it is also the real one of a single rank. */
+zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
+                              unsigned world);
+
+/* ---- Local: ranks forked on one machine, granules shared ------------------------------------------------
+ */
+
+/* What a forked rank knows of its run. Lives in memory shared with the launcher. */
+struct zr_local_world;
+
+struct zr_launch_options {
+    unsigned world;
+    /* The rank's whole life; its return value is the rank's exit code. */
+    int (*rank_main)(struct zr_local_world *local, unsigned rank, void *argument);
+    void *argument;
+    /* Called in the launcher when a run ended abnormally, and in the ranks (async-signal-safe!) when the
+     * launcher died: removes half-written files. NULL: nothing to remove. */
+    void (*clean_up)(void *argument);
+};
+
+/* Forks the ranks, passes signals on, waits for all. Call it with one thread, before the process has made a
+ * backend. The exit code of the run: 0; the first failing rank's, 128 + the signal if one killed it;
+ * 128 + the signal if a request had to be enforced; 2: bad options; 4: the system refused what a launch
+ * needs.
+ *
+ * A rank that dies or fails ends the others within a second, and the reason is printed on stderr. If the
+ * launcher dies the ranks end by themselves. SIGTERM, SIGHUP and SIGINT become requests (zr_local_request());
+ * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
+ * Two within 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or
+ * SIGUSR1 sent to a rank by its number counts as sent to the run. */
+int zr_local_launch(const struct zr_launch_options *options);
+
+/* What the signals asked for, agreed on by all ranks: call it at the same point of every step on every rank
+ * (it is a collective: the same answer everywhere). SIGUSR1: save and go on. SIGTERM: save and end. SIGINT:
+ * end.*/
+enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END, ZR_REQUEST_END };
+zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out);
+
+/* Says that a save (or another step that must not be cut short) is in progress, so that the deadline waits.
+ */
+void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy);
+
+/* What the rank is doing, for the reason printed when it dies: "step 17". Cut at 47 bytes. */
+void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text);
+
+/* True for the first rank of the run that asks with these words, and for words other than the first. For what
+ * all ranks find alike, and one of them should say. */
+bool zr_local_first_words(struct zr_local_world *local, const char *words);
+
+/* The communicator of a rank: shares its ring with its peers. Collective. */
+zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
+                               struct zr_local_world *local, unsigned rank);
+
+#endif
