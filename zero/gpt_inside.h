@@ -1,0 +1,94 @@
+/* gpt_inside.h: what the files of the GPT model share (gpt_shape.c, gpt.c, gpt_block.c). */
+#ifndef ZR_GPT_INSIDE_H
+#define ZR_GPT_INSIDE_H
+
+#include "zero/gpt.h"
+#include "zero/take.h"
+
+enum { GPT_WTE = 0, GPT_WPE, GPT_EMBEDDINGS };
+
+/* The parameters of a block, in the order of the list. */
+enum {
+    GPT_LN1_W,
+    GPT_LN1_B,
+    GPT_QKV_W,
+    GPT_QKV_B,
+    GPT_PROJ_W,
+    GPT_PROJ_B,
+    GPT_LN2_W,
+    GPT_LN2_B,
+    GPT_FC_W,
+    GPT_FC_B,
+    GPT_FC2_W,
+    GPT_FC2_B,
+    GPT_BLOCK_PARAMETERS
+};
+
+/* What a block keeps from forward to backward, [rows, ...] each, besides its input. */
+enum gpt_slot {
+    SLOT_LN1,
+    SLOT_LN1_MEAN,
+    SLOT_LN1_RSTD,
+    SLOT_QKV,
+    SLOT_LSE,
+    SLOT_PROBABILITIES,
+    SLOT_ATTENTION,
+    SLOT_MIDDLE,
+    SLOT_LN2,
+    SLOT_LN2_MEAN,
+    SLOT_LN2_RSTD,
+    SLOT_FC,
+    SLOT_GELU,
+    SLOT_COUNT
+};
+
+struct gpt_block_activations {
+    float *slot[SLOT_COUNT];
+};
+
+/* Temporary tensors of a pass; one table, so that whatever a failing pass holds is dropped in one place. */
+enum gpt_scratch {
+    SCRATCH_FINAL,
+    SCRATCH_FINAL_MEAN,
+    SCRATCH_FINAL_RSTD,
+    SCRATCH_D_FINAL,
+    SCRATCH_D,
+    SCRATCH_D_WIDE,
+    SCRATCH_D_QKV,
+    SCRATCH_D_NORM,
+    SCRATCH_COUNT
+};
+
+struct zr_gpt {
+    struct zr_gpt_options options;
+    int32_t *tokens, *targets; /* [batch, sequence] */
+    float *losses;             /* [batch, sequence] */
+    float **inputs;            /* [layers + 1]: the input of each block, and of ln_f; tag checkpoint */
+    struct gpt_block_activations *blocks; /* [layers] */
+    float *scratch[SCRATCH_COUNT];
+    size_t batch; /* sequences of the pass under way */
+    bool dry;
+    bool inspect; /* look at every result for a value that is not finite */
+};
+
+static inline size_t gpt_rows(const struct zr_gpt *model)
+{
+    return model->batch * model->options.shape.sequence;
+}
+
+zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, float **out);
+
+/* When inspecting: ZR_ERR_CORRUPT with words where the first value that is not finite lies, else ZR_OK.
+ * `layer` SIZE_MAX: outside the blocks. */
+zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const float *values,
+                      size_t columns);
+
+/* Takes the activations of a block and runs it forward. `output` NULL: only what backward needs (recompute).
+ */
+zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output);
+/* Runs a block backward: `d` [rows, C], the gradient of its output, becomes that of its input. Hands the
+ * block's gradients to the engine; the caller drops the activations. */
+zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, float *d);
+void gpt_block_drop(struct zr_gpt *model, size_t layer);
+
+#endif

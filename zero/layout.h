@@ -1,0 +1,56 @@
+/* layout.h: the flat partition: where each parameter lies in its unit, and which part of a unit a rank owns.
+ */
+#ifndef ZR_LAYOUT_H
+#define ZR_LAYOUT_H
+
+#include "zero/zr_zero.h"
+
+enum {
+    ZR_TENSOR_ALIGN = 16, /* elements: a tensor starts on 64 bytes, for the vector units */
+    ZR_SHARD_ALIGN = 64,  /* elements: a shard starts on 256 bytes, the arena's own alignment */
+};
+
+struct zr_layout_parameter {
+    struct zr_parameter parameter;
+    uint64_t global_index; /* of the first element, counted without padding */
+    size_t offset;         /* elements from the start of the unit */
+    size_t elements;
+};
+
+struct zr_layout_unit {
+    struct zr_unit unit;
+    size_t first_parameter, parameters_count;
+    size_t padded_elements; /* world x shard_elements */
+    size_t shard_elements;
+    size_t pool_offset;  /* elements before this unit in a pool of whole units */
+    size_t shard_offset; /* elements before this unit in a pool of one rank's shards */
+};
+
+struct zr_layout {
+    struct zr_layout_parameter *parameters;
+    size_t parameters_count;
+    struct zr_layout_unit *units;
+    size_t units_count;
+    uint64_t elements;      /* without padding */
+    size_t pool_elements;   /* all units, padded */
+    size_t shards_elements; /* all shards of one rank */
+    unsigned world;
+    zr_arena *host_arena;
+};
+
+/* Lays out `list` for `world` ranks; the records come from `host_arena`, tag other, until zr_layout_end().
+ * ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow. */
+zr_result zr_layout_make(struct zr_layout *layout, const struct zr_parameter_list *list, unsigned world,
+                         zr_arena *host_arena);
+void zr_layout_end(struct zr_layout *layout);
+
+/* The part of a parameter that lies in [from, to) of its unit; false when there is none. */
+struct zr_overlap {
+    size_t offset; /* elements from the start of the unit */
+    size_t count;
+    uint64_t global_index;
+};
+bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                       struct zr_overlap *out);
+
+#endif

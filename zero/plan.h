@@ -1,0 +1,28 @@
+/* plan.h: the byte plan: what each category of memory will take on a rank, found by running the very same
+ * engine and model on the sim backend with the null kernels and the null communicator. */
+#ifndef ZR_PLAN_H
+#define ZR_PLAN_H
+
+#include "zero/gpt.h"
+
+struct zr_plan_request {
+    struct zr_gpt_shape shape;
+    unsigned stage, rank, world, threads;
+    size_t bucket_bytes;
+    size_t granule_bytes;
+    enum zr_isa isa;
+    zr_arena *host_arena; /* records of the run, freed before the call returns */
+};
+
+struct zr_plan {
+    uint64_t elements;                      /* parameters, without padding */
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak; other is 0 */
+    size_t peak_bytes;
+    size_t persistent_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
+    size_t peak_reserved_bytes;
+    uint64_t sent_elements_per_step;
+};
+
+zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *request);
+
+#endif

@@ -1,0 +1,33 @@
+/* replica.h: one rank's copy of the trainer's inside, built in one order everywhere: scratch for the kernels,
+ * the engine, the model. The plan builds it on sim, the run on real memory; so both take the same bytes. */
+#ifndef ZR_REPLICA_H
+#define ZR_REPLICA_H
+
+#include "zero/gpt.h"
+
+struct zr_replica_options {
+    zr_arena *arena, *host_arena;
+    const struct zr_kernels *kernels;
+    enum zr_isa isa;
+    struct zr_parallel parallel;
+    zr_comm *comm; /* made before, so that its ring comes first */
+    struct zr_gpt_shape shape;
+    unsigned stage;
+    uint64_t seed;
+    struct zr_adamw_options adamw;
+};
+
+struct zr_replica {
+    struct zr_replica_options options;
+    struct zr_kernel_context context; /* the engine and the model point here: do not move the struct */
+    bool context_open;
+    zr_engine *engine;
+    zr_gpt *model;
+};
+
+/* Builds in place. On failure everything is released and *out may be forgotten. Collective. */
+zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_options *options);
+/* Releases; a zeroed struct is fine. */
+void zr_replica_close(struct zr_replica *replica);
+
+#endif
