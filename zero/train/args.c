@@ -1,0 +1,486 @@
+/* args.c: reads the command line by the table in flags.c. It runs before the fork, so it allocates nothing.
+ */
+#define _GNU_SOURCE
+#include "zero/train/args.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/os.h"
+#include "zero/train/flags.h"
+#include "zero/train/terminal.h"
+
+enum zr_exit zr_exit_of(zr_result result)
+{
+    switch (result) {
+    case ZR_OK:
+        return ZR_EXIT_OK;
+    case ZR_ERR_INVALID:
+    case ZR_ERR_UNAVAILABLE:
+        return ZR_EXIT_USAGE;
+    case ZR_ERR_IO:
+    case ZR_ERR_FORMAT:
+    case ZR_ERR_CORRUPT:
+        return ZR_EXIT_INPUT;
+    case ZR_ERR_MEMORY:
+    case ZR_ERR_HOST_MEMORY:
+    case ZR_ERR_ADDRESSES:
+        return ZR_EXIT_MEMORY;
+    default:
+        return ZR_EXIT_FAILED;
+    }
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------ */
+
+static bool read_count(const char *text, uint64_t *out)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+bool zr_args_read_bytes(const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {
+        {"", 1},
+        {"B", 1},
+        {"KB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000},
+        {"KiB", UINT64_C(1) << 10},
+        {"MiB", UINT64_C(1) << 20},
+        {"GiB", UINT64_C(1) << 30},
+        {"TiB", UINT64_C(1) << 40},
+    };
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].name) == 0)
+            return !__builtin_mul_overflow(number, units[i].bytes, out);
+    return false;
+}
+
+static bool read_real(const char *text, double *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    /* strtod alone would take blanks, "nan", "inf" and hexadecimal too */
+    return strchr("0123456789.-+", text[0]) && text[0] && end != text && *end == '\0' && isfinite(*out) &&
+           !strpbrk(text, "xX");
+}
+
+/* The place of `text` in "none|selective|full", -1: it is not there. */
+static int choice_index(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    for (int index = 0; choices && length > 0; index++) {
+        const char *end = strchrnul(choices, '|');
+        if ((size_t)(end - choices) == length && memcmp(choices, text, length) == 0)
+            return index;
+        choices = *end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+/* ---- Storing one option ------------------------------------------------------------------------------ */
+
+/* Says what is wrong with an option and how to go on; always 2. */
+static int wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
+{
+    char words[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    zr_say("--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", words);
+    return ZR_EXIT_USAGE;
+}
+
+static void store_whole(const struct zr_flag *flag, struct zr_train_config *config, uint64_t value)
+{
+    char *field = (char *)config + flag->offset;
+    uint32_t narrow = (uint32_t)value;
+    if (flag->room_bytes == sizeof value)
+        memcpy(field, &value, sizeof value);
+    else if (flag->room_bytes == sizeof narrow)
+        memcpy(field, &narrow, sizeof narrow);
+    else
+        *(bool *)field = value != 0;
+}
+
+static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    bool bytes = flag->kind == ZR_FLAG_BYTES;
+    uint64_t number;
+    if (!(bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number)))
+        return wrong(flag, value, "is no %s; give %s from %.0f to %.0f",
+                     bytes ? "number of bytes" : "whole number",
+                     bytes ? "plain bytes or KiB, MiB, GiB," : "a whole number", flag->least, flag->most);
+    if ((double)number < flag->least || (double)number > flag->most)
+        return wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
+    store_whole(flag, config, number);
+    return -1;
+}
+
+static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    int index = choice_index(flag->choices, value);
+    if (index < 0 && choice_index(flag->later, value) >= 0)
+        return wrong(flag, value, "is not in this version of zr-train; choose from %s", flag->choices);
+    if (index < 0)
+        return wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
+    store_whole(flag, config, (uint64_t)index);
+    return -1;
+}
+
+static int store_real(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    double number;
+    if (!read_real(value, &number))
+        return wrong(flag, value, "is no number; give one from %g to %g", flag->least, flag->most);
+    if (number < flag->least || number > flag->most)
+        return wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
+    float narrow = (float)number;
+    memcpy((char *)config + flag->offset, &narrow, sizeof narrow);
+    return -1;
+}
+
+static int store_vocab(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    config->bytes = strcmp(value, "byte") == 0;
+    if (config->bytes) {
+        config->shape.vocabulary = 256;
+        return -1;
+    }
+    uint64_t number;
+    if (!read_count(value, &number))
+        return wrong(flag, value, "is no vocabulary; give byte for text, or the number of tokens of a shard");
+    return store_count(flag, config, value);
+}
+
+static int store_text(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    size_t length = strlen(value);
+    if (length == 0 && strcmp(flag->name, "prompt") != 0)
+        return wrong(flag, NULL, "is empty; give %s, or leave the option out", flag->argument);
+    if (length >= flag->room_bytes)
+        return wrong(flag, NULL, "is longer than %zu bytes; shorten it", flag->room_bytes - 1);
+    memcpy((char *)config + flag->offset, value, length + 1);
+    return -1;
+}
+
+/* -1: go on, else the exit code. */
+static int store(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    switch (flag->kind) {
+    case ZR_FLAG_TEXT:
+        return store_text(flag, config, value);
+    case ZR_FLAG_COUNT:
+    case ZR_FLAG_BYTES:
+        return store_count(flag, config, value);
+    case ZR_FLAG_REAL:
+        return store_real(flag, config, value);
+    case ZR_FLAG_CHOICE:
+        return store_choice(flag, config, value);
+    case ZR_FLAG_VOCAB:
+        return store_vocab(flag, config, value);
+    case ZR_FLAG_SWITCH:
+        store_whole(flag, config, 1);
+        return -1;
+    case ZR_FLAG_HELP:
+        zr_help_print();
+        return ZR_EXIT_OK;
+    case ZR_FLAG_VERSION:
+        zr_version_print();
+        return ZR_EXIT_OK;
+    }
+    return ZR_EXIT_USAGE;
+}
+
+/* ---- The command line -------------------------------------------------------------------------------- */
+
+/* Letters to insert, remove, replace or swap to make `a` of `b`; names longer than 31 are as far as they
+ * come. */
+static unsigned distance(const char *a, const char *b)
+{
+    size_t rows = strlen(a), columns = strlen(b);
+    unsigned table[33][33];
+    if (rows > 32 || columns > 32)
+        return 33;
+    for (size_t i = 0; i <= rows; i++)
+        for (size_t j = 0; j <= columns; j++) {
+            unsigned best = (unsigned)(i == 0 ? j : i);
+            if (i > 0 && j > 0) {
+                best = table[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+                best = table[i - 1][j] + 1 < best ? table[i - 1][j] + 1 : best;
+                best = table[i][j - 1] + 1 < best ? table[i][j - 1] + 1 : best;
+            }
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                table[i - 2][j - 2] + 1 < best)
+                best = table[i - 2][j - 2] + 1;
+            table[i][j] = best;
+        }
+    return table[rows][columns];
+}
+
+static int unknown(const char *name)
+{
+    const char *nearest = NULL;
+    size_t length = strlen(name);
+    unsigned best = length / 3 + 2;
+
+    for (size_t i = 0; zr_flags_later[i]; i++)
+        if (strcmp(zr_flags_later[i], name) == 0) {
+            zr_say(
+                "--%s is not in this version of zr-train; leave it out (zr-train --help lists what is there)",
+                name);
+            return ZR_EXIT_USAGE;
+        }
+    for (size_t i = 0; i < zr_flags_count; i++) {
+        const char *known = zr_flags[i].name;
+        bool starts = length >= 3 && strncmp(known, name, length) == 0;
+        unsigned far = starts ? 0 : distance(name, known);
+        if (far < best) {
+            best = far;
+            nearest = known;
+        }
+    }
+    if (nearest)
+        zr_say("--%.100s is no option of zr-train; did you mean --%s?", name, nearest);
+    else
+        zr_say("--%.100s is no option of zr-train; zr-train --help lists them", name);
+    return ZR_EXIT_USAGE;
+}
+
+/* Splits "--name=value", finds the option and its value. */
+static int read_argument(struct zr_train_config *config, int argc, char **argv, int *at)
+{
+    char name[128];
+    const char *argument = argv[(*at)++], *equals = strchr(argument, '='), *value;
+
+    if (strcmp(argument, "-h") == 0)
+        argument = "--help";
+    if (argument[0] != '-' || argument[1] != '-' || argument[2] == '\0') {
+        zr_say("'%.200s' is no option; options look like --steps 100 (zr-train --help lists them)", argument);
+        return ZR_EXIT_USAGE;
+    }
+    size_t length = equals ? (size_t)(equals - argument) - 2 : strlen(argument) - 2;
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), argument + 2);
+
+    const struct zr_flag *flag = NULL;
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (strcmp(zr_flags[i].name, name) == 0)
+            flag = &zr_flags[i];
+    if (!flag)
+        return unknown(name);
+    bool takes = flag->argument || flag->choices;
+    value = equals ? equals + 1 : NULL;
+    if (!takes && value)
+        return wrong(flag, NULL, "takes no value; write --%s alone", name);
+    if (takes && !value) {
+        /* another option where the value should be was forgotten, not meant: "--save --steps 3" */
+        if (*at >= argc || strncmp(argv[*at], "--", 2) == 0)
+            return wrong(flag, NULL, "needs a value: --%s %s", name,
+                         flag->argument ? flag->argument : flag->choices);
+        value = argv[(*at)++];
+    }
+    config->given |= UINT64_C(1) << (flag - zr_flags);
+    return store(flag, config, value);
+}
+
+/* ---- What must fit together -------------------------------------------------------------------------- */
+
+/* With a token shard the prompt is numbers of tokens, blanks or commas between. */
+static bool prompt_is_tokens(const struct zr_train_config *config)
+{
+    for (const char *at = config->prompt; *(at += strspn(at, " ,"));) {
+        char *end;
+        errno = 0;
+        if (*at < '0' || *at > '9' || strtoull(at, &end, 10) >= config->shape.vocabulary || errno != 0)
+            return false;
+        at = end;
+    }
+    return true;
+}
+
+static int together(const struct zr_train_config *config)
+{
+    const struct zr_gpt_shape *shape = &config->shape;
+    const char *words = NULL;
+
+    if (shape->hidden % shape->heads != 0) {
+        size_t below = shape->hidden - shape->hidden % shape->heads;
+        zr_say("--heads %zu: does not divide --hidden %zu; heads share the channels equally, so try --hidden "
+               "%zu",
+               shape->heads, shape->hidden, below ? below : shape->heads);
+        return ZR_EXIT_USAGE;
+    }
+    if (config->world_size && !config->dry_run)
+        words =
+            "--world-size: is for the byte plan of --dry-run; use --ranks to say how many processes train";
+    else if (config->sim && !config->dry_run)
+        words = "--backend sim: has no memory to train in; use it with --dry-run, or --backend host";
+    else if (!config->data[0] && !config->dry_run)
+        words = "--data FILE: is missing; give a text to train on, or --dry-run for the byte plan alone "
+                "(zr-train "
+                "--help has examples)";
+    else if (!config->bytes && !prompt_is_tokens(config))
+        words = "--prompt: with a token shard it is numbers below --vocab, such as '464 2068 7586'";
+    else if (config->save_every && !config->save[0])
+        words = "--save-every: needs --save DIR, where the checkpoints go";
+    else if (config->min_rate > config->rate)
+        words = "--min-lr: is above --lr; the rate falls from --lr to --min-lr";
+    else if (config->warmup > config->steps)
+        words = "--warmup: is longer than --steps; the rate would never get to --lr";
+    else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0)
+        words = "--log and --trace: need a file; only --json writes to standard output (-)";
+    if (words) {
+        zr_say("%s", words);
+        return ZR_EXIT_USAGE;
+    }
+    if (zr_gpt_shape_check(shape) != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
+    return -1;
+}
+
+/* Works out what was left to the program. */
+static void settle(struct zr_train_config *config)
+{
+    struct zr_gpt_shape *shape = &config->shape;
+
+    shape->vocabulary_padded = (shape->vocabulary + 63) / 64 * 64;
+    if (config->dry_run && config->world_size)
+        config->ranks = config->world_size;
+    if (config->min_rate < 0)
+        config->min_rate = config->rate / 10;
+    if (config->warmup == UINT64_MAX)
+        config->warmup = config->steps / 10 < 100 ? config->steps / 10 : 100;
+    if (config->threads == 0) {
+        struct zr_machine machine;
+        zr_os_machine(&machine);
+        config->threads = machine.cores_count / config->ranks;
+    }
+    if (config->threads == 0)
+        config->threads = 1;
+    config->adamw.epsilon = 1e-8f;
+}
+
+int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
+{
+    memset(out, 0, sizeof *out);
+    out->program = argc > 0 && argv[0][0] ? argv[0] : "zr-train";
+    out->min_rate = -1;
+    out->warmup = UINT64_MAX;
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (zr_flags[i].fallback) {
+            int code = store(&zr_flags[i], out, zr_flags[i].fallback);
+            if (code >= 0)
+                return code;
+        }
+    for (int at = 1; at < argc;) {
+        int code = read_argument(out, argc, argv, &at);
+        if (code >= 0)
+            return code;
+    }
+    settle(out);
+    return together(out);
+}
+
+/* ---- Back to a command line --------------------------------------------------------------------------- */
+
+/* In single quotes where a shell would make something else of it. */
+static void print_quoted(struct zr_text *text, const char *value)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+=@%";
+    if (value[0] && strspn(value, plain) == strlen(value)) {
+        zr_text_print(text, " %s", value);
+        return;
+    }
+    zr_text_put(text, " '", 2);
+    for (; *value; value++)
+        zr_text_put(text, *value == '\'' ? "'\\''" : value, *value == '\'' ? 4 : 1);
+    zr_text_put(text, "'", 1);
+}
+
+static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_config *config)
+{
+    const char *field = (const char *)config + flag->offset;
+    uint64_t wide;
+    uint32_t narrow;
+    if (flag->room_bytes == sizeof wide) {
+        memcpy(&wide, field, sizeof wide);
+        return wide;
+    }
+    if (flag->room_bytes == sizeof narrow) {
+        memcpy(&narrow, field, sizeof narrow);
+        return narrow;
+    }
+    return *(const bool *)field;
+}
+
+static void print_value(struct zr_text *text, const struct zr_flag *flag,
+                        const struct zr_train_config *config)
+{
+    const char *choice = flag->choices;
+    float real;
+
+    if (flag->kind == ZR_FLAG_TEXT) {
+        print_quoted(text, (const char *)config + flag->offset);
+    } else if (flag->kind == ZR_FLAG_REAL) {
+        memcpy(&real, (const char *)config + flag->offset, sizeof real);
+        zr_text_print(text, " %g", (double)real);
+    } else if (flag->kind == ZR_FLAG_VOCAB && config->bytes) {
+        zr_text_print(text, " byte");
+    } else if (flag->kind == ZR_FLAG_CHOICE) {
+        for (uint64_t left = whole_field(flag, config); left > 0; left--)
+            choice = strchr(choice, '|') + 1;
+        zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
+    } else if (flag->kind != ZR_FLAG_SWITCH) {
+        zr_text_print(text, " %llu", (unsigned long long)whole_field(flag, config));
+    }
+}
+
+void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
+                   const struct zr_args_change *changes, size_t changes_count)
+{
+    zr_text_print(text, "%s", config->program ? config->program : "zr-train");
+    for (size_t i = 0; i < zr_flags_count; i++) {
+        const struct zr_flag *flag = &zr_flags[i];
+        const struct zr_args_change *change = NULL;
+        for (size_t c = 0; c < changes_count; c++)
+            if (strcmp(changes[c].name, flag->name) == 0)
+                change = &changes[c];
+        bool given = config->given >> i & 1;
+        bool once = strcmp(flag->name, "json") == 0 || strcmp(flag->name, "trace") == 0;
+        if (change ? !change->value : !given || once)
+            continue;
+        zr_text_print(text, " --%s", flag->name);
+        if (change)
+            print_quoted(text, change->value);
+        else
+            print_value(text, flag, config);
+    }
+}

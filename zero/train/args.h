@@ -1,0 +1,83 @@
+/* args.h: the settings of a zr-train run and the one table of options they are read from.
+ *
+ * Stands at the top of zero/train/: everything below gets its settings from struct zr_train_config, a plain
+ * value that survives the fork. Nothing here allocates or touches a backend; the launcher calls it first. */
+#ifndef ZR_TRAIN_ARGS_H
+#define ZR_TRAIN_ARGS_H
+
+#include "alloc/file.h"
+#include "zero/gpt.h"
+
+#define ZR_TRAIN_PATH_ROOM 4096
+
+/* What the programs return; 128 + n where signal n killed a rank or cut the run short. */
+enum zr_exit {
+    ZR_EXIT_OK = 0,
+    ZR_EXIT_FAILED = 1, /* a check failed: a loss that is no number, replicas that differ */
+    ZR_EXIT_USAGE = 2,
+    ZR_EXIT_INPUT = 3, /* bad input, or a file that could not be read or written */
+    ZR_EXIT_MEMORY = 4,
+};
+/* The exit code that a failure ends the program with. */
+enum zr_exit zr_exit_of(zr_result result);
+
+enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
+
+/* One run. Sizes that the table leaves to the program are settled by zr_args_parse(): what is here is final.
+ */
+struct zr_train_config {
+    char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
+    char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */
+    char resume[ZR_TRAIN_PATH_ROOM];
+    char log[ZR_TRAIN_PATH_ROOM];
+    char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
+    char trace[ZR_TRAIN_PATH_ROOM];
+    char prompt[1024]; /* --prompt, "" is fine */
+
+    struct zr_gpt_shape shape; /* batch is per rank */
+    bool bytes;                /* --vocab byte: tokens are bytes; else the data is a token shard */
+
+    uint64_t steps;
+    uint64_t seed;
+    unsigned ranks; /* processes; with --dry-run and --world-size: the world */
+    unsigned stage;
+    unsigned threads; /* per rank, at least 1 */
+    size_t bucket_bytes;
+    size_t memory_limit_bytes; /* per rank; 0: none */
+
+    enum zr_rate_kind rate_kind;
+    float rate, min_rate;
+    uint64_t warmup; /* steps */
+    struct zr_adamw_options adamw;
+
+    uint64_t save_every; /* steps; 0: at the end only */
+    uint64_t eval_every; /* steps; 0: never; else after the last step too */
+    size_t sample;       /* tokens of text at the end */
+    float temperature;   /* 0: always the likeliest */
+
+    const char *program; /* as it was called, for the next command; borrowed from argv */
+    uint64_t given;      /* bit i: option i of the table was on the command line */
+    bool dry_run;
+    unsigned world_size; /* as given; `ranks` is what counts */
+    unsigned unused;     /* where options with a single choice so far are stored */
+    bool sim;            /* --backend sim */
+};
+
+/* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version
+ * were printed on stdout (0), or what is wrong, with the way out, on stderr (2). */
+int zr_args_parse(struct zr_train_config *out, int argc, char **argv);
+
+/* Writes the command line of a run like this one with other values for some options, quoted for a shell: the
+ * options that were given, in the order of the table, less --json and --trace. A NULL value leaves one out.
+ */
+struct zr_args_change {
+    const char *name, *value;
+};
+void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
+                   const struct zr_args_change *changes, size_t changes_count);
+
+/* Reads "65536", "64KiB", "4MiB", "2GB" (KB, MB, GB, TB are powers of 1000; KiB .. TiB of 1024). False: no
+ * such number. */
+bool zr_args_read_bytes(const char *text, uint64_t *out);
+
+#endif

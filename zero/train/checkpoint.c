@@ -1,0 +1,187 @@
+/* checkpoint.c: names, agreement between ranks, the hold on a folder, and the removal of unfinished saves. */
+#define _GNU_SOURCE
+#include "zero/train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "zero/train/checkpoint_inside.h"
+
+const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS] = {"parameter", "momentum", "variance"};
+
+float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor)
+{
+    return tensor == 0 ? segment->parameter : tensor == 1 ? segment->momentum : segment->variance;
+}
+
+void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world)
+{
+    snprintf(out, 64, "shard-%05u-of-%05u.safetensors", rank, world);
+}
+
+void zr_checkpoint_step_name(char out[64], uint64_t step, bool partial)
+{
+    snprintf(out, 64, partial ? ".step-%08llu.partial" : "step-%08llu", (unsigned long long)step);
+}
+
+bool zr_checkpoint_read_step_name(const char *name, uint64_t *step)
+{
+    char again[64];
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    *step = 0;
+    for (const char *at = name + 5; *at; at++)
+        if (*at < '0' || *at > '9' || __builtin_mul_overflow(*step, 10, step) ||
+            __builtin_add_overflow(*step, (uint64_t)(*at - '0'), step))
+            return false;
+    zr_checkpoint_step_name(again, *step, false);
+    return strcmp(again, name) == 0;
+}
+
+/* ---- Agreement --------------------------------------------------------------------------------------- */
+
+#define WORDS_BYTES 512
+
+/* Gives every rank the words of rank `from`, as many at a time as fit `all` for the whole world. */
+static zr_result share_words(zr_comm *comm, unsigned from, char words[WORDS_BYTES], char *all,
+                             size_t all_bytes)
+{
+    size_t piece = all_bytes / zr_comm_world(comm);
+    piece = piece < WORDS_BYTES ? piece : WORDS_BYTES;
+    for (size_t done = 0; done < WORDS_BYTES; done += piece) {
+        size_t part = WORDS_BYTES - done < piece ? WORDS_BYTES - done : piece;
+        zr_result result = zr_comm_exchange(comm, words + done, part, all);
+        if (result)
+            return result;
+        memcpy(words + done, all + from * part, part);
+    }
+    words[WORDS_BYTES - 1] = '\0';
+    return ZR_OK;
+}
+
+zr_result zr_checkpoint_agree(zr_comm *comm, zr_result mine)
+{
+    unsigned world = zr_comm_world(comm);
+    char words[WORDS_BYTES] = "", all[16384];
+    uint8_t said = (uint8_t)mine;
+
+    if (world > sizeof all)
+        return zr_fail(ZR_ERR_INVALID, "checkpoints of %u ranks are beyond this version (%zu)", world,
+                       sizeof all);
+    if (mine)
+        snprintf(words, sizeof words, "%s", zr_last_error());
+    zr_result result = zr_comm_exchange(comm, &said, sizeof said, all);
+    if (result)
+        return result;
+    for (unsigned p = 0; p < world; p++) {
+        zr_result theirs = (zr_result)(uint8_t)all[p];
+        if (theirs == ZR_OK)
+            continue;
+        result = share_words(comm, p, words, all, sizeof all);
+        if (result)
+            return result;
+        return p == 0 ? zr_fail(theirs, "%s", words) : zr_fail(theirs, "rank %u: %s", p, words);
+    }
+    return ZR_OK;
+}
+
+/* ---- One run at a time ------------------------------------------------------------------------------- */
+
+zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
+{
+    enum { TRIES = 20, NAP_MS = 100 };
+    enum zr_path_kind kind = ZR_PATH_NONE;
+    bool busy;
+
+    *out = (struct zr_checkpoint_hold){.fd = -1};
+    if (!folder[0])
+        return ZR_OK;
+    zr_result result = zr_path_kind_get(folder, &kind);
+    if (!result)
+        result = zr_path_make_folder(folder, true);
+    if (result)
+        return result;
+    out->made = kind == ZR_PATH_NONE;
+    out->fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (out->fd < 0)
+        return zr_fail(ZR_ERR_IO, "--save '%s': cannot be opened (error %d); check its permissions", folder,
+                       errno);
+    for (int i = 0; i < TRIES; i++) {
+        busy = flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (!busy)
+            return ZR_OK;
+        poll(NULL, 0, NAP_MS);
+    }
+    close(out->fd);
+    out->fd = -1;
+    return zr_fail(ZR_ERR_IO,
+                   "--save '%s': another run saves to this folder; wait for its end, or give another folder",
+                   folder);
+}
+
+void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
+{
+    if (hold->fd >= 0)
+        close(hold->fd);
+    hold->fd = -1;
+    if (hold->made)
+        unlinkat(AT_FDCWD, folder, AT_REMOVEDIR); /* refused where something is in it */
+}
+
+/* ---- Unfinished saves -------------------------------------------------------------------------------- */
+
+static bool is_partial(const char *name)
+{
+    static const char head[] = ".step-", tail[] = ".partial";
+    size_t length = strlen(name);
+    return length > sizeof head + sizeof tail - 2 && strncmp(name, head, sizeof head - 1) == 0 &&
+           strcmp(name + length - (sizeof tail - 1), tail) == 0;
+}
+
+/* Walks a folder by the system call and hands each name to `visit`. Everything here is async-signal-safe: no
+ * stdio, no memory, no words. */
+static void walk(int fd, void (*visit)(int fd, const char *name))
+{
+    _Alignas(8) char records[2048];
+    long got;
+    while ((got = getdents64(fd, records, sizeof records)) > 0)
+        for (long at = 0; at < got;) {
+            const struct dirent64 *record = (const void *)(records + at);
+            at += record->d_reclen;
+            if (strcmp(record->d_name, ".") != 0 && strcmp(record->d_name, "..") != 0)
+                visit(fd, record->d_name);
+        }
+}
+
+static void remove_file(int fd, const char *name)
+{
+    unlinkat(fd, name, 0);
+}
+
+static void remove_partial(int fd, const char *name)
+{
+    if (!is_partial(name))
+        return;
+    int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (inner < 0)
+        return;
+    walk(inner, remove_file);
+    close(inner);
+    unlinkat(fd, name, AT_REMOVEDIR);
+}
+
+void zr_checkpoint_clean_up(const char *folder)
+{
+    int fd = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    walk(fd, remove_partial);
+    close(fd);
+}

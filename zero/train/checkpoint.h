@@ -1,0 +1,54 @@
+/* checkpoint.h: saving a run and taking it up again, at the same or another world size and stage.
+ *
+ * FOLDER/step-00000100/ holds manifest.json and shard-00000-of-00002.safetensors ..., one shard per rank with
+ * the tensors "parameter", "momentum" and "variance": what the rank owns, one element after the other in
+ * global order. The manifest has each shard's size and checksum (CRC-64/XZ of the whole file), and its own; a
+ * shard's header says which global elements it holds. Everything is written to
+ * FOLDER/.step-00000100.partial/, synced, and renamed by rank 0 after every rank said that its part is good;
+ * so a folder without the dot is complete, and a failure leaves older ones as they were. Memory is constant:
+ * pieces go from the engine to the file. */
+#ifndef ZR_TRAIN_CHECKPOINT_H
+#define ZR_TRAIN_CHECKPOINT_H
+
+#include "zero/gpt.h"
+
+struct zr_checkpoint {
+    const char *folder; /* --save DIR, or for resuming DIR or DIR/step-00000100 */
+    zr_engine *engine;  /* all borrowed */
+    zr_comm *comm;
+    struct zr_gpt_shape shape; /* batch and recompute are noted, and may differ when resuming */
+    uint64_t seed;
+    unsigned stage;
+};
+
+/* The folder of --save, held for one run: two that save to one folder would sweep each other's unfinished
+ * saves away. The hold goes over a fork to the ranks and ends with the last process that has it. */
+struct zr_checkpoint_hold {
+    int fd;    /* -1: nothing is held */
+    bool made; /* the folder was not there before */
+};
+/* Makes the folder ("": none) and holds it; waits two seconds for one whose run is just ending. For the
+ * launcher. ZR_ERR_IO: another run has it, or it cannot be made. A file system without locks holds nothing.
+ */
+zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder);
+/* Lets go; a folder that was made and got nothing is removed again. */
+void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder);
+
+/* Saves as step `step`. Collective: the same result on every rank. A checkpoint of that step that is there
+ * already is replaced. ZR_ERR_IO with the cause; nothing half written stays. */
+zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t step);
+
+/* Loads the newest complete step of `folder` (or that very step folder) into the engine, publishes it and
+ * stores its number in *step. Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
+ * not one of ours, another shape or seed (the words name the flag). ZR_ERR_CORRUPT: a file is damaged (the
+ * words name it). */
+zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step);
+
+/* The newest complete step in `folder`, which is there; *found false: none. Local. */
+zr_result zr_checkpoint_newest(const char *folder, bool *found, uint64_t *step);
+
+/* Removes what unfinished saves left in `folder`. Async-signal-safe: for the launcher and for ranks whose
+ * launcher died. "" and a folder that is not there are fine. */
+void zr_checkpoint_clean_up(const char *folder);
+
+#endif

@@ -1,0 +1,33 @@
+/* checkpoint_inside.h: what saving and loading share. Private to checkpoint*.c. */
+#ifndef ZR_TRAIN_CHECKPOINT_INSIDE_H
+#define ZR_TRAIN_CHECKPOINT_INSIDE_H
+
+#include "alloc/file.h"
+#include "zero/train/checkpoint.h"
+
+#define ZR_CHECKPOINT_PATH_ROOM  4608
+#define ZR_CHECKPOINT_PIECE      ((size_t)256 << 10) /* bytes that are summed and written (or read) at a time */
+#define ZR_CHECKPOINT_HEADER_MAX ((uint64_t)100 << 20) /* of a safetensors header, by its specification */
+#define ZR_CHECKPOINT_VERSION    1
+#define ZR_CHECKPOINT_FORMAT     "zr-checkpoint"
+/* The last entry of a manifest: the CRC-64/XZ of all bytes before this. */
+#define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_crc64\": \""
+
+/* The tensors of a shard, in the order of the file. */
+enum { ZR_CHECKPOINT_TENSORS = 3 };
+extern const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS];
+/* The memory of tensor number `tensor` of a segment. */
+float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor);
+
+/* "shard-00000-of-00002.safetensors" */
+void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world);
+/* Names of a step's folder, complete or partial. */
+void zr_checkpoint_step_name(char out[64], uint64_t step, bool partial);
+/* Reads "step-00000100"; false for any other name. */
+bool zr_checkpoint_read_step_name(const char *name, uint64_t *step);
+
+/* Tells all ranks how each fared. The same answer everywhere: ZR_OK, or the first failing rank's result and
+ * words, which begin with its number unless it is rank 0. Collective; takes no memory. */
+zr_result zr_checkpoint_agree(zr_comm *comm, zr_result mine);
+
+#endif

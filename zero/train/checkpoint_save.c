@@ -1,0 +1,336 @@
+/* checkpoint_save.c: each rank streams what it owns into its own safetensors file; rank 0 makes the whole of
+ * it visible at once. Stands on checkpoint.c. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "alloc/fault.h"
+#include "alloc/heap.h"
+#include "zero/train/checkpoint_inside.h"
+#include "zero/train/crc64.h"
+
+#ifndef RENAME_EXCHANGE
+#define RENAME_EXCHANGE 2
+#endif
+
+/* What a rank tells rank 0 about its shard. */
+struct shard_facts {
+    uint64_t bytes, elements, crc64;
+};
+
+struct save {
+    const struct zr_checkpoint *checkpoint;
+    uint64_t step;
+    char partial[ZR_CHECKPOINT_PATH_ROOM]; /* FOLDER/.step-00000100.partial */
+    char final[ZR_CHECKPOINT_PATH_ROOM];
+    struct shard_facts *facts; /* [world], zr_heap */
+};
+
+/* ---- A shard ----------------------------------------------------------------------------------------- */
+
+/* The header's JSON is made twice: once to know its length, once to keep it. */
+struct header_writer {
+    struct zr_text *text; /* NULL: count only */
+    uint64_t bytes;
+};
+
+static void header_print(struct header_writer *writer, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void header_print(struct header_writer *writer, const char *format, ...)
+{
+    char words[256];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    zr_assert(length >= 0 && (size_t)length < sizeof words);
+    writer->bytes += (uint64_t)length;
+    if (writer->text)
+        zr_text_put(writer->text, words, (size_t)length);
+}
+
+/* Neighbouring segments become one range, "first+count". */
+static void header_write(struct header_writer *writer, const zr_engine *engine, uint64_t elements)
+{
+    struct zr_shard_segment segment;
+    uint64_t from = 0, to = 0, tensor_bytes = elements * sizeof(float);
+    bool first = true;
+
+    header_print(writer, "{\"__metadata__\":{\"format\":\"%s\",\"ranges\":\"", ZR_CHECKPOINT_FORMAT);
+    for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
+        zr_engine_segment(engine, i, &segment);
+        if (segment.count == 0)
+            continue;
+        if (segment.global_index != to || first) {
+            if (!first)
+                header_print(writer, "%llu+%llu ", (unsigned long long)from, (unsigned long long)(to - from));
+            from = segment.global_index;
+            first = false;
+        }
+        to = segment.global_index + segment.count;
+    }
+    if (!first)
+        header_print(writer, "%llu+%llu", (unsigned long long)from, (unsigned long long)(to - from));
+    header_print(writer, "\"}");
+    for (int t = 0; t < ZR_CHECKPOINT_TENSORS; t++)
+        header_print(writer, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%llu],\"data_offsets\":[%llu,%llu]}",
+                     zr_checkpoint_tensors[t], (unsigned long long)elements,
+                     (unsigned long long)(t * tensor_bytes), (unsigned long long)((t + 1) * tensor_bytes));
+    header_print(writer, "}");
+}
+
+/* Where the next bytes of a shard go, and the sum of all before. */
+struct shard_writer {
+    struct zr_file file;
+    uint64_t offset_bytes, crc64;
+};
+
+static zr_result shard_put(struct shard_writer *writer, const void *data, size_t bytes)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        size_t piece = bytes < ZR_CHECKPOINT_PIECE ? bytes : ZR_CHECKPOINT_PIECE;
+        zr_result result = zr_file_write_at(&writer->file, writer->offset_bytes, from, piece);
+        if (result)
+            return result;
+        writer->crc64 = zr_crc64(writer->crc64, from, piece);
+        writer->offset_bytes += piece;
+        from += piece;
+        bytes -= piece;
+    }
+    return ZR_OK;
+}
+
+/* The header: its length, the JSON, spaces up to a multiple of 64. It is made in zr_heap memory, since the
+ * list of ranges grows with the model's number of tensors. */
+static zr_result shard_put_header(struct shard_writer *writer, const zr_engine *engine, uint64_t elements)
+{
+    struct header_writer count = {0};
+    struct zr_text text;
+    zr_result result;
+
+    header_write(&count, engine, elements);
+    uint64_t padded = (8 + count.bytes + 63) / 64 * 64 - 8;
+    char *room = zr_heap_alloc(8 + padded + 1);
+    if (!room)
+        return ZR_ERR_HOST_MEMORY;
+    memcpy(room, &padded, 8);
+    memset(room + 8, ' ', padded + 1);
+    zr_text_start(&text, NULL, room + 8, padded + 1);
+    header_write(&(struct header_writer){.text = &text}, engine, elements);
+    result = text.result;
+    if (!result) {
+        room[8 + text.used_bytes] = ' '; /* the text ends in a zero */
+        result = shard_put(writer, room, 8 + padded);
+    }
+    zr_heap_free(room);
+    return result;
+}
+
+static zr_result save_shard(const struct save *save, struct shard_facts *facts)
+{
+    const zr_engine *engine = save->checkpoint->engine;
+    struct shard_writer writer = {.file = {.fd = -1}};
+    struct zr_shard_segment segment;
+    char name[64], path[ZR_CHECKPOINT_PATH_ROOM];
+    size_t count = zr_engine_segments_count(engine);
+    uint64_t elements = 0;
+    zr_result result;
+
+    zr_checkpoint_shard_name(name, zr_comm_rank(save->checkpoint->comm),
+                             zr_comm_world(save->checkpoint->comm));
+    result = zr_path_join(path, sizeof path, &(struct zr_path_parts){save->partial, name});
+    if (result)
+        return result;
+    result = zr_file_create(&writer.file, path, ZR_CREATE_NEW);
+    if (result)
+        return result;
+    for (size_t i = 0; i < count; i++) {
+        zr_engine_segment(engine, i, &segment);
+        elements += segment.count;
+    }
+    result = shard_put_header(&writer, engine, elements);
+    for (int t = 0; t < ZR_CHECKPOINT_TENSORS; t++)
+        for (size_t i = 0; i < count && !result; i++) {
+            zr_engine_segment(engine, i, &segment);
+            result = shard_put(&writer, zr_checkpoint_tensor(&segment, t), segment.count * sizeof(float));
+        }
+    if (!result)
+        result = zr_file_sync(&writer.file);
+    zr_result closed = zr_file_close(&writer.file);
+    *facts = (struct shard_facts){.bytes = writer.offset_bytes, .elements = elements, .crc64 = writer.crc64};
+    return result ? result : closed;
+}
+
+/* ---- Rank 0's part ----------------------------------------------------------------------------------- */
+
+/* Refuses early what cannot fit; where the system does not say, the writes will. */
+static zr_result check_room(const struct save *save)
+{
+    const struct zr_checkpoint *checkpoint = save->checkpoint;
+    uint64_t free_bytes,
+        wanted = zr_engine_elements(checkpoint->engine) * ZR_CHECKPOINT_TENSORS * sizeof(float);
+    if (zr_path_free_bytes(checkpoint->folder, &free_bytes) == ZR_OK && free_bytes < wanted)
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot save to '%s': a checkpoint takes %llu bytes, the file system has %llu left; make "
+            "room there or choose another --save folder",
+            checkpoint->folder, (unsigned long long)wanted, (unsigned long long)free_bytes);
+    return ZR_OK;
+}
+
+static zr_result prepare_folder(const struct save *save)
+{
+    const char *folder = save->checkpoint->folder;
+    zr_result result = zr_path_make_folder(folder, true);
+    if (result)
+        return result;
+    zr_checkpoint_clean_up(folder); /* left by a run that crashed while saving */
+    result = check_room(save);
+    return result ? result : zr_path_make_folder(save->partial, false);
+}
+
+static void print_manifest(struct zr_text *text, const struct save *save)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    const struct zr_checkpoint *checkpoint = save->checkpoint;
+    const struct zr_gpt_shape *shape = &checkpoint->shape;
+    unsigned world = zr_comm_world(checkpoint->comm);
+    char name[64];
+
+    zr_text_print(text, "{\"version\": %d, \"format\": \"%s\",\n \"step\": %llu, \"seed\": %llu,\n",
+                  ZR_CHECKPOINT_VERSION, ZR_CHECKPOINT_FORMAT, (unsigned long long)save->step,
+                  (unsigned long long)checkpoint->seed);
+    zr_text_print(text, " \"world_size\": %u, \"stage\": %u, \"parameters\": %llu,\n", world,
+                  checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine));
+    zr_text_print(text,
+                  " \"shape\": {\"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
+                  "\"vocabulary_padded\": %zu, \"sequence\": %zu, \"batch\": %zu, \"recompute\": \"%s\"},\n",
+                  shape->layers, shape->hidden, shape->heads, shape->vocabulary, shape->vocabulary_padded,
+                  shape->sequence, shape->batch, recompute[shape->recompute]);
+    zr_text_print(text, " \"shards\": [");
+    for (unsigned p = 0; p < world; p++) {
+        const struct shard_facts *facts = &save->facts[p];
+        zr_checkpoint_shard_name(name, p, world);
+        zr_text_print(text,
+                      "%s\n  {\"file\": \"%s\", \"bytes\": %llu, \"elements\": %llu, \"crc64\": \"%016llx\"}",
+                      p ? "," : "", name, (unsigned long long)facts->bytes,
+                      (unsigned long long)facts->elements, (unsigned long long)facts->crc64);
+    }
+    zr_text_print(text, "\n ]");
+}
+
+/* The text's last entry is the checksum of all before it. */
+static zr_result write_manifest(const struct save *save, const struct zr_file *file, char *room,
+                                size_t room_bytes)
+{
+    struct zr_text text;
+    zr_text_start(&text, NULL, room, room_bytes);
+    print_manifest(&text, save);
+    zr_text_print(&text, ZR_CHECKPOINT_SUM_KEY "%016llx\"}\n",
+                  (unsigned long long)zr_crc64(0, room, text.used_bytes));
+    zr_result result = text.result;
+    if (!result)
+        result = zr_file_write_at(file, 0, room, text.used_bytes);
+    return result ? result : zr_file_sync(file);
+}
+
+static zr_result save_manifest(const struct save *save)
+{
+    size_t room_bytes = 2048 + (size_t)zr_comm_world(save->checkpoint->comm) * 256;
+    char path[ZR_CHECKPOINT_PATH_ROOM], *room = zr_heap_alloc(room_bytes);
+    struct zr_file file = {.fd = -1};
+    zr_result result = room ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    if (!result)
+        result = zr_path_join(path, sizeof path, &(struct zr_path_parts){save->partial, "manifest.json"});
+    if (!result)
+        result = zr_file_create(&file, path, ZR_CREATE_NEW);
+    if (!result)
+        result = write_manifest(save, &file, room, room_bytes);
+    zr_result closed = zr_file_close(&file);
+    zr_heap_free(room);
+    return result ? result : closed;
+}
+
+/* Lets the new folder take the place of one of the same step in one move; the old one is then the partial. */
+static zr_result exchange_folders(const struct save *save)
+{
+    int error = zr_fault(ZR_FAULT_RENAME) ? EIO : 0;
+    if (!error && renameat2(AT_FDCWD, save->partial, AT_FDCWD, save->final, RENAME_EXCHANGE) != 0)
+        error = errno;
+    if (error)
+        return zr_fail(ZR_ERR_IO,
+                       "cannot put '%s' in the place of the one that is there: error %d; remove the old "
+                       "one, or save to another folder",
+                       save->final, error);
+    return ZR_OK;
+}
+
+static zr_result make_visible(const struct save *save)
+{
+    enum zr_path_kind kind;
+    zr_result result = save_manifest(save);
+    if (!result)
+        result = zr_path_sync_folder(save->partial);
+    if (!result)
+        result = zr_path_kind_get(save->final, &kind);
+    if (!result)
+        result = kind == ZR_PATH_NONE ? zr_path_rename(&(struct zr_rename){save->partial, save->final})
+                                      : exchange_folders(save);
+    if (!result)
+        result = zr_path_sync_folder(save->checkpoint->folder);
+    return result;
+}
+
+/* ---- All ranks --------------------------------------------------------------------------------------- */
+
+static zr_result save_start(struct save *save)
+{
+    const struct zr_checkpoint *checkpoint = save->checkpoint;
+    char name[64];
+    zr_checkpoint_step_name(name, save->step, true);
+    zr_result result =
+        zr_path_join(save->partial, sizeof save->partial, &(struct zr_path_parts){checkpoint->folder, name});
+    if (result)
+        return result;
+    zr_checkpoint_step_name(name, save->step, false);
+    result = zr_path_join(save->final, sizeof save->final, &(struct zr_path_parts){checkpoint->folder, name});
+    if (result)
+        return result;
+    save->facts = zr_heap_zalloc(zr_comm_world(checkpoint->comm), sizeof *save->facts);
+    if (!save->facts)
+        return ZR_ERR_HOST_MEMORY;
+    if (zr_comm_rank(checkpoint->comm) == 0)
+        return prepare_folder(save);
+    return ZR_OK;
+}
+
+zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t step)
+{
+    struct save save = {.checkpoint = checkpoint, .step = step};
+    struct shard_facts mine = {0};
+    bool first = zr_comm_rank(checkpoint->comm) == 0;
+    zr_result result = zr_engine_settle(checkpoint->engine);
+
+    /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
+    result = zr_checkpoint_agree(checkpoint->comm, result ? result : save_start(&save));
+    if (result)
+        goto unwind;
+    result = zr_checkpoint_agree(checkpoint->comm, save_shard(&save, &mine));
+    if (result)
+        goto unwind;
+    result = zr_comm_exchange(checkpoint->comm, &mine, sizeof mine, save.facts);
+    if (result)
+        goto unwind;
+    result = zr_checkpoint_agree(checkpoint->comm, first ? make_visible(&save) : ZR_OK);
+unwind:
+    if (first)
+        zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */
+    zr_heap_free(save.facts);
+    return result;
+}

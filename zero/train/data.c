@@ -1,0 +1,279 @@
+/* data.c: one pread per window, straight into the target row, which serves as scratch: no copy of the text.
+ * Stands on alloc/file.h. */
+#define _GNU_SOURCE
+#include "zero/train/data.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+
+#define SHARD_MAGIC        20240520
+#define SHARD_HEADER_BYTES 1024
+/* About as many tokens as give a validation loss to two decimals, and still take seconds at most. */
+#define VALIDATION_TOKENS 16384
+
+/* ---- Opening ----------------------------------------------------------------------------------------- */
+
+static int32_t little_int32(const unsigned char *at)
+{
+    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+}
+
+static zr_result read_text(struct zr_data *data, uint64_t size_bytes)
+{
+    unsigned char head[8];
+    if (size_bytes >= SHARD_HEADER_BYTES) {
+        zr_result result = zr_file_read_at(&data->file, 0, head, sizeof head);
+        if (result)
+            return result;
+        if (little_int32(head) == SHARD_MAGIC && little_int32(head + 4) == 1)
+            return zr_fail(
+                ZR_ERR_FORMAT,
+                "'%s' is a token shard, not text: say how many tokens there are, --vocab 50257 for "
+                "GPT-2's",
+                data->options.path);
+    }
+    data->token_bytes = 1;
+    data->lead_bytes = 0;
+    data->tokens_count = size_bytes;
+    return ZR_OK;
+}
+
+static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
+{
+    const char *path = data->options.path;
+    unsigned char head[12];
+
+    if (size_bytes < SHARD_HEADER_BYTES)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is too short for a token shard: %llu bytes, the header alone has %d (for text use "
+            "--vocab byte)",
+            path, (unsigned long long)size_bytes, SHARD_HEADER_BYTES);
+    zr_result result = zr_file_read_at(&data->file, 0, head, sizeof head);
+    if (result)
+        return result;
+    int32_t magic = little_int32(head), version = little_int32(head + 4), count = little_int32(head + 8);
+    if (magic != SHARD_MAGIC)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is not a token shard: it starts with %d, not with %d (for text use --vocab byte)", path,
+            (int)magic, SHARD_MAGIC);
+    if (version != 1)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a token shard of version %d; version 1 can be read: make it again with llm.c's "
+            "data scripts",
+            path, (int)version);
+    uint64_t wanted = count < 0 ? 0 : SHARD_HEADER_BYTES + 2 * (uint64_t)count;
+    if (count < 0 || wanted != size_bytes)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is damaged: its header counts %d tokens, its size of %llu bytes holds %lld; get the "
+            "file again",
+            path, (int)count, (unsigned long long)size_bytes,
+            ((long long)size_bytes - SHARD_HEADER_BYTES) / 2);
+    data->token_bytes = 2;
+    data->lead_bytes = SHARD_HEADER_BYTES;
+    data->tokens_count = (uint64_t)count;
+    return ZR_OK;
+}
+
+/* Divides the tokens into training and validation. */
+static zr_result split(struct zr_data *data)
+{
+    const struct zr_data_options *options = &data->options;
+    const char *unit = options->bytes ? "bytes" : "tokens";
+    uint64_t window = (uint64_t)options->sequence + 1, batch_tokens, wanted;
+
+    if (__builtin_mul_overflow((uint64_t)options->sequence, (uint64_t)options->batch, &batch_tokens) ||
+        __builtin_mul_overflow(batch_tokens, (uint64_t)options->world, &batch_tokens) ||
+        __builtin_add_overflow(batch_tokens, window + 1, &wanted))
+        return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u ranks is beyond any file",
+                       options->batch, options->sequence, options->world);
+    if (data->tokens_count < wanted)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' has %llu %s, too few: one batch is %llu (%u ranks x %zu sequences x %zu), and one "
+            "window of %llu is held out; give more text, or lower --batch or --seq",
+            options->path, (unsigned long long)data->tokens_count, unit, (unsigned long long)batch_tokens,
+            options->world, options->batch, options->sequence, (unsigned long long)window);
+    uint64_t tail = data->tokens_count / 20;
+    if (tail < window || data->tokens_count - tail <= batch_tokens)
+        tail = window;
+    data->train_count = data->tokens_count - tail;
+
+    uint64_t most = VALIDATION_TOKENS / options->sequence, disjoint = (tail - 1) / options->sequence;
+    most = most < 8 ? 8 : most;
+    data->validation_windows = disjoint < most ? disjoint : most;
+    return ZR_OK;
+}
+
+zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *options)
+{
+    uint64_t size_bytes = 0;
+    enum zr_path_kind kind;
+    zr_result result;
+
+    *out = (struct zr_data){.options = *options, .file = {.fd = -1}};
+    if (options->sequence == 0 || options->batch == 0 || options->world == 0 || options->vocabulary == 0 ||
+        (options->bytes && options->vocabulary < 256))
+        return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u ranks makes no sense",
+                       options->batch, options->sequence, options->vocabulary, options->world);
+    /* Opening a pipe would wait for its writer, so it is looked at first. */
+    result = zr_path_kind_get(options->path, &kind);
+    if (!result && kind != ZR_PATH_OTHER)
+        result = zr_file_open(&out->file, options->path);
+    if (result)
+        return result;
+    if (kind == ZR_PATH_OTHER || !out->file.regular) {
+        result = zr_fail(ZR_ERR_FORMAT,
+                         "'%s' is no ordinary file: windows are read from any place in it; save it "
+                         "to a file first",
+                         options->path);
+        goto unwind;
+    }
+    result = zr_file_size(&out->file, &size_bytes);
+    if (result)
+        goto unwind;
+    if (size_bytes == 0) {
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is empty: give a text of at least some thousand bytes",
+                         options->path);
+        goto unwind;
+    }
+    result = options->bytes ? read_text(out, size_bytes) : read_shard_header(out, size_bytes);
+    if (!result)
+        result = split(out);
+    if (!result)
+        return ZR_OK;
+unwind:
+    zr_data_close(out);
+    return result;
+}
+
+void zr_data_close(struct zr_data *data)
+{
+    zr_file_close(&data->file);
+    data->file.fd = -1;
+}
+
+static zr_result bad_token(const struct zr_data *data, uint64_t index, unsigned token)
+{
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "'%s': token %llu is %u, beyond the vocabulary of %zu; give the --vocab that the shard was made "
+        "with, or get the file again",
+        data->options.path, (unsigned long long)index, token, data->options.vocabulary);
+}
+
+zr_result zr_data_scan(const struct zr_data *data)
+{
+    unsigned char piece[16384];
+    uint64_t done = 0;
+
+    if (data->token_bytes == 1 || data->options.vocabulary > UINT16_MAX)
+        return ZR_OK;
+    while (done < data->tokens_count) {
+        uint64_t left = data->tokens_count - done;
+        size_t count = left < sizeof piece / 2 ? (size_t)left : sizeof piece / 2;
+        zr_result result = zr_file_read_at(&data->file, data->lead_bytes + 2 * done, piece, 2 * count);
+        if (result)
+            return result;
+        for (size_t i = 0; i < count; i++) {
+            unsigned token = piece[2 * i] | (unsigned)piece[2 * i + 1] << 8;
+            if (token >= data->options.vocabulary)
+                return bad_token(data, done + i, token);
+        }
+        done += count;
+    }
+    return ZR_OK;
+}
+
+/* ---- Windows ----------------------------------------------------------------------------------------- */
+
+/* The token of `bytes` bytes that stands at index i of raw memory. */
+static int32_t raw_token(const void *raw, size_t token_bytes, size_t i)
+{
+    const unsigned char *at = (const unsigned char *)raw + token_bytes * i;
+    return token_bytes == 1 ? at[0] : (int32_t)(at[0] | (unsigned)at[1] << 8);
+}
+
+/* Reads sequence + 1 tokens from `start` on. The raw tokens are read into the row of targets, where they
+ * always fit (sequence + 1 of two bytes take at most four times sequence), and move from there to both rows.
+ */
+static zr_result read_window(const struct zr_data *data, uint64_t start, int32_t *tokens, int32_t *targets)
+{
+    size_t length = data->options.sequence, token_bytes = data->token_bytes;
+    int32_t last;
+    zr_result result = zr_file_read_at(&data->file, data->lead_bytes + token_bytes * start, targets,
+                                       token_bytes * (length + 1));
+    if (result)
+        return result;
+    for (size_t i = 0; i < length; i++)
+        tokens[i] = raw_token(targets, token_bytes, i);
+    last = raw_token(targets, token_bytes, length);
+    memcpy(targets, tokens + 1, (length - 1) * sizeof *targets);
+    targets[length - 1] = last;
+    if (data->options.vocabulary <= UINT16_MAX)
+        for (size_t i = 0; i <= length; i++) {
+            int32_t token = i < length ? tokens[i] : last;
+            if ((size_t)token >= data->options.vocabulary)
+                return bad_token(data, start + i, (unsigned)token);
+        }
+    return ZR_OK;
+}
+
+/* The finishing function of splitmix64: every bit of the result depends on every bit of x. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+zr_result zr_data_train(const struct zr_data *data, const struct zr_data_place *place, int32_t *tokens,
+                        int32_t *targets)
+{
+    const struct zr_data_options *options = &data->options;
+    uint64_t starts_count =
+        data->train_count - options->sequence; /* a window ends within the training part */
+
+    for (size_t row = 0; row < options->batch; row++) {
+        uint64_t global = (uint64_t)place->rank * options->batch + row;
+        uint64_t random = mix(mix(mix(options->seed) ^ place->step) ^ global);
+        uint64_t start = (uint64_t)(((unsigned __int128)random * starts_count) >> 64);
+        size_t at = row * options->sequence;
+        zr_result result = read_window(data, start, tokens + at, targets + at);
+        if (result)
+            return result;
+    }
+    return ZR_OK;
+}
+
+uint64_t zr_data_validation_rounds(const struct zr_data *data)
+{
+    uint64_t per_round = (uint64_t)data->options.world * data->options.batch;
+    return (data->validation_windows + per_round - 1) / per_round;
+}
+
+zr_result zr_data_validation(const struct zr_data *data, const struct zr_data_place *place, int32_t *tokens,
+                             int32_t *targets, size_t *count)
+{
+    const struct zr_data_options *options = &data->options;
+    uint64_t windows = data->validation_windows;
+    uint64_t first = (place->step * options->world + place->rank) * options->batch;
+    uint64_t spare = data->tokens_count - data->train_count - options->sequence - 1;
+
+    *count = 0;
+    for (size_t row = 0; row < options->batch && first + row < windows; row++) {
+        uint64_t index = first + row, gaps = windows > 1 ? windows - 1 : 1;
+        uint64_t start = data->train_count + (uint64_t)((unsigned __int128)index * spare / gaps);
+        size_t at = row * options->sequence;
+        zr_result result = read_window(data, start, tokens + at, targets + at);
+        if (result)
+            return result;
+        *count = row + 1;
+    }
+    return ZR_OK;
+}

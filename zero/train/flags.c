@@ -1,0 +1,111 @@
+/* flags.c: the one table of zr-train's options. To add an option, add a line. */
+#include "zero/train/flags.h"
+
+#define FIELD(name) offsetof(struct zr_train_config, name), sizeof(((struct zr_train_config *)0)->name)
+
+/* Which fields of the line are given where: name, group, argument, help, then what the kind needs. */
+#define TEXT(option, group_, argument_, field, help_)                                                        \
+    {                                                                                                        \
+        option, group_, argument_, help_, NULL, NULL, NULL, NULL, ZR_FLAG_TEXT, FIELD(field), 0, 0           \
+    }
+#define COUNT(option, group_, field, fallback_, least_, most_, help_)                                        \
+    {                                                                                                        \
+        option, group_, "N", help_, fallback_, NULL, NULL, NULL, ZR_FLAG_COUNT, FIELD(field), least_, most_  \
+    }
+#define REAL(option, group_, field, fallback_, least_, most_, help_)                                         \
+    {                                                                                                        \
+        option, group_, "F", help_, fallback_, NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(field), least_, most_   \
+    }
+#define CHOICE(option, group_, field, fallback_, choices_, later_, help_)                                    \
+    {                                                                                                        \
+        option, group_, NULL, help_, fallback_, NULL, choices_, later_, ZR_FLAG_CHOICE, FIELD(field), 0, 0   \
+    }
+
+static const char model[] = "Model", data[] = "Data and steps", memory[] = "Ranks and memory",
+                  optimizer[] = "Optimizer", files[] = "Files", text[] = "Text at the end", other[] = "Other";
+
+const struct zr_flag zr_flags[] = {
+    TEXT("data", data, "FILE", data, "any text file, or an llm.c token shard with --vocab V"),
+    {"vocab", data, "byte|V", "tokens are bytes, or V of them in a token shard", "byte", NULL, NULL, NULL,
+     ZR_FLAG_VOCAB, FIELD(shape.vocabulary), 2, 1 << 24},
+    COUNT("steps", data, steps, "200", 1, 1e12, "steps to train, those of a resumed run included"),
+    COUNT("batch", data, shape.batch, "8", 1, 1 << 20, "sequences per rank and step"),
+    COUNT("seq", data, shape.sequence, "128", 1, 1 << 20, "tokens per sequence"),
+    COUNT("eval-every", data, eval_every, "100", 0, 1e12,
+          "steps between validations on held-out text; 0: none"),
+    COUNT("seed", data, seed, "1", 0, 9007199254740992.0,
+          "of initial values, order of the data and the sample"),
+
+    COUNT("layers", model, shape.layers, "4", 1, 65536, "transformer blocks"),
+    COUNT("hidden", model, shape.hidden, "128", 1, 1 << 20, "channels; a multiple of --heads"),
+    COUNT("heads", model, shape.heads, "4", 1, 65536, "attention heads"),
+    CHOICE("recompute", model, shape.recompute, "none", "none|selective|full", NULL,
+           "activations made again in backward, to save memory"),
+    CHOICE("precision", model, unused, "fp32", "fp32", "bf16|fp16", "of parameters and gradients"),
+
+    COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
+    CHOICE("stage", memory, stage, "0", "0|1", "2|3",
+           "ZeRO stage: 1 divides the optimizer state over the ranks"),
+    {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks", NULL, NULL, ZR_FLAG_COUNT,
+     FIELD(threads), 0, 1024},
+    {"bucket-bytes", memory, "BYTES", "a slot of the communication buffers", "4MiB", NULL, NULL, NULL,
+     ZR_FLAG_BYTES, FIELD(bucket_bytes), 4096, 1 << 30},
+    {"memory-limit", memory, "BYTES", "largest arena of a rank", NULL, "none", NULL, NULL, ZR_FLAG_BYTES,
+     FIELD(memory_limit_bytes), 1 << 20, 1e18},
+    CHOICE("backend", memory, sim, "host", "host|sim", "cuda",
+           "where memory comes from; sim with --dry-run only"),
+    CHOICE("comm", memory, unused, "local", "local", "mpi|nccl", "how ranks talk to each other"),
+
+    {"lr", optimizer, "F", "highest learning rate", "1e-3", NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(rate), 0,
+     10},
+    {"min-lr", optimizer, "F", "learning rate of the last step", NULL, "a tenth of --lr", NULL, NULL,
+     ZR_FLAG_REAL, FIELD(min_rate), 0, 10},
+    {"warmup", optimizer, "N", "steps of climbing learning rate", NULL, "a tenth of --steps, 100 at most",
+     NULL, NULL, ZR_FLAG_COUNT, FIELD(warmup), 0, 1e12},
+    CHOICE("schedule-lr", optimizer, rate_kind, "cosine", "cosine|linear|constant", NULL,
+           "learning rate after the warm-up"),
+    REAL("weight-decay", optimizer, adamw.weight_decay, "0.1", 0, 10, "of matrices"),
+    REAL("beta1", optimizer, adamw.beta1, "0.9", 0, 0.999999, "decay of the momentum"),
+    REAL("beta2", optimizer, adamw.beta2, "0.95", 0, 0.999999, "decay of the variance"),
+    REAL("clip", optimizer, adamw.clip, "1", 0, 1e9, "largest gradient norm; 0: no clipping"),
+
+    TEXT("save", files, "DIR", save, "checkpoints go here; SIGUSR1 saves at once, SIGTERM saves and ends"),
+    COUNT("save-every", files, save_every, "0", 0, 1e12, "steps between checkpoints; 0: after the last only"),
+    TEXT("resume", files, "DIR", resume,
+         "go on from the newest checkpoint there; ranks and stage may differ"),
+    TEXT("log", files, "FILE.jsonl", log, "a line of JSON per step"),
+    TEXT("json", files, "FILE", json, "all numbers of the run; - is standard output"),
+    TEXT("trace", files, "FILE.zrt", trace,
+         "every event of the arena, for the zr tools; of several ranks FILE.zrt.0, ..."),
+
+    COUNT("sample", text, sample, "0", 0, 1000000, "tokens of text to make after the last step"),
+    TEXT("prompt", text, "TEXT", prompt, "what the text starts with; with a token shard, numbers of tokens"),
+    REAL("temperature", text, temperature, "0.8", 0, 100, "0: always the likeliest token"),
+
+    {"dry-run", other, NULL, "print the byte plan and end", NULL, NULL, NULL, NULL, ZR_FLAG_SWITCH,
+     FIELD(dry_run), 0, 0},
+    {"world-size", other, "N", "ranks of the byte plan, with --dry-run", NULL, "--ranks", NULL, NULL,
+     ZR_FLAG_COUNT, FIELD(world_size), 1, 1 << 20},
+    {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
+    {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
+};
+const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
+
+const char *const zr_flags_later[] = {"config",
+                                      "tp",
+                                      "pp",
+                                      "schedule",
+                                      "micro-batches",
+                                      "partition-activations",
+                                      "checkpoint-offload",
+                                      "offload-optimizer",
+                                      "offload-param",
+                                      "accumulate",
+                                      "export",
+                                      "params",
+                                      "deterministic",
+                                      "reduce",
+                                      "find-max",
+                                      "policy",
+                                      "zero-r",
+                                      NULL};

@@ -1,0 +1,456 @@
+/* loop.c: the training loop: batches in, steps, evaluation, saves, signals, and the report at the end. */
+#include "zero/train/loop.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/heap.h"
+#include "alloc/os.h"
+#include "zero/train/checkpoint.h"
+#include "zero/train/log.h"
+#include "zero/train/progress.h"
+#include "zero/train/sample.h"
+#include "zero/train/schedule.h"
+#include "zero/train/terminal.h"
+
+/* What a run remembers of its steps. */
+struct history {
+    uint64_t resumed_step;
+    size_t count;           /* steps done by this process */
+    double *loss, *seconds; /* [steps asked for]; from the heap */
+    bool validated;
+    double validation_loss;
+    uint64_t saved_step; /* UINT64_MAX: none */
+    uint64_t sent_elements_per_step, driver_calls_last_step;
+    struct zr_comm_counters comm_before; /* when the first step began */
+    uint64_t started_ns;
+    bool ended; /* a signal asked for the end */
+};
+
+struct loop {
+    struct zr_rank rank;
+    struct history history;
+    struct zr_log log;
+    struct zr_progress progress;
+    bool resuming; /* a checkpoint is being read: what is damaged is a file */
+    bool alike;    /* the failure at hand is that of all ranks, in the same words */
+};
+
+static bool speaks(const struct loop *loop)
+{
+    return loop->rank.rank == 0;
+}
+
+/* The mean over the ranks, added in rank order: the same bits everywhere. */
+static zr_result mean_over_ranks(struct loop *loop, double mine, double *mean)
+{
+    double all[ZR_COMM_MAX_WORLD], sum = 0;
+    zr_result result = zr_comm_exchange(loop->rank.comm, &mine, sizeof mine, all);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned r = 0; r < loop->rank.config->ranks; r++)
+        sum += all[r];
+    *mean = sum / loop->rank.config->ranks;
+    return ZR_OK;
+}
+
+static zr_result validate(struct loop *loop)
+{
+    struct zr_rank *rank = &loop->rank;
+    zr_gpt *model = rank->replica.model;
+    double sum = 0, mean;
+    zr_result result;
+
+    for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
+        struct zr_data_place place = {.step = round, .rank = rank->rank};
+        size_t count;
+        double loss;
+        result = zr_data_validation(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model), &count);
+        if (result != ZR_OK)
+            return result;
+        if (count == 0)
+            continue;
+        result = zr_gpt_evaluate(model, count, &loss);
+        if (result != ZR_OK)
+            return result;
+        sum += loss * (double)count;
+    }
+    result = mean_over_ranks(loop, sum, &mean);
+    if (result != ZR_OK)
+        return result;
+    loop->history.validated = true;
+    loop->history.validation_loss = mean * rank->config->ranks / (double)rank->data.validation_windows;
+    return ZR_OK;
+}
+
+static struct zr_checkpoint checkpoint_of(const struct loop *loop, const char *folder)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    return (struct zr_checkpoint){.folder = folder,
+                                  .engine = loop->rank.replica.engine,
+                                  .comm = loop->rank.comm,
+                                  .shape = config->shape,
+                                  .seed = config->seed,
+                                  .stage = config->stage};
+}
+
+static zr_result save(struct loop *loop, uint64_t step)
+{
+    struct zr_checkpoint checkpoint = checkpoint_of(loop, loop->rank.config->save);
+    zr_result result;
+
+    if (!loop->rank.config->save[0] || loop->history.saved_step == step)
+        return ZR_OK;
+    zr_local_busy(loop->rank.local, loop->rank.rank, true);
+    result = zr_checkpoint_save(&checkpoint, step);
+    zr_local_busy(loop->rank.local, loop->rank.rank, false);
+    loop->alike = result != ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    loop->history.saved_step = step;
+    if (speaks(loop)) {
+        zr_progress_break(&loop->progress);
+        zr_say("saved step %" PRIu64 " in %s", step, loop->rank.config->save);
+    }
+    return ZR_OK;
+}
+
+/* One step of arithmetic: batch, forward, backward, update. */
+static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+{
+    struct zr_rank *rank = &loop->rank;
+    zr_gpt *model = rank->replica.model;
+    struct zr_data_place place = {.step = step, .rank = rank->rank};
+    struct zr_step_report report;
+    double loss;
+    zr_result result = zr_data_train(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model));
+    if (result == ZR_OK)
+        result = zr_gpt_train(model, &loss);
+    if (result == ZR_OK)
+        result = mean_over_ranks(loop, loss, &line->loss);
+    if (result != ZR_OK)
+        return result;
+    float rate = zr_schedule_rate(rank->config, step);
+    result = zr_engine_step(rank->replica.engine, rate, &report);
+    loop->alike = result == ZR_ERR_CORRUPT; /* the ranks have found the gradient together */
+    if (result != ZR_OK)
+        return result;
+    line->gradient_norm = report.gradient_norm;
+    line->rate = rate;
+    return ZR_OK;
+}
+
+/* A step with its clock and counters around it. */
+static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+{
+    struct zr_rank *rank = &loop->rank;
+    struct history *history = &loop->history;
+    struct zr_arena_stats before, after;
+    struct zr_comm_counters sent_before, sent_after;
+    bool first = history->count == 0;
+    uint64_t start_ns = zr_os_now_ns();
+    zr_result result;
+
+    zr_arena_get_stats(rank->arena, &before);
+    zr_comm_counters_get(rank->comm, &sent_before);
+    result = train_step(loop, step, line);
+    if (result == ZR_OK && first) /* so that all that the step sends is counted */
+        result = zr_engine_settle(rank->replica.engine);
+    if (result != ZR_OK)
+        return result;
+    zr_arena_get_stats(rank->arena, &after);
+    zr_comm_counters_get(rank->comm, &sent_after);
+    if (first)
+        history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
+    history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
+    line->step = step;
+    line->step_seconds = (double)(zr_os_now_ns() - start_ns) * 1e-9;
+    line->tokens_per_second = (double)(rank->config->shape.batch * rank->config->shape.sequence) *
+                              rank->config->ranks / line->step_seconds;
+    line->live_bytes = after.live_bytes;
+    line->reserved_bytes = after.reserved_bytes;
+    history->loss[history->count] = line->loss;
+    history->seconds[history->count] = line->step_seconds;
+    history->count++;
+    return ZR_OK;
+}
+
+/* What signals asked for, agreed on by all ranks. */
+static zr_result follow_requests(struct loop *loop, uint64_t step)
+{
+    enum zr_request_kind request = ZR_REQUEST_NONE;
+    zr_result result = zr_local_request(loop->rank.comm, &request);
+    if (result != ZR_OK || request == ZR_REQUEST_NONE)
+        return result;
+    if (speaks(loop) && !loop->rank.config->save[0] && request != ZR_REQUEST_END) {
+        zr_progress_break(&loop->progress);
+        zr_say("a signal asks for a save, and there is no folder to save to; give --save DIR");
+    }
+    if (request != ZR_REQUEST_END)
+        result = save(loop, step);
+    loop->history.ended = request != ZR_REQUEST_SAVE;
+    if (speaks(loop) && loop->history.ended) {
+        zr_progress_break(&loop->progress);
+        zr_say("ended by a signal after step %" PRIu64, step);
+    }
+    return result;
+}
+
+static zr_result run_steps(struct loop *loop)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    zr_result result = ZR_OK;
+
+    zr_comm_counters_get(loop->rank.comm, &loop->history.comm_before);
+    for (uint64_t step = loop->history.resumed_step + 1; step <= config->steps && !loop->history.ended;
+         step++) {
+        struct zr_step_line line = {0};
+        char note[32];
+        snprintf(note, sizeof note, "step %" PRIu64, step);
+        zr_local_note(loop->rank.local, loop->rank.rank, note);
+        zr_trace_mark(loop->rank.arena, note);
+        result = measured_step(loop, step, &line);
+        if (result == ZR_OK && config->eval_every &&
+            (step % config->eval_every == 0 || step == config->steps)) {
+            result = validate(loop);
+            line.validated = true;
+            line.validation_loss = loop->history.validation_loss;
+        }
+        if (result != ZR_OK)
+            return result;
+        if (speaks(loop)) {
+            zr_progress_step(&loop->progress, &line);
+            result = zr_log_step(&loop->log, &line);
+            if (result != ZR_OK)
+                return result;
+        }
+        if (config->save_every && step % config->save_every == 0)
+            result = save(loop, step);
+        if (result == ZR_OK)
+            result = follow_requests(loop, step);
+        if (result != ZR_OK)
+            return result;
+    }
+    if (!loop->history.ended) /* fewer steps may be asked for than the checkpoint has seen */
+        result = save(loop, loop->history.resumed_step + loop->history.count);
+    return result;
+}
+
+static double tokens_per_second(const struct loop *loop)
+{
+    const struct history *history = &loop->history;
+    size_t skip = history->count > 2 ? 2 : 0; /* the first steps touch the memory */
+    double seconds = 0;
+    for (size_t i = skip; i < history->count; i++)
+        seconds += history->seconds[i];
+    if (seconds <= 0)
+        return 0;
+    return (double)((history->count - skip) * loop->rank.config->shape.batch *
+                    loop->rank.config->shape.sequence) *
+           loop->rank.config->ranks / seconds;
+}
+
+static void measure(const struct loop *loop, struct zr_rank_report *report)
+{
+    const struct zr_rank *rank = &loop->rank;
+    struct zr_arena_stats stats, host;
+    struct zr_comm_counters counters;
+    struct zr_resident resident = {0};
+
+    zr_arena_get_stats(rank->arena, &stats);
+    zr_arena_get_stats(rank->host_arena, &host);
+    zr_comm_counters_get(rank->comm, &counters);
+    if (zr_os_resident(&resident) != ZR_OK)
+        resident.peak_bytes = 0;
+    memcpy(report->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof report->peak_by_tag_bytes);
+    report->peak_by_tag_bytes[ZR_TAG_OTHER] += host.peak_live_bytes;
+    report->peak_bytes = stats.peak_live_bytes + host.peak_live_bytes;
+    report->peak_reserved_bytes = stats.peak_reserved_bytes + host.peak_reserved_bytes;
+    report->peak_resident_bytes = resident.peak_bytes;
+    report->resident_anonymous_bytes = resident.anonymous_bytes;
+    report->resident_shared_bytes = resident.shared_bytes;
+    report->stranded_bytes = stats.stranded_bytes;
+    report->sent_elements_per_step = loop->history.sent_elements_per_step;
+    report->driver_calls_last_step = loop->history.driver_calls_last_step;
+    report->comm_busy_ns = counters.busy_ns - loop->history.comm_before.busy_ns;
+    report->comm_exposed_ns = counters.exposed_ns - loop->history.comm_before.exposed_ns;
+}
+
+/* Text for the end: made by all ranks alike, shown by rank 0. */
+static zr_result make_sample(struct loop *loop, struct zr_text *text)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    if (config->sample == 0 || loop->history.ended)
+        return ZR_OK;
+    return zr_sample_make(&(struct zr_sample_options){.model = loop->rank.replica.model,
+                                                      .shape = config->shape,
+                                                      .bytes = config->bytes,
+                                                      .prompt = config->prompt,
+                                                      .count = config->sample,
+                                                      .temperature = config->temperature,
+                                                      .seed = config->seed},
+                          text);
+}
+
+static zr_result report_end(struct loop *loop)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    struct zr_rank_report mine = loop->rank.reports[loop->rank.rank];
+    size_t room = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* numbers of tokens, or \xHH */
+    char *buffer = zr_heap_alloc(room);
+    struct zr_text text;
+    zr_result result = buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
+
+    if (result == ZR_OK) {
+        zr_text_start(&text, NULL, buffer, room);
+        result = make_sample(loop, &text);
+    }
+    if (result == ZR_OK) {
+        measure(loop, &mine);
+        result = zr_rank_exchange_reports(&loop->rank, &mine);
+    }
+    if (result == ZR_OK && speaks(loop)) {
+        const struct zr_run_report run = {.config = config,
+                                          .ranks = loop->rank.reports,
+                                          .world = config->ranks,
+                                          .parameters = zr_engine_elements(loop->rank.replica.engine),
+                                          .resumed_step = loop->history.resumed_step,
+                                          .steps_count = loop->history.count,
+                                          .loss = loop->history.loss,
+                                          .step_seconds = loop->history.seconds,
+                                          .tokens_per_second = tokens_per_second(loop),
+                                          .seconds =
+                                              (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+                                          .validated = loop->history.validated,
+                                          .validation_loss = loop->history.validation_loss,
+                                          .sample = text.used_bytes ? buffer : NULL,
+                                          .sample_bytes = text.used_bytes};
+        zr_progress_break(&loop->progress);
+        result = zr_report_end(&run);
+        if (result == ZR_OK)
+            result = zr_report_json(&run);
+    }
+    zr_heap_free(buffer);
+    return result;
+}
+
+static zr_result resume(struct loop *loop)
+{
+    struct zr_checkpoint checkpoint = checkpoint_of(loop, loop->rank.config->resume);
+    zr_result result;
+    if (!loop->rank.config->resume[0])
+        return ZR_OK;
+    loop->resuming = true;
+    result = zr_checkpoint_resume(&checkpoint, &loop->history.resumed_step);
+    loop->alike = result != ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    loop->resuming = false;
+    if (strcmp(loop->rank.config->resume, loop->rank.config->save) == 0)
+        loop->history.saved_step = loop->history.resumed_step;
+    if (speaks(loop))
+        zr_say("resumed after step %" PRIu64 " from %s", loop->history.resumed_step,
+               loop->rank.config->resume);
+    return ZR_OK;
+}
+
+/* --resume takes the newest step of a folder, be it of another run: better said before this one than found
+ * out after it. */
+static zr_result look_for_later_steps(const struct loop *loop)
+{
+    const char *folder = loop->rank.config->save;
+    uint64_t step;
+    bool found;
+    zr_result result = folder[0] ? zr_checkpoint_newest(folder, &found, &step) : ZR_OK;
+    if (result == ZR_OK && folder[0] && found && step > loop->history.resumed_step)
+        zr_say("%s already has a checkpoint of step %" PRIu64
+               ", and --resume takes the newest; to keep runs apart, save to another folder",
+               folder, step);
+    return result;
+}
+
+static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned rank)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    struct history *history = &loop->history;
+    zr_result result = zr_rank_open(&loop->rank, config, local, rank);
+    loop->alike = result == ZR_ERR_CORRUPT; /* the replicas differ */
+    if (result == ZR_OK)
+        result = resume(loop);
+    if (result != ZR_OK)
+        return result;
+    size_t steps = config->steps > history->resumed_step ? config->steps - history->resumed_step : 0;
+    if (steps > 0) {
+        history->loss = zr_heap_zalloc(steps, sizeof *history->loss);
+        history->seconds = zr_heap_zalloc(steps, sizeof *history->seconds);
+        if (!history->loss || !history->seconds)
+            return zr_fail(ZR_ERR_HOST_MEMORY,
+                           "no memory for the losses of %zu steps, 16 bytes each; give fewer --steps, --save "
+                           "them and --resume for the rest",
+                           steps);
+    }
+    if (speaks(loop)) {
+        result = look_for_later_steps(loop);
+        if (result == ZR_OK)
+            result = zr_log_open(&loop->log, config->log, history->resumed_step);
+        if (result != ZR_OK)
+            return result;
+        zr_progress_start(&loop->progress, history->resumed_step, config->steps);
+    }
+    result = run_steps(loop);
+    return result == ZR_OK ? report_end(loop) : result;
+}
+
+/* What ended the run, said once however many ranks it has met. */
+static void say_failure(const struct loop *loop, zr_result result)
+{
+    uint64_t step = loop->history.resumed_step + loop->history.count;
+    char who[32] = "", when[48] = "";
+
+    /* Of a lost peer and of a run cut short the launcher has said which and why. */
+    if (loop->rank.config->ranks > 1 && (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
+        return;
+    if (!zr_local_first_words(loop->rank.local, zr_last_error()))
+        return;
+    if (loop->rank.config->ranks > 1 && loop->rank.comm && !loop->alike)
+        snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
+    if (step > 0)
+        snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);
+    zr_say("%s%s%s", who, when, zr_last_error());
+}
+
+/* A check that failed in the run is no bad input; a damaged checkpoint is. */
+static enum zr_exit exit_of(const struct loop *loop, zr_result result)
+{
+    return result == ZR_ERR_CORRUPT && !loop->resuming ? ZR_EXIT_FAILED : zr_exit_of(result);
+}
+
+int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    struct loop loop = {.rank = {.config = argument, .rank = rank, .data = {.file = {.fd = -1}}},
+                        .history = {.saved_step = UINT64_MAX, .started_ns = zr_os_now_ns()},
+                        .log = {.file = {.fd = -1}}};
+    zr_result result = run(&loop, local, rank), closed;
+
+    if (speaks(&loop))
+        zr_progress_break(&loop.progress);
+    if (result != ZR_OK)
+        say_failure(&loop, result);
+    closed = zr_log_close(&loop.log);
+    if (closed != ZR_OK && result == ZR_OK) {
+        zr_say("%s", zr_last_error());
+        result = closed;
+    }
+    zr_heap_free(loop.history.seconds);
+    zr_heap_free(loop.history.loss);
+    closed = zr_rank_close(&loop.rank);
+    if (closed != ZR_OK) {
+        zr_say("rank %u: %s", rank, zr_last_error());
+        if (result == ZR_OK)
+            result = closed;
+    }
+    return (int)exit_of(&loop, result);
+}

@@ -1,0 +1,97 @@
+/* main.c: zr-train. Reads the arguments, checks the text, forks the ranks and waits for them. */
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "alloc/fault.h"
+#include "alloc/option.h"
+#include "zero/train/args.h"
+#include "zero/train/checkpoint.h"
+#include "zero/train/data.h"
+#include "zero/train/loop.h"
+#include "zero/train/outputs.h"
+#include "zero/train/report.h"
+#include "zero/train/terminal.h"
+
+static struct zr_train_config config; /* survives the fork; read-only after parsing */
+
+static void clean_up(void *argument)
+{
+    const struct zr_train_config *run = argument;
+    zr_checkpoint_clean_up(run->save);
+    zr_report_clean_up(run->json);
+}
+
+/* What is wrong with the text is said once, before any rank exists. */
+static zr_result check_data(void)
+{
+    struct zr_data data;
+    zr_result result = zr_data_open(&data, &(struct zr_data_options){.path = config.data,
+                                                                     .bytes = config.bytes,
+                                                                     .vocabulary = config.shape.vocabulary,
+                                                                     .sequence = config.shape.sequence,
+                                                                     .batch = config.shape.batch,
+                                                                     .world = config.ranks,
+                                                                     .seed = config.seed});
+    if (result != ZR_OK)
+        return result;
+    result = zr_data_scan(&data);
+    zr_data_close(&data);
+    return result;
+}
+
+/* ZR_CONF is read before everything else, so that a mistake in it is not met halfway. Below 0: go on. */
+static int check_options(void)
+{
+    char text[4096];
+    if (zr_option_help_wanted()) {
+        size_t bytes = zr_option_help(text, sizeof text);
+        zr_show(1, text, bytes < sizeof text ? bytes : sizeof text - 1);
+        return ZR_EXIT_OK;
+    }
+    if (zr_option_result() != ZR_OK || zr_fault_result() != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
+    return -1;
+}
+
+/* A descriptor 0, 1 or 2 that was closed would be given to the next file, be it the arena's own memory, and
+ * the words for people would be written there. */
+static void hold_standard_files(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
+int main(int argc, char **argv)
+{
+    struct zr_checkpoint_hold hold;
+
+    hold_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond ulimit -f is an error value, not a death */
+    int code = check_options();
+    if (code < 0)
+        code = zr_args_parse(&config, argc, argv);
+    if (code >= 0)
+        return code;
+    if (config.dry_run)
+        return zr_rank_rehearse(&config);
+    zr_result result = check_data();
+    if (result == ZR_OK)
+        result = zr_outputs_check(&config);
+    if (result == ZR_OK)
+        result = zr_checkpoint_hold(&hold, config.save);
+    if (result != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return (int)zr_exit_of(result);
+    }
+    code = zr_local_launch(&(struct zr_launch_options){
+        .world = config.ranks, .rank_main = zr_train_rank, .argument = &config, .clean_up = clean_up});
+    zr_checkpoint_let_go(&hold, config.save);
+    return code;
+}

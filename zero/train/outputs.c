@@ -1,0 +1,113 @@
+/* outputs.c: asks the system whether the files and folders of a run could be made. Later writes still may
+ * fail. */
+#include "zero/train/outputs.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+
+/* Cuts a path to the folder that its last part is in. */
+static void cut_last_part(char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    memcpy(path + length, length ? "" : ".", length ? 1 : 2);
+}
+
+/* Whether something can be made in `folder`, which --option's `path` leads to. */
+static zr_result check_folder(const char *option, const char *path, const char *folder)
+{
+    enum zr_path_kind kind;
+    zr_result result = zr_path_kind_get(folder, &kind);
+    if (result)
+        return result;
+    if (kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': '%s' is %s; give a folder", option, path, folder,
+                       kind == ZR_PATH_NONE ? "not there" : "no folder");
+    if (access(folder, W_OK | X_OK) != 0)
+        return zr_fail(ZR_ERR_IO,
+                       "--%s '%s': nothing can be written in '%s'; check its permissions, or give another",
+                       option, path, folder);
+    return ZR_OK;
+}
+
+/* A folder that is made if it is missing: the nearest one above it that is there. */
+static zr_result check_save(const char *path)
+{
+    char folder[ZR_TRAIN_PATH_ROOM + 2];
+    enum zr_path_kind kind;
+    zr_result result;
+
+    memcpy(folder, path, strlen(path) + 1);
+    while ((result = zr_path_kind_get(folder, &kind)) == ZR_OK && kind == ZR_PATH_NONE)
+        cut_last_part(folder);
+    return result ? result : check_folder("save", path, folder);
+}
+
+/* A file; `written_over`: one that is there is opened and written, not replaced by another. */
+static zr_result check_file(const char *option, const char *path, bool written_over)
+{
+    char folder[ZR_TRAIN_PATH_ROOM + 2];
+    enum zr_path_kind kind;
+
+    if (!path[0] || strcmp(path, "-") == 0)
+        return ZR_OK;
+    zr_result result = zr_path_kind_get(path, &kind);
+    if (result)
+        return result;
+    if (kind == ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': is a folder; name a file in it", option, path);
+    if (kind == ZR_PATH_OTHER || (kind == ZR_PATH_FILE && written_over))
+        return access(path, W_OK) == 0
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_IO,
+                             "--%s '%s': may not be written; check its permissions, or give another", option,
+                             path);
+    memcpy(folder, path, strlen(path) + 1);
+    cut_last_part(folder);
+    return check_folder(option, path, folder);
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat first, second;
+    if (stat(a, &first) != 0 || stat(b, &second) != 0)
+        return strcmp(a, b) == 0;
+    return first.st_dev == second.st_dev && first.st_ino == second.st_ino && S_ISREG(first.st_mode);
+}
+
+/* A file that is written would be the end of a file that is read, or of another that is written. */
+static zr_result check_apart(const struct zr_train_config *config)
+{
+    const struct {
+        const char *option, *path;
+    } files[] = {
+        {"data", config->data}, {"json", config->json}, {"log", config->log}, {"trace", config->trace}};
+    for (size_t i = 1; i < sizeof files / sizeof *files; i++)
+        for (size_t j = 0; j < i; j++)
+            if (files[i].path[0] && files[j].path[0] && same_file(files[i].path, files[j].path))
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the file of --%s; give another",
+                               files[i].option, files[i].path, files[j].option);
+    return ZR_OK;
+}
+
+zr_result zr_outputs_check(const struct zr_train_config *config)
+{
+    zr_result result = check_apart(config);
+    if (!result && config->save[0])
+        result = check_save(config->save);
+    if (!result)
+        result = check_file("json", config->json, false);
+    if (!result)
+        result = check_file("log", config->log, true);
+    if (!result)
+        result = check_file("trace", config->trace, false);
+    return result;
+}

@@ -1,0 +1,328 @@
+/* rank.c: opens and closes what a rank holds, and the rehearsal without ranks. */
+#include "zero/train/rank.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/heap.h"
+#include "alloc/option.h"
+#include "alloc/os.h"
+#include "zero/train/terminal.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* Addresses, not memory: records, stacks and the heap of the largest run fit, and of a rehearsal those of a
+ * run that no machine could hold. Less where addresses are limited. */
+enum {
+    HOST_RESERVE_MIB = 256,
+    SMALL_RESERVE_MIB = 64,
+    REHEARSAL_RESERVE_MIB = 4096,
+    THREAD_RESERVE_BYTES = 512 << 10
+};
+
+/* Addresses that the libraries take beside ours: generated code, descriptions, and a region of 64 MiB that
+ * the C library reserves for each thread that allocates. */
+enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
+
+/* The instruction set that ZR_CONF=isa:... asks for, else the best there is. */
+static zr_result choose_isa(enum zr_isa *out)
+{
+    uint64_t asked = zr_option_get(ZR_OPTION_ISA); /* 0: auto, else the set's number and one */
+    *out = asked ? (enum zr_isa)(asked - 1) : zr_isa_best();
+    if (*out > zr_isa_best())
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "ZR_CONF asks for isa:%s, and the best that this processor has is %s",
+                       zr_isa_name(*out), zr_isa_name(zr_isa_best()));
+    return ZR_OK;
+}
+
+static zr_result make_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+                           zr_arena *host_arena)
+{
+    enum zr_isa isa;
+    zr_result result = choose_isa(&isa);
+    if (result != ZR_OK)
+        return result;
+    return zr_plan_make(out, &(struct zr_plan_request){.shape = config->shape,
+                                                       .stage = config->stage,
+                                                       .rank = rank,
+                                                       .world = config->ranks,
+                                                       .threads = config->threads,
+                                                       .bucket_bytes = config->bucket_bytes,
+                                                       .isa = isa,
+                                                       .host_arena = host_arena});
+}
+
+static void note_plan(struct zr_rank_report *report, const struct zr_plan *plan, unsigned rank)
+{
+    report->rank = rank;
+    memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
+    report->planned_bytes = plan->peak_bytes;
+    report->planned_reserved_bytes = plan->peak_reserved_bytes;
+}
+
+/* A plan that cannot fit is refused before step 1, with the limit it meets. */
+static zr_result check_plan_fits(const struct zr_rank *rank)
+{
+    const struct zr_train_config *config = rank->config;
+    size_t need = rank->plan.peak_reserved_bytes;
+    uint64_t all = (uint64_t)need * config->ranks;
+    struct zr_machine machine;
+
+    if (config->memory_limit_bytes && need > config->memory_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB; try --recompute full, "
+            "a smaller --batch, --stage 1 or more --ranks",
+            need / MIB, config->memory_limit_bytes / MIB);
+    zr_os_machine(&machine);
+    if (machine.cgroup_limit_bytes) {
+        uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
+                            ? machine.cgroup_limit_bytes - machine.cgroup_used_bytes
+                            : 0;
+        if (all > left)
+            return zr_fail(ZR_ERR_MEMORY,
+                           "the plan takes %" PRIu64
+                           " MiB for %u rank(s), and this cgroup's memory.max leaves %" PRIu64 " of %" PRIu64
+                           " MiB; raise the limit, or try --recompute full, a smaller --batch or model",
+                           (uint64_t)(all / MIB), config->ranks, (uint64_t)(left / MIB),
+                           (uint64_t)(machine.cgroup_limit_bytes / MIB));
+    }
+    if (machine.overcommit_strict && all > machine.commit_left_bytes)
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %" PRIu64
+                       " MiB for %u rank(s), and under vm.overcommit_memory = 2 the system has %" PRIu64
+                       " MiB left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
+                       "--batch or model",
+                       (uint64_t)(all / MIB), config->ranks, (uint64_t)(machine.commit_left_bytes / MIB));
+    if (machine.memory_available_bytes && all > machine.memory_available_bytes)
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %" PRIu64 " MiB for %u rank(s), and this machine has %" PRIu64
+                       " MiB available; try --recompute full, a smaller --batch or model, or fewer --ranks",
+                       (uint64_t)(all / MIB), config->ranks,
+                       (uint64_t)(machine.memory_available_bytes / MIB));
+    return ZR_OK;
+}
+
+static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
+{
+    struct zr_machine machine;
+    zr_result result = zr_backend_host_create(&rank->backend, NULL);
+    if (result != ZR_OK)
+        return result;
+    zr_os_machine(&machine);
+    if (machine.address_limit_bytes)
+        reserve_bytes = SMALL_RESERVE_MIB * MIB;
+    result = zr_arena_create(
+        &rank->host_arena,
+        &(struct zr_arena_options){.backend = rank->backend, .name = "host", .reserve_bytes = reserve_bytes});
+    if (result == ZR_OK)
+        result = zr_heap_start(rank->host_arena);
+    rank->heap_started = result == ZR_OK;
+    return result;
+}
+
+static zr_result open_memory(struct zr_rank *rank)
+{
+    size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
+    zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
+    if (result == ZR_OK)
+        result = make_plan(&rank->plan, rank->config, rank->rank, rank->host_arena);
+    if (result == ZR_OK)
+        result = check_plan_fits(rank);
+    if (result != ZR_OK)
+        return result;
+    /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
+    return zr_arena_create(&rank->arena,
+                           &(struct zr_arena_options){.backend = rank->backend,
+                                                      .name = "training",
+                                                      .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
+                                                      .limit_bytes = rank->config->memory_limit_bytes});
+}
+
+/* The communicator, and with it the first words between the ranks: their plans, which rank 0 prints. */
+static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
+{
+    const struct zr_train_config *config = rank->config;
+    struct zr_rank_report mine = {0};
+    struct zr_comm_options options = {.arena = rank->arena,
+                                      .host_arena = rank->host_arena,
+                                      .kernels = zr_kernels_cpu(isa),
+                                      .bucket_bytes = config->bucket_bytes};
+    zr_result result = zr_comm_local_create(&rank->comm, &options, rank->local, rank->rank);
+    if (result != ZR_OK)
+        return result;
+    rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
+    if (!rank->reports)
+        return ZR_ERR_HOST_MEMORY;
+    note_plan(&mine, &rank->plan, rank->rank);
+    result = zr_rank_exchange_reports(rank, &mine);
+    if (result == ZR_OK && rank->rank == 0)
+        result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
+    return result;
+}
+
+/* A trace per rank: FILE for a single one, FILE.0, FILE.1, .. for several. */
+static zr_result open_trace(struct zr_rank *rank)
+{
+    char path[ZR_TRAIN_PATH_ROOM + 16];
+    struct zr_text text;
+    zr_result result;
+
+    if (!rank->config->trace[0])
+        return ZR_OK;
+    zr_text_start(&text, NULL, path, sizeof path);
+    zr_text_print(&text, "%s", rank->config->trace);
+    if (rank->config->ranks > 1)
+        zr_text_print(&text, ".%u", rank->rank);
+    if (text.result != ZR_OK)
+        return text.result;
+    result = zr_trace_start(rank->arena, path);
+    rank->traced = result == ZR_OK;
+    return result;
+}
+
+/* The matrix library and the C library map memory of their own, and oneDNN does not survive a refusal: under
+ * `ulimit -v` what they need must be left when our own reservations stand. */
+static zr_result check_addresses_left(const struct zr_rank *rank)
+{
+    struct zr_machine machine;
+    struct zr_resident resident;
+    size_t need = (LIBRARY_MIB + (size_t)rank->config->threads * LIBRARY_THREAD_MIB) * MIB;
+
+    zr_os_machine(&machine);
+    if (machine.address_limit_bytes == 0 || zr_os_resident(&resident) != ZR_OK ||
+        resident.address_bytes + need <= machine.address_limit_bytes)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_ADDRESSES,
+                   "`ulimit -v` allows %" PRIu64 " MiB of addresses, %zu are in use, and the libraries need "
+                   "%zu more; type `ulimit -v %zu` or `ulimit -v unlimited`",
+                   (uint64_t)(machine.address_limit_bytes / MIB), resident.address_bytes / MIB, need / MIB,
+                   (resident.address_bytes + need + MIB) / 1024);
+}
+
+zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
+                       struct zr_local_world *local, unsigned rank)
+{
+    enum zr_isa isa = ZR_ISA_PLAIN;
+    zr_result result;
+
+    memset(out, 0, sizeof *out);
+    out->config = config;
+    out->local = local;
+    out->rank = rank;
+    out->data.file.fd = -1;
+    result = choose_isa(&isa);
+    if (result == ZR_OK)
+        result = open_memory(out);
+    if (result == ZR_OK)
+        result = open_trace(out);
+    if (result == ZR_OK)
+        result = open_peers(out, isa);
+    if (result == ZR_OK)
+        result = zr_data_open(&out->data, &(struct zr_data_options){.path = config->data,
+                                                                    .bytes = config->bytes,
+                                                                    .vocabulary = config->shape.vocabulary,
+                                                                    .sequence = config->shape.sequence,
+                                                                    .batch = config->shape.batch,
+                                                                    .world = config->ranks,
+                                                                    .seed = config->seed});
+    if (result == ZR_OK)
+        result = zr_team_create(&out->team, &(struct zr_team_options){.host_arena = out->host_arena,
+                                                                      .threads = config->threads,
+                                                                      .ranks = config->ranks});
+    if (result == ZR_OK)
+        result = check_addresses_left(out);
+    if (result == ZR_OK)
+        result = zr_replica_open(&out->replica,
+                                 &(struct zr_replica_options){.arena = out->arena,
+                                                              .host_arena = out->host_arena,
+                                                              .kernels = zr_kernels_cpu(isa),
+                                                              .isa = isa,
+                                                              .parallel = zr_team_parallel(out->team),
+                                                              .comm = out->comm,
+                                                              .shape = config->shape,
+                                                              .stage = config->stage,
+                                                              .seed = config->seed,
+                                                              .adamw = config->adamw});
+    return result;
+}
+
+zr_result zr_rank_close(struct zr_rank *rank)
+{
+    size_t leaked_heap = 0, leaked_arena = 0, leaked_host = 0;
+
+    zr_replica_close(&rank->replica);
+    zr_team_destroy(rank->team);
+    zr_data_close(&rank->data);
+    if (rank->comm)
+        zr_comm_destroy(rank->comm);
+    zr_heap_free(rank->reports);
+    if (rank->traced)
+        zr_trace_stop(rank->arena);
+    if (rank->arena)
+        zr_arena_destroy(rank->arena, &leaked_arena);
+    if (rank->heap_started)
+        zr_heap_stop(&leaked_heap);
+    if (rank->host_arena)
+        zr_arena_destroy(rank->host_arena, &leaked_host);
+    if (rank->backend)
+        zr_backend_destroy(rank->backend);
+    if (leaked_arena || leaked_heap || leaked_host)
+        return zr_fail(ZR_ERR_CORRUPT, "left behind: %zu bytes of tensors, %zu of the heap, %zu of records",
+                       leaked_arena, leaked_heap, leaked_host);
+    return ZR_OK;
+}
+
+zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine)
+{
+    return zr_comm_exchange(rank->comm, mine, sizeof *mine, rank->reports);
+}
+
+static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
+    struct zr_plan plan = {0}, first = {0};
+    zr_result result = reports ? ZR_OK : ZR_ERR_HOST_MEMORY;
+
+    /* Data parallel ranks take the same bytes: shards are equal by construction. The last rank is rehearsed
+     * too, as a proof; were it to differ, every rank would be. Order: 0, the last, 2, 3, .., 1. */
+    bool alike = false;
+    for (unsigned i = 0; result == ZR_OK && i < config->ranks; i++) {
+        unsigned last = config->ranks - 1, r = i == 0 ? 0 : i == 1 ? last : i == last ? 1 : i;
+        if (!alike) {
+            result = make_plan(&plan, config, r, host_arena);
+            if (result != ZR_OK)
+                break;
+        }
+        note_plan(&reports[r], &plan, r);
+        reports[r].sent_elements_per_step = plan.sent_elements_per_step;
+        alike = i == 1 ? memcmp(&plan, &first, sizeof plan) == 0 : alike;
+        first = i == 0 ? plan : first;
+    }
+    if (result == ZR_OK)
+        result = zr_report_plan(config, plan.elements, reports, config->ranks);
+    if (result == ZR_OK)
+        result = zr_report_json_plan(config, plan.elements, reports, config->ranks);
+    if (result == ZR_OK && config->memory_limit_bytes &&
+        plan.peak_reserved_bytes > config->memory_limit_bytes)
+        result = zr_fail(ZR_ERR_MEMORY, "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB",
+                         plan.peak_reserved_bytes / MIB, config->memory_limit_bytes / MIB);
+    zr_heap_free(reports);
+    return result;
+}
+
+int zr_rank_rehearse(const struct zr_train_config *config)
+{
+    struct zr_rank rank = {.config = config, .data = {.file = {.fd = -1}}};
+    zr_result result = open_host_memory(&rank, REHEARSAL_RESERVE_MIB * MIB);
+    if (result == ZR_OK)
+        result = rehearse(config, rank.host_arena);
+    if (result != ZR_OK)
+        zr_say("%s", zr_last_error());
+    zr_result closed = zr_rank_close(&rank);
+    if (closed != ZR_OK)
+        zr_say("%s", zr_last_error());
+    return (int)zr_exit_of(result != ZR_OK ? result : closed);
+}

@@ -1,0 +1,46 @@
+/* rank.h: what a rank of zr-train holds, from the first granule to the last: memory, peers, threads, model,
+ * text.
+ *
+ * zr_rank_open() takes it in one order and zr_rank_close() gives it back in reverse, whatever failed between.
+ */
+#ifndef ZR_TRAIN_RANK_H
+#define ZR_TRAIN_RANK_H
+
+#include "zero/replica.h"
+#include "zero/team.h"
+#include "zero/train/args.h"
+#include "zero/train/data.h"
+#include "zero/train/report.h"
+
+struct zr_rank {
+    const struct zr_train_config *config;
+    struct zr_local_world *local;
+    unsigned rank;
+
+    zr_backend *backend;
+    zr_arena *host_arena; /* records, stacks, the heap: tag other */
+    zr_arena *arena;      /* tensors and the ring: what the plan speaks of */
+    bool heap_started;
+    struct zr_plan plan;
+    zr_comm *comm;
+    zr_team *team;
+    bool traced;
+    struct zr_replica replica;
+    struct zr_data data;
+    struct zr_rank_report *reports; /* [ranks]; all ranks' numbers, filled by an exchange; from the heap */
+};
+
+/* Opens everything, prints the byte plan (rank 0) as soon as it is known, and refuses a plan that does not
+ * fit. On failure *out is to be closed all the same. Collective. */
+zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
+                       struct zr_local_world *local, unsigned rank);
+/* Gives all back. ZR_ERR_CORRUPT with words: something was left behind. */
+zr_result zr_rank_close(struct zr_rank *rank);
+
+/* Fills this rank's report with what was measured, and exchanges: rank->reports is complete on all ranks. */
+zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
+
+/* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
+int zr_rank_rehearse(const struct zr_train_config *config);
+
+#endif

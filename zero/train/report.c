@@ -1,0 +1,362 @@
+/* report.c: the two tables for people, the byte plan and the end of a run. report_json.c writes the same
+ * numbers for programs. */
+#define _GNU_SOURCE
+#include "zero/train/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "zero/train/chart.h"
+#include "zero/train/number.h"
+#include "zero/train/terminal.h"
+
+struct page {
+    struct zr_terminal terminal;
+    struct zr_file file;
+    struct zr_text text;
+    char buffer[8192];
+};
+
+/* Tables are data, and go to stdout, unless the JSON is there. */
+static void page_open(struct page *page, const struct zr_train_config *config)
+{
+    int fd = strcmp(config->json, "-") == 0 ? STDERR_FILENO : STDOUT_FILENO;
+    zr_terminal_find(&page->terminal, fd);
+    if (page->terminal.columns > 88)
+        page->terminal.columns = 88;
+    page->file = zr_file_borrow(fd, fd == STDOUT_FILENO ? "standard output" : "standard error");
+    zr_text_start(&page->text, &page->file, page->buffer, sizeof page->buffer);
+}
+
+static void print_heading(struct page *page, const char *words)
+{
+    bool colour = page->terminal.colour;
+    zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", words, colour ? "\033[0m" : "");
+    for (size_t i = strlen(words) + 1; i < page->terminal.columns; i++)
+        zr_text_print(&page->text, "%s", page->terminal.utf8 ? "─" : "-");
+    zr_text_print(&page->text, "\n");
+}
+
+/* ---- Bytes ------------------------------------------------------------------------------------------- */
+
+/* Whether all ranks have the same numbers; `other` (records, stacks) is each rank's own affair. */
+static bool ranks_agree(const struct zr_rank_report *ranks, unsigned world)
+{
+    for (unsigned r = 1; r < world; r++)
+        for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
+            if (ranks[r].planned_by_tag_bytes[tag] != ranks[0].planned_by_tag_bytes[tag] ||
+                ranks[r].peak_by_tag_bytes[tag] != ranks[0].peak_by_tag_bytes[tag])
+                return false;
+    return true;
+}
+
+/* The rank that needs most: the one to look at where they differ. */
+static unsigned largest_rank(const struct zr_rank_report *ranks, unsigned world)
+{
+    unsigned largest = 0;
+    for (unsigned r = 1; r < world; r++)
+        if (ranks[r].planned_bytes > ranks[largest].planned_bytes)
+            largest = r;
+    return largest;
+}
+
+static void describe_ranks(char out[64], const struct zr_rank_report *ranks, unsigned world)
+{
+    if (world == 1)
+        out[0] = '\0';
+    else if (ranks_agree(ranks, world))
+        snprintf(out, 64, ", each of %u ranks", world);
+    else
+        snprintf(out, 64, ", rank %u of %u, the largest", largest_rank(ranks, world), world);
+}
+
+/* What the tag is for, in the words of someone who trains. */
+static const char *tag_words(int tag)
+{
+    static const char *const words[ZR_TAG_COUNT] = {
+        [ZR_TAG_PARAM] = "the model",
+        [ZR_TAG_GRAD] = "gradients",
+        [ZR_TAG_OPTIMIZER] = "momentum and variance",
+        [ZR_TAG_MASTER] = "fp32 copies",
+        [ZR_TAG_GATHERED] = "parameters gathered for use",
+        [ZR_TAG_CHECKPOINT] = "inputs of the blocks, for backward",
+        [ZR_TAG_ACTIVATION] = "all other activations",
+        [ZR_TAG_COMM] = "communication buffers",
+        [ZR_TAG_WORKSPACE] = "scratch of the kernels",
+        [ZR_TAG_OFFLOAD] = "staging",
+        [ZR_TAG_OTHER] = "records, stacks, heap",
+    };
+    return words[tag];
+}
+
+static void print_model(struct page *page, const struct zr_train_config *config, uint64_t parameters)
+{
+    const struct zr_gpt_shape *shape = &config->shape;
+    char number[ZR_NUMBER_ROOM];
+    zr_text_print(&page->text, "GPT with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
+                  zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
+                  shape->vocabulary);
+    zr_text_print(&page->text, "%u %s, ZeRO stage %u, fp32; %u %s each\n", config->ranks,
+                  config->ranks == 1 ? "rank" : "ranks", config->stage, config->threads,
+                  config->threads == 1 ? "thread" : "threads");
+    zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
+                  zr_number_grouped(number, (uint64_t)config->ranks * shape->batch * shape->sequence),
+                  shape->sequence);
+}
+
+zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
+                         const struct zr_rank_report *ranks, unsigned world)
+{
+    const struct zr_rank_report *rank = &ranks[largest_rank(ranks, world)];
+    char number[2][ZR_NUMBER_ROOM], which[64], heading[128];
+    struct page page;
+
+    page_open(&page, config);
+    print_model(&page, config, parameters);
+    describe_ranks(which, ranks, world);
+    snprintf(heading, sizeof heading, "Byte plan%s", which);
+    print_heading(&page, heading);
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        size_t bytes = rank->planned_by_tag_bytes[tag];
+        if (bytes == 0)
+            continue;
+        zr_text_print(&page.text, "  %-11s %10s  %18s  %s\n", zr_tag_name((zr_tag)tag),
+                      zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes), tag_words(tag));
+    }
+    zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
+                  zr_number_bytes(number[0], rank->planned_bytes),
+                  zr_number_grouped(number[1], rank->planned_bytes));
+    zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules\n", "reserved",
+                  zr_number_bytes(number[0], rank->planned_reserved_bytes),
+                  zr_number_grouped(number[1], rank->planned_reserved_bytes));
+    if (!ranks_agree(ranks, world)) {
+        size_t least = rank->planned_bytes;
+        for (unsigned r = 0; r < world; r++)
+            least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
+        zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
+    }
+    zr_text_print(&page.text, "\n");
+    return zr_text_flush(&page.text);
+}
+
+/* One line of planned beside measured; `exact`: they must be equal. */
+struct byte_line {
+    const char *name, *note;
+    size_t planned, measured;
+    bool exact;
+};
+
+static void print_byte_line(struct page *page, const struct byte_line *line)
+{
+    char number[2][ZR_NUMBER_ROOM];
+    const char *verdict = line->note;
+    bool equal = line->planned == line->measured;
+
+    if (line->exact)
+        verdict = equal ? (page->terminal.utf8 ? "✓ as planned" : "as planned") : "DIFFERS";
+    zr_text_print(&page->text, "  %-11s %18s  %18s  %s\n", line->name,
+                  line->planned || line->exact ? zr_number_grouped(number[0], line->planned) : "-",
+                  zr_number_grouped(number[1], line->measured), verdict);
+}
+
+static void print_rank_bytes(struct page *page, const struct zr_rank_report *rank)
+{
+    size_t planned = 0, measured = 0;
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        struct byte_line line = {.name = zr_tag_name((zr_tag)tag),
+                                 .planned = rank->planned_by_tag_bytes[tag],
+                                 .measured = rank->peak_by_tag_bytes[tag],
+                                 .exact = true};
+        planned += line.planned;
+        measured += line.measured;
+        if (line.planned || line.measured)
+            print_byte_line(page, &line);
+    }
+    print_byte_line(page, &(struct byte_line){"tensors", NULL, planned, measured, true});
+    print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
+                                              rank->planned_by_tag_bytes[ZR_TAG_OTHER],
+                                              rank->peak_by_tag_bytes[ZR_TAG_OTHER], false});
+    print_byte_line(page,
+                    &(struct byte_line){"reserved", "whole granules, with other",
+                                        rank->planned_reserved_bytes, rank->peak_reserved_bytes, false});
+    print_byte_line(
+        page, &(struct byte_line){"stranded", "free, and of use to nobody", 0, rank->stranded_bytes, false});
+    print_byte_line(page, &(struct byte_line){"resident", "the process at its largest", 0,
+                                              rank->peak_resident_bytes, false});
+}
+
+static void print_bytes(struct page *page, const struct zr_run_report *run)
+{
+    char which[64], heading[128];
+    bool agree = ranks_agree(run->ranks, run->world);
+
+    describe_ranks(which, run->ranks, run->world);
+    snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
+    print_heading(page, heading);
+    zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
+    print_rank_bytes(page, &run->ranks[agree ? 0 : largest_rank(run->ranks, run->world)]);
+}
+
+/* ---- The end of a run -------------------------------------------------------------------------------- */
+
+static void print_loss(struct page *page, const struct zr_run_report *run)
+{
+    const char *unit = run->config->bytes ? "byte" : "token";
+    char heading[64];
+
+    snprintf(heading, sizeof heading, "Loss, nats per %s", unit);
+    print_heading(page, heading);
+    if (run->steps_count == 0)
+        zr_text_print(&page->text,
+                      "  no step was left to do: the checkpoint stands at %" PRIu64 "; give more --steps",
+                      run->resumed_step);
+    zr_chart_draw(&page->text, &(struct zr_chart){.values = run->loss,
+                                                  .count = run->steps_count,
+                                                  .first = run->resumed_step + 1,
+                                                  .columns = page->terminal.columns,
+                                                  .rows = 8,
+                                                  .utf8 = page->terminal.utf8});
+    if (run->steps_count > 0)
+        zr_text_print(&page->text, "  training    %.4f %s %.4f", run->loss[0],
+                      page->terminal.utf8 ? "→" : "->", run->loss[run->steps_count - 1]);
+    if (run->validated)
+        zr_text_print(&page->text, "\n  validation  %.4f nats, %.3f bits per %s, on held-out text",
+                      run->validation_loss, run->validation_loss / log(2), unit);
+    zr_text_print(&page->text, "\n");
+}
+
+static void print_speed(struct page *page, const struct zr_run_report *run)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    uint64_t tokens_per_step = (uint64_t)run->world * run->config->shape.batch * run->config->shape.sequence;
+
+    print_heading(page, "Speed");
+    zr_text_print(&page->text, "  %s tokens/s, %.1f ms a step; %zu %s in %s\n",
+                  zr_number_grouped(number[0], (uint64_t)(run->tokens_per_second + 0.5)),
+                  run->tokens_per_second > 0 ? 1e3 * (double)tokens_per_step / run->tokens_per_second : 0.0,
+                  run->steps_count, run->steps_count == 1 ? "step" : "steps",
+                  zr_number_seconds(number[1], run->seconds));
+    zr_text_print(&page->text, "  %s memory calls to the system in the last step\n",
+                  zr_number_grouped(number[0], run->ranks[0].driver_calls_last_step));
+    if (run->world > 1) {
+        uint64_t busy = 0, exposed = 0;
+        for (unsigned r = 0; r < run->world; r++) {
+            busy += run->ranks[r].comm_busy_ns;
+            exposed += run->ranks[r].comm_exposed_ns;
+        }
+        double hidden = busy > exposed ? 100.0 * (double)(busy - exposed) / (double)busy : 0;
+        zr_text_print(&page->text,
+                      "  %s elements sent per rank and step\n"
+                      "  %.0f %% of communication hidden behind work\n",
+                      zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step), hidden);
+    }
+}
+
+/* Columns that text takes: every byte but the ones that continue a UTF-8 character. */
+static unsigned width_of(const char *text, size_t bytes)
+{
+    unsigned width = 0;
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return width;
+}
+
+/* Prints text with its own line ends, and others between words where a line would be too long. */
+static void print_wrapped(struct page *page, const char *text, size_t bytes)
+{
+    unsigned column = 0;
+    for (size_t at = 0; at < bytes;) {
+        size_t word = 0;
+        while (at + word < bytes && text[at + word] != ' ' && text[at + word] != '\n')
+            word++;
+        unsigned width = width_of(text + at, word);
+        if (column > 0 && column + 1 + width > page->terminal.columns) {
+            zr_text_put(&page->text, "\n", 1);
+            column = 0;
+        } else if (at > 0 && text[at - 1] == ' ') {
+            zr_text_put(&page->text, " ", 1);
+            column++;
+        }
+        zr_text_put(&page->text, text + at, word);
+        column += width;
+        at += word;
+        if (at < bytes && text[at] == '\n') {
+            zr_text_put(&page->text, "\n", 1);
+            column = 0;
+        }
+        at++;
+    }
+    if (column > 0)
+        zr_text_put(&page->text, "\n", 1);
+}
+
+static void print_sample(struct page *page, const struct zr_run_report *run)
+{
+    if (!run->sample || run->sample_bytes == 0)
+        return;
+    print_heading(page, "A sample of its text");
+    print_wrapped(page, run->sample, run->sample_bytes);
+}
+
+/* Prints a command over as many lines as it needs, broken before an option. */
+static void print_command(struct page *page, const char *command)
+{
+    unsigned column = 2;
+    zr_text_put(&page->text, "  ", 2);
+    while (*command) {
+        const char *end = strstr(command + 1, " --");
+        size_t bytes = end ? (size_t)(end - command) : strlen(command);
+        unsigned width = width_of(command, bytes);
+        if (column > 2 && column + width + 2 > page->terminal.columns) {
+            zr_text_print(&page->text, " \\\n     ");
+            column = 5;
+        }
+        zr_text_put(&page->text, command, bytes);
+        column += width;
+        command += bytes;
+    }
+    zr_text_put(&page->text, "\n", 1);
+}
+
+/* The command that a person would type next: go on from the checkpoint, or do it again longer and keep it. */
+static void print_next(struct page *page, const struct zr_run_report *run)
+{
+    const struct zr_train_config *config = run->config;
+    bool ended_early = run->resumed_step + run->steps_count < config->steps;
+    char steps[ZR_NUMBER_ROOM], command[6 * ZR_TRAIN_PATH_ROOM];
+    struct zr_text text;
+    snprintf(steps, sizeof steps, "%" PRIu64, ended_early ? config->steps : 2 * config->steps);
+    const char *folder = config->save[0] ? config->save : "checkpoints";
+    struct zr_args_change changes[] = {
+        {"steps", steps},
+        {"save", folder},
+        {"resume", config->save[0]     ? folder
+                   : config->resume[0] ? config->resume
+                                       : NULL},
+        {"sample", config->sample ? NULL : "400"},
+    };
+    size_t count = sizeof changes / sizeof *changes - (config->sample ? 1 : 0);
+
+    print_heading(page, "Next");
+    zr_text_print(&page->text, "  %s:\n",
+                  config->save[0] ? "go on from where it stands" : "train longer, and keep what it learns");
+    zr_text_start(&text, NULL, command, sizeof command);
+    zr_args_print(&text, config, changes, count);
+    print_command(page, command);
+}
+
+zr_result zr_report_end(const struct zr_run_report *run)
+{
+    struct page page;
+
+    page_open(&page, run->config);
+    print_loss(&page, run);
+    print_speed(&page, run);
+    print_bytes(&page, run);
+    print_sample(&page, run);
+    print_next(&page, run);
+    return zr_text_flush(&page.text);
+}

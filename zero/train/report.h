@@ -1,0 +1,58 @@
+/* report.h: what a run prints about itself: the byte plan before step 1, the table at the end, and --json.
+ *
+ * Rank 0 gathers one fixed-size zr_rank_report of each rank (zr_comm_exchange) and prints. Data goes to
+ * stdout; when --json is "-", stdout carries the JSON alone and the tables go to stderr. */
+#ifndef ZR_TRAIN_REPORT_H
+#define ZR_TRAIN_REPORT_H
+
+#include "zero/plan.h"
+#include "zero/train/args.h"
+
+/* A rank's numbers; fixed size, exchanged between ranks as they are. */
+struct zr_rank_report {
+    unsigned rank;
+    size_t planned_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak */
+    size_t planned_bytes;
+    size_t planned_reserved_bytes;
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* measured by the arena, likewise */
+    size_t peak_bytes;
+    size_t peak_reserved_bytes;
+    size_t peak_resident_bytes;                             /* VmHWM */
+    size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
+    size_t stranded_bytes;                                  /* at the end */
+    uint64_t sent_elements_per_step;
+    uint64_t driver_calls_last_step;
+    uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run */
+};
+
+struct zr_run_report {
+    const struct zr_train_config *config;
+    const struct zr_rank_report *ranks; /* [world] */
+    unsigned world;
+    uint64_t parameters;   /* elements, without padding */
+    uint64_t resumed_step; /* 0: from the start */
+    size_t steps_count;    /* done by this process; may be fewer than asked for */
+    const double *loss;    /* [steps_count], mean over ranks */
+    const double *step_seconds;
+    double tokens_per_second; /* over all steps but the first two, where there are more */
+    double seconds;           /* the whole run */
+    bool validated;
+    double validation_loss;
+    const char *sample; /* printable text, or NULL */
+    size_t sample_bytes;
+};
+
+/* The byte plan. `plans` are the ranks' reports with the planned fields filled in. */
+zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
+                         const struct zr_rank_report *ranks, unsigned world);
+/* The table that ends a run. */
+zr_result zr_report_end(const struct zr_run_report *run);
+/* The --json file, written to the side and renamed; "-": stdout; "": nothing. */
+zr_result zr_report_json(const struct zr_run_report *run);
+/* Removes what an unfinished zr_report_json() left beside `path`. Async-signal-safe. */
+void zr_report_clean_up(const char *path);
+/* The same for a --dry-run: the planned numbers only. */
+zr_result zr_report_json_plan(const struct zr_train_config *config, uint64_t parameters,
+                              const struct zr_rank_report *ranks, unsigned world);
+
+#endif

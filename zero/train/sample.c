@@ -1,0 +1,204 @@
+/* sample.c: one token at a time from the likeliest forty; the window slides when the text outgrows the model.
+ */
+#define _GNU_SOURCE
+#include "zero/train/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/heap.h"
+
+enum { TOP_K = 40 };
+
+struct choice {
+    float logit;
+    int32_t token;
+};
+
+/* A number in [0, 1) for draw number `index` of `seed`. */
+static double uniform(uint64_t seed, uint64_t index)
+{
+    uint64_t x = seed * UINT64_C(0x9e3779b97f4a7c15) + index + UINT64_C(0x5851f42d4c957f2d);
+    for (int round = 0; round < 2; round++) {
+        x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+        x ^= x >> 31;
+    }
+    return (double)(x >> 11) * 0x1p-53;
+}
+
+/* The likeliest tokens, best first; equal ones by their number. Returns how many there are. */
+static size_t likeliest(const float *logits, size_t vocabulary, struct choice top[TOP_K])
+{
+    size_t count = 0;
+    for (size_t token = 0; token < vocabulary; token++) {
+        float logit = logits[token];
+        if (!(logit > -INFINITY) || (count == TOP_K && logit <= top[count - 1].logit))
+            continue; /* NaN is never chosen */
+        size_t at = count < TOP_K ? count++ : TOP_K - 1;
+        for (; at > 0 && top[at - 1].logit < logit; at--)
+            top[at] = top[at - 1];
+        top[at] = (struct choice){logit, (int32_t)token};
+    }
+    return count;
+}
+
+static int32_t choose(const float *logits, size_t vocabulary, float temperature, double random)
+{
+    struct choice top[TOP_K];
+    double weight[TOP_K], sum = 0;
+    size_t count = likeliest(logits, vocabulary, top);
+
+    if (count == 0)
+        return 0;
+    if (temperature <= 0)
+        return top[0].token;
+    for (size_t i = 0; i < count; i++) {
+        weight[i] = exp(((double)top[i].logit - (double)top[0].logit) / (double)temperature);
+        sum += weight[i];
+    }
+    for (size_t i = 0; i < count; i++) {
+        random -= weight[i] / sum;
+        if (random < 0)
+            return top[i].token;
+    }
+    return top[count - 1].token;
+}
+
+/* ---- The prompt -------------------------------------------------------------------------------------- */
+
+/* The next token of the prompt, false at its end. */
+static bool prompt_token(const struct zr_sample_options *options, const char **at, int32_t *token)
+{
+    if (options->bytes) {
+        if (!**at)
+            return false;
+        *token = (unsigned char)*(*at)++;
+        return true;
+    }
+    *at += strspn(*at, " ,\t\n");
+    if (!**at)
+        return false;
+    char *end;
+    unsigned long number = strtoul(*at, &end, 10);
+    if (end == *at || number >= options->shape.vocabulary) {
+        *at = "";
+        return false;
+    }
+    *at = end;
+    *token = (int32_t)number;
+    return true;
+}
+
+/* The text so far, at most as many tokens as the model sees. */
+struct window {
+    int32_t *tokens;
+    size_t count, room;
+};
+
+static void window_push(struct window *window, int32_t token)
+{
+    zr_assert(window->room > 0);
+    if (window->count == window->room) {
+        window->count--;
+        memmove(window->tokens, window->tokens + 1, window->count * sizeof *window->tokens);
+    }
+    window->tokens[window->count++] = token;
+}
+
+/* ---- Showing ----------------------------------------------------------------------------------------- */
+
+/* Bytes are held back until they are known to make a UTF-8 character. */
+struct shown {
+    struct zr_text *out;
+    unsigned char held[4];
+    size_t held_count;
+    bool bytes;
+};
+
+static size_t utf8_wanted(unsigned char first)
+{
+    return first >= 0xc2 && first < 0xe0   ? 2
+           : first >= 0xe0 && first < 0xf0 ? 3
+           : first >= 0xf0 && first < 0xf5 ? 4
+                                           : 1;
+}
+
+static void show_escaped(struct shown *shown)
+{
+    for (size_t i = 0; i < shown->held_count; i++)
+        zr_text_print(shown->out, "\\x%02x", shown->held[i]);
+    shown->held_count = 0;
+}
+
+/* Of three- and four-byte sequences, those that Unicode forbids, and the C1 controls, which a terminal obeys.
+ */
+static bool forbidden(const unsigned char *s)
+{
+    return (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
+           (s[0] == 0xf4 && s[1] >= 0x90) || (s[0] == 0xc2 && s[1] < 0xa0);
+}
+
+static void show_byte(struct shown *shown, unsigned char byte)
+{
+    if (shown->held_count > 0 && (byte & 0xc0) != 0x80)
+        show_escaped(shown);
+    shown->held[shown->held_count++] = byte;
+    unsigned char first = shown->held[0];
+    if (first < 0x80) {
+        if ((first >= 32 && first < 127) || first == '\n' || first == '\t') {
+            zr_text_put(shown->out, (const char *)shown->held, 1);
+            shown->held_count = 0;
+        } else {
+            show_escaped(shown);
+        }
+        return;
+    }
+    size_t wanted = utf8_wanted(first);
+    if (wanted == 1 || (shown->held_count == wanted && forbidden(shown->held))) {
+        show_escaped(shown);
+    } else if (shown->held_count == wanted) {
+        zr_text_put(shown->out, (const char *)shown->held, wanted);
+        shown->held_count = 0;
+    }
+}
+
+static void show(struct shown *shown, int32_t token)
+{
+    if (shown->bytes)
+        show_byte(shown, (unsigned char)token);
+    else
+        zr_text_print(shown->out, "%d ", (int)token);
+}
+
+zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
+{
+    struct window window = {.tokens = zr_gpt_tokens(options->model), .room = options->shape.sequence};
+    struct shown shown = {.out = out, .bytes = options->bytes};
+    const char *prompt = options->prompt;
+    float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
+    int32_t token;
+    zr_result result = ZR_OK;
+
+    if (!logits)
+        return ZR_ERR_HOST_MEMORY;
+    while (prompt_token(options, &prompt, &token)) {
+        window_push(&window, token);
+        show(&shown, token);
+    }
+    if (window.count == 0)
+        window_push(&window, options->bytes ? '\n' : 0); /* something to start from, not shown */
+    for (size_t i = 0; i < options->count && !result; i++) {
+        result = zr_gpt_logits(options->model, window.count, logits);
+        if (result)
+            break;
+        token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));
+        window_push(&window, token);
+        show(&shown, token);
+    }
+    show_escaped(&shown);
+    zr_heap_free(logits);
+    return result ? result : out->result;
+}

@@ -1,0 +1,20 @@
+/* schedule.c: computed in double and rounded once, so that every rank and every run has the same bits. */
+#include "zero/train/schedule.h"
+
+#include <math.h>
+
+float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
+{
+    double rate = (double)config->rate, least = (double)config->min_rate, share;
+
+    if (step < config->warmup)
+        return (float)(rate * (double)step / (double)config->warmup);
+    if (config->rate_kind == ZR_RATE_CONSTANT || step <= config->warmup)
+        return config->rate;
+    if (step >= config->steps)
+        return config->min_rate;
+    share = (double)(step - config->warmup) / (double)(config->steps - config->warmup);
+    if (config->rate_kind == ZR_RATE_COSINE)
+        share = 0.5 - 0.5 * cos(3.14159265358979323846 * share);
+    return (float)(rate - (rate - least) * share);
+}
