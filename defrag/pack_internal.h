@@ -1,0 +1,157 @@
+/* pack_internal.h: the parts of the packer. Private to defrag/pack*.c.
+ *
+ * pack_problem.c turns lifetimes into items over few sections of time. pack_fit.c places items in a given
+ * order, each where it fits. pack_improve.c changes the order where a placement wastes memory. pack_search.c
+ * looks through all placements worth looking at. pack.c conducts them and writes the answer back.
+ *
+ * Heights, offsets and sizes are in units here: the greatest common divisor of the aligned sizes. */
+#ifndef ZR_PACK_INTERNAL_H
+#define ZR_PACK_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "defrag/scratch.h"
+#include "defrag/sort.h"
+#include "defrag/zr_defrag.h"
+
+/* ---- The problem --------------------------------------------------------------------------------------- */
+
+/* Buffers with bytes and a lifetime are items. Time falls into sections, each the moment of a maximal set of
+ * items that are alive together: two items share a section exactly if they share a moment. */
+struct zr_pack_problem {
+    uint32_t count;          /* items */
+    uint32_t sections_count; /* at most `count` */
+    uint32_t *first, *last;  /* by item: alive in sections [first, last) */
+    uint64_t *units;         /* by item: size, above 0 */
+    uint64_t *hottest;       /* by item: the highest load of its sections */
+    uint64_t *duration;      /* by item: last - first */
+    uint32_t *buffer;        /* by item: its place in the lifetimes */
+    uint64_t *load;          /* by section: sum of sizes */
+    uint64_t bound_units;    /* highest load */
+    uint64_t unit_bytes;
+    uint64_t lives_count; /* sum of last - first */
+};
+
+/* Arrays come from `scratch`. The lifetimes have been measured. */
+zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_lifetimes *lifetimes,
+                               uint64_t alignment_bytes, struct zr_scratch *scratch);
+
+/* What all parts watch: the clock, and a word that ends them early. */
+struct zr_pack_watch {
+    uint64_t until_ns;
+    _Atomic bool stop;
+};
+bool zr_pack_time_up(const struct zr_pack_watch *watch);
+
+/* xorshift: cheap, and the same everywhere. */
+static inline uint64_t zr_pack_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* ---- Fitting in order ---------------------------------------------------------------------------------- */
+
+#define ZR_FIT_TILE 256
+struct zr_fit_tile {
+    uint32_t used;
+    uint32_t first[ZR_FIT_TILE], last[ZR_FIT_TILE]; /* sections, for a scan without a look at the items */
+    uint32_t item[ZR_FIT_TILE];
+};
+
+/* One placement in the making: items in `order`, those placed so far in order of offset in tiles. */
+struct zr_fit {
+    const struct zr_pack_problem *problem;
+    uint32_t *order, *rank; /* each the inverse of the other */
+    uint64_t *offset;       /* by item */
+    bool tightest;          /* the smallest gap that fits, else the lowest */
+    struct zr_fit_tile *tiles;
+    uint32_t *row; /* the tiles in order */
+    uint32_t row_count, tiles_count;
+    uint32_t *sorted;           /* scratch: the placed items in order of offset */
+    bool must_finish;           /* when time is up: stack the rest instead of failing */
+    struct zr_sort_pair *pairs; /* scratch of zr_fit_order() */
+    uint64_t *keys;
+};
+
+#define ZR_FIT_FAILED UINT64_MAX
+
+zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem, struct zr_scratch *scratch);
+/* Places order[from..]; order[..from) stay where `offset` has them, `sorted` lists the items by offset
+ * (ignored when from is 0). Returns the height, ZR_FIT_FAILED as soon as it would pass `limit`, or when
+ * `watch` says so. */
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, const struct zr_pack_watch *watch);
+/* Lists the placed items by offset in fit->sorted, all of them after a run that did not fail. */
+void zr_fit_sort(struct zr_fit *fit);
+
+/* Orders worth trying. */
+enum zr_fit_key {
+    ZR_FIT_BY_SIZE = 0,
+    ZR_FIT_BY_DURATION,
+    ZR_FIT_BY_AREA,
+    ZR_FIT_BY_SIZE_THEN_DURATION, /* size by powers of two */
+    ZR_FIT_BY_HEAT,               /* hottest section first, then the longer */
+    ZR_FIT_BY_HEAT_THEN_SIZE,
+    ZR_FIT_KEY_COUNT
+};
+/* Fills order and rank. */
+void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key);
+
+/* ---- Improving the order ------------------------------------------------------------------------------- */
+
+/* A chain of changed orders, each judged by the height that it leads to. One thread. */
+#define ZR_IMPROVE_MEMORY 16
+struct zr_improve {
+    struct zr_fit fit;        /* the trial */
+    uint32_t *order, *sorted; /* of the placement that stands */
+    uint64_t *offset;
+    uint64_t height;
+    uint64_t *best_offset;
+    uint64_t best_height;
+    uint64_t
+        past_heights[ZR_IMPROVE_MEMORY]; /* a trial no worse than the height of so many trials ago stands */
+    uint64_t random, trials;
+    bool wander;
+    uint32_t *gap_item; /* scratch: who lies above a gap, and how high that is */
+    uint64_t *gap_units;
+};
+
+zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *problem,
+                          struct zr_scratch *scratch);
+/* Where the chain begins: the placement that an order gives. */
+struct zr_improve_start {
+    enum zr_fit_key key;
+    bool tightest;
+    bool wander; /* now and then an item moves anywhere earlier */
+};
+void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
+                      const struct zr_pack_watch *watch);
+/* Tries `trials` changes, fewer when the best height comes down to `target`. */
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
+                    const struct zr_pack_watch *watch);
+
+/* ---- Searching ----------------------------------------------------------------------------------------- */
+
+enum zr_search_verdict { ZR_SEARCH_UNDECIDED = 0, ZR_SEARCH_FOUND, ZR_SEARCH_IMPOSSIBLE };
+
+struct zr_search;
+
+/* True if the problem is of a size that a search can cope with. */
+bool zr_search_able(const struct zr_pack_problem *problem);
+zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *problem,
+                         struct zr_scratch *scratch);
+/* Looks for a placement within `capacity` units, at most `nodes` steps, with the preferences numbered
+ * `attempt`. */
+struct zr_search_task {
+    uint64_t capacity, nodes, attempt;
+};
+enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
+                                     const struct zr_pack_watch *watch);
+/* By item, after ZR_SEARCH_FOUND. */
+const uint64_t *zr_search_offsets(const struct zr_search *search);
+/* Bytes of stack that zr_search_run() needs. */
+size_t zr_search_stack_bytes(const struct zr_pack_problem *problem);
+
+#endif

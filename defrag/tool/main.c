@@ -1,0 +1,86 @@
+/* main.c: zr, the fragmentation tools. Finds the subcommand and hands over. */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/option.h"
+#include "defrag/tool/tool.h"
+
+static const char help[] =
+    "Explains and replays memory: traces of zr, PyTorch snapshots, RMM logs, lifetimes as CSV.\n"
+    "\n"
+    "Examples\n"
+    "  zr replay snapshot.pickle                        how much each allocator would have reserved\n"
+    "  zr replay run.zrt --policy zr --capacity 80GB    would it fit\n"
+    "  zr pack lifetimes.csv -o placed.csv              the best fixed placement\n"
+    "\n"
+    "Subcommands\n"
+    "  replay   runs a recorded sequence under several allocators\n"
+    "  pack     places lifetimes at fixed offsets\n"
+    "zr SUBCOMMAND --help says more.\n"
+    "\n"
+    "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv); /* NULL: promised, and not in this version */
+} subcommands[] = {
+    {"replay", zr_tool_replay},
+    {"pack", zr_tool_pack},
+    {"run", NULL},
+    {"stats", NULL},
+    {"why", NULL},
+    {"diff", NULL},
+    {"report", NULL},
+    {"top", NULL},
+};
+
+static int usage(const char *words, const char *name)
+{
+    zr_tool_say("%s%s; see zr --help", name, words);
+    return ZR_TOOL_USAGE;
+}
+
+/* ZR_CONF is read before everything else. Below 0: go on. */
+static int check_options(void)
+{
+    char text[4096];
+    if (zr_option_help_wanted()) {
+        struct zr_tool_output out;
+        size_t bytes = zr_option_help(text, sizeof text);
+        zr_tool_output_start(&out);
+        zr_text_put(&out.text, text, bytes < sizeof text ? bytes : sizeof text - 1);
+        return zr_tool_output_end(&out);
+    }
+    return zr_option_result() == ZR_OK ? -1 : zr_tool_fail(ZR_ERR_INVALID);
+}
+
+static int print(const char *text)
+{
+    struct zr_tool_output out;
+    zr_tool_output_start(&out);
+    zr_text_put(&out.text, text, strlen(text));
+    return zr_tool_output_end(&out);
+}
+
+int main(int argc, char **argv)
+{
+    int code = check_options();
+    if (code >= 0)
+        return code;
+    if (argc < 2) {
+        zr_tool_say("a subcommand is missing; see zr --help");
+        return ZR_TOOL_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return print(help);
+    if (strcmp(argv[1], "--version") == 0) {
+        char version[40];
+        snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
+        return print(version);
+    }
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        if (strcmp(argv[1], subcommands[i].name) == 0)
+            return subcommands[i].run ? subcommands[i].run(argc - 1, argv + 1)
+                                      : usage(" is not in this version of zr", argv[1]);
+    return usage(" is no subcommand", argv[1]);
+}

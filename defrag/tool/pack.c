@@ -1,0 +1,243 @@
+/* pack.c: `zr pack`: lifetimes at fixed offsets, as a table, as JSON, or as CSV with an offset column. Stands
+ * on zr_defrag.h. No answer is shown that the checker has not passed. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/os.h"
+#include "defrag/tool/tool.h"
+#include "defrag/vector.h"
+#include "defrag/zr_defrag.h"
+
+static const char help[] =
+    "Places buffers of known lifetimes at fixed offsets, as low as can be: the plan of a repeating step.\n"
+    "\n"
+    "Examples\n"
+    "  zr pack lifetimes.csv -o placed.csv\n"
+    "  zr pack hard.csv --capacity 1MiB --time 30      find a placement within 1 MiB, or prove there is "
+    "none\n"
+    "  zr pack snapshot.pickle run.zrt --json\n"
+    "\n"
+    "zr pack FILE.. [options]\n"
+    "  FILE                 a CSV of id,lower,upper,size (alive from lower up to, not including, upper), or "
+    "a\n"
+    "                       trace: .zrt, PyTorch snapshot, RMM log; told by its content\n"
+    "  --capacity BYTES     stop at the first placement that fits, or at a proof that none does (exit 1, as "
+    "when\n"
+    "                       time is up); as low as can be in the time if left out\n"
+    "  --alignment BYTES    of the offsets (default 1)\n"
+    "  --time SECONDS       for each file (default 8; 30 with --capacity)\n"
+    "  --threads N          1 to 16 (default: the cores, up to 4); the answer does not depend on it\n"
+    "  -o FILE              writes id,lower,upper,size,offset; for one input\n"
+    "  --json               numbers for programs\n"
+    "\n"
+    "The lower bound is the largest sum of live bytes; the ratio is the height of the placement over it.\n";
+
+struct settings {
+    struct zr_pack_options pack;
+    const char *output; /* NULL: none */
+    bool json;
+};
+
+struct result {
+    const char *file;
+    size_t buffers_count;
+    struct zr_pack_report report;
+};
+
+static const char *const verdicts[] = {"found", "impossible", "out of time"};
+
+/* ---- Arguments ----------------------------------------------------------------------------------------- */
+
+static int usage(const char *words)
+{
+    zr_tool_say("pack: %s; see zr pack --help", words);
+    return ZR_TOOL_USAGE;
+}
+
+static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
+{
+    uint64_t seconds = 0, threads = UINT64_MAX, capacity_bytes = UINT64_MAX;
+    const struct zr_tool_option options[] = {
+        {"--capacity", ZR_TOOL_BYTES, &capacity_bytes},
+        {"--alignment", ZR_TOOL_BYTES, &settings->pack.alignment_bytes},
+        {"--time", ZR_TOOL_COUNT, &seconds},
+        {"--threads", ZR_TOOL_COUNT, &threads},
+        {"-o", ZR_TOOL_WORDS, &settings->output},
+        {"--json", ZR_TOOL_FLAG, &settings->json},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    arguments->help = help;
+    arguments->options = options;
+    int code = zr_tool_parse(arguments, argc, argv);
+    arguments->options = NULL;
+    if (code >= 0)
+        return code;
+    if (arguments->files_count == 0)
+        return usage("name a file");
+    if (settings->output && arguments->files_count > 1)
+        return usage("-o takes one input");
+    if (capacity_bytes == 0)
+        return usage("--capacity takes more than 0");
+    if (threads == UINT64_MAX) {
+        struct zr_machine machine;
+        zr_os_machine(&machine);
+        threads = machine.cores_count < 1 ? 1 : machine.cores_count > 4 ? 4 : machine.cores_count;
+    }
+    if (threads == 0 || threads > 16)
+        return usage("--threads takes 1 to 16");
+    if (seconds > 1000000)
+        return usage("--time takes up to 1000000 seconds");
+    settings->pack.capacity_bytes = capacity_bytes == UINT64_MAX ? 0 : capacity_bytes;
+    seconds = seconds ? seconds : settings->pack.capacity_bytes ? 30 : 8;
+    settings->pack.time_ns = seconds * UINT64_C(1000000000);
+    settings->pack.threads = (unsigned)threads;
+    return -1;
+}
+
+/* ---- Running ------------------------------------------------------------------------------------------- */
+
+/* A CSV of lifetimes keeps its ids and times; anything else goes by way of its sequence. */
+static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_arena *arena)
+{
+    struct zr_sequence sequence;
+    zr_result result =
+        zr_sequence_read(&sequence, &(struct zr_read_options){.path = path, .device = -1}, arena);
+    *out = (struct zr_lifetimes){0};
+    if (result)
+        return result;
+    if (strcmp(sequence.format, "minimalloc") == 0)
+        result = zr_lifetimes_read(out, path, arena);
+    else
+        result = zr_lifetimes_of(out, &sequence, arena);
+    zr_sequence_end(&sequence);
+    return result;
+}
+
+/* Written aside and renamed, so that whoever waits for the file never reads half of it. */
+static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetimes)
+{
+    struct zr_file file;
+    struct zr_text text;
+    char partial[4096], buffer[8192];
+
+    zr_text_start(&text, NULL, partial, sizeof partial);
+    zr_text_put(&text, path, strlen(path));
+    zr_text_print(&text, ".partial");
+    if (zr_text_flush(&text))
+        return zr_fail(ZR_ERR_INVALID, "the name of the output is too long");
+    zr_result result = zr_file_create(&file, partial, ZR_CREATE_REPLACE);
+    if (result)
+        return result;
+    zr_text_start(&text, &file, buffer, sizeof buffer);
+    zr_text_print(&text, "id,lower,upper,size,offset\n");
+    for (size_t i = 0; i < lifetimes->count; i++) {
+        const struct zr_buffer *buffer_i = &lifetimes->buffers[i];
+        zr_text_print(&text, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", buffer_i->id,
+                      buffer_i->lower, buffer_i->upper, buffer_i->bytes, buffer_i->offset_bytes);
+    }
+    result = zr_text_flush(&text);
+    zr_result closed = zr_file_close(&file);
+    result = result ? result : closed;
+    if (!result)
+        result = zr_path_rename(&(struct zr_rename){partial, path});
+    if (result)
+        zr_path_unlink(partial);
+    return result;
+}
+
+static zr_result pack_file(const struct settings *settings, const char *path, struct zr_vector *results)
+{
+    struct zr_lifetimes lifetimes;
+    struct result one = {.file = path};
+    zr_result result = read_lifetimes(&lifetimes, path, results->arena);
+    if (result)
+        return result;
+    one.buffers_count = lifetimes.count;
+    result = zr_pack(&lifetimes, &settings->pack, &one.report);
+    if (!result)
+        result = zr_pack_check(&lifetimes, one.report.height_bytes);
+    if (!result && settings->output)
+        result = write_csv(settings->output, &lifetimes);
+    if (!result)
+        result = zr_vector_add(results, &one);
+    zr_lifetimes_end(&lifetimes);
+    return result;
+}
+
+/* ---- Showing ------------------------------------------------------------------------------------------- */
+
+static double ratio(const struct zr_pack_report *report)
+{
+    return report->lower_bound_bytes ? (double)report->height_bytes / (double)report->lower_bound_bytes : 1;
+}
+
+static void print_json(struct zr_text *text, const struct zr_vector *results)
+{
+    zr_text_print(text, "{\"version\": 1, \"results\": [");
+    for (size_t i = 0; i < results->count; i++) {
+        const struct result *one = zr_vector_at(results, i);
+        zr_text_print(text, i ? ",\n  {\"file\": " : "\n  {\"file\": ");
+        zr_text_json_string(text, one->file, strlen(one->file));
+        zr_text_print(text, ", \"buffers\": %zu, \"verdict\": \"%s\", \"height\": %" PRIu64,
+                      one->buffers_count, verdicts[one->report.verdict], one->report.height_bytes);
+        zr_text_print(text, ", \"lower_bound\": %" PRIu64 ", \"ratio\": %.9g, \"seconds\": %.6f}",
+                      one->report.lower_bound_bytes, ratio(&one->report),
+                      (double)one->report.spent_ns * 1e-9);
+    }
+    zr_text_print(text, "\n ]}\n");
+}
+
+static void print_table(struct zr_text *text, const struct zr_vector *results)
+{
+    char height[ZR_TOOL_NUMBER_ROOM], bound[ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "%8s %12s %12s %9s %9s  %-11s  %s\n", "buffers", "height", "lower bound", "ratio",
+                  "seconds", "verdict", "file");
+    for (size_t i = 0; i < results->count; i++) {
+        const struct result *one = zr_vector_at(results, i);
+        zr_text_print(text, "%8zu %12s %12s %9.6f %9.3f  %-11s  ", one->buffers_count,
+                      zr_tool_bytes(height, one->report.height_bytes),
+                      zr_tool_bytes(bound, one->report.lower_bound_bytes), ratio(&one->report),
+                      (double)one->report.spent_ns * 1e-9, verdicts[one->report.verdict]);
+        zr_text_put(text, one->file, strlen(one->file));
+        zr_text_print(text, "\n");
+    }
+}
+
+/* A capacity that was not met is a threshold that failed. */
+static int threshold_of(const struct zr_vector *results)
+{
+    for (size_t i = 0; i < results->count; i++)
+        if (((const struct result *)zr_vector_at(results, i))->report.verdict != ZR_PACK_FOUND)
+            return ZR_TOOL_THRESHOLD;
+    return ZR_TOOL_FINE;
+}
+
+int zr_tool_pack(int argc, char **argv)
+{
+    struct settings settings = {0};
+    struct zr_tool_arguments arguments;
+    struct zr_tool_memory memory;
+    struct zr_tool_output out;
+    struct zr_vector results;
+    int code = parse(&settings, &arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    zr_result result = zr_tool_memory_start(&memory);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    zr_vector_init(&results, memory.arena, sizeof(struct result));
+    for (int i = 0; i < arguments.files_count && result == ZR_OK; i++)
+        result = pack_file(&settings, arguments.files[i], &results);
+    if (result == ZR_OK) {
+        zr_tool_output_start(&out);
+        (settings.json ? print_json : print_table)(&out.text, &results);
+        code = zr_tool_output_end(&out);
+        code = code ? code : threshold_of(&results);
+    } else {
+        code = zr_tool_fail(result);
+    }
+    zr_vector_end(&results);
+    zr_tool_memory_end(&memory);
+    return code;
+}

@@ -1,0 +1,222 @@
+/* replay.c: `zr replay`: sequences under policies, as a table or as JSON. Stands on zr_defrag.h. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "alloc/error.h"
+#include "defrag/tool/tool.h"
+#include "defrag/vector.h"
+#include "defrag/zr_defrag.h"
+
+static const char help[] =
+    "Runs recorded sequences of allocations under several allocators, on simulated memory.\n"
+    "\n"
+    "Examples\n"
+    "  zr replay snapshot.pickle\n"
+    "  zr replay run.zrt --policy zr,caching --capacity 24GB\n"
+    "  zr replay lifetimes.csv --unit 65536 --repeat 5 --json\n"
+    "\n"
+    "zr replay FILE.. [options]\n"
+    "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its "
+    "content\n"
+    "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with "
+    "expandable\n"
+    "                       segments), bestfit (one growing range); all of them if left out\n"
+    "  --capacity BYTES     of the simulated device; no end if left out\n"
+    "  --granule BYTES      what memory is counted in (default 2MiB)\n"
+    "  --unit BYTES         one unit of the sizes in a MiniMalloc CSV (default 1)\n"
+    "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
+    "  --repeat N           runs the sequence N times over, what is live at its end freed in between "
+    "(default 1)\n"
+    "  --json               numbers for programs\n"
+    "\n"
+    "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
+    "over it.\n";
+
+struct settings {
+    struct zr_read_options read;
+    struct zr_replay_options replay;
+    bool policies[ZR_POLICY_COUNT];
+    bool json;
+};
+
+struct result {
+    const char *file;
+    enum zr_policy policy;
+    struct zr_replay_report report;
+};
+
+/* ---- Arguments --------------------------------------------------------------------------------------------
+ */
+
+/* Marks the policies of a comma-separated list. */
+static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
+{
+    memset(chosen, 0, ZR_POLICY_COUNT * sizeof *chosen);
+    for (;;) {
+        size_t length = strcspn(list, ",");
+        bool found = false;
+        for (unsigned i = 0; i < ZR_POLICY_COUNT; i++) {
+            const char *name = zr_policy_name((enum zr_policy)i);
+            if (strlen(name) == length && memcmp(name, list, length) == 0)
+                found = chosen[i] = true;
+        }
+        if (!found) {
+            zr_tool_say("replay: --policy has no '%.*s'; it takes zr, caching, expandable, bestfit",
+                        length < 40 ? (int)length : 40, list);
+            return false;
+        }
+        if (list[length] == '\0')
+            return true;
+        list += length + 1;
+    }
+}
+
+static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
+{
+    const char *policies = "zr,caching,expandable,bestfit";
+    uint64_t granule_bytes = 0, repeat = 1, device = UINT64_MAX;
+    const struct zr_tool_option options[] = {
+        {"--policy", ZR_TOOL_WORDS, &policies},
+        {"--capacity", ZR_TOOL_BYTES, &settings->replay.capacity_bytes},
+        {"--granule", ZR_TOOL_BYTES, &granule_bytes},
+        {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},
+        {"--device", ZR_TOOL_COUNT, &device},
+        {"--repeat", ZR_TOOL_COUNT, &repeat},
+        {"--json", ZR_TOOL_FLAG, &settings->json},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    arguments->help = help;
+    arguments->options = options;
+    int code = zr_tool_parse(arguments, argc, argv);
+    arguments->options = NULL;
+    if (code >= 0)
+        return code;
+    if (!choose_policies(policies, settings->policies))
+        return ZR_TOOL_USAGE;
+    if (arguments->files_count == 0) {
+        zr_tool_say("replay: name a file; see zr replay --help");
+        return ZR_TOOL_USAGE;
+    }
+    if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 40) {
+        zr_tool_say("replay: --granule %" PRIu64 " is no power of two up to 1TiB", granule_bytes);
+        return ZR_TOOL_USAGE;
+    }
+    if (repeat == 0 || repeat > 1000000) {
+        zr_tool_say("replay: --repeat takes 1 to 1000000");
+        return ZR_TOOL_USAGE;
+    }
+    settings->replay.granule_bytes = granule_bytes;
+    settings->replay.repeat = (unsigned)repeat;
+    settings->read.device = device <= INT32_MAX ? (int)device : -1;
+    return -1;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------
+ */
+
+static zr_result replay_file(const struct settings *settings, const char *path, struct zr_vector *results)
+{
+    struct zr_read_options read = settings->read;
+    struct zr_replay_options replay = settings->replay;
+    struct zr_sequence sequence;
+    read.path = path;
+    zr_result result = zr_sequence_read(&sequence, &read, results->arena);
+    for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
+        struct result one = {.file = path, .policy = (enum zr_policy)i};
+        if (!settings->policies[i])
+            continue;
+        replay.policy = one.policy;
+        result = zr_replay(&sequence, &replay, &one.report);
+        if (result == ZR_OK)
+            result = zr_vector_add(results, &one);
+    }
+    zr_sequence_end(&sequence);
+    return result;
+}
+
+/* ---- Showing ----------------------------------------------------------------------------------------------
+ */
+
+static double ratio(uint64_t bytes, const struct zr_replay_report *report)
+{
+    return report->lower_bound_bytes ? (double)bytes / (double)report->lower_bound_bytes : 0;
+}
+
+static void print_json(struct zr_text *text, const struct zr_vector *results)
+{
+    zr_text_print(text, "{\"version\": 1, \"results\": [");
+    for (size_t i = 0; i < results->count; i++) {
+        const struct result *one = zr_vector_at(results, i);
+        const struct zr_replay_report *report = &one->report;
+        zr_text_print(text, i ? ",\n  {\"file\": " : "\n  {\"file\": ");
+        zr_text_json_string(text, one->file, strlen(one->file));
+        zr_text_print(text, ", \"policy\": \"%s\", \"lower_bound_bytes\": %" PRIu64,
+                      zr_policy_name(one->policy), report->lower_bound_bytes);
+        zr_text_print(text, ", \"peak_reserved_bytes\": %" PRIu64 ", \"ratio\": %.9g",
+                      report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report));
+        zr_text_print(text, ", \"ratio_last_repeat\": %.9g",
+                      ratio(report->peak_reserved_last_repeat_bytes, report));
+        zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
+                      report->driver_calls, report->driver_calls_last_repeat);
+        zr_text_print(text, ", \"ns_per_operation\": %.6g, \"failed_at\": ", report->ns_per_operation);
+        if (report->failed_at == UINT64_MAX)
+            zr_text_print(text, "null}");
+        else
+            zr_text_print(text, "%" PRIu64 "}", report->failed_at);
+    }
+    zr_text_print(text, "\n ]}\n");
+}
+
+static void print_table(struct zr_text *text, const struct zr_vector *results)
+{
+    char lower[ZR_TOOL_NUMBER_ROOM], peak[ZR_TOOL_NUMBER_ROOM];
+    const char *file = NULL;
+    for (size_t i = 0; i < results->count; i++) {
+        const struct result *one = zr_vector_at(results, i);
+        const struct zr_replay_report *report = &one->report;
+        if (one->file != file) {
+            zr_text_print(text, "%s", file ? "\n" : "");
+            zr_text_put(text, one->file, strlen(one->file));
+            zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
+            zr_text_print(text, "  %-11s %12s %8s %8s %9s %9s %8s\n", "policy", "peak", "ratio", "last",
+                          "calls", "last", "ns/op");
+        }
+        file = one->file;
+        zr_text_print(text, "  %-11s %12s %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f",
+                      zr_policy_name(one->policy), zr_tool_bytes(peak, report->peak_reserved_bytes),
+                      ratio(report->peak_reserved_bytes, report),
+                      ratio(report->peak_reserved_last_repeat_bytes, report), report->driver_calls,
+                      report->driver_calls_last_repeat, report->ns_per_operation);
+        if (report->failed_at != UINT64_MAX)
+            zr_text_print(text, "  out of memory at event %" PRIu64, report->failed_at);
+        zr_text_print(text, "\n");
+    }
+}
+
+int zr_tool_replay(int argc, char **argv)
+{
+    struct settings settings = {0};
+    struct zr_tool_arguments arguments;
+    struct zr_tool_memory memory;
+    struct zr_tool_output out;
+    struct zr_vector results;
+    int code = parse(&settings, &arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    zr_result result = zr_tool_memory_start(&memory);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    zr_vector_init(&results, memory.arena, sizeof(struct result));
+    for (int i = 0; i < arguments.files_count && result == ZR_OK; i++)
+        result = replay_file(&settings, arguments.files[i], &results);
+    if (result == ZR_OK) {
+        zr_tool_output_start(&out);
+        (settings.json ? print_json : print_table)(&out.text, &results);
+        code = zr_tool_output_end(&out);
+    } else {
+        code = zr_tool_fail(result);
+    }
+    zr_vector_end(&results);
+    zr_tool_memory_end(&memory);
+    return code;
+}

@@ -1,0 +1,239 @@
+/* tool.c: options, words, output and memory of the subcommands. Stands on alloc/. */
+#define _GNU_SOURCE
+#include "defrag/tool/tool.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+
+/* ---- Words ------------------------------------------------------------------------------------------------
+ */
+
+static void show(int fd, const char *data, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t got = write(fd, data, bytes);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return;
+        data += got;
+        bytes -= (size_t)got;
+    }
+}
+
+void zr_tool_say(const char *format, ...)
+{
+    char words[2048] = "zr: ";
+    size_t lead = strlen(words);
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(words + lead, sizeof words - lead - 1, format, list);
+    va_end(list);
+    if (length < 0)
+        return;
+    size_t used = strlen(words);
+    words[used++] = '\n';
+    show(STDERR_FILENO, words, used);
+}
+
+static enum zr_tool_exit exit_of(zr_result result)
+{
+    switch (result) {
+    case ZR_OK:
+        return ZR_TOOL_FINE;
+    case ZR_ERR_MEMORY:
+    case ZR_ERR_HOST_MEMORY:
+    case ZR_ERR_ADDRESSES:
+        return ZR_TOOL_MEMORY;
+    case ZR_ERR_INVALID:
+        return ZR_TOOL_USAGE;
+    case ZR_ERR_IO:
+    case ZR_ERR_FORMAT:
+    case ZR_ERR_CORRUPT:
+        return ZR_TOOL_INPUT;
+    default:
+        return ZR_TOOL_THRESHOLD;
+    }
+}
+
+int zr_tool_fail(zr_result result)
+{
+    if (result != ZR_OK)
+        zr_tool_say("%s", zr_last_error());
+    return (int)exit_of(result);
+}
+
+/* ---- Options ----------------------------------------------------------------------------------------------
+ */
+
+static bool read_count(const char *text, const char **rest, uint64_t *out)
+{
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(value, UINT64_C(10), &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+            return false;
+    *out = value;
+    *rest = at;
+    return at != text;
+}
+
+static bool read_bytes(const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {{"", 1},
+                 {"KB", 1000},
+                 {"MB", 1000000},
+                 {"GB", 1000000000},
+                 {"TB", UINT64_C(1000000000000)},
+                 {"KiB", UINT64_C(1) << 10},
+                 {"MiB", UINT64_C(1) << 20},
+                 {"GiB", UINT64_C(1) << 30},
+                 {"TiB", UINT64_C(1) << 40}};
+    const char *rest;
+    uint64_t value;
+    if (!read_count(text, &rest, &value))
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(rest, units[i].name) == 0)
+            return !__builtin_mul_overflow(value, units[i].bytes, out);
+    return false;
+}
+
+/* Sets what the option is for. False: its value is no good; *want says what would be. */
+static bool set(const struct zr_tool_option *option, const char *text, const char **want)
+{
+    const char *rest;
+    switch (option->kind) {
+    case ZR_TOOL_FLAG:
+        *(bool *)option->value = true;
+        return true;
+    case ZR_TOOL_BYTES:
+        *want = "plain bytes or KiB, MiB, GiB, TiB (of 1024), KB, MB, GB, TB (of 1000)";
+        return read_bytes(text, option->value);
+    case ZR_TOOL_COUNT:
+        *want = "a whole number";
+        return read_count(text, &rest, option->value) && *rest == '\0';
+    default:
+        *want = "some words";
+        *(const char **)option->value = text;
+        return text[0] != '\0';
+    }
+}
+
+/* The option that an argument names; *value gets what follows its "=", or NULL. */
+static const struct zr_tool_option *find(const struct zr_tool_arguments *arguments, const char *argument,
+                                         const char **value)
+{
+    const char *equals = argument[1] == '-' ? strchr(argument, '=') : NULL;
+    size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
+    *value = equals ? equals + 1 : NULL;
+    for (const struct zr_tool_option *option = arguments->options; option->name; option++)
+        if (strlen(option->name) == length && memcmp(option->name, argument, length) == 0)
+            return option;
+    return NULL;
+}
+
+static int refuse(const char *command, const char *argument, const char *what)
+{
+    zr_tool_say("%s: %s %s; see zr %s --help", command, argument, what, command);
+    return ZR_TOOL_USAGE;
+}
+
+int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
+{
+    const char *value, *want = "";
+    char words[200];
+    bool ended = false;
+    arguments->files = argv; /* files move to the front: argv[0] is read no more when one gets there */
+    arguments->files_count = 0;
+    const char *command = argv[0];
+    for (int i = 1; i < argc; i++) {
+        char *argument = argv[i];
+        if (ended || argument[0] != '-' || argument[1] == '\0') {
+            arguments->files[arguments->files_count++] = argument;
+            continue;
+        }
+        if (strcmp(argument, "--") == 0) {
+            ended = true;
+            continue;
+        }
+        if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
+            show(STDOUT_FILENO, arguments->help, strlen(arguments->help));
+            return ZR_TOOL_FINE;
+        }
+        const struct zr_tool_option *option = find(arguments, argument, &value);
+        if (!option)
+            return refuse(command, argument, "is no option");
+        if (option->kind == ZR_TOOL_FLAG && value)
+            return refuse(command, option->name, "takes no value");
+        if (option->kind != ZR_TOOL_FLAG && !value && ++i == argc)
+            return refuse(command, option->name, "needs a value");
+        value = value || option->kind == ZR_TOOL_FLAG ? value : argv[i];
+        if (!set(option, value, &want)) {
+            snprintf(words, sizeof words, "takes %s, not '%.40s'", want, value);
+            return refuse(command, option->name, words);
+        }
+    }
+    return -1;
+}
+
+/* ---- Output -----------------------------------------------------------------------------------------------
+ */
+
+void zr_tool_output_start(struct zr_tool_output *out)
+{
+    out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
+    zr_text_start(&out->text, &out->file, out->buffer, sizeof out->buffer);
+}
+
+int zr_tool_output_end(struct zr_tool_output *out)
+{
+    return zr_tool_fail(zr_text_flush(&out->text));
+}
+
+const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+    if (bytes == 0)
+        return strcpy(out, "0");
+    for (; value >= 1023.5 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(out, ZR_TOOL_NUMBER_ROOM, "%.*f %s", decimals, value, units[unit]);
+    return out;
+}
+
+/* ---- Memory
+ * ------------------------------------------------------------------------------------------------ */
+
+zr_result zr_tool_memory_start(struct zr_tool_memory *out)
+{
+    *out = (struct zr_tool_memory){0};
+    zr_result result = zr_backend_host_create(&out->backend, NULL);
+    if (result == ZR_OK)
+        result =
+            zr_arena_create(&out->arena, &(struct zr_arena_options){.backend = out->backend, .name = "zr"});
+    if (result != ZR_OK)
+        zr_tool_memory_end(out);
+    return result;
+}
+
+void zr_tool_memory_end(struct zr_tool_memory *memory)
+{
+    if (memory->arena)
+        zr_arena_destroy(memory->arena, NULL);
+    if (memory->backend)
+        zr_backend_destroy(memory->backend);
+    *memory = (struct zr_tool_memory){0};
+}

@@ -1,0 +1,88 @@
+/* tool.h: what the subcommands of `zr` share: options, words, exit codes, memory. Private to defrag/tool/.
+ *
+ * Data goes to standard output, words to standard error; --json is printed whole or not at all. */
+#ifndef ZR_TOOL_H
+#define ZR_TOOL_H
+
+#include "alloc/file.h"
+#include "alloc/zr.h"
+
+enum zr_tool_exit {
+    ZR_TOOL_FINE = 0,
+    ZR_TOOL_THRESHOLD = 1, /* something asked about did not hold */
+    ZR_TOOL_USAGE = 2,
+    ZR_TOOL_INPUT = 3, /* a file that cannot be read or makes no sense */
+    ZR_TOOL_MEMORY = 4,
+};
+
+/* ---- Subcommands: each takes its own arguments (argv[0] is its name) and returns an exit code -------------
+ */
+
+int zr_tool_replay(int argc, char **argv);
+int zr_tool_pack(int argc, char **argv);
+
+/* ---- Words ------------------------------------------------------------------------------------------------
+ */
+
+/* "zr: words\n" on standard error. */
+void zr_tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says the last error and returns the exit code for `result`. */
+int zr_tool_fail(zr_result result);
+
+/* ---- Options ----------------------------------------------------------------------------------------------
+ */
+
+enum zr_tool_kind {
+    ZR_TOOL_FLAG = 0, /* bool: no value */
+    ZR_TOOL_BYTES,    /* uint64_t: 1048576, 64KiB, 80GB: powers of 1024 with an i, of 1000 without */
+    ZR_TOOL_COUNT,    /* uint64_t */
+    ZR_TOOL_WORDS,    /* const char *: as it stands */
+};
+
+struct zr_tool_option {
+    const char *name; /* with its dashes */
+    enum zr_tool_kind kind;
+    void *value; /* what it sets; untouched when the option is not given */
+};
+
+struct zr_tool_arguments {
+    const char *help;                     /* printed for --help, and named after a mistake */
+    const struct zr_tool_option *options; /* the last has no name */
+    char **files;                         /* out: what is no option, in order; within argv */
+    int files_count;                      /* out */
+};
+
+/* Reads the arguments. Below 0: go on; else the exit code to end with, everything said. "--name=value" and
+ * "--name value" are the same; after "--" nothing is an option. */
+int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv);
+
+/* ---- Output -----------------------------------------------------------------------------------------------
+ */
+
+/* Standard output through a buffer. Print to `text`. */
+struct zr_tool_output {
+    struct zr_file file;
+    struct zr_text text;
+    char buffer[8192];
+};
+
+void zr_tool_output_start(struct zr_tool_output *out);
+/* Writes the rest. A reader that has gone is nobody's failure; a full disk is. Returns an exit code. */
+int zr_tool_output_end(struct zr_tool_output *out);
+
+enum { ZR_TOOL_NUMBER_ROOM = 40 };
+/* "1.50 GiB", "640 KiB", "0". Fills `out` and returns it. */
+const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
+
+/* ---- Memory
+ * ------------------------------------------------------------------------------------------------ */
+
+/* A host arena for the records of the rooms below. */
+struct zr_tool_memory {
+    zr_backend *backend;
+    zr_arena *arena;
+};
+zr_result zr_tool_memory_start(struct zr_tool_memory *out);
+void zr_tool_memory_end(struct zr_tool_memory *memory);
+
+#endif

@@ -1,0 +1,130 @@
+/* zr_defrag.h: traces as sequences and lifetimes, the packer, and replay. The public header of defrag/.
+ *
+ * Memory of every object here comes from a host arena that the caller names (tag other): no malloc, so that
+ * the learner can run inside a preloaded program. */
+#ifndef ZR_DEFRAG_H
+#define ZR_DEFRAG_H
+
+#include "alloc/zr.h"
+
+/* ---- Sequences: what a program asked for, in order --------------------------------------------------------
+ */
+
+enum zr_event_kind { ZR_EVENT_ALLOC = 0, ZR_EVENT_FREE, ZR_EVENT_MARK };
+
+struct zr_event {
+    uint8_t kind;    /* enum zr_event_kind */
+    uint8_t tag;     /* enum zr_tag; other where the trace has none */
+    uint16_t thread; /* numbered from 0 */
+    uint32_t block;  /* numbered from 0 in order of first appearance; of a mark: 0 */
+    uint64_t bytes;  /* as requested; of a free: the block's */
+    uint64_t stream; /* 0: the default stream */
+};
+
+struct zr_sequence {
+    struct zr_event *events;
+    size_t events_count;
+    size_t preface_count; /* events at the front that only make what was live before the window */
+    uint32_t blocks_count;
+    uint64_t lower_bound_bytes; /* largest sum of requested live bytes at any moment, unrounded */
+    const char *format;         /* "zrt", "torch", "rmm", "minimalloc" */
+    zr_arena *host_arena;
+};
+
+/* Reads a trace, whatever its kind (told by its content: .zrt, PyTorch snapshot, RMM log, MiniMalloc CSV).
+ * `unit_bytes` multiplies the sizes of a MiniMalloc CSV (0: 1). PyTorch: blocks live before the window come
+ * first, in address order; `device` picks one device's events (-1: the one with the most). A CSV of lifetimes
+ * becomes its sequence: at one moment frees come before allocations, and allocations in order of id.
+ * ZR_ERR_IO, ZR_ERR_FORMAT with the file's name, the place and what is wrong. Hostile files are refused,
+ * never obeyed. */
+struct zr_read_options {
+    const char *path;
+    uint64_t unit_bytes;
+    int device;
+};
+zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
+                           zr_arena *host_arena);
+void zr_sequence_end(struct zr_sequence *sequence);
+
+/* ---- Lifetimes and packing --------------------------------------------------------------------------------
+ */
+
+struct zr_buffer {
+    uint64_t lower, upper; /* alive in [lower, upper) */
+    uint64_t bytes;
+    uint64_t offset_bytes; /* the packer's answer */
+    uint64_t id;           /* as in the file */
+};
+
+struct zr_lifetimes {
+    struct zr_buffer *buffers;
+    size_t count;
+    uint64_t lower_bound_bytes; /* largest sum of live bytes */
+    zr_arena *host_arena;
+};
+
+/* Lifetimes of a sequence: time is the event's index; what is never freed lives to the end. */
+zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence, zr_arena *host_arena);
+/* Reads a MiniMalloc CSV (id,lower,upper,size in any order of columns, an offset column is ignored). */
+zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
+void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
+
+enum zr_pack_verdict {
+    ZR_PACK_FOUND = 0,   /* offsets hold, within the capacity if there was one */
+    ZR_PACK_IMPOSSIBLE,  /* proved: no placement fits the capacity; offsets hold the best found */
+    ZR_PACK_OUT_OF_TIME, /* not decided; offsets hold the best found */
+};
+
+struct zr_pack_options {
+    uint64_t capacity_bytes;  /* stop at the first placement within it; 0: as low as can be in the time */
+    uint64_t alignment_bytes; /* of offsets; 0: 1 */
+    uint64_t time_ns;         /* budget; 0: 10 seconds */
+    unsigned threads;         /* 0: 1 */
+};
+
+struct zr_pack_report {
+    enum zr_pack_verdict verdict;
+    uint64_t height_bytes; /* largest offset + bytes */
+    uint64_t lower_bound_bytes;
+    uint64_t spent_ns;
+};
+
+/* Places every buffer; deterministic for the same input when the time does not run out. Scratch comes from
+ * the lifetimes' host arena and is given back. */
+zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                  struct zr_pack_report *report);
+/* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
+ * ZR_ERR_CORRUPT names a pair that does. */
+zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
+
+/* ---- Replay
+ * ------------------------------------------------------------------------------------------------ */
+
+enum zr_policy {
+    ZR_POLICY_ZR = 0,     /* our arena */
+    ZR_POLICY_CACHING,    /* PyTorch's caching allocator */
+    ZR_POLICY_EXPANDABLE, /* PyTorch's expandable segments */
+    ZR_POLICY_BESTFIT,    /* best fit in one growing range */
+    ZR_POLICY_COUNT
+};
+const char *zr_policy_name(enum zr_policy policy);
+
+struct zr_replay_options {
+    enum zr_policy policy;
+    uint64_t capacity_bytes; /* of the sim backend; 0: none */
+    size_t granule_bytes;    /* 0: 2 MiB */
+    unsigned repeat;         /* 0: 1. What is live at the end is freed between repeats */
+};
+
+struct zr_replay_report {
+    uint64_t peak_reserved_bytes, peak_reserved_last_repeat_bytes;
+    uint64_t lower_bound_bytes;
+    uint64_t driver_calls, driver_calls_last_repeat;
+    double ns_per_operation; /* of the last repeat */
+    uint64_t failed_at;      /* index of the first event that found no memory; UINT64_MAX: none */
+};
+
+zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                    struct zr_replay_report *out);
+
+#endif
