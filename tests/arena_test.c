@@ -1,0 +1,793 @@
+/* arena_test.c: the arena against a shadow model, on sim and host: placement, contents, accounting, errors,
+ * injected faults, threads. ZR_TEST_SEED=n replays a run. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "alloc/fault.h"
+#include "alloc/option.h"
+#include "alloc/zr.h"
+#include "tests/tap.h"
+
+#define GRANULE ((size_t)64 << 10)
+
+static uint64_t seed_of_run;
+
+/* splitmix64 */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* Mostly small, sometimes several granules, now and then huge; often the same few sizes, as training has. */
+static size_t random_bytes(uint64_t *state)
+{
+    static const size_t favourites[] = {256, 768 * 4, 4096, 65536, 65537, 3 * 65536, 1 << 20};
+    uint64_t kind = next_random(state) % 16;
+    if (kind < 5)
+        return favourites[next_random(state) % 7];
+    if (kind < 12)
+        return 1 + next_random(state) % 5000;
+    if (kind < 15)
+        return 1 + next_random(state) % (4 * GRANULE);
+    return 1 + next_random(state) % (40 * GRANULE);
+}
+
+/* ---- The shadow model ---------------------------------------------------------------------------------- */
+
+enum { SLOTS = 600 };
+
+struct shadow_block {
+    char *address;
+    size_t bytes;
+    zr_tag tag;
+    unsigned char pattern;
+};
+
+struct shadow {
+    struct shadow_block blocks[SLOTS];
+    size_t live_bytes, requested_bytes, peak_live_bytes, count;
+    size_t by_tag[ZR_TAG_COUNT], peak_by_tag[ZR_TAG_COUNT];
+    bool visible;
+    unsigned errors; /* contents, overlaps */
+};
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + (zr_option_get(ZR_OPTION_CHECK) >= 3 ? 16 : 0) + 255) & ~(size_t)255;
+}
+
+static void shadow_add(struct shadow *shadow, struct shadow_block *slot)
+{
+    size_t bytes = rounded(slot->bytes);
+    shadow->live_bytes += bytes;
+    shadow->requested_bytes += slot->bytes;
+    shadow->by_tag[slot->tag] += bytes;
+    shadow->count++;
+    if (shadow->live_bytes > shadow->peak_live_bytes) {
+        shadow->peak_live_bytes = shadow->live_bytes;
+        memcpy(shadow->peak_by_tag, shadow->by_tag, sizeof shadow->by_tag);
+    }
+    for (unsigned i = 0; i < SLOTS; i++) {
+        const struct shadow_block *other = &shadow->blocks[i];
+        if (other != slot && other->address && other->address < slot->address + bytes &&
+            slot->address < other->address + rounded(other->bytes))
+            shadow->errors++;
+    }
+    if (shadow->visible)
+        memset(slot->address, slot->pattern, slot->bytes);
+}
+
+static void shadow_remove(struct shadow *shadow, struct shadow_block *slot)
+{
+    size_t bytes = rounded(slot->bytes);
+    if (shadow->visible)
+        for (size_t i = 0; i<slot->bytes; i += slot->bytes> 8192 ? 509 : 1)
+            shadow->errors += (unsigned char)slot->address[i] != slot->pattern;
+    shadow->live_bytes -= bytes;
+    shadow->requested_bytes -= slot->bytes;
+    shadow->by_tag[slot->tag] -= bytes;
+    shadow->count--;
+    slot->address = NULL;
+}
+
+static bool shadow_agrees(const struct shadow *shadow, zr_arena *arena)
+{
+    struct zr_arena_stats stats;
+    if (zr_arena_get_stats(arena, &stats) != ZR_OK)
+        return false;
+    return stats.live_bytes == shadow->live_bytes && stats.requested_bytes == shadow->requested_bytes &&
+           stats.blocks_count == shadow->count && stats.peak_live_bytes == shadow->peak_live_bytes &&
+           memcmp(stats.live_by_tag_bytes, shadow->by_tag, sizeof shadow->by_tag) == 0 &&
+           memcmp(stats.peak_by_tag_bytes, shadow->peak_by_tag, sizeof shadow->by_tag) == 0 &&
+           stats.reserved_bytes == stats.mapped_bytes + stats.stock_bytes &&
+           stats.mapped_bytes >= stats.live_bytes + stats.stranded_bytes;
+}
+
+/* ---- Random runs --------------------------------------------------------------------------------------- */
+
+struct run {
+    zr_arena *arena;
+    struct shadow shadow;
+    uint64_t random;
+    uint64_t trail; /* a hash of every placement, relative to the first block */
+    char *origin;
+    size_t granule_bytes;
+    unsigned refused; /* for want of memory */
+    unsigned unexpected;
+};
+
+static void step_alloc(struct run *run, struct shadow_block *slot)
+{
+    uint64_t dice = next_random(&run->random);
+    struct zr_request request = {
+        .bytes = random_bytes(&run->random),
+        .alignment = dice % 7 == 0 ? (size_t)1 << (dice >> 8) % (run->granule_bytes < GRANULE ? 13 : 17) : 0,
+        .tag = (zr_tag)(dice % ZR_TAG_COUNT),
+        .stream = dice % 3};
+    void *block;
+    zr_result result = zr_arena_alloc(run->arena, &request, &block);
+    if (result != ZR_OK) {
+        run->refused += result == ZR_ERR_MEMORY;
+        if (result != ZR_ERR_MEMORY || block) {
+            run->unexpected++;
+            tap_note("%zu bytes aligned to %zu: %s", request.bytes, request.alignment, zr_last_error());
+        }
+        return;
+    }
+    if (!run->origin)
+        run->origin = block;
+    run->trail = (run->trail ^ (uint64_t)((char *)block - run->origin)) * UINT64_C(0x100000001b3);
+    run->unexpected += (uintptr_t)block % (request.alignment ? request.alignment : 256) != 0;
+    *slot = (struct shadow_block){block, request.bytes, request.tag, (unsigned char)dice};
+    shadow_add(&run->shadow, slot);
+}
+
+static void step_free(struct run *run, struct shadow_block *slot)
+{
+    struct zr_block_info info;
+    char *inside = slot->address + next_random(&run->random) % slot->bytes;
+    run->unexpected += zr_arena_find(run->arena, inside, &info) != ZR_OK || info.address != slot->address ||
+                       info.bytes != slot->bytes || info.tag != slot->tag;
+    void *block = slot->address;
+    shadow_remove(&run->shadow, slot);
+    run->unexpected += zr_arena_free(run->arena, block) != ZR_OK;
+}
+
+static void run_steps(struct run *run, unsigned steps, unsigned check_every)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        uint64_t dice = next_random(&run->random);
+        struct shadow_block *slot = &run->shadow.blocks[dice % SLOTS];
+        /* Phases of growth and of shrinking, so that holes form and fill. */
+        bool grow = (i / 500) % 2 == 0;
+        if (!slot->address && (grow || dice >> 32 & 1))
+            step_alloc(run, slot);
+        else if (slot->address && (!grow || dice >> 32 & 1))
+            step_free(run, slot);
+        if (dice % 1021 == 0)
+            zr_arena_trim(run->arena, (size_t)(dice % 8) * GRANULE, NULL);
+        if (check_every && i % check_every == 0 &&
+            (zr_arena_check(run->arena) != ZR_OK || !shadow_agrees(&run->shadow, run->arena))) {
+            run->unexpected++;
+            tap_note("after step %u: %s", i, zr_last_error());
+            return;
+        }
+    }
+}
+
+static void free_all(struct run *run)
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (run->shadow.blocks[i].address)
+            step_free(run, &run->shadow.blocks[i]);
+}
+
+struct setting {
+    const char *name;
+    bool host;
+    size_t granule_bytes, limit_bytes;
+    unsigned steps;
+};
+
+static zr_backend *backend_of(const struct setting *setting)
+{
+    zr_backend *backend = NULL;
+    zr_result result = setting->host
+                           ? zr_backend_host_create(
+                                 &backend, &(struct zr_host_options){.granule_bytes = setting->granule_bytes})
+                           : zr_backend_sim_create(
+                                 &backend, &(struct zr_sim_options){.granule_bytes = setting->granule_bytes});
+    if (result != ZR_OK)
+        tap_note("%s", zr_last_error());
+    return backend;
+}
+
+static struct zr_arena_stats random_run(const struct setting *setting, uint64_t seed, uint64_t *trail)
+{
+    struct zr_arena_stats stats = {0};
+    zr_backend *backend = backend_of(setting);
+    struct run *run = calloc(1, sizeof *run);
+    size_t leaked;
+    run->random = seed;
+    run->granule_bytes = setting->granule_bytes;
+    run->shadow.visible = setting->host;
+    tap_result(zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = backend,
+                                                                       .limit_bytes = setting->limit_bytes}),
+               ZR_OK, "%s: an arena", setting->name);
+    run_steps(run, setting->steps, 97);
+    zr_arena_get_stats(run->arena, &stats);
+    tap_is(run->shadow.errors, 0, "%s: no block overlaps another or changes by itself", setting->name);
+    tap_is(run->unexpected, 0, "%s: every call comes to what it should", setting->name);
+    if (setting->limit_bytes) {
+        tap_ok(run->refused > 0, "%s: the limit is met (%u times)", setting->name, run->refused);
+        tap_ok(stats.peak_reserved_bytes <= setting->limit_bytes, "%s: and held", setting->name);
+    }
+    free_all(run);
+    tap_result(zr_arena_check(run->arena), ZR_OK, "%s: sound when empty", setting->name);
+    size_t released;
+    zr_arena_trim(run->arena, 0, &released);
+    struct zr_arena_stats empty;
+    zr_arena_get_stats(run->arena, &empty);
+    tap_ok(empty.reserved_bytes == 0 && empty.live_bytes == 0 && released > 0,
+           "%s: an empty arena trims to nothing", setting->name);
+    *trail = run->trail;
+    zr_arena_destroy(run->arena, &leaked);
+    tap_is(leaked, 0, "%s: nothing leaked", setting->name);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the backend ends", setting->name);
+    free(run);
+    return stats;
+}
+
+static void test_random(void)
+{
+    struct setting settings[] = {
+        {"sim 64k", false, GRANULE, 0, 30000},
+        {"host 64k", true, GRANULE, 0, 30000},
+        {"sim 64k limited", false, GRANULE, 300 * GRANULE, 30000},
+        {"host 64k limited", true, GRANULE, 300 * GRANULE, 30000},
+        {"sim 2m", false, 2 << 20, 0, 20000},
+        {"host 4k", true, 4096, 0, 4000},
+    };
+    uint64_t trails[6];
+    struct zr_arena_stats stats[6];
+    for (unsigned i = 0; i < 6; i++)
+        stats[i] = random_run(&settings[i], seed_of_run, &trails[i]);
+    for (unsigned i = 0; i < 4; i += 2)
+        tap_ok(trails[i] == trails[i + 1] && memcmp(&stats[i], &stats[i + 1], sizeof stats[i]) == 0,
+               "%s and %s place and count alike, to the byte", settings[i].name, settings[i + 1].name);
+}
+
+/* ---- Hostile arguments --------------------------------------------------------------------------------- */
+
+struct pair {
+    zr_backend *backend;
+    zr_arena *arena;
+};
+
+static struct pair make_pair(const struct setting *setting)
+{
+    struct pair pair = {.backend = backend_of(setting)};
+    if (zr_arena_create(&pair.arena, &(struct zr_arena_options){.backend = pair.backend,
+                                                                .limit_bytes = setting->limit_bytes}) !=
+        ZR_OK)
+        tap_note("%s", zr_last_error());
+    return pair;
+}
+
+static size_t end_pair(struct pair *pair)
+{
+    size_t leaked = 0;
+    zr_arena_destroy(pair->arena, &leaked);
+    if (zr_backend_destroy(pair->backend) != ZR_OK)
+        tap_ok(false, "the backend ends: %s", zr_last_error());
+    return leaked;
+}
+
+static void *take(zr_arena *arena, size_t bytes)
+{
+    void *block = NULL;
+    zr_result result = zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &block);
+    if (result != ZR_OK)
+        tap_note("%zu bytes: %s", bytes, zr_last_error());
+    return block;
+}
+
+static zr_result try(zr_arena *arena, const struct zr_request *request)
+{
+    void *block = (void *)1;
+    zr_result result = zr_arena_alloc(arena, request, &block);
+    if (result == ZR_OK)
+        zr_arena_free(arena, block);
+    else if (block)
+        tap_ok(false, "a failed allocation leaves NULL");
+    return result;
+}
+
+static void test_arguments(void)
+{
+    struct setting setting = {"host", true, GRANULE, 0, 0};
+    struct pair pair = make_pair(&setting);
+    zr_arena *none = (zr_arena *)1;
+    void *out;
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 0}), ZR_ERR_INVALID, "no bytes");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = SIZE_MAX}), ZR_ERR_INVALID,
+               "all the bytes there are");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = SIZE_MAX - 255}), ZR_ERR_INVALID, "overflow");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = (size_t)1 << 62}), ZR_ERR_ADDRESSES,
+               "more than the addresses");
+    tap_ok(strstr(zr_last_error(), "shortage") != NULL, "the words say shortage: %s", zr_last_error());
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = 3}), ZR_ERR_INVALID,
+               "alignment 3");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = 2 * GRANULE}), ZR_ERR_INVALID,
+               "alignment above the granule");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = 1}), ZR_OK, "alignment 1");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = GRANULE}), ZR_OK,
+               "alignment of a granule");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .tag = ZR_TAG_COUNT}), ZR_ERR_INVALID,
+               "no tag");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .tag = (zr_tag)-1}), ZR_ERR_INVALID,
+               "tag -1");
+    tap_result(zr_arena_alloc(NULL, &(struct zr_request){.bytes = 1}, &out), ZR_ERR_INVALID, "no arena");
+    tap_result(zr_arena_alloc(pair.arena, NULL, &out), ZR_ERR_INVALID, "no request");
+    tap_result(zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = 1}, NULL), ZR_ERR_INVALID, "no out");
+    tap_result(zr_arena_create(&none, NULL), ZR_ERR_INVALID, "an arena without options");
+    tap_ok(none == NULL, "leaves NULL");
+    tap_result(zr_arena_create(&none, &(struct zr_arena_options){.backend = NULL}), ZR_ERR_INVALID,
+               "an arena without a backend");
+    tap_result(
+        zr_arena_create(&none, &(struct zr_arena_options){.backend = pair.backend, .limit_bytes = 100}),
+        ZR_ERR_INVALID, "a limit below one granule");
+    tap_result(zr_arena_create(
+                   &none, &(struct zr_arena_options){.backend = pair.backend, .reserve_bytes = SIZE_MAX - 5}),
+               ZR_ERR_INVALID, "a reservation that overflows");
+    tap_result(zr_arena_create(
+                   &none, &(struct zr_arena_options){.backend = pair.backend, .reserve_bytes = SIZE_MAX / 4}),
+               ZR_ERR_ADDRESSES, "a reservation that no machine has");
+    tap_result(zr_backend_destroy(pair.backend), ZR_ERR_INVALID, "a backend under an arena stays");
+    tap_result(zr_backend_destroy(NULL), ZR_OK, "no backend is no matter");
+    tap_result(zr_arena_destroy(NULL, NULL), ZR_OK, "nor is no arena");
+    tap_ok(zr_arena_backend(NULL) == NULL && zr_arena_backend(pair.arena) == pair.backend, "whose backend");
+    tap_result(zr_arena_trim(NULL, 0, NULL), ZR_ERR_INVALID, "trim nothing");
+    tap_result(zr_arena_check(NULL), ZR_ERR_INVALID, "check nothing");
+    tap_result(zr_arena_get_stats(pair.arena, NULL), ZR_ERR_INVALID, "statistics to nowhere");
+    tap_result(zr_arena_reset_peaks(NULL), ZR_ERR_INVALID, "no peaks");
+    tap_is(end_pair(&pair), 0, "nothing leaked");
+}
+
+static void test_frees(void)
+{
+    struct setting setting = {"host", true, GRANULE, 0, 0};
+    struct pair pair = make_pair(&setting), second = make_pair(&setting);
+    struct zr_block_info info;
+    char local;
+    char *a = take(pair.arena, 1000), *b = take(pair.arena, 3 * GRANULE), *foreign = take(second.arena, 10);
+    tap_result(zr_arena_free(pair.arena, NULL), ZR_OK, "free(NULL)");
+    tap_result(zr_arena_free(NULL, a), ZR_ERR_INVALID, "free without an arena");
+    tap_result(zr_arena_free(pair.arena, a + 256), ZR_ERR_FOREIGN, "an interior pointer");
+    tap_ok(strstr(zr_last_error(), "inside") != NULL, "is called that: %s", zr_last_error());
+    tap_result(zr_arena_free(pair.arena, a + 1), ZR_ERR_FOREIGN, "an unaligned one");
+    tap_result(zr_arena_free(pair.arena, &local), ZR_ERR_FOREIGN, "the stack");
+    tap_result(zr_arena_free(pair.arena, foreign), ZR_ERR_FOREIGN, "another arena's block");
+    tap_result(zr_arena_free(pair.arena, (void *)8), ZR_ERR_FOREIGN, "address 8");
+    tap_result(zr_arena_free(pair.arena, (void *)UINTPTR_MAX), ZR_ERR_FOREIGN, "the last address");
+    tap_result(zr_arena_free(pair.arena, b + 10 * GRANULE), ZR_ERR_FOREIGN, "where nothing ever was");
+    tap_result(zr_arena_find(pair.arena, a + 999, &info), ZR_OK, "the last byte is found");
+    tap_ok(info.address == a && info.bytes == 1000 && info.reserved_bytes >= 1000, "in its block");
+    tap_result(zr_arena_find(pair.arena, b + 2 * GRANULE + 7, &info), ZR_OK, "deep inside a long block");
+    tap_ok(info.address == b, "in its block too");
+    tap_result(zr_arena_find(pair.arena, &local, &info), ZR_ERR_FOREIGN, "the stack is in no block");
+    tap_result(zr_arena_free(pair.arena, a), ZR_OK, "free");
+    tap_result(zr_arena_free(pair.arena, a), ZR_ERR_DOUBLE_FREE, "and again");
+    tap_result(zr_arena_find(pair.arena, a, &info), ZR_ERR_FOREIGN, "what was freed is not found");
+    tap_result(zr_arena_free(pair.arena, b), ZR_OK, "the long one");
+    tap_result(zr_arena_free(pair.arena, b), ZR_ERR_DOUBLE_FREE, "and again, merged with its neighbour");
+    tap_result(zr_arena_check(pair.arena), ZR_OK, "sound after all of it");
+    tap_is(end_pair(&pair), 0, "nothing leaked");
+    tap_ok(end_pair(&second) >= 10, "the other arena tells what was left live");
+}
+
+/* ---- Physical memory ----------------------------------------------------------------------------------- */
+
+static struct zr_arena_stats stats_of(zr_arena *arena)
+{
+    struct zr_arena_stats stats = {0};
+    zr_arena_get_stats(arena, &stats);
+    return stats;
+}
+
+/* Two holes of two granules each serve one block of four: no memory is created, none is copied. */
+static void test_stealing(void)
+{
+    struct setting setting = {"host", true, GRANULE, 7 * GRANULE, 0};
+    struct pair pair = make_pair(&setting);
+    char *keep[3], *hole[2];
+    for (int i = 0; i < 2; i++) {
+        keep[i] = take(pair.arena, GRANULE);
+        hole[i] = take(pair.arena, 2 * GRANULE);
+    }
+    keep[2] = take(pair.arena, GRANULE);
+    for (int i = 0; i < 3; i++)
+        memset(keep[i], 'a' + i, GRANULE);
+    for (int i = 0; i < 2; i++)
+        zr_arena_free(pair.arena, hole[i]);
+    char *large = take(pair.arena, 4 * GRANULE);
+    tap_ok(large != NULL, "four granules from two holes of two, at the limit");
+    memset(large, 'x', 4 * GRANULE);
+    bool same = true;
+    for (int i = 0; i < 3; i++)
+        for (size_t at = 0; at < GRANULE; at++)
+            same = same && keep[i][at] == 'a' + i;
+    tap_ok(same, "the live blocks kept their bytes");
+    tap_is(stats_of(pair.arena).reserved_bytes, 7 * GRANULE, "nothing more is reserved");
+    tap_is(stats_of(pair.arena).stranded_bytes, 0, "nothing is stranded");
+    tap_ok(take(pair.arena, 1) == NULL && strstr(zr_last_error(), "shortage") != NULL,
+           "not one byte more, and the words say shortage");
+    zr_arena_free(pair.arena, large);
+    char *back = take(pair.arena, 2 * GRANULE);
+    tap_ok(back == hole[0] || back == hole[1] || back == large, "a stolen hole can be filled again");
+    tap_result(zr_arena_check(pair.arena), ZR_OK, "sound");
+    end_pair(&pair);
+}
+
+static void test_fragmentation_report(void)
+{
+    struct setting setting = {"sim", false, GRANULE, 4 * GRANULE, 0};
+    struct pair pair = make_pair(&setting);
+    void *blocks[8];
+    for (int i = 0; i < 8; i++)
+        zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = GRANULE / 2, .tag = ZR_TAG_GRAD},
+                       &blocks[i]);
+    for (int i = 0; i < 8; i += 2)
+        zr_arena_free(pair.arena, blocks[i]);
+    tap_is(stats_of(pair.arena).stranded_bytes, 4 * (GRANULE / 2), "half of every granule is stranded");
+    tap_result(try(pair.arena, &(struct zr_request){.bytes = GRANULE}), ZR_ERR_MEMORY, "no whole granule");
+    tap_ok(strstr(zr_last_error(), "fragmentation") && strstr(zr_last_error(), "grad"),
+           "the words say fragmentation and who pins it: %s", zr_last_error());
+    end_pair(&pair);
+}
+
+static void test_peaks(void)
+{
+    struct setting setting = {"sim", false, GRANULE, 0, 0};
+    struct pair pair = make_pair(&setting);
+    void *a, *b, *c;
+    zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = 1024, .tag = ZR_TAG_PARAM}, &a);
+    zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = 1024, .tag = ZR_TAG_GRAD}, &b);
+    zr_arena_free(pair.arena, b);
+    zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = 1024, .tag = ZR_TAG_COMM}, &c);
+    struct zr_arena_stats stats = stats_of(pair.arena);
+    tap_ok(stats.peak_live_bytes == 2048 && stats.peak_by_tag_bytes[ZR_TAG_GRAD] == 1024 &&
+               stats.peak_by_tag_bytes[ZR_TAG_COMM] == 0,
+           "the first of two equal peaks is the one that is shown");
+    zr_arena_reset_peaks(pair.arena);
+    stats = stats_of(pair.arena);
+    tap_ok(stats.peak_by_tag_bytes[ZR_TAG_COMM] == 1024 && stats.peak_by_tag_bytes[ZR_TAG_GRAD] == 0,
+           "peaks start anew from the present");
+    uint64_t number;
+    char name[64];
+    bool found = false;
+    for (unsigned i = 0; i < 4 && !found; i++) {
+        snprintf(name, sizeof name, "arena.%u.tag.comm.live_bytes", i);
+        found = zr_ctl_get(name, &number) == ZR_OK && number == 1024;
+    }
+    tap_ok(found, "%s is 1024", name);
+    tap_result(zr_ctl_get("option.check", &number), ZR_OK, "option.check has a value");
+    const char *bad[] = {"",
+                         ".",
+                         "arena",
+                         "arena.",
+                         "arena.0",
+                         "arena.0.",
+                         "arena.99999.live_bytes",
+                         "arena.x.y",
+                         "arena.0.tag.nobody.live_bytes",
+                         "arena.0.tag.grad.x",
+                         "option.",
+                         "option.nothing"};
+    unsigned refused = 0;
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
+        refused += zr_ctl_get(bad[i], &number) == ZR_ERR_INVALID;
+    tap_is(refused, sizeof bad / sizeof *bad, "names that nothing has are refused");
+    end_pair(&pair);
+}
+
+/* Terabytes on sim: runs of granules, not granules. */
+static void test_trillions(void)
+{
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_backend_sim_create(&backend, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    void *a = take(arena, (size_t)16 << 40), *b = take(arena, (size_t)3 << 40), *c = take(arena, 12345);
+    tap_ok(a && b && c, "16 TiB, 3 TiB and a little");
+    tap_ok(stats_of(arena).backend_calls_count < 2000, "in %llu driver calls",
+           (unsigned long long)stats_of(arena).backend_calls_count);
+    zr_arena_free(arena, a);
+    tap_ok((a = take(arena, (size_t)15 << 40)) != NULL, "15 TiB again");
+    tap_is(stats_of(arena).reserved_bytes >> 40, 19, "in the same memory");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound");
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
+/* ---- Check level 3 ------------------------------------------------------------------------------------- */
+
+static void test_canary(void)
+{
+    struct setting setting = {"host", true, GRANULE, 0, 0};
+    zr_option_set("check:3,poison:off");
+    struct pair pair = make_pair(&setting);
+    char *block = take(pair.arena, 256);
+    block[256] ^= 1;
+    tap_result(zr_arena_free(pair.arena, block), ZR_ERR_CORRUPT,
+               "one byte past the end is caught at the free");
+    tap_ok(strstr(zr_last_error(), "past its end") != NULL, "in words: %s", zr_last_error());
+    tap_is(stats_of(pair.arena).live_bytes, 0, "the block is freed all the same");
+    block = take(pair.arena, 250);
+    memset(block, 1, 250);
+    tap_result(zr_arena_free(pair.arena, block), ZR_OK, "the last byte itself is no matter");
+    end_pair(&pair);
+    struct setting random = {"host check:3", true, GRANULE, 200 * GRANULE, 4000};
+    uint64_t trail;
+    random_run(&random, seed_of_run, &trail);
+    zr_option_set(NULL);
+}
+
+/* ---- Faults -------------------------------------------------------------------------------------------- */
+
+static const enum zr_fault_site arena_sites[] = {ZR_FAULT_RESERVE, ZR_FAULT_CREATE, ZR_FAULT_MAP,
+                                                 ZR_FAULT_ACCESS, ZR_FAULT_METADATA};
+
+/* A life of an arena in which one pass of a site may fail anywhere. True if every call either worked or left
+ * the books exact, and nothing leaked. */
+static bool life_with_fault(const struct setting *setting, unsigned *failures)
+{
+    struct run *run = calloc(1, sizeof *run);
+    zr_backend *backend = NULL;
+    bool good = true;
+    zr_result result =
+        setting->host
+            ? zr_backend_host_create(
+                  &backend,
+                  &(struct zr_host_options){.granule_bytes = setting->granule_bytes, .small_pages = true})
+            : zr_backend_sim_create(&backend,
+                                    &(struct zr_sim_options){.granule_bytes = setting->granule_bytes});
+    *failures += result != ZR_OK;
+    if (result == ZR_OK) {
+        result = zr_arena_create(
+            &run->arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 120 * GRANULE});
+        *failures += result != ZR_OK;
+    }
+    if (result == ZR_OK) {
+        run->random = 4711;
+        run->granule_bytes = GRANULE;
+        run->shadow.visible = setting->host;
+        for (unsigned i = 0; i < setting->steps && good; i++) {
+            struct shadow_block *slot = &run->shadow.blocks[next_random(&run->random) % 60];
+            if (slot->address) {
+                void *block = slot->address;
+                shadow_remove(&run->shadow, slot);
+                good = zr_arena_free(run->arena, block) == ZR_OK;
+            } else {
+                size_t bytes = random_bytes(&run->random);
+                void *block;
+                result = zr_arena_alloc(run->arena, &(struct zr_request){.bytes = bytes}, &block);
+                *failures += result != ZR_OK;
+                if (result == ZR_OK) {
+                    *slot = (struct shadow_block){block, bytes, 0, (unsigned char)i};
+                    shadow_add(&run->shadow, slot);
+                }
+            }
+            good = good && (i % 16 ||
+                            (zr_arena_check(run->arena) == ZR_OK && shadow_agrees(&run->shadow, run->arena)));
+        }
+        good = good && run->shadow.errors == 0;
+        size_t live = run->shadow.live_bytes, leaked;
+        zr_arena_destroy(run->arena, &leaked);
+        good = good && leaked == live;
+    }
+    if (backend)
+        good = zr_backend_destroy(backend) == ZR_OK && good;
+    free(run);
+    return good;
+}
+
+static void test_faults(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    enum { SIM_STEPS = 60, HOST_STEPS = 24 }; /* one thread: there is little for it to see here */
+#else
+    enum { SIM_STEPS = 250, HOST_STEPS = 120 };
+#endif
+    struct setting settings[] = {{"sim", false, GRANULE, 0, SIM_STEPS},
+                                 {"host", true, GRANULE, 0, HOST_STEPS}};
+    for (unsigned s = 0; s < 2; s++)
+        for (unsigned i = 0; i < sizeof arena_sites / sizeof *arena_sites; i++) {
+            unsigned baseline = 0, nth = 0, injected = 0;
+            bool good = life_with_fault(&settings[s], &baseline), clean = false;
+            for (nth = 1; good && !clean && nth < 3000; nth++) {
+                unsigned failures = 0;
+                zr_fault_set(arena_sites[i], nth);
+                good = life_with_fault(&settings[s], &failures);
+                clean = zr_fault_set(arena_sites[i], 0) < nth;
+                injected += failures != baseline;
+            }
+            tap_ok(good && clean,
+                   "%s: each pass of %s failed in turn until a run was clean (%u, %u seen)%s%s",
+                   settings[s].name, zr_fault_site_name(arena_sites[i]), nth - 2, injected, good ? "" : ": ",
+                   good ? "" : zr_last_error());
+            tap_ok(nth > 2, "%s: there was something to fail", zr_fault_site_name(arena_sites[i]));
+        }
+}
+
+/* ---- Other processes ----------------------------------------------------------------------------------- */
+
+/* Runs the function in a child. Its exit status, or minus the signal that ended it. */
+static int in_child(int (*body)(void))
+{
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(body());
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static struct pair shared;
+static struct zr_segment segments[16];
+static size_t segments_count = 16, lead_bytes;
+static char *shared_block;
+
+static int import_and_answer(void)
+{
+    zr_backend *backend;
+    void *imported;
+    if (zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE}) != ZR_OK ||
+        zr_import(backend, segments, segments_count, &imported) != ZR_OK)
+        return 1;
+    char *block = (char *)imported + lead_bytes;
+    if (block == shared_block || strcmp(block, "question") != 0)
+        return 2;
+    strcpy(block + 3 * GRANULE, "answer");
+    if (zr_import_release(backend, block) != ZR_ERR_FOREIGN && lead_bytes)
+        return 3;
+    return zr_import_release(backend, imported) == ZR_OK && zr_backend_destroy(backend) == ZR_OK ? 0 : 4;
+}
+
+/* After fork the granules are shared, and what the child allocates anew is its own. */
+static int allocate_after_fork(void)
+{
+    char *own = take(shared.arena, 5 * GRANULE);
+    if (!own || strcmp(shared_block, "question") != 0)
+        return 1;
+    memset(own, 'c', 5 * GRANULE);
+    strcpy(shared_block, "child");
+    return zr_arena_check(shared.arena) == ZR_OK ? 0 : 2;
+}
+
+static void test_processes(void)
+{
+    struct setting setting = {"host", true, GRANULE, 0, 0};
+    shared = make_pair(&setting);
+    take(shared.arena, 1024);
+    shared_block = take(shared.arena, 4 * GRANULE);
+    strcpy(shared_block, "question");
+    size_t none = 0;
+    tap_result(zr_block_export(shared.arena, shared_block, NULL, &none, &lead_bytes), ZR_ERR_INVALID,
+               "an export without room");
+    tap_ok(none >= 1, "says how much is needed: %zu", none);
+    tap_result(zr_block_export(shared.arena, shared_block + 256, segments, &segments_count, &lead_bytes),
+               ZR_ERR_FOREIGN, "an export of no block");
+    segments_count = 16;
+    tap_result(zr_block_export(shared.arena, shared_block, segments, &segments_count, &lead_bytes), ZR_OK,
+               "an export");
+    tap_is(lead_bytes, 1024, "the block begins inside its first granule");
+    tap_is(segments_count, 1, "neighbours are joined");
+    tap_is(in_child(import_and_answer), 0, "another backend imports it and writes");
+    tap_ok(strcmp(shared_block + 3 * GRANULE, "answer") == 0, "what it wrote is read here");
+    tap_is(in_child(allocate_after_fork), 0, "a child allocates after fork");
+    tap_ok(strcmp(shared_block, "child") == 0, "granules from before the fork are shared");
+    char *own = take(shared.arena, 5 * GRANULE);
+    memset(own, 'p', 5 * GRANULE);
+    tap_is(in_child(allocate_after_fork), 1, "the parent's write is there for the next child");
+    bool same = true;
+    for (size_t i = 0; i < 5 * GRANULE; i++)
+        same = same && own[i] == 'p';
+    tap_ok(same, "what a child creates is not what its parent creates");
+    tap_result(zr_import(shared.backend, segments, 0, (void **)&own), ZR_ERR_INVALID, "an import of nothing");
+    segments[0].bytes = (size_t)1 << 50;
+    tap_result(zr_import(shared.backend, segments, 1, (void **)&own), ZR_ERR_ADDRESSES,
+               "an import of too much");
+    segments[0].bytes = 100 * GRANULE;
+    tap_result(zr_import(shared.backend, segments, 1, (void **)&own), ZR_ERR_INVALID,
+               "an import past the end of the memory");
+    segments[0] = (struct zr_segment){.fd = 999, .bytes = GRANULE};
+    tap_result(zr_import(shared.backend, segments, 1, (void **)&own), ZR_ERR_INVALID, "an import of no file");
+    end_pair(&shared);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static int under_ulimit(void)
+{
+    zr_backend *backend;
+    zr_arena *arena, *too_large;
+    struct rlimit limit = {(rlim_t)256 << 20, (rlim_t)256 << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0 || zr_backend_host_create(&backend, NULL) != ZR_OK)
+        return 1;
+    if (zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
+        return 2;
+    char *block = take(arena, 8 << 20);
+    if (!block)
+        return 3;
+    memset(block, 1, 8 << 20);
+    if (zr_arena_create(&too_large,
+                        &(struct zr_arena_options){.backend = backend, .reserve_bytes = (size_t)1 << 30}) !=
+        ZR_ERR_ADDRESSES)
+        return 4;
+    if (!strstr(zr_last_error(), "ulimit -v unlimited"))
+        return 5;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < 64 && result == ZR_OK; i++) {
+        void *more;
+        result = zr_arena_alloc(arena, &(struct zr_request){.bytes = 8 << 20}, &more);
+    }
+    if (result != ZR_ERR_ADDRESSES && result != ZR_ERR_MEMORY && result != ZR_ERR_HOST_MEMORY)
+        return 6;
+    return zr_arena_destroy(arena, NULL) == ZR_OK && zr_backend_destroy(backend) == ZR_OK ? 0 : 7;
+}
+
+static int under_file_limit(void)
+{
+    zr_backend *backend;
+    zr_arena *arena;
+    void *block;
+    struct rlimit limit = {(rlim_t)3 << 20, (rlim_t)3 << 20};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || zr_backend_host_create(&backend, NULL) != ZR_OK ||
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
+        return 1;
+    if (zr_arena_alloc(arena, &(struct zr_request){.bytes = 8 << 20}, &block) != ZR_ERR_MEMORY)
+        return 2;
+    return strstr(zr_last_error(), "ulimit -f") ? 0 : 3;
+}
+#endif
+
+static void test_limits(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("ulimit -v: a sanitizer reserves terabytes itself");
+    tap_skip("ulimit -f: as above");
+#else
+    tap_is(in_child(under_ulimit), 0, "under ulimit -v an arena adapts, and words say what to type");
+    tap_is(in_child(under_file_limit), 0, "under ulimit -f an error, no signal");
+#endif
+}
+
+int main(void)
+{
+    const char *seed = getenv("ZR_TEST_SEED");
+    seed_of_run = seed ? strtoull(seed, NULL, 0) : (uint64_t)getpid() * 2654435761u + (uint64_t)time(NULL);
+    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed_of_run);
+    test_arguments();
+    test_frees();
+    test_stealing();
+    test_fragmentation_report();
+    test_peaks();
+    test_trillions();
+    test_processes();
+    test_limits();
+    test_random();
+    test_canary();
+    test_faults();
+    return tap_done();
+}

@@ -1,0 +1,369 @@
+/* bench_kernels.c: how fast the kernels are at GPT-2 124M's shape (4 x 64 tokens), operation by operation,
+ * and what a whole training step's arithmetic adds up to. A plain measuring program: it prints medians and
+ * never fails on time.
+ *
+ *   bench_kernels [threads [repeats [isa]]]
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/zr_kernels.h"
+
+enum { B = 4, T = 64, C = 768, A = 12, V = 50257, VP = 50304, LAYERS = 12, ROWS = B * T, WIDE = 4 * C };
+enum { REPEATS_MAX = 101, THREADS_MAX = 64 };
+#define PARAMETERS ((size_t)124475904) /* with the padded vocabulary */
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- Threads: they spin between operations --------------------------------------------------- */
+
+static struct {
+    unsigned threads;
+    void (*task)(void *, unsigned, unsigned);
+    void *argument;
+    _Atomic unsigned round, done;
+} pool;
+
+/* Spins, and lets others run on a machine that is not quiet. */
+static void pool_pause(unsigned spins)
+{
+    if (spins > 20000)
+        sched_yield();
+    else
+        __builtin_ia32_pause();
+}
+
+static void *pool_main(void *argument)
+{
+    unsigned part = (unsigned)(uintptr_t)argument;
+    for (unsigned seen = 0;; seen++) {
+        for (unsigned spins = 0; pool.round == seen; spins++)
+            pool_pause(spins);
+        pool.task(pool.argument, part, pool.threads);
+        pool.done++;
+    }
+    return NULL;
+}
+
+static void pool_run(void *state, void (*task)(void *, unsigned, unsigned), void *argument)
+{
+    (void)state;
+    pool.task = task;
+    pool.argument = argument;
+    pool.done = 0;
+    pool.round++;
+    task(argument, 0, pool.threads);
+    for (unsigned spins = 0; pool.done != pool.threads - 1; spins++)
+        pool_pause(spins);
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static const struct zr_kernels *kernels;
+static struct zr_kernel_context context;
+
+static float *tensor(size_t n)
+{
+    float *x = aligned_alloc(64, (n * sizeof *x + 63) / 64 * 64);
+    if (x == NULL) {
+        fprintf(stderr, "bench_kernels: no memory for %zu floats\n", n);
+        exit(1);
+    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((i * 2654435761u >> 8) & 0xffff) / 65536.0f - 0.5f;
+    return x;
+}
+
+/* What the operations below work on; sizes at the 124M shape. */
+static struct {
+    float *x, *y, *w, *bias, *wide, *dwide, *qkv, *dqkv, *p, *lse, *wte, *dwte, *losses, *mean, *rstd, *dx,
+        *dw;
+    float *parameter, *gradient, *momentum, *variance;
+    int32_t *tokens;
+    size_t adam_n;
+    float *square[3]; /* 2048^3 */
+} m;
+
+/* ---- Operations ------------------------------------------------------------------------------ */
+
+static void op_square(void)
+{
+    kernels->linear_forward(&context, &(struct zr_linear){2048, 2048, 2048}, m.square[0], m.square[1], NULL,
+                            m.square[2]);
+}
+static const struct zr_linear qkv_shape = {ROWS, C, 3 * C}, proj_shape = {ROWS, C, C},
+                              fc_shape = {ROWS, C, WIDE}, down_shape = {ROWS, WIDE, C};
+static void op_qkv(void)
+{
+    kernels->linear_forward(&context, &qkv_shape, m.x, m.w, m.bias, m.wide);
+}
+static void op_proj(void)
+{
+    kernels->linear_forward(&context, &proj_shape, m.x, m.w, m.bias, m.y);
+}
+static void op_fc(void)
+{
+    kernels->linear_forward(&context, &fc_shape, m.x, m.w, m.bias, m.wide);
+}
+static void op_down(void)
+{
+    kernels->linear_forward(&context, &down_shape, m.wide, m.w, m.bias, m.y);
+}
+static void op_qkv_back(void)
+{
+    kernels->linear_backward(&context, &qkv_shape, m.x, m.w, m.dqkv, m.dx, m.dw, m.bias, false);
+}
+static void op_proj_back(void)
+{
+    kernels->linear_backward(&context, &proj_shape, m.x, m.w, m.y, m.dx, m.dw, m.bias, false);
+}
+static void op_fc_back(void)
+{
+    kernels->linear_backward(&context, &fc_shape, m.x, m.w, m.dwide, m.dx, m.dw, m.bias, false);
+}
+static void op_down_back(void)
+{
+    kernels->linear_backward(&context, &down_shape, m.wide, m.w, m.y, m.dwide, m.dw, m.bias, false);
+}
+static const struct zr_attention attention_shape = {B, T, C, A}, long_shape = {1, 1024, C, A};
+static void op_attention(void)
+{
+    kernels->attention_forward(&context, &attention_shape, m.qkv, m.y, m.lse, NULL);
+}
+static void op_attention_back(void)
+{
+    kernels->attention_backward(&context, &attention_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv);
+}
+static void op_long(void)
+{
+    kernels->attention_forward(&context, &long_shape, m.qkv, m.y, m.lse, NULL);
+}
+static void op_long_back(void)
+{
+    kernels->attention_backward(&context, &long_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv);
+}
+static const struct zr_layernorm norm_shape = {ROWS, C};
+static void op_norm(void)
+{
+    kernels->layernorm_forward(&context, &norm_shape, m.x, m.w, m.bias, m.y, m.mean, m.rstd);
+}
+static void op_norm_back(void)
+{
+    kernels->layernorm_backward(&context, &norm_shape, m.x, m.w, m.mean, m.rstd, m.y, m.dx, true, m.dw,
+                                m.bias, false);
+}
+static void op_gelu(void)
+{
+    kernels->gelu_forward(&context, (size_t)ROWS * WIDE, m.wide, m.dwide);
+}
+static void op_gelu_back(void)
+{
+    kernels->gelu_backward(&context, (size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide);
+}
+static void op_add(void)
+{
+    kernels->add(&context, (size_t)ROWS * C, m.x, m.y, m.dx);
+}
+static void op_head(void)
+{
+    struct zr_head h = {m.tokens, ROWS, C, V, VP};
+    kernels->head_loss(&context, &h, m.x, m.wte, m.losses, 1.0f / ROWS, m.dx, m.dwte, false);
+}
+static void op_head_loss(void)
+{
+    struct zr_head h = {m.tokens, ROWS, C, V, VP};
+    kernels->head_loss(&context, &h, m.x, m.wte, m.losses, 1.0f / ROWS, NULL, NULL, false);
+}
+static void op_logits(void)
+{
+    struct zr_head h = {m.tokens, 1, C, V, VP};
+    kernels->head_logits(&context, &h, m.x, m.wte, m.dwte);
+}
+static void op_embed(void)
+{
+    kernels->embedding_forward(&context, &(struct zr_embedding){m.tokens, B, T, C}, m.wte, m.w, m.x);
+}
+static void op_embed_back(void)
+{
+    kernels->embedding_backward(&context, &(struct zr_embedding){m.tokens, B, T, C}, m.dx, m.dwte, VP, m.dw,
+                                1024, true);
+}
+static void op_adamw(void)
+{
+    struct zr_adamw how = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.5f, 0.5f};
+    kernels->adamw(&context, &how, m.adam_n, m.parameter, m.gradient, m.momentum, m.variance);
+}
+static volatile double sink;
+static void op_squares(void)
+{
+    sink = kernels->sum_of_squares(&context, m.adam_n, m.gradient);
+}
+static void op_checksum(void)
+{
+    sink = (double)kernels->checksum(&context, m.adam_n * sizeof(float), m.gradient);
+}
+static void op_nonfinite(void)
+{
+    sink = (double)kernels->find_nonfinite(&context, m.adam_n, m.gradient);
+}
+static void op_copy(void)
+{
+    kernels->copy(&context, m.adam_n * sizeof(float), m.gradient, m.momentum);
+}
+static void op_sum2(void)
+{
+    const float *from[2] = {m.gradient, m.momentum};
+    kernels->sum_in_order(m.adam_n / 4, from, 2, 0.5f, m.variance, false);
+}
+static void op_normal(void)
+{
+    kernels->init_normal(&context, m.adam_n / 16, 1, 0, 0.0f, 0.02f, m.variance);
+}
+static void op_bf16(void)
+{
+    zr_bf16_from_float(&context, m.adam_n, m.gradient, (uint16_t *)m.variance);
+}
+static void op_bf16_product(void)
+{
+    zr_bf16_product(&context, &fc_shape, (const uint16_t *)m.gradient, (const uint16_t *)m.parameter, m.wide);
+}
+
+struct operation {
+    const char *name;
+    void (*run)(void);
+    double work; /* floating-point operations, or bytes */
+    bool flops;
+    double per_step; /* how often a training step runs it */
+};
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_s(void (*run)(void), unsigned repeats)
+{
+    double seconds[REPEATS_MAX];
+    run();
+    for (unsigned r = 0; r < repeats; r++) {
+        double start = now_s();
+        run();
+        seconds[r] = now_s() - start;
+    }
+    qsort(seconds, repeats, sizeof seconds[0], ascending);
+    return seconds[repeats / 2];
+}
+
+static void prepare(void)
+{
+    size_t wide = (size_t)ROWS * WIDE;
+    m.adam_n = PARAMETERS / 4; /* beyond the caches; a step does four of them */
+    m.x = tensor(1024 * C), m.y = tensor(1024 * C), m.w = tensor((size_t)C * WIDE), m.bias = tensor(WIDE);
+    m.wide = tensor(wide), m.dwide = tensor(wide), m.dw = tensor((size_t)C * WIDE), m.dx = tensor(1024 * C);
+    m.qkv = tensor((size_t)1024 * 3 * C), m.dqkv = tensor((size_t)1024 * 3 * C), m.lse = tensor(A * 1024);
+    m.wte = tensor((size_t)VP * C), m.dwte = tensor((size_t)VP * C), m.losses = tensor(ROWS);
+    m.mean = tensor(ROWS), m.rstd = tensor(ROWS);
+    m.parameter = tensor(m.adam_n), m.gradient = tensor(m.adam_n), m.momentum = tensor(m.adam_n);
+    m.variance = tensor(m.adam_n);
+    m.tokens = (int32_t *)tensor(ROWS);
+    for (size_t i = 0; i < ROWS; i++)
+        m.tokens[i] = (int32_t)(i * 7919 % V);
+    for (size_t i = 0; i < m.adam_n; i++)
+        m.variance[i] += 0.5f;
+    for (int i = 0; i < 3; i++)
+        m.square[i] = tensor(2048 * 2048);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned repeats = argc > 2 ? (unsigned)atoi(argv[2]) : 11;
+    pool.threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
+    context.isa = argc > 3 ? (enum zr_isa)atoi(argv[3]) : zr_isa_best();
+    if (pool.threads < 1 || pool.threads > THREADS_MAX || repeats < 1 || repeats > REPEATS_MAX)
+        return 2;
+    for (unsigned t = 1; t < pool.threads; t++) {
+        pthread_t handle;
+        if (pthread_create(&handle, NULL, pool_main, (void *)(uintptr_t)t) != 0)
+            return 1;
+    }
+    struct zr_kernel_limits limits = {2048, 1024, C, A, WIDE, VP, pool.threads};
+    context.parallel = (struct zr_parallel){pool.threads, pool_run, NULL};
+    context.workspace_bytes = zr_kernel_workspace_bytes(&limits, context.isa);
+    context.workspace = tensor(context.workspace_bytes / sizeof(float));
+    if (zr_kernel_open(&context) != 0) {
+        fprintf(stderr, "bench_kernels: %s\n", zr_kernel_why());
+        return 1;
+    }
+    kernels = zr_kernels_cpu(context.isa);
+    prepare();
+    double block = 2.0 * ROWS * C, head = 2.0 * ROWS * C * VP, row = 4.0 * ROWS * C;
+    double short_scores = 4.0 * B * A * T * T * (C / A) / 2,
+           long_scores = 4.0 * A * 1024 * 1024 * (C / A) / 2;
+    double bytes = 4.0 * (double)m.adam_n;
+    const struct operation operations[] = {
+        {"2048^3", op_square, 2.0 * 2048 * 2048 * 2048, true, 0},
+        {"qkv", op_qkv, block * 3 * C, true, LAYERS},
+        {"projection", op_proj, block * C, true, LAYERS},
+        {"fc", op_fc, block * WIDE, true, LAYERS},
+        {"fc projection", op_down, block * WIDE, true, LAYERS},
+        {"qkv backward", op_qkv_back, 2 * block * 3 * C, true, LAYERS},
+        {"projection backward", op_proj_back, 2 * block * C, true, LAYERS},
+        {"fc backward", op_fc_back, 2 * block * WIDE, true, LAYERS},
+        {"fc projection backward", op_down_back, 2 * block * WIDE, true, LAYERS},
+        {"head and its gradients", op_head, 3 * head, true, 1},
+        {"head, loss only", op_head_loss, head, true, 0},
+        {"attention, 4 x 64", op_attention, short_scores, true, LAYERS},
+        {"attention backward, 4 x 64", op_attention_back, 2.5 * short_scores, true, LAYERS},
+        {"attention, 1 x 1024", op_long, long_scores, true, 0},
+        {"attention backward, 1 x 1024", op_long_back, 2.5 * long_scores, true, 0},
+        {"bf16 product, fc", op_bf16_product, block * WIDE, true, 0},
+        {"layer norm", op_norm, 2 * row, false, 2 * LAYERS + 1},
+        {"layer norm backward", op_norm_back, 4 * row, false, 2 * LAYERS + 1},
+        {"gelu", op_gelu, 8 * row, false, LAYERS},
+        {"gelu backward", op_gelu_back, 12 * row, false, LAYERS},
+        {"add", op_add, 3 * row, false, 2 * LAYERS},
+        {"embedding", op_embed, 3 * row, false, 1},
+        {"embedding backward", op_embed_back, 4 * row, false, 1},
+        {"one row of logits", op_logits, 4.0 * V * C, false, 0},
+        {"adamw", op_adamw, 7 * bytes, false, 4},
+        {"sum of squares", op_squares, bytes, false, 4},
+        {"checksum", op_checksum, bytes, false, 0},
+        {"find nonfinite", op_nonfinite, bytes, false, 0},
+        {"copy", op_copy, 2 * bytes, false, 0},
+        {"sum of 2 in order (1 thread)", op_sum2, 3 * bytes / 4, false, 0},
+        {"init normal", op_normal, bytes / 16, false, 0},
+        {"bf16 from float", op_bf16, 1.5 * bytes, false, 0},
+    };
+    double peak = 0, sum = 0, matrix = 0, least = 0;
+    printf("%s, %u threads, medians of %u\n%-30s %10s %10s %8s %10s\n", zr_isa_name(context.isa),
+           pool.threads, repeats, "operation", "ms", "rate", "of peak", "ms a step");
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
+        const struct operation *o = &operations[i];
+        double seconds = median_s(o->run, repeats), rate = o->work / seconds * 1e-9;
+        peak = i == 0 ? rate : peak;
+        sum += seconds * o->per_step;
+        matrix += o->flops ? seconds * o->per_step : 0;
+        least += o->flops ? o->work * o->per_step / (peak * 1e9) : 0;
+        printf("%-30s %10.3f %6.1f %s", o->name, seconds * 1e3, rate, o->flops ? "GF" : "GB");
+        if (o->flops)
+            printf(" %7.0f%%", rate / peak * 100);
+        else
+            printf(" %8s", "");
+        printf(" %10.2f\n", seconds * o->per_step * 1e3);
+    }
+    printf("a step of %d tokens: %.1f ms, %.0f tokens/s; matrix products and attention %.1f ms (%.0f%% of "
+           "the peak)\n",
+           ROWS, sum * 1e3, ROWS / sum, matrix * 1e3, least / matrix * 100);
+    zr_kernel_close(&context);
+    return 0;
+}

@@ -1,0 +1,710 @@
+/* cuda_emulator_test.c: the rules of the CUDA driver that zr leans on, each broken (or used) once by a small
+ * program, with the page or project that states it. Every program runs in a process of its own.
+ *
+ * Here the emulated driver must give the stated verdict. With ZR_TEST_CUDA=card each program runs on the
+ * emulator and on the machine's own driver, and the two verdicts are compared: an emulator that allows what a
+ * card refuses would let mistakes through and fails; one that is stricter than the card is noted.
+ *
+ * Sources: VA = docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, CTX = the same, group__CUDA__CTX,
+ * EVENT = group__CUDA__EVENT, MEM = group__CUDA__MEM, guide = CUDA C++ Programming Guide, Virtual Memory
+ * Management. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "tests/cuda_support.h"
+#include "tests/tap.h"
+
+enum { RANGE_GRANULES = 8, VERDICT_BROKEN = 5000, VERDICT_SKIPPED = 5001 };
+
+/* What a program finds: device 0's context current, a reservation, and no memory yet. */
+struct world {
+    const struct zr_cuda_driver *cu;
+    const struct zr_emulator *emulator; /* NULL on a card */
+    void *library;
+    zr_cu_context context;
+    zr_cu_address base;
+    size_t g; /* the granularity */
+    int devices_count;
+};
+
+#define MUST(call)                                                                                           \
+    do {                                                                                                     \
+        if ((call) != ZR_CU_SUCCESS)                                                                         \
+            return VERDICT_BROKEN;                                                                           \
+    } while (0)
+
+static zr_cu_properties on_device(int device)
+{
+    return (zr_cu_properties){.type = ZR_CU_ALLOCATION_PINNED,
+                              .exported_as = ZR_CU_HANDLE_POSIX_FD,
+                              .location = {ZR_CU_LOCATION_DEVICE, device}};
+}
+
+static zr_cu_memory memory_of(const struct world *w, size_t granules)
+{
+    zr_cu_properties properties = on_device(0);
+    zr_cu_memory memory = 0;
+    if (w->cu->create(&memory, granules * w->g, &properties, 0) != ZR_CU_SUCCESS)
+        _exit(1); /* the verdict stays "broken" */
+    return memory;
+}
+
+static zr_cu_result map_at(const struct world *w, size_t granule, size_t granules, zr_cu_memory memory)
+{
+    return w->cu->map(w->base + granule * w->g, granules * w->g, 0, memory, 0);
+}
+
+static const zr_cu_access device_access = {{ZR_CU_LOCATION_DEVICE, 0}, ZR_CU_ACCESS_READ_WRITE};
+
+static zr_cu_result access_at(const struct world *w, size_t granule, size_t granules)
+{
+    return w->cu->set_access(w->base + granule * w->g, granules * w->g, &device_access, 1);
+}
+
+static zr_cu_result fill_at(const struct world *w, size_t granule, unsigned char value)
+{
+    zr_cu_result code = w->cu->fill(w->base + granule * w->g, value, w->g, NULL);
+    return code == ZR_CU_SUCCESS ? w->cu->context_synchronize() : code;
+}
+
+/* A mapped granule with access at place 0, and one more handle. */
+#define ONE_MAPPED                                                                                           \
+    zr_cu_memory first = memory_of(w, 1);                                                                    \
+    MUST(map_at(w, 0, 1, first));                                                                            \
+    MUST(access_at(w, 0, 1))
+
+/* ---- Creation ------------------------------------------------------------------------------------------ */
+
+static zr_cu_result half_a_granule(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g / 2, &properties, 0);
+}
+
+static zr_cu_result creation_flags(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g, &properties, 1);
+}
+
+static zr_cu_result no_such_device(const struct world *w)
+{
+    zr_cu_properties properties = on_device(w->devices_count);
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g, &properties, 0);
+}
+
+static zr_cu_result too_much(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    size_t free_bytes, total_bytes;
+    zr_cu_memory memory;
+    MUST(w->cu->memory_info(&free_bytes, &total_bytes));
+    return w->cu->create(&memory, (total_bytes / w->g + 1) * w->g, &properties, 0);
+}
+
+static zr_cu_result shareable_host(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST, 0};
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g, &properties, 0);
+}
+
+static zr_cu_result no_such_node(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST_NUMA, 4000};
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g, &properties, 0);
+}
+
+/* ---- Reservation --------------------------------------------------------------------------------------- */
+
+static zr_cu_result odd_reservation(const struct world *w)
+{
+    zr_cu_address address;
+    return w->cu->reserve(&address, 4097, 0, 0, 0);
+}
+
+static zr_cu_result odd_alignment(const struct world *w)
+{
+    zr_cu_address address;
+    return w->cu->reserve(&address, w->g, 3 * w->g, 0, 0);
+}
+
+static zr_cu_result reservation_flags(const struct world *w)
+{
+    zr_cu_address address;
+    return w->cu->reserve(&address, w->g, 0, 0, 1);
+}
+
+static zr_cu_result all_addresses(const struct world *w)
+{
+    zr_cu_address address;
+    return w->cu->reserve(&address, (size_t)1 << 62, 0, 0, 0);
+}
+
+static zr_cu_result part_of_reservation(const struct world *w)
+{
+    return w->cu->address_free(w->base, w->g);
+}
+
+static zr_cu_result reservation_in_use(const struct world *w)
+{
+    ONE_MAPPED;
+    return w->cu->address_free(w->base, RANGE_GRANULES * w->g);
+}
+
+static zr_cu_result reservation_twice(const struct world *w)
+{
+    MUST(w->cu->address_free(w->base, RANGE_GRANULES * w->g));
+    return w->cu->address_free(w->base, RANGE_GRANULES * w->g);
+}
+
+/* ---- Mapping ------------------------------------------------------------------------------------------- */
+
+static zr_cu_result odd_address(const struct world *w)
+{
+    return w->cu->map(w->base + w->g / 2, w->g, 0, memory_of(w, 1), 0);
+}
+
+static zr_cu_result odd_size(const struct world *w)
+{
+    return w->cu->map(w->base, w->g / 2, 0, memory_of(w, 1), 0);
+}
+
+static zr_cu_result from_an_offset(const struct world *w)
+{
+    return w->cu->map(w->base, w->g, w->g, memory_of(w, 2), 0);
+}
+
+static zr_cu_result mapping_flags(const struct world *w)
+{
+    return w->cu->map(w->base, w->g, 0, memory_of(w, 1), 1);
+}
+
+static zr_cu_result outside(const struct world *w)
+{
+    zr_cu_memory memory = memory_of(w, 1);
+    MUST(w->cu->address_free(w->base, RANGE_GRANULES * w->g));
+    return w->cu->map(w->base, w->g, 0, memory, 0);
+}
+
+static zr_cu_result past_the_end(const struct world *w)
+{
+    return map_at(w, RANGE_GRANULES - 1, 2, memory_of(w, 2));
+}
+
+static zr_cu_result onto_a_mapping(const struct world *w)
+{
+    ONE_MAPPED;
+    return map_at(w, 0, 1, memory_of(w, 1));
+}
+
+static zr_cu_result onto_a_tail(const struct world *w)
+{
+    MUST(map_at(w, 0, 3, memory_of(w, 3)));
+    return map_at(w, 2, 2, memory_of(w, 2));
+}
+
+static zr_cu_result more_than_there_is(const struct world *w)
+{
+    return map_at(w, 0, 2, memory_of(w, 1));
+}
+
+static zr_cu_result twice(const struct world *w)
+{
+    char got = 0;
+    ONE_MAPPED;
+    MUST(map_at(w, 4, 1, first));
+    MUST(access_at(w, 4, 1));
+    MUST(fill_at(w, 0, 42));
+    MUST(w->cu->copy((zr_cu_address)(uintptr_t)&got, w->base + 4 * w->g, 1, NULL));
+    MUST(w->cu->context_synchronize());
+    return got == 42 ? ZR_CU_SUCCESS : VERDICT_BROKEN;
+}
+
+static zr_cu_result after_release(const struct world *w)
+{
+    zr_cu_memory memory = memory_of(w, 1);
+    MUST(w->cu->release(memory));
+    return map_at(w, 0, 1, memory);
+}
+
+static zr_cu_result release_twice(const struct world *w)
+{
+    zr_cu_memory memory = memory_of(w, 1);
+    MUST(w->cu->release(memory));
+    return w->cu->release(memory);
+}
+
+static zr_cu_result released_while_mapped(const struct world *w)
+{
+    ONE_MAPPED;
+    MUST(w->cu->release(first));
+    return fill_at(w, 0, 1);
+}
+
+/* ---- Unmapping ----------------------------------------------------------------------------------------- */
+
+static zr_cu_result a_part(const struct world *w)
+{
+    MUST(map_at(w, 0, 2, memory_of(w, 2)));
+    return w->cu->unmap(w->base, w->g);
+}
+
+static zr_cu_result a_second_half(const struct world *w)
+{
+    MUST(map_at(w, 0, 2, memory_of(w, 2)));
+    return w->cu->unmap(w->base + w->g, w->g);
+}
+
+/* As long as a mapping, but from the middle of one to the end of the next. */
+static zr_cu_result from_a_middle(const struct world *w)
+{
+    MUST(map_at(w, 0, 2, memory_of(w, 2)));
+    MUST(map_at(w, 2, 1, memory_of(w, 1)));
+    return w->cu->unmap(w->base + w->g, 2 * w->g);
+}
+
+static zr_cu_result nothing_there(const struct world *w)
+{
+    return w->cu->unmap(w->base, w->g);
+}
+
+static zr_cu_result with_a_gap(const struct world *w)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    MUST(map_at(w, 2, 1, memory_of(w, 1)));
+    return w->cu->unmap(w->base, 3 * w->g);
+}
+
+static zr_cu_result several_at_once(const struct world *w)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    MUST(map_at(w, 1, 2, memory_of(w, 2)));
+    MUST(map_at(w, 3, 1, memory_of(w, 1)));
+    MUST(access_at(w, 0, 4));
+    MUST(w->cu->unmap(w->base, 4 * w->g));
+    return map_at(w, 1, 1, memory_of(w, 1));
+}
+
+/* Only on the emulator: a card needs a kernel for it, and the loser is this process. */
+static zr_cu_result under_running_work(const struct world *w)
+{
+    ONE_MAPPED;
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
+    MUST(w->cu->unmap(w->base, w->g));
+    return w->cu->context_synchronize();
+}
+
+/* The work would write into what took the place. */
+static zr_cu_result replaced_under_running_work(const struct world *w)
+{
+    ONE_MAPPED;
+    zr_cu_memory second = memory_of(w, 1);
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
+    MUST(w->cu->unmap(w->base, w->g));
+    map_at(w, 0, 1, second);
+    access_at(w, 0, 1);
+    return w->cu->context_synchronize();
+}
+
+static zr_cu_result fenced(const struct world *w)
+{
+    ONE_MAPPED;
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
+    MUST(w->cu->context_synchronize());
+    MUST(w->cu->unmap(w->base, w->g));
+    return w->cu->context_synchronize();
+}
+
+static zr_cu_result fenced_on_the_wrong_device(const struct world *w)
+{
+    zr_cu_context other, popped;
+    ONE_MAPPED;
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    MUST(w->cu->context_synchronize());
+    MUST(w->cu->unmap(w->base, w->g));
+    MUST(w->cu->context_pop(&popped));
+    return w->cu->context_synchronize();
+}
+
+/* ---- Access -------------------------------------------------------------------------------------------- */
+
+static zr_cu_result without_access(const struct world *w)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return fill_at(w, 0, 1);
+}
+
+static zr_cu_result access_is_not_inherited(const struct world *w)
+{
+    ONE_MAPPED;
+    MUST(w->cu->unmap(w->base, w->g));
+    MUST(map_at(w, 0, 1, first));
+    return fill_at(w, 0, 1);
+}
+
+static zr_cu_result read_only(const struct world *w)
+{
+    zr_cu_access access = {{ZR_CU_LOCATION_DEVICE, 0}, ZR_CU_ACCESS_READ};
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    MUST(w->cu->set_access(w->base, w->g, &access, 1));
+    return fill_at(w, 0, 1);
+}
+
+static zr_cu_result access_to_a_gap(const struct world *w)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return access_at(w, 0, 2);
+}
+
+static zr_cu_result access_to_a_part(const struct world *w)
+{
+    MUST(map_at(w, 0, 2, memory_of(w, 2)));
+    return access_at(w, 0, 1);
+}
+
+static zr_cu_result access_for_nobody(const struct world *w)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return w->cu->set_access(w->base, w->g, &device_access, 0);
+}
+
+static zr_cu_result access_for_no_device(const struct world *w)
+{
+    zr_cu_access access = {{ZR_CU_LOCATION_DEVICE, w->devices_count}, ZR_CU_ACCESS_READ_WRITE};
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return w->cu->set_access(w->base, w->g, &access, 1);
+}
+
+static zr_cu_result host_access_to_device_memory(const struct world *w)
+{
+    zr_cu_access access = {{ZR_CU_LOCATION_HOST_NUMA, 0}, ZR_CU_ACCESS_READ_WRITE};
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return w->cu->set_access(w->base, w->g, &access, 1);
+}
+
+static zr_cu_result peer_without_access(const struct world *w)
+{
+    zr_cu_context other;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    ONE_MAPPED;
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    return fill_at(w, 0, 1);
+}
+
+/* ---- Contexts, streams, events ------------------------------------------------------------------------- */
+
+static zr_cu_result without_a_context(const struct world *w)
+{
+    zr_cu_context popped;
+    ONE_MAPPED;
+    MUST(w->cu->context_pop(&popped));
+    return fill_at(w, 0, 1);
+}
+
+static zr_cu_result pop_of_nothing(const struct world *w)
+{
+    zr_cu_context popped;
+    MUST(w->cu->context_pop(&popped));
+    return w->cu->context_pop(&popped);
+}
+
+/* The stream of one device's context while another's is current. */
+static zr_cu_result foreign_stream(const struct world *w)
+{
+    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
+    zr_cu_stream stream;
+    zr_cu_context other, popped;
+    zr_cu_event event;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    MUST(stream_create(&stream, 0));
+    MUST(w->cu->context_pop(&popped));
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    return w->cu->event_record(event, stream);
+}
+
+static zr_cu_result foreign_event(const struct world *w)
+{
+    zr_cu_context other;
+    zr_cu_event event;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    return w->cu->event_record(event, NULL);
+}
+
+static zr_cu_result fresh_event(const struct world *w)
+{
+    zr_cu_event event;
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    return w->cu->event_query(event);
+}
+
+static zr_cu_result event_of_pending_work(const struct world *w)
+{
+    zr_cu_event event;
+    ONE_MAPPED;
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    MUST(w->cu->event_record(event, NULL));
+    return w->cu->event_query(event);
+}
+
+static zr_cu_result pending_event_destroyed(const struct world *w)
+{
+    zr_cu_event event;
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    MUST(w->cu->event_record(event, NULL));
+    return w->cu->event_destroy(event);
+}
+
+static zr_cu_result after_fork(const struct world *w)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        int count;
+        _exit((int)w->cu->device_count(&count));
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? (zr_cu_result)WEXITSTATUS(status) : VERDICT_BROKEN;
+}
+
+/* ---- Sharing ------------------------------------------------------------------------------------------- */
+
+static zr_cu_result unshareable(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    zr_cu_memory memory;
+    int fd;
+    properties.exported_as = ZR_CU_HANDLE_NONE;
+    MUST(w->cu->create(&memory, w->g, &properties, 0));
+    return w->cu->export_handle(&fd, memory, ZR_CU_HANDLE_POSIX_FD, 0);
+}
+
+static zr_cu_result export_flags(const struct world *w)
+{
+    int fd;
+    return w->cu->export_handle(&fd, memory_of(w, 1), ZR_CU_HANDLE_POSIX_FD, 1);
+}
+
+static zr_cu_result import_of_a_file(const struct world *w)
+{
+    zr_cu_memory memory;
+    int fd = open("/dev/zero", O_RDWR);
+    return w->cu->import_handle(&memory, (void *)(intptr_t)fd, ZR_CU_HANDLE_POSIX_FD);
+}
+
+/* The importer's handle is one more: the memory outlives its creator's. */
+static zr_cu_result shared(const struct world *w)
+{
+    zr_cu_memory memory;
+    char got = 0;
+    int fd;
+    ONE_MAPPED;
+    MUST(w->cu->export_handle(&fd, first, ZR_CU_HANDLE_POSIX_FD, 0));
+    MUST(w->cu->import_handle(&memory, (void *)(intptr_t)fd, ZR_CU_HANDLE_POSIX_FD));
+    close(fd);
+    MUST(fill_at(w, 0, 77));
+    MUST(w->cu->unmap(w->base, w->g));
+    MUST(w->cu->release(first));
+    MUST(map_at(w, 5, 1, memory));
+    MUST(access_at(w, 5, 1));
+    MUST(w->cu->copy((zr_cu_address)(uintptr_t)&got, w->base + 5 * w->g, 1, NULL));
+    MUST(w->cu->context_synchronize());
+    return got == 77 ? w->cu->release(memory) : VERDICT_BROKEN;
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+enum where { ANYWHERE, EMULATOR_ONLY };
+
+static const struct rule {
+    const char *name, *source;
+    zr_cu_result (*program)(const struct world *w);
+    zr_cu_result verdict;
+    enum where where;
+} rules[] = {
+    {"sizes are multiples of the granularity", "VA cuMemCreate", half_a_granule, ZR_CU_INVALID_VALUE, 0},
+    {"creation takes no flags", "VA cuMemCreate", creation_flags, ZR_CU_INVALID_VALUE, 0},
+    {"the device must be there", "VA cuMemCreate", no_such_device, ZR_CU_INVALID_DEVICE, 0},
+    {"memory ends", "VA cuMemCreate", too_much, ZR_CU_OUT_OF_MEMORY, 0},
+    {"HOST memory cannot be shared", "VA cuMemCreate", shareable_host, ZR_CU_INVALID_VALUE, 0},
+    {"HOST_NUMA needs a real node", "VA cuMemCreate", no_such_node, ZR_CU_INVALID_VALUE, 0},
+    {"reservations are whole pages", "VA cuMemAddressReserve", odd_reservation, ZR_CU_INVALID_VALUE, 0},
+    {"alignments are powers of two", "VA cuMemAddressReserve", odd_alignment, ZR_CU_INVALID_VALUE, 0},
+    {"reserving takes no flags", "VA cuMemAddressReserve", reservation_flags, ZR_CU_INVALID_VALUE, 0},
+    {"addresses end", "VA cuMemAddressReserve", all_addresses, ZR_CU_OUT_OF_MEMORY, 0},
+    {"reservations are freed whole", "VA cuMemAddressFree", part_of_reservation, ZR_CU_INVALID_VALUE, 0},
+    {"and empty (unstated: stackoverflow.com/questions/70604546 asks)", "taken for a rule",
+     reservation_in_use, ZR_CU_INVALID_VALUE, 0},
+    {"and once", "VA cuMemAddressFree: ptr must match", reservation_twice, ZR_CU_INVALID_VALUE, 0},
+    {"map: addresses on the granularity", "VA cuMemMap", odd_address, ZR_CU_INVALID_VALUE, 0},
+    {"map: sizes too", "VA cuMemMap", odd_size, ZR_CU_INVALID_VALUE, 0},
+    {"map: offset 0 only", "VA cuMemMap; PyTorch #96995: memory cannot be split", from_an_offset,
+     ZR_CU_INVALID_VALUE, 0},
+    {"map: no flags", "VA cuMemMap", mapping_flags, ZR_CU_INVALID_VALUE, 0},
+    {"map: into a reservation", "VA cuMemMap", outside, ZR_CU_INVALID_VALUE, 0},
+    {"map: not past its end", "VA cuMemMap", past_the_end, ZR_CU_INVALID_VALUE, 0},
+    {"map: not onto a mapping", "VA cuMemMap", onto_a_mapping, ZR_CU_INVALID_VALUE, 0},
+    {"map: nor onto the end of one", "VA cuMemMap", onto_a_tail, ZR_CU_INVALID_VALUE, 0},
+    {"map: not more than the memory", "VA cuMemMap", more_than_there_is, ZR_CU_INVALID_VALUE, 0},
+    {"one memory at two addresses is fine", "guide, Virtual Aliasing Support", twice, ZR_CU_SUCCESS, 0},
+    {"map: not after release", "VA cuMemRelease: undefined", after_release, ZR_CU_INVALID_VALUE,
+     EMULATOR_ONLY},
+    {"release: once", "VA cuMemRelease: undefined", release_twice, ZR_CU_INVALID_VALUE, EMULATOR_ONLY},
+    {"memory lives for its mappings", "VA cuMemRelease", released_while_mapped, ZR_CU_SUCCESS, 0},
+    {"unmap: whole mappings", "VA cuMemUnmap", a_part, ZR_CU_INVALID_VALUE, 0},
+    {"unmap: not a second half", "VA cuMemUnmap", a_second_half, ZR_CU_INVALID_VALUE, 0},
+    {"unmap: nor from the middle of one on", "VA cuMemUnmap", from_a_middle, ZR_CU_INVALID_VALUE, 0},
+    {"unmap: something mapped", "VA cuMemUnmap; PyTorch #188008", nothing_there, ZR_CU_INVALID_VALUE, 0},
+    {"unmap: no gap", "VA cuMemUnmap; PyTorch #188008", with_a_gap, ZR_CU_INVALID_VALUE, 0},
+    {"unmap and access: several mappings in a row are fine",
+     "NVIDIA's blog, Introducing Low-Level GPU Virtual Memory Management", several_at_once, ZR_CU_SUCCESS, 0},
+    {"unmap: not under running work", "PyTorch #196258", under_running_work, ZR_CU_ILLEGAL_ADDRESS,
+     EMULATOR_ONLY},
+    {"unmap: nor with another mapping in its place", "PyTorch #196258", replaced_under_running_work,
+     ZR_CU_ILLEGAL_ADDRESS, EMULATOR_ONLY},
+    {"unmap: fine behind a fence", "PyTorch #197159", fenced, ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"unmap: the owner's fence, not another device's", "PyTorch #196258", fenced_on_the_wrong_device,
+     ZR_CU_ILLEGAL_ADDRESS, EMULATOR_ONLY},
+    {"a mapping has no access", "VA cuMemMap", without_access, ZR_CU_INVALID_VALUE, 0},
+    {"nor does its successor", "VA cuMemUnmap", access_is_not_inherited, ZR_CU_INVALID_VALUE, 0},
+    {"read access is no write access", "VA cuMemSetAccess", read_only, ZR_CU_INVALID_VALUE, 0},
+    {"access: fully mapped", "VA cuMemSetAccess", access_to_a_gap, ZR_CU_INVALID_VALUE, 0},
+    {"access: whole mappings", "VA cuMemSetAccess", access_to_a_part, ZR_CU_INVALID_VALUE, 0},
+    {"access: for somebody", "VA cuMemSetAccess", access_for_nobody, ZR_CU_INVALID_VALUE, 0},
+    {"access: for a device that is there", "VA cuMemSetAccess", access_for_no_device, ZR_CU_INVALID_DEVICE,
+     0},
+    {"access: the host's to host memory only", "VA cuMemSetAccess", host_access_to_device_memory,
+     ZR_CU_INVALID_VALUE, 0},
+    {"access: a peer's must be set", "FBGEMM #1875", peer_without_access, ZR_CU_INVALID_VALUE, 0},
+    {"a fill needs a current context", "MEM cuMemsetD8Async", without_a_context, ZR_CU_INVALID_CONTEXT, 0},
+    {"a pop needs a push", "CTX cuCtxPopCurrent", pop_of_nothing, ZR_CU_INVALID_CONTEXT, 0},
+    {"event and stream are of one context", "EVENT cuEventRecord", foreign_stream, ZR_CU_INVALID_HANDLE, 0},
+    {"and of the current one", "EVENT cuEventRecord", foreign_event, ZR_CU_INVALID_HANDLE, 0},
+    {"an event that was not recorded is complete", "EVENT cuEventRecord", fresh_event, ZR_CU_SUCCESS, 0},
+    {"an event waits for its work", "EVENT cuEventQuery", event_of_pending_work, ZR_CU_NOT_READY,
+     EMULATOR_ONLY},
+    {"a pending event may be destroyed", "EVENT cuEventDestroy", pending_event_destroyed, ZR_CU_SUCCESS, 0},
+    {"the driver does not survive fork()", "PyTorch #17357, triton #10443", after_fork, ZR_CU_NOT_INITIALIZED,
+     0},
+    {"export: only what was made for it", "VA cuMemCreate, requestedHandleTypes", unshareable,
+     ZR_CU_INVALID_VALUE, 0},
+    {"export: no flags", "VA cuMemExportToShareableHandle", export_flags, ZR_CU_INVALID_VALUE, 0},
+    {"import: only what was exported", "VA cuMemImportFromShareableHandle", import_of_a_file,
+     ZR_CU_INVALID_VALUE, 0},
+    {"an import keeps the memory alive", "VA cuMemRelease", shared, ZR_CU_SUCCESS, 0},
+};
+
+/* ---- Running ------------------------------------------------------------------------------------------- */
+
+static zr_cu_result prepare(struct world *w, bool card)
+{
+    const char *path = card ? "libcuda.so.1" : cuda_emulator_path();
+    zr_cu_properties properties = on_device(0);
+    zr_cu_device device;
+    if (zr_cuda_driver_path_set(path) != ZR_OK || zr_cuda_driver_get(&w->cu) != ZR_OK)
+        return VERDICT_BROKEN;
+    w->library = dlopen(path, RTLD_NOW);
+    w->emulator = card ? NULL : dlsym(w->library, "zr_emulator");
+    MUST(w->cu->device_count(&w->devices_count));
+    MUST(w->cu->device_get(&device, 0));
+    MUST(w->cu->context_retain(&w->context, device));
+    MUST(w->cu->context_push(w->context));
+    MUST(w->cu->granularity(&w->g, &properties, ZR_CU_GRANULARITY_MINIMUM));
+    return w->cu->reserve(&w->base, RANGE_GRANULES * w->g, 0, 0, 0);
+}
+
+/* The verdict of one program in a process of its own. */
+static zr_cu_result verdict_of(const struct rule *rule, bool card)
+{
+    zr_cu_result *verdict = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    *verdict = VERDICT_BROKEN;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct world w = {0};
+        zr_cu_result code = prepare(&w, card);
+        *verdict = code == ZR_CU_SUCCESS ? rule->program(&w) : code;
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+    zr_cu_result got = *verdict;
+    munmap(verdict, 4096);
+    return got;
+}
+
+static void compare_with_card(const struct rule *rule, zr_cu_result emulated)
+{
+    if (rule->where == EMULATOR_ONLY) {
+        tap_skip("%s: not tried on a card (%s)", rule->name, rule->source);
+        return;
+    }
+    zr_cu_result card = verdict_of(rule, true);
+    if (card == VERDICT_SKIPPED) {
+        tap_skip("%s: needs two devices", rule->name);
+        return;
+    }
+    bool lenient = emulated == ZR_CU_SUCCESS && card != ZR_CU_SUCCESS;
+    tap_ok(!lenient && card != VERDICT_BROKEN, "%s: emulator %u, card %u%s (%s)", rule->name, emulated, card,
+           card == emulated        ? ""
+           : card == ZR_CU_SUCCESS ? ": the emulator is stricter"
+                                   : ": refused by both, with other codes",
+           rule->source);
+}
+
+/* For `make gpu-check`: whether there is a card to compare with; says why not. */
+static int card_present(void)
+{
+    const struct zr_cuda_driver *cu;
+    int count = 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library)
+        puts("1..0 # SKIP no GPU: libcuda.so.1 is absent");
+    else if (zr_cuda_driver_get(&cu) != ZR_OK)
+        printf("1..0 # SKIP no GPU: %s\n", zr_last_error());
+    else if (cu->device_count(&count) != ZR_CU_SUCCESS || count == 0)
+        puts("1..0 # SKIP no GPU: the driver sees no device");
+    return count > 0 ? 0 : 1;
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1 && strcmp(arguments[1], "--card-present") == 0)
+        return card_present();
+    if (zr_cuda_driver_path_set(cuda_emulator_path()) != ZR_OK) {
+        tap_skip("%s", zr_last_error());
+        return tap_done();
+    }
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        zr_cu_result emulated = verdict_of(&rules[i], false);
+        if (cuda_on_card())
+            compare_with_card(&rules[i], emulated);
+        else
+            tap_is(emulated, rules[i].verdict, "%s (%s)", rules[i].name, rules[i].source);
+    }
+    return tap_done();
+}

@@ -1,0 +1,47 @@
+/* cuda_support.h: how the tests of the CUDA backend come to a driver: the emulated one beside the test
+ * program, or, with ZR_TEST_CUDA=card, the machine's own. */
+#ifndef ZR_CUDA_SUPPORT_H
+#define ZR_CUDA_SUPPORT_H
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/cuda_driver.h"
+#include "tests/cuda_emulator/emulator.h"
+
+static inline bool cuda_on_card(void)
+{
+    const char *where = getenv("ZR_TEST_CUDA");
+    return where && strcmp(where, "card") == 0;
+}
+
+/* emulator/libcuda.so.1 in the folder of the running program. */
+static inline const char *cuda_emulator_path(void)
+{
+    static char path[PATH_MAX + 32];
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(path, '/');
+    strcpy(slash ? slash + 1 : path, "emulator/libcuda.so.1");
+    return path;
+}
+
+/* Makes zr use the emulated driver, and returns its control; NULL (with zr_last_error()) where zr was built
+ * without CUDA. Before zr's first CUDA call. */
+static inline const struct zr_emulator *cuda_emulator(void)
+{
+    if (zr_cuda_driver_path_set(cuda_emulator_path()) != ZR_OK)
+        return NULL;
+    void *library = dlopen(cuda_emulator_path(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        printf("Bail out! %s\n", dlerror());
+        exit(1);
+    }
+    return dlsym(library, "zr_emulator");
+}
+
+#endif

@@ -1,0 +1,214 @@
+/* kernels_reference.h: every operation of the kernels in double precision, in the plainest way, for
+ * kernels_test.c and gradients_test.c. Shapes and layouts are zr_kernels.h's. Inputs are double too, so that
+ * finite differences can move them by less than a float can. */
+#ifndef ZR_KERNELS_REFERENCE_H
+#define ZR_KERNELS_REFERENCE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/zr_kernels.h"
+
+static inline void reference_embedding(const struct zr_embedding *s, const double *wte, const double *wpe,
+                                       double *out)
+{
+    for (size_t row = 0; row < s->batch * s->sequence; row++)
+        for (size_t c = 0; c < s->channels; c++)
+            out[row * s->channels + c] =
+                wte[(size_t)s->tokens[row] * s->channels + c] + wpe[row % s->sequence * s->channels + c];
+}
+
+/* Adds to dwte and dwpe. */
+static inline void reference_embedding_backward(const struct zr_embedding *s, const double *d, double *dwte,
+                                                double *dwpe)
+{
+    for (size_t row = 0; row < s->batch * s->sequence; row++)
+        for (size_t c = 0; c < s->channels; c++) {
+            dwte[(size_t)s->tokens[row] * s->channels + c] += d[row * s->channels + c];
+            dwpe[row % s->sequence * s->channels + c] += d[row * s->channels + c];
+        }
+}
+
+static inline void reference_layernorm(const struct zr_layernorm *s, const double *x, const double *w,
+                                       const double *b, double *y, double *mean, double *rstd)
+{
+    for (size_t row = 0; row < s->rows; row++) {
+        const double *in = x + row * s->channels;
+        double sum = 0, squares = 0;
+        for (size_t c = 0; c < s->channels; c++)
+            sum += in[c];
+        mean[row] = sum / (double)s->channels;
+        for (size_t c = 0; c < s->channels; c++)
+            squares += (in[c] - mean[row]) * (in[c] - mean[row]);
+        rstd[row] = 1 / sqrt(squares / (double)s->channels + 1e-5);
+        for (size_t c = 0; c < s->channels; c++)
+            y[row * s->channels + c] = (in[c] - mean[row]) * rstd[row] * w[c] + b[c];
+    }
+}
+
+/* Adds to dx, dw and db. */
+static inline void reference_layernorm_backward(const struct zr_layernorm *s, const double *x,
+                                                const double *w, const double *dy, double *dx, double *dw,
+                                                double *db)
+{
+    for (size_t row = 0; row < s->rows; row++) {
+        const double *in = x + row * s->channels, *d = dy + row * s->channels;
+        double n = (double)s->channels, mean = 0, variance = 0, plain = 0, along = 0;
+        for (size_t c = 0; c < s->channels; c++)
+            mean += in[c] / n;
+        for (size_t c = 0; c < s->channels; c++)
+            variance += (in[c] - mean) * (in[c] - mean) / n;
+        double rstd = 1 / sqrt(variance + 1e-5);
+        for (size_t c = 0; c < s->channels; c++) {
+            plain += d[c] * w[c] / n;
+            along += d[c] * w[c] * (in[c] - mean) * rstd / n;
+        }
+        for (size_t c = 0; c < s->channels; c++) {
+            double normal = (in[c] - mean) * rstd;
+            dx[row * s->channels + c] += rstd * (d[c] * w[c] - plain - normal * along);
+            dw[c] += d[c] * normal;
+            db[c] += d[c];
+        }
+    }
+}
+
+static inline void reference_linear(const struct zr_linear *s, const double *x, const double *w,
+                                    const double *bias, double *y)
+{
+    for (size_t row = 0; row < s->rows; row++) {
+        double *out = y + row * s->out;
+        for (size_t o = 0; o < s->out; o++)
+            out[o] = bias != NULL ? bias[o] : 0;
+        for (size_t i = 0; i < s->in; i++)
+            for (size_t o = 0; o < s->out; o++)
+                out[o] += x[row * s->in + i] * w[i * s->out + o];
+    }
+}
+
+/* dx is overwritten; dw and db are added to. */
+static inline void reference_linear_backward(const struct zr_linear *s, const double *x, const double *w,
+                                             const double *dy, double *dx, double *dw, double *db)
+{
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t i = 0; i < s->in; i++) {
+            double sum = 0;
+            for (size_t o = 0; o < s->out; o++) {
+                sum += dy[row * s->out + o] * w[i * s->out + o];
+                dw[i * s->out + o] += x[row * s->in + i] * dy[row * s->out + o];
+            }
+            dx[row * s->in + i] = sum;
+        }
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t o = 0; o < s->out; o++)
+            db[o] += dy[row * s->out + o];
+}
+
+/* p[B, A, T, T] is always written. */
+static inline void reference_attention(const struct zr_attention *s, const double *qkv, double *out,
+                                       double *lse, double *p)
+{
+    size_t width = s->channels / s->heads, line = 3 * s->channels, tokens = s->sequence;
+    double scale = 1 / sqrt((double)width);
+    memset(p, 0, s->batch * s->heads * tokens * tokens * sizeof *p);
+    for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
+        size_t b = unit / s->heads, head = unit % s->heads;
+        const double *q = qkv + b * tokens * line + head * width, *k = q + s->channels, *v = k + s->channels;
+        for (size_t t = 0; t < tokens; t++) {
+            double *row = p + (unit * tokens + t) * tokens, largest = -INFINITY, sum = 0;
+            double *to = out + (b * tokens + t) * s->channels + head * width;
+            for (size_t j = 0; j <= t; j++) {
+                for (size_t d = 0; d < width; d++)
+                    row[j] += q[t * line + d] * k[j * line + d] * scale;
+                largest = row[j] > largest ? row[j] : largest;
+            }
+            for (size_t j = 0; j <= t; j++)
+                sum += exp(row[j] - largest);
+            lse[unit * tokens + t] = largest + log(sum);
+            for (size_t j = 0; j <= t; j++)
+                row[j] = exp(row[j] - lse[unit * tokens + t]);
+            for (size_t d = 0; d < width; d++) {
+                to[d] = 0;
+                for (size_t j = 0; j <= t; j++)
+                    to[d] += row[j] * v[j * line + d];
+            }
+        }
+    }
+}
+
+/* dqkv is overwritten. */
+static inline void reference_attention_backward(const struct zr_attention *s, const double *qkv,
+                                                const double *p, const double *dout, double *dqkv)
+{
+    size_t width = s->channels / s->heads, line = 3 * s->channels, tokens = s->sequence;
+    double scale = 1 / sqrt((double)width);
+    memset(dqkv, 0, s->batch * tokens * line * sizeof *dqkv);
+    for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
+        size_t b = unit / s->heads, head = unit % s->heads, at = b * tokens * line + head * width;
+        const double *q = qkv + at, *k = q + s->channels, *v = k + s->channels;
+        double *dq = dqkv + at, *dk = dq + s->channels, *dv = dk + s->channels;
+        for (size_t t = 0; t < tokens; t++) {
+            const double *row = p + (unit * tokens + t) * tokens;
+            const double *d_out = dout + (b * tokens + t) * s->channels + head * width;
+            double delta = 0;
+            for (size_t j = 0; j <= t; j++)
+                for (size_t d = 0; d < width; d++)
+                    delta += row[j] * d_out[d] * v[j * line + d];
+            for (size_t j = 0; j <= t; j++) {
+                double dp = 0;
+                for (size_t d = 0; d < width; d++)
+                    dp += d_out[d] * v[j * line + d];
+                double ds = row[j] * (dp - delta) * scale;
+                for (size_t d = 0; d < width; d++) {
+                    dq[t * line + d] += ds * k[j * line + d];
+                    dk[j * line + d] += ds * q[t * line + d];
+                    dv[j * line + d] += row[j] * d_out[d];
+                }
+            }
+        }
+    }
+}
+
+static inline double reference_gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static inline double reference_gelu_slope(double x)
+{
+    double root = sqrt(2 / M_PI), t = tanh(root * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+/* losses[rows]; with dlogits (one row of Vp as scratch) also dx overwritten and dwte added to. */
+static inline void reference_head(const struct zr_head *s, const double *x, const double *wte, double *losses,
+                                  double scale, double *row, double *dx, double *dwte)
+{
+    for (size_t r = 0; r < s->rows; r++) {
+        const double *in = x + r * s->channels;
+        double largest = -INFINITY, sum = 0;
+        for (size_t v = 0; v < s->vocabulary; v++) {
+            row[v] = 0;
+            for (size_t c = 0; c < s->channels; c++)
+                row[v] += in[c] * wte[v * s->channels + c];
+            largest = row[v] > largest ? row[v] : largest;
+        }
+        for (size_t v = 0; v < s->vocabulary; v++)
+            sum += exp(row[v] - largest);
+        losses[r] = largest + log(sum) - row[s->targets[r]];
+        if (dx == NULL)
+            continue;
+        memset(dx + r * s->channels, 0, s->channels * sizeof *dx);
+        for (size_t v = 0; v < s->vocabulary; v++) {
+            double d = scale * (exp(row[v] - largest) / sum - (v == (size_t)s->targets[r]));
+            for (size_t c = 0; c < s->channels; c++) {
+                dx[r * s->channels + c] += d * wte[v * s->channels + c];
+                dwte[v * s->channels + c] += d * in[c];
+            }
+        }
+    }
+}
+
+#endif

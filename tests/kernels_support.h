@@ -1,0 +1,240 @@
+/* kernels_support.h: what the kernels' test programs share: lent threads, tensors between guard words, a seed
+ * that is printed and can be given again (ZR_SEED), and one child process per instruction set. */
+#ifndef ZR_KERNELS_SUPPORT_H
+#define ZR_KERNELS_SUPPORT_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/zr_kernels.h"
+#include "tests/tap.h"
+
+/* ---- Random numbers -------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static inline uint64_t random_bits(void)
+{
+    uint64_t x = random_state += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+/* Uniform in [-1, 1). */
+static inline double random_unit(void)
+{
+    return (double)(int64_t)(random_bits() >> 11) * 0x1p-52 - 1.0;
+}
+
+static inline uint64_t random_seed(void)
+{
+    const char *given = getenv("ZR_SEED");
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t seed =
+        given != NULL ? strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
+    printf("# seed: ZR_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+enum { GUARD_FLOATS = 32, TENSORS_MAX = 96 };
+static const uint32_t guard_word = 0x7fc0dead; /* a NaN: what reads it shows */
+
+struct tensor {
+    float *at;    /* the caller's part: n floats on a 64-byte line, guard words on both sides */
+    double *real; /* the same numbers for the reference */
+    size_t n;
+    float *before; /* of an input: a copy that must still be equal */
+};
+
+static struct tensor tensors[TENSORS_MAX];
+static size_t tensors_count;
+
+static inline struct tensor *tensor_new(size_t n)
+{
+    struct tensor *t = &tensors[tensors_count++];
+    size_t all = (2 * GUARD_FLOATS + n + 15) / 16 * 16;
+    float *memory = aligned_alloc(64, all * sizeof *memory);
+    t->real = calloc(n + 1, sizeof *t->real);
+    t->before = NULL;
+    t->n = n;
+    if (tensors_count >= TENSORS_MAX || memory == NULL || t->real == NULL)
+        abort();
+    for (size_t i = 0; i < all; i++)
+        memcpy(memory + i, &guard_word, sizeof guard_word);
+    t->at = memory + GUARD_FLOATS;
+    return t;
+}
+
+/* An output: every word a NaN until the kernel writes it. */
+static inline struct tensor *output(size_t n)
+{
+    return tensor_new(n);
+}
+
+/* Random numbers in [middle - spread, middle + spread). */
+static inline struct tensor *in_out(size_t n, double middle, double spread)
+{
+    struct tensor *t = tensor_new(n);
+    for (size_t i = 0; i < n; i++)
+        t->real[i] = (double)(t->at[i] = (float)(middle + spread * random_unit()));
+    return t;
+}
+
+/* The same, which no kernel may change. */
+static inline struct tensor *input(size_t n, double middle, double spread)
+{
+    struct tensor *t = in_out(n, middle, spread);
+    t->before = malloc((n + 1) * sizeof *t->before);
+    if (t->before == NULL)
+        abort();
+    memcpy(t->before, t->at, n * sizeof *t->before);
+    return t;
+}
+
+/* A hash of every tensor's bits; frees them all. *intact: guards and inputs are as they were. */
+static inline uint64_t tensors_finish(bool *intact)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < tensors_count; i++) {
+        struct tensor *t = &tensors[i];
+        float *memory = t->at - GUARD_FLOATS;
+        for (size_t j = 0; j < GUARD_FLOATS; j++)
+            *intact = *intact && memcmp(memory + j, &guard_word, 4) == 0 &&
+                      memcmp(t->at + t->n + j, &guard_word, 4) == 0;
+        if (t->before != NULL)
+            *intact = *intact && memcmp(t->before, t->at, t->n * sizeof *t->at) == 0;
+        for (size_t j = 0; j < t->n; j++) {
+            uint32_t bits;
+            memcpy(&bits, t->at + j, sizeof bits);
+            hash = (hash ^ bits) * 1099511628211u;
+        }
+        free(memory);
+        free(t->real);
+        free(t->before);
+    }
+    tensors_count = 0;
+    return hash;
+}
+
+/* The largest difference, in units of the largest number of the reference. NaN counts as infinite. */
+static inline double error_of(const struct tensor *got)
+{
+    double most = 0, largest = 1e-30;
+    for (size_t i = 0; i < got->n; i++) {
+        double difference = fabs((double)got->at[i] - got->real[i]);
+        most = difference <= most ? most : isnan(difference) ? INFINITY : difference;
+        largest = fabs(got->real[i]) > largest ? fabs(got->real[i]) : largest;
+    }
+    return most / largest;
+}
+
+static inline double worst(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Threads lent ---------------------------------------------------------------------------- */
+
+struct lent {
+    void (*task)(void *, unsigned, unsigned);
+    void *argument;
+    unsigned part, parts;
+};
+
+static inline void *lent_main(void *argument)
+{
+    struct lent *lent = argument;
+    lent->task(lent->argument, lent->part, lent->parts);
+    return NULL;
+}
+
+static inline void lent_run(void *state, void (*task)(void *, unsigned, unsigned), void *argument)
+{
+    unsigned parts = *(unsigned *)state;
+    pthread_t handles[16];
+    struct lent lent[16];
+    for (unsigned p = 0; p < parts; p++)
+        lent[p] = (struct lent){task, argument, p, parts};
+    for (unsigned p = 1; p < parts; p++)
+        if (pthread_create(&handles[p], NULL, lent_main, &lent[p]) != 0)
+            abort();
+    lent_main(&lent[0]);
+    for (unsigned p = 1; p < parts; p++)
+        pthread_join(handles[p], NULL);
+}
+
+/* A context with `*threads` threads, sized for `limits`, its workspace poisoned; ended by context_end(). */
+static inline bool context_begin(struct zr_kernel_context *context, struct zr_kernel_limits limits,
+                                 enum zr_isa isa, unsigned *threads)
+{
+    limits.threads = *threads;
+    memset(context, 0, sizeof *context);
+    context->isa = isa;
+    context->parallel = (struct zr_parallel){*threads, *threads > 1 ? lent_run : NULL, threads};
+    context->workspace_bytes = zr_kernel_workspace_bytes(&limits, isa);
+    context->workspace = aligned_alloc(64, context->workspace_bytes + 64);
+    if (context->workspace == NULL)
+        abort();
+    memset(context->workspace, 0xff, context->workspace_bytes);
+    memset((char *)context->workspace + context->workspace_bytes, 0xa5, 64);
+    if (zr_kernel_open(context) == 0)
+        return true;
+    printf("# zr_kernel_open: %s\n", zr_kernel_why());
+    free(context->workspace);
+    return false;
+}
+
+/* False when something was written past the workspace. */
+static inline bool context_end(struct zr_kernel_context *context)
+{
+    bool intact = true;
+    for (size_t i = 0; i < 64; i++)
+        intact = intact && ((unsigned char *)context->workspace)[context->workspace_bytes + i] == 0xa5;
+    zr_kernel_close(context);
+    free(context->workspace);
+    return intact;
+}
+
+/* ---- One process per instruction set: the matrix library can be bound to one only ------------ */
+
+static inline void for_each_isa(void (*run)(enum zr_isa isa))
+{
+    for (int isa = 0; isa < ZR_ISA_COUNT; isa++) {
+        int pipes[2], numbers[3] = {tap_count + 1, tap_failed + 1, tap_skipped}, status = 0;
+        if ((enum zr_isa)isa > zr_isa_best()) {
+            tap_skip("%s: this processor does not have it", zr_isa_name((enum zr_isa)isa));
+            continue;
+        }
+        fflush(stdout);
+        if (pipe(pipes) != 0)
+            abort();
+        pid_t child = fork();
+        if (child == 0) {
+            close(pipes[0]);
+            run((enum zr_isa)isa);
+            numbers[0] = tap_count, numbers[1] = tap_failed, numbers[2] = tap_skipped;
+            fflush(stdout);
+            if (write(pipes[1], numbers, sizeof numbers) != sizeof numbers)
+                _exit(1);
+            exit(0);
+        }
+        close(pipes[1]);
+        bool whole = child > 0 && read(pipes[0], numbers, sizeof numbers) == sizeof numbers;
+        close(pipes[0]);
+        whole = child > 0 && waitpid(child, &status, 0) == child && status == 0 && whole;
+        if (whole)
+            tap_count = numbers[0], tap_failed = numbers[1], tap_skipped = numbers[2];
+        tap_ok(whole, "%s: the child process ended well", zr_isa_name((enum zr_isa)isa));
+    }
+}
+
+#endif

@@ -1,0 +1,566 @@
+/* launch_test.c: how runs end. Each case runs a launcher in a process of its own, sends the signals that a
+ * terminal, a batch system or an out-of-memory killer would send, and looks at what is left: the exit code,
+ * the time it took, the reason on stderr, and that no process and no file stays. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/os.h"
+#include "tests/tap.h"
+#include "zero/comm/zr_comm.h"
+
+enum { WORLD = 3, END_LIMIT_MS = 2000 };
+
+/* What the test and all processes of a run share. */
+struct board {
+    _Atomic int pids[WORLD];
+    _Atomic uint32_t steps; /* of rank 0 */
+    _Atomic uint32_t saves, cleaned;
+    _Atomic bool hold; /* the ranks stop after a step, in computation */
+    char file[64];     /* "half written" */
+};
+static struct board *board;
+
+struct scene {
+    const char *name;
+    int (*act)(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm);
+    bool ends_by_itself;
+};
+
+static void nap_ms(long ms)
+{
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
+/* ---- What a rank does ------------------------------------------------------------------------------- */
+
+static int fail_with_words(unsigned rank)
+{
+    char line[1200];
+    int bytes = snprintf(line, sizeof(line), "rank %u: %s\n", rank, zr_last_error());
+    if (write(STDERR_FILENO, line, (size_t)bytes) < 0)
+        return 9;
+    return 1;
+}
+
+static void compute_forever(void)
+{
+    for (volatile uint64_t i = 0;; i++) {
+#if defined(__SANITIZE_THREAD__) /* which holds signals back until a call that it knows */
+        if (i % 1000000 == 0)
+            nap_ms(1);
+#endif
+    }
+}
+
+/* A training loop in small: a collective and the question for requests in every step. */
+static int train(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene;
+    for (uint32_t step = 1;; step++) {
+        char note[32];
+        uint32_t all[WORLD];
+        enum zr_request_kind request;
+        snprintf(note, sizeof(note), "step %u", step);
+        zr_local_note(local, rank, note);
+        if (zr_comm_exchange(comm, &step, sizeof(step), all) != ZR_OK ||
+            zr_local_request(comm, &request) != ZR_OK)
+            return fail_with_words(rank);
+        if (rank == 0)
+            atomic_store(&board->steps, step);
+        if (request == ZR_REQUEST_SAVE || request == ZR_REQUEST_SAVE_AND_END) {
+            zr_local_busy(local, rank, true);
+            nap_ms(20);
+            atomic_fetch_add(&board->saves, 1);
+            zr_local_busy(local, rank, false);
+        }
+        if (request == ZR_REQUEST_SAVE_AND_END || request == ZR_REQUEST_END)
+            return 0;
+        nap_ms(1);
+    }
+}
+
+/* Rank 1 computes for ever after a few steps; the others wait for it. */
+static int train_and_stick(const struct scene *scene, struct zr_local_world *local, unsigned rank,
+                           zr_comm *comm)
+{
+    (void)scene;
+    for (uint32_t step = 1; step <= 5; step++)
+        if (zr_comm_barrier(comm) != ZR_OK)
+            return fail_with_words(rank);
+    zr_local_note(local, rank, "step 5");
+    atomic_store(&board->steps, 5);
+    if (rank == 1)
+        compute_forever();
+    return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
+}
+
+/* All compute for ever: nobody is there to follow a request. */
+static int stick(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene, (void)local, (void)rank, (void)comm;
+    atomic_store(&board->steps, 5);
+    compute_forever();
+    return 0;
+}
+
+/* A save that takes longer than the deadline. */
+static int save_for_long(const struct scene *scene, struct zr_local_world *local, unsigned rank,
+                         zr_comm *comm)
+{
+    (void)scene;
+    enum zr_request_kind request = ZR_REQUEST_NONE;
+    while (request == ZR_REQUEST_NONE) {
+        atomic_store(&board->steps, 5);
+        if (zr_local_request(comm, &request) != ZR_OK)
+            return fail_with_words(rank);
+    }
+    zr_local_busy(local, rank, true);
+    nap_ms(2500);
+    atomic_fetch_add(&board->saves, 1);
+    zr_local_busy(local, rank, false);
+    return request == ZR_REQUEST_SAVE_AND_END ? 0 : 9;
+}
+
+static int fail_alone(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene;
+    zr_local_note(local, rank, "step 7");
+    if (rank == 1)
+        return 4;
+    for (;;)
+        if (zr_comm_barrier(comm) != ZR_OK)
+            return fail_with_words(rank);
+}
+
+static int fail_together(const struct scene *scene, struct zr_local_world *local, unsigned rank,
+                         zr_comm *comm)
+{
+    (void)scene, (void)local, (void)rank, (void)comm;
+    return 3;
+}
+
+static int end_early(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene, (void)local;
+    if (rank == 2)
+        return 0;
+    return zr_comm_barrier(comm) == ZR_ERR_PEER ? fail_with_words(rank) : 9;
+}
+
+static int crash(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene;
+    zr_local_note(local, rank, "a bad address");
+    if (rank == 2) {
+        signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
+        raise(SIGSEGV);
+    }
+    return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
+}
+
+/* Only remembers and removes, as a handler may. */
+static void clean_up(void *argument)
+{
+    (void)argument;
+    unlink(board->file);
+    atomic_fetch_add(&board->cleaned, 1);
+}
+
+static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct scene *scene = argument;
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    zr_comm *comm = NULL;
+    atomic_store(&board->pids[rank], (int)getpid());
+    if (zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 64 << 10}) != ZR_OK ||
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20}) !=
+            ZR_OK)
+        return fail_with_words(rank);
+    struct zr_comm_options options = {
+        .arena = arena, .host_arena = arena, .kernels = zr_kernels_cpu(zr_isa_best()), .bucket_bytes = 4096};
+    if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK)
+        return fail_with_words(rank);
+    int code = scene->act(scene, local, rank, comm);
+    zr_comm_destroy(comm);
+    return code;
+}
+
+/* ---- A run under observation ------------------------------------------------------------------------ */
+
+struct run {
+    pid_t launcher;
+    int said; /* read end of stderr */
+    char words[8192];
+    size_t words_bytes;
+    uint64_t asked_ns; /* when the end was called for */
+    int status;
+    double took_ms;
+    bool in_time;
+};
+
+static void listen_to(struct run *run, int timeout_ms)
+{
+    struct pollfd wait = {.fd = run->said, .events = POLLIN};
+    if (poll(&wait, 1, timeout_ms) <= 0)
+        return;
+    ssize_t bytes = read(run->said, run->words + run->words_bytes, sizeof(run->words) - 1 - run->words_bytes);
+    if (bytes > 0)
+        run->words_bytes += (size_t)bytes;
+    else
+        nap_ms(timeout_ms < 2 ? timeout_ms : 2); /* closed: everybody has ended, or nearly */
+}
+
+static bool alive(pid_t pid)
+{
+    char path[64], line[512] = "";
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, line, sizeof(line) - 1);
+    close(fd);
+    const char *state = bytes > 0 ? strrchr(line, ')') : NULL;
+    return state && state[2] != 'Z' && state[2] != 'X'; /* a zombie waits for whoever adopted it */
+}
+
+static int ranks_alive(void)
+{
+    int count = 0;
+    for (unsigned r = 0; r < WORLD; r++)
+        count += board->pids[r] != 0 && alive(board->pids[r]);
+    return count;
+}
+
+/* Starts a run in a process group of its own and waits until its ranks are at work. */
+static struct run start(const struct scene *scene)
+{
+    struct run run = {.launcher = -1};
+    int ends[2];
+    memset(board, 0, sizeof(*board));
+    snprintf(board->file, sizeof(board->file), "/tmp/zr-launch-test-%d", (int)getpid());
+    int fd = open(board->file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0 || pipe2(ends, O_CLOEXEC) != 0)
+        exit(tap_done());
+    close(fd);
+    fflush(stdout);
+    run.launcher = fork();
+    if (run.launcher == 0) {
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test itself is killed */
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGINT, SIG_IGN); /* as a shell does for what it starts with & */
+        _exit(zr_local_launch(&(struct zr_launch_options){
+            .world = WORLD, .rank_main = rank_main, .argument = (void *)scene, .clean_up = clean_up}));
+    }
+    close(ends[1]);
+    run.said = ends[0];
+    for (unsigned i = 0; i < 5000 && atomic_load(&board->steps) < 5 && !scene->ends_by_itself; i++)
+        nap_ms(1);
+    run.asked_ns = zr_os_now_ns();
+    return run;
+}
+
+/* Waits for the end of the launcher and all ranks, twice the limit at most, and gathers what was said. */
+static void finish(struct run *run)
+{
+    pid_t reaped = 0;
+    double limit_ms = 2.0 * END_LIMIT_MS;
+    do {
+        listen_to(run, 5);
+        if (reaped == 0)
+            reaped = waitpid(run->launcher, &run->status, WNOHANG);
+        run->took_ms = (double)(zr_os_now_ns() - run->asked_ns) / 1e6;
+    } while ((reaped == 0 || ranks_alive() > 0) && run->took_ms < limit_ms);
+    run->in_time = reaped != 0 && ranks_alive() == 0 && run->took_ms < END_LIMIT_MS;
+    for (unsigned i = 0; i < 20; i++)
+        listen_to(run, 1);
+    close(run->said);
+    kill(-run->launcher, SIGKILL); /* whoever is left must not disturb the next case */
+    if (reaped == 0)
+        waitpid(run->launcher, &run->status, 0);
+}
+
+static void tell(const struct run *run)
+{
+    char copy[sizeof(run->words)], *save = NULL;
+    memcpy(copy, run->words, sizeof(copy));
+    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        tap_note("  said: %s", line);
+}
+
+/* The checks that every case has in common. `code`: -signal for a launcher that was killed. */
+static void check_end(struct run *run, const char *name, int code, const char *words)
+{
+    finish(run);
+    int got = WIFSIGNALED(run->status) ? -WTERMSIG(run->status) : WEXITSTATUS(run->status);
+    tap_is(got, code, "%s: the exit code", name);
+    tap_ok(run->in_time, "%s: all has ended within %d ms (%.0f)", name, END_LIMIT_MS, run->took_ms);
+    if (!tap_ok(!words || strstr(run->words, words), "%s: the reason is on stderr: %s", name,
+                words ? words : "none"))
+        tell(run);
+    bool gone = access(board->file, F_OK) != 0;
+    tap_ok(gone == (code != 0), "%s: the half-written file is %s", name, gone ? "gone" : "there");
+    unlink(board->file);
+}
+
+/* ---- Ranks that die --------------------------------------------------------------------------------- */
+
+static void test_killed_rank(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    const struct scene stuck = {.name = "stuck", .act = train_and_stick};
+    for (unsigned r = 0; r < WORLD; r++) {
+        char words[64];
+        struct run run = start(&training);
+        snprintf(words, sizeof(words), "rank %u (pid %d) was killed by signal 9 (Killed) at step ", r,
+                 board->pids[r]);
+        kill(board->pids[r], SIGKILL);
+        check_end(&run, "a rank killed by -9", 137, words);
+        snprintf(words, sizeof(words), "rank %u: rank %u (pid ", (r + 1) % WORLD, r);
+        tap_ok(strstr(run.words, words) != NULL, "its peers know who it was");
+    }
+    struct run run = start(&stuck);
+    kill(board->pids[0], SIGKILL);
+    check_end(&run, "a rank dies while another computes", 137, "rank 0 (pid ");
+    tap_ok(run.took_ms < 1000, "the one that computes is ended within a second (%.0f ms)", run.took_ms);
+    run = start(&stuck);
+    kill(board->pids[2], SIGSTOP);
+    kill(board->pids[0], SIGKILL);
+    check_end(&run, "a rank dies while another is stopped", 137, "rank 0 (pid ");
+}
+
+static void test_failing_rank(void)
+{
+    const struct scene alone = {.name = "alone", .act = fail_alone, .ends_by_itself = true};
+    const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
+    const struct scene early = {.name = "early", .act = end_early, .ends_by_itself = true};
+    const struct scene crashed = {.name = "crash", .act = crash, .ends_by_itself = true};
+    struct run run = start(&alone);
+    check_end(&run, "a rank returns an error", 4, "ended with exit code 4 at step 7");
+    tap_is(board->cleaned, 1, "it was cleaned up after once");
+    run = start(&together);
+    check_end(&run, "all ranks return the same error", 3, NULL);
+    tap_is(run.words_bytes, 0, "which needs no words from the launcher");
+    run = start(&early);
+    check_end(&run, "a rank ends while others wait", 1, "has ended while others still wait for it");
+    run = start(&crashed);
+    check_end(&run, "a rank crashes", 139, "signal 11 (Segmentation fault) at a bad address");
+}
+
+/* ---- The launcher dies ------------------------------------------------------------------------------ */
+
+static void test_killed_launcher(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    const struct scene stuck = {.name = "stuck", .act = stick};
+    char words[64];
+    struct run run = start(&training);
+    snprintf(words, sizeof(words), "the launcher (pid %d) is gone", (int)run.launcher);
+    kill(run.launcher, SIGKILL);
+    check_end(&run, "the launcher killed by -9", -9, words);
+    tap_ok(board->cleaned >= 1, "the ranks cleaned up");
+    run = start(&stuck);
+    kill(run.launcher, SIGKILL);
+    check_end(&run, "the launcher killed while all compute", -9, "is gone");
+}
+
+/* The processes of a run that has lost its launcher come to the test, their nearest subreaper: true when the
+ * whole group has ended in time. */
+static bool group_ended(pid_t group)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    for (;;) {
+        pid_t pid = waitpid(-group, NULL, WNOHANG);
+        if (pid < 0)
+            return true;
+        if (pid == 0 && zr_os_now_ns() - start_ns > END_LIMIT_MS * 1000000ull)
+            return false;
+        if (pid == 0)
+            nap_ms(1);
+    }
+}
+
+/* One end at a random moment of a run's first milliseconds, the making of the communicator included. */
+struct moment {
+    bool wrong, survived;
+};
+
+static struct moment kill_at_random(const struct scene *scene, unsigned victim_rank, bool launcher)
+{
+    struct moment seen = {0};
+    struct run run = start(scene);
+    pid_t victim = run.launcher;
+    nanosleep(&(struct timespec){.tv_nsec = rand() % (rand() % 2 ? 8000000 : 500000)}, NULL);
+    if (!launcher && board->pids[victim_rank] != 0)
+        victim = board->pids[victim_rank];
+    kill(victim, SIGKILL);
+    if (victim != run.launcher) {
+        run.asked_ns = zr_os_now_ns();
+        finish(&run);
+        seen.wrong = !run.in_time || !WIFEXITED(run.status) || WEXITSTATUS(run.status) != 137;
+        if (seen.wrong)
+            tell(&run);
+    } else {
+        close(run.said);
+    }
+    seen.survived = !group_ended(run.launcher);
+    kill(-run.launcher, SIGKILL);
+    unlink(board->file);
+    return seen;
+}
+
+static void test_any_moment(void)
+{
+    const struct scene training = {.name = "training", .act = train, .ends_by_itself = true};
+    const char *given = getenv("ZR_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)time(NULL);
+    unsigned survivors = 0, wrong = 0;
+    tap_note("ZR_TEST_SEED=%u", seed);
+    srand(seed);
+    for (unsigned i = 0; i < 80; i++) {
+        struct moment seen = kill_at_random(&training, i % WORLD, i % 2 == 0);
+        survivors += seen.survived;
+        wrong += seen.wrong;
+    }
+    tap_is(survivors, 0, "launchers and ranks killed at any moment: nobody stays");
+    tap_is(wrong, 0, "and a launcher always ends in time, with the reason");
+}
+
+/* ---- Requests --------------------------------------------------------------------------------------- */
+
+static void test_requests(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    struct run run = start(&training);
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "SIGTERM", 0, NULL);
+    tap_is(board->saves, WORLD, "SIGTERM: every rank saved once");
+    run = start(&training);
+    kill(run.launcher, SIGINT);
+    check_end(&run, "SIGINT", 0, NULL);
+    tap_is(board->saves, 0, "SIGINT: nobody saved");
+    run = start(&training);
+    kill(-run.launcher, SIGINT); /* Ctrl-C: the whole group */
+    check_end(&run, "Ctrl-C", 0, NULL);
+    run = start(&training);
+    kill(run.launcher,
+         SIGTERM); /* as timeout(1) does it; apart, so that the two do not become one on the way */
+    nap_ms(5);
+    kill(-run.launcher, SIGTERM);
+    check_end(&run, "SIGTERM to the launcher and its group", 0, NULL);
+    tap_is(board->saves, WORLD, "and every rank saved once");
+    run = start(&training);
+    kill(board->pids[1], SIGTERM);
+    check_end(&run, "SIGTERM to one rank", 0, NULL);
+    tap_is(board->saves, WORLD, "means the run: every rank saved");
+    run = start(&training);
+    kill(-run.launcher, SIGHUP);
+    check_end(&run, "the terminal goes away", 0, NULL);
+    tap_is(board->saves, WORLD, "and every rank saved");
+}
+
+static void test_save_on_request(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    struct run run = start(&training);
+    for (unsigned i = 1; i <= 3; i++) {
+        kill(run.launcher, SIGUSR1);
+        for (unsigned j = 0; j < 2000 && atomic_load(&board->saves) < i * WORLD; j++)
+            nap_ms(1);
+        tap_is(board->saves, i * WORLD, "SIGUSR1 number %u: every rank saved once and went on", i);
+    }
+    kill(-run.launcher, SIGUSR1); /* to everybody at once: one request, maybe seen in two steps */
+    nap_ms(200);
+    tap_ok(board->saves >= 4 * WORLD && board->saves <= 5 * WORLD && board->saves % WORLD == 0,
+           "SIGUSR1 to the group: all ranks agree (%u saves)", board->saves);
+    run.asked_ns = zr_os_now_ns();
+    kill(run.launcher, SIGINT);
+    check_end(&run, "SIGINT after saves", 0, NULL);
+}
+
+static void test_deadlines(void)
+{
+    const struct scene stuck = {.name = "stuck", .act = stick};
+    const struct scene saving = {.name = "saving", .act = save_for_long};
+    struct run run = start(&stuck);
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "SIGTERM, and nobody listens", 143, "SIGTERM: the ranks did not end in time");
+    tap_ok(run.took_ms > 1000, "the ranks had time to (%.0f ms)", run.took_ms);
+    run = start(&stuck);
+    kill(-run.launcher, SIGINT);
+    check_end(&run, "Ctrl-C, and nobody listens", 130, "SIGINT: the ranks did not end in time");
+    run = start(&stuck);
+    kill(-run.launcher, SIGINT);
+    nap_ms(200);
+    kill(-run.launcher, SIGINT);
+    check_end(&run, "Ctrl-C twice", 130, "SIGINT: asked for a second time");
+    tap_ok(run.took_ms < 900, "the second one ends it at once (%.0f ms)", run.took_ms);
+    run = start(&stuck);
+    kill(-run.launcher, SIGQUIT);
+    check_end(&run, "Ctrl-\\", 131, "SIGQUIT: asked to end at once");
+    run = start(&saving);
+    kill(run.launcher, SIGTERM);
+    nap_ms(2000);
+    tap_is(ranks_alive(), WORLD, "a save that takes 2.5 s is not cut short");
+    run.asked_ns = zr_os_now_ns();
+    check_end(&run, "SIGTERM during a long save", 0, NULL);
+    tap_is(board->saves, WORLD, "it was completed");
+    run = start(&saving);
+    kill(run.launcher, SIGTERM);
+    nap_ms(1800);
+    run.asked_ns = zr_os_now_ns();
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "a second SIGTERM during a long save", 143, "SIGTERM: asked for a second time");
+}
+
+/* A launcher leaves the signals of its process as they were. */
+static void test_signals_restored(void)
+{
+    sigset_t before, after; /* the system fills a part of them only */
+    struct sigaction child = {.sa_handler = SIG_IGN}, now;
+    const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
+    memset(board, 0, sizeof(*board));
+    memset(&before, 0, sizeof(before));
+    memset(&after, 0, sizeof(after));
+    sigaction(SIGCHLD, &child, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    int code = zr_local_launch(
+        &(struct zr_launch_options){.world = WORLD, .rank_main = rank_main, .argument = (void *)&together});
+    tap_is(code, 3, "exit codes arrive where SIGCHLD was ignored");
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    sigaction(SIGCHLD, NULL, &now);
+    tap_ok(memcmp(&before, &after, sizeof(before)) == 0 && now.sa_handler == SIG_IGN,
+           "the signals are as before");
+    signal(SIGCHLD, SIG_DFL);
+}
+
+int main(void)
+{
+    board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (board == MAP_FAILED)
+        return tap_done();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    test_killed_rank();
+    test_failing_rank();
+    test_killed_launcher();
+    test_any_moment();
+    test_requests();
+    test_save_on_request();
+    test_deadlines();
+    test_signals_restored();
+    return tap_done();
+}

@@ -1,0 +1,151 @@
+/* poison_test.c: what AddressSanitizer or Valgrind is told of an arena's free space. Each scenario is a run
+ * of this program of its own: those that touch what is not theirs must be reported, those that do nothing
+ * wrong must not. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/zr.h"
+#include "tests/tap.h"
+
+#define GRANULE ((size_t)64 << 10)
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static void start(void)
+{
+    zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 64 * GRANULE});
+}
+
+static char *take(size_t bytes)
+{
+    void *block = NULL;
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &block);
+    return block;
+}
+
+static void touch(char *byte)
+{
+    *(volatile char *)byte = 1;
+}
+
+static void freed(void)
+{
+    char *block = take(1000);
+    take(1000);
+    zr_arena_free(arena, block);
+    touch(block + 10);
+}
+
+static void past_the_end(void)
+{
+    touch(take(1000) + 1001);
+}
+
+static void never_allocated(void)
+{
+    touch(take(1000) + 8192);
+}
+
+static void freed_and_partly_taken(void)
+{
+    char *block = take(4096);
+    take(1000);
+    zr_arena_free(arena, block);
+    if (take(256) == block)
+        touch(block + 2048);
+}
+
+/* Taken again, the bytes are a caller's; what lies past the new request is not. */
+static void taken_again(void)
+{
+    for (unsigned i = 1; i < 40; i++) {
+        char *block = take(i * 777);
+        memset(block, 1, i * 777);
+        zr_arena_free(arena, block);
+    }
+}
+
+/* Granules leave their holes, the arena ends, and its addresses serve the program. */
+static void addresses_used_by_others(void)
+{
+    char *block[8];
+    for (unsigned i = 0; i < 8; i++)
+        block[i] = take(8 * GRANULE);
+    for (unsigned i = 0; i < 8; i += 2)
+        zr_arena_free(arena, block[i]);
+    memset(take(32 * GRANULE), 1, 32 * GRANULE);
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+    char *first = mmap(block[0], 64 * GRANULE, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (first == block[0])
+        memset(first, 1, 64 * GRANULE);
+}
+
+static const struct scenario {
+    const char *name;
+    void (*run)(void);
+    bool reported;
+} scenarios[] = {
+    {"a block that was freed", freed, true},
+    {"a byte past a block's end", past_the_end, true},
+    {"mapped space that nobody took", never_allocated, true},
+    {"the part of a freed block that was not taken again", freed_and_partly_taken, true},
+    {"blocks taken again and again", taken_again, false},
+    {"addresses that an arena had", addresses_used_by_others, false},
+};
+enum { COUNT = sizeof scenarios / sizeof *scenarios };
+
+/* This program again, doing one thing. 0: nothing was reported. */
+static int run_apart(char *self, unsigned number, const char *conf)
+{
+    char text[8];
+    int status = 0;
+    snprintf(text, sizeof text, "%u", number);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("ZR_CONF", conf, 1);
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(126);
+#if defined(__SANITIZE_ADDRESS__)
+        execl(self, self, text, (char *)NULL);
+#else
+        execlp("valgrind", "valgrind", "-q", "--error-exitcode=9", self, text, (char *)NULL);
+#endif
+        _exit(127);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1) {
+        start();
+        scenarios[(unsigned)atoi(arguments[1]) % COUNT].run();
+        return 0;
+    }
+#if defined(__SANITIZE_THREAD__)
+    tap_skip("poison: not under ThreadSanitizer");
+#else
+    if (run_apart(arguments[0], 4, "") == 127) {
+        tap_skip("poison: neither AddressSanitizer nor Valgrind here; type: apt-get install valgrind");
+        return tap_done();
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        int status = run_apart(arguments[0], i, "");
+        tap_ok(status < 126 && (status != 0) == scenarios[i].reported, "%s: %s", scenarios[i].name,
+               scenarios[i].reported ? "reported" : "not reported");
+    }
+    tap_is(run_apart(arguments[0], 0, "poison:off"), 0, "poison:off keeps free space to ourselves");
+#endif
+    return tap_done();
+}

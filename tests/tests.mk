@@ -1,0 +1,80 @@
+# The tests: one TAP program per noun, run under the harness of perl's prove. `make check` is the whole,
+# `make check-NAME` one program (make check-arena runs tests/arena_test.c or tests/arena.t), and `make check-long`
+# what takes longer: tests/long_*.t. tests/NAME_test.c sees every room; what it may not see is a main().
+test_src     := $(wildcard tests/*_test.c)
+test_names   := $(patsubst tests/%_test.c,%,$(test_src))
+test_scripts := $(filter-out tests/long_%,$(wildcard tests/*.t))
+test_bin     := $(patsubst %,$(BUILD)/tests/%_test,$(test_names))
+long_scripts := $(wildcard tests/long_*.t)
+
+# What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
+test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
+	$(defrag_src) $(heap_src) $(alloc_src))
+test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(kernels_libs) -ljansson -ldl -lm
+
+$(BUILD)/tests/libzr_test.a: $(test_support_obj)
+	@mkdir -p $(@D)
+	@rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/tests/%_test: tests/%_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
+
+# An emulated CUDA driver, on which every line of the CUDA backend runs where there is no GPU.
+emulator := $(BUILD)/tests/emulator/libcuda.so.1
+$(emulator): $(call obj,$(wildcard tests/cuda_emulator/*.c))
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(ALL_LDFLAGS)
+cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
+$(cuda_tests): | $(emulator)
+# The toolkit's header comes last of all: nothing but cuda.h is taken from there.
+ifneq ($(cuda_header),)
+$(BUILD)/tests/cuda_declarations_test: private OBJ_CFLAGS := -idirafter $(dir $(cuda_header)) -DZR_TEST_CUDA_HEADER='"$(cuda_header)"'
+endif
+
+$(BUILD)/tests/bench_%: tests/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
+
+.PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
+	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
+check: packages-check
+	@echo "$(cuda_words)"
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin)
+	@tests/run $(test_bin) $(test_scripts)
+check-long: packages-check
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin)
+	@tests/run $(long_scripts)
+$(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
+	tests/run --verbose $<
+$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries)
+	tests/run --verbose tests/$*.t
+
+# What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card.
+.PHONY: gpu-check
+gpu-check: packages-check
+	@echo "$(cuda_words)"
+	@$(MAKE) --no-print-directory --silent $(jobs) $(cuda_tests)
+	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
+		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests); fi
+
+# The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
+bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
+.PHONY: bench
+bench: packages-bench
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs)
+	@for program in $(bench_programs) tests/bench_train.py; do echo "== $$program"; $$program || exit 1; done
+
+# The same sources under sanitizers, each in a build folder of its own.
+check-asan check-ubsan check-tsan: packages-check
+check-asan: sanitizer := address
+check-ubsan: sanitizer := undefined
+check-tsan: sanitizer := thread
+check-asan check-ubsan check-tsan:
+	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
+.PHONY: check-programs
+check-programs: $(test_bin)
+	@tests/run $(test_bin)

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""zr, the program: subcommands, options, exit codes, the table and the JSON; snapshots pickled by Python itself."""
+import glob
+import json
+import os
+import pickle
+import subprocess
+
+from zrtest import BUILD, FOLDER, done, note, ok, path, same
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+KEYS = ["file", "policy", "lower_bound_bytes", "peak_reserved_bytes", "ratio", "ratio_last_repeat", "driver_calls",
+        "driver_calls_last_repeat", "ns_per_operation", "failed_at"]
+MIB = 1 << 20
+
+
+def zr(*arguments, **settings):
+    return subprocess.run([ZR, *arguments], capture_output=True, text=True, errors="replace", timeout=60,
+                          stdin=subprocess.DEVNULL, **settings)
+
+
+def write(name, data):
+    where = path(name)
+    with open(where, "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+    return where
+
+
+def refused(words, code, names, *arguments):
+    run = zr(*arguments)
+    good = same((run.returncode, run.stdout), (code, ""), f"{words}: exit {code} and no data")
+    for name in names:
+        good &= ok(name in run.stderr, f"{words}: the message names {name!r}")
+    good &= ok(run.stderr.startswith("zr: ") and run.stderr.count("\n") == 1, f"{words}: in one line")
+    if not good:
+        note(run.stderr)
+
+
+def results(*arguments):
+    run = zr("replay", *arguments, "--json")
+    if not ok(run.returncode == 0 and run.stderr == "", f"replay {' '.join(map(os.path.basename, arguments))}"):
+        note(run.stderr)
+        return []
+    report = json.loads(run.stdout)
+    same(list(report), ["version", "results"], "the JSON opens with its version")
+    same(report["version"], 1, "which is 1")
+    ok(all(list(one) == KEYS for one in report["results"]), "each result has the keys of the design, in order")
+    return report["results"]
+
+
+lifetimes = write("lifetimes.csv", "id,lower,upper,size\n0,0,2,4\n1,0,9,2\n2,1,3,4\n3,4,9,8\n")
+
+
+def test_usage():
+    for flag in ("--help", "-h", "help"):
+        run = zr(flag)
+        ok(run.returncode == 0 and "Examples" in run.stdout and run.stderr == "", f"{flag}: examples, on stdout")
+    run = zr("replay", "--help")
+    ok(run.returncode == 0 and run.stdout.index("Examples") < run.stdout.index("--policy"), "replay --help likewise")
+    ok(zr("--version").stdout.startswith("zr "), "--version")
+    refused("no subcommand", 2, ["--help"])
+    refused("an unknown subcommand", 2, ["replya"], "replya")
+    for name in ("run", "stats", "why", "diff", "report", "top"):
+        refused(f"{name}, which is not there yet", 2, [name, "not in this version"], name)
+    refused("no file", 2, ["file"], "replay")
+    refused("an unknown option", 2, ["--polcy"], "replay", lifetimes, "--polcy", "zr")
+    refused("an unknown policy", 2, ["'slab'", "expandable"], "replay", lifetimes, "--policy", "zr,slab")
+    refused("an empty policy", 2, ["--policy"], "replay", lifetimes, "--policy", "zr,")
+    refused("an option without its value", 2, ["--repeat"], "replay", lifetimes, "--repeat")
+    refused("a flag with a value", 2, ["--json"], "replay", lifetimes, "--json=yes")
+    refused("bytes that are none", 2, ["--capacity", "'12 apples'"], "replay", lifetimes, "--capacity", "12 apples")
+    refused("bytes that overflow", 2, ["--capacity"], "replay", lifetimes, "--capacity", "99999999999TB")
+    refused("a granule of 3 MiB", 2, ["--granule", "power of two"], "replay", lifetimes, "--granule", "3MiB")
+    refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
+    run = zr("replay", lifetimes, env={**os.environ, "ZR_CONF": "nonsense:1"})
+    ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
+    os.link(lifetimes, path("--odd"))
+    run = zr("replay", "--json", "--", "--odd", cwd=FOLDER)
+    ok(run.returncode == 0 and '"--odd"' in run.stdout, "after -- a name may look like an option")
+
+
+def test_input():
+    refused("a file that is not there", 3, ["nowhere.zrt"], "replay", path("nowhere.zrt"))
+    refused("a folder", 3, [FOLDER], "replay", FOLDER)
+    refused("words", 3, ["words.txt", "RMM", "MiniMalloc"], "replay", write("words.txt", "hello\n"))
+    refused("an empty file", 3, ["empty.csv", "empty"], "replay", write("empty.csv", ""))
+    refused("a row that is wrong", 3, ["bad.csv", "line 2", "'x'"], "replay",
+            write("bad.csv", "id,lower,upper,size\n0,1,2,x\n"))
+    refused("a good file and a bad one", 3, ["words.txt"], "replay", lifetimes, path("words.txt"), "--json")
+
+    class Program:
+        def __reduce__(self):
+            return os.system, (f"touch {path('executed')}",)
+    refused("a pickle that would act", 3, ["program.pickle", "opcode"], "replay",
+            write("program.pickle", pickle.dumps({"segments": [], "device_traces": [Program()]}, protocol=4)))
+    ok(not os.path.exists(path("executed")), "nothing of it was executed")
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([ZR, "replay", lifetimes, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+    ok(run.returncode != 0 and "standard output" in run.stderr, "a full disk is a failure with words")
+
+
+def test_numbers():
+    rows = results(lifetimes, "--unit", str(MIB), "--repeat", "3")
+    same([row["policy"] for row in rows], ["zr", "caching", "expandable", "bestfit"], "all policies, in order")
+    by = {row["policy"]: row for row in rows}
+    same({row["lower_bound_bytes"] for row in rows}, {10 * MIB}, "the lower bound, worked out by hand")
+    # 4, 2 and 4 MiB live together; then 8 where the two of 4 were, around the one of 2.
+    same(by["zr"]["peak_reserved_bytes"], 10 * MIB, "zr: the lower bound")
+    same(by["bestfit"]["peak_reserved_bytes"], 14 * MIB, "bestfit: the hole in front is lost")
+    same(by["caching"]["peak_reserved_bytes"], 20 * MIB, "caching: one segment of 20 MiB holds all")
+    same(by["expandable"]["peak_reserved_bytes"], 20 * MIB, "expandable: one handle")
+    ok(all(abs(row["ratio"] - row["peak_reserved_bytes"] / row["lower_bound_bytes"]) < 1e-6 for row in rows),
+       "the ratio is of the two")
+    ok(all(row["failed_at"] is None for row in rows), "nothing failed")
+    ok(all(row["driver_calls_last_repeat"] == 0 for row in rows if row["policy"] != "zr"),
+       "the models call no driver in steady state")
+    rows = results(lifetimes, "--unit", "1MiB", "--capacity=10MiB", "--policy", "bestfit,zr")
+    same([row["policy"] for row in rows], ["zr", "bestfit"], "a choice of policies")
+    same([row["failed_at"] for row in rows], [None, 5], "within 10 MiB zr gets through and best fit does not")
+    rows = results(lifetimes, lifetimes, "--policy", "zr", "--granule", "64KiB")
+    same([(row["file"], row["peak_reserved_bytes"]) for row in rows], [(lifetimes, 65536)] * 2,
+         "several files, another granule")
+    table = zr("replay", lifetimes, "--unit", "1MiB").stdout
+    ok("lower bound 10.0 MiB" in table and "\x1b" not in table and "expandable" in table, "the table is for people")
+
+
+def snapshot():
+    """What torch.cuda.memory._snapshot() gives, in small, with shared objects as real ones have."""
+    frames = [{"name": "step", "filename": "train.py", "line": 7}]
+    block = {"address": 4096, "size": 1024, "requested_size": 1000, "state": "active_allocated", "frames": frames}
+    spare = {"address": 5120, "size": 2096128, "requested_size": 0, "state": "inactive", "frames": []}
+    segment = {"device": 0, "address": 4096, "total_size": 2 * MIB, "allocated_size": 1024, "active_size": 1024,
+               "requested_size": 1000, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
+               "is_expandable": False, "frames": frames, "blocks": [block, spare]}
+    trace = []
+    for i in range(2500):  # more than one batch of APPENDS
+        where = 2 ** 47 + 4096 * i
+        trace.append({"action": "alloc", "addr": where, "size": 3000 + i, "stream": 0, "time_us": 10 ** 15 + i,
+                      "frames": frames, "user_metadata": "", "compile_context": "N/A"})
+        if i % 2:
+            trace += [{"action": name, "addr": where, "size": 3000 + i, "stream": 0, "time_us": 1, "frames": frames}
+                      for name in ("free_requested", "free_completed")]
+    return {"segments": [segment], "device_traces": [trace, []],
+            "allocator_settings": {"max_split_size": -1, "garbage_collection_threshold": 0.0, "nothing": None,
+                                   "expandable_segments": False, "roundup": {"1": 0}, "large": 2 ** 70, "yes": True}}
+
+
+def test_pickles():
+    data = snapshot()
+    kept = sum(event["size"] for event in data["device_traces"][0] if event["action"] == "alloc")
+    freed = [event["size"] for event in data["device_traces"][0] if event["action"] == "free_completed"]
+    lower = 1000 + kept - sum(freed) + freed[-1]
+    for protocol in range(2, 6):
+        where = write(f"snapshot{protocol}.pickle", pickle.dumps(data, protocol=protocol))
+        rows = results(where, "--policy", "zr")
+        same([row["lower_bound_bytes"] for row in rows], [lower], f"a snapshot pickled by Python, protocol {protocol}")
+
+
+def test_objects():
+    """Nothing in defrag/ but its program needs the C library's heap or streams."""
+    found = sorted(glob.glob(f"{BUILD}/obj/defrag/*.o"))
+    ok(len(found) >= 10, f"defrag/: {len(found)} objects to read")
+    heap = {"malloc", "calloc", "realloc", "free", "qsort", "strdup", "asprintf", "fopen", "printf", "puts", "abort", "exit"}
+    bad = {}
+    for name in found:
+        lines = subprocess.run(["nm", "-u", "--format=posix", name], capture_output=True, text=True).stdout.splitlines()
+        needs = {line.split()[0].split("@")[0] for line in lines} & heap
+        if needs:
+            bad[name] = needs
+    same(bad, {}, "defrag/ needs nothing of malloc's family and no stream")
+
+
+test_usage()
+test_input()
+test_numbers()
+test_pickles()
+test_objects()
+done()

@@ -1,0 +1,132 @@
+"""zrtest.py: TAP 13 and zr-train for the test scripts (tests/*.t), which are Python with its standard library alone.
+
+BUILD names the build folder. Everything a test writes lies in one temporary folder that goes with the test."""
+import atexit
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.environ.get("BUILD", "build")
+ZR_TRAIN = os.path.abspath(os.path.join(BUILD, "bin", "zr-train"))
+TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace", "offload",
+        "other"]
+PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
+
+_count = _failed = 0
+FOLDER = tempfile.mkdtemp(prefix="zr-test-")
+atexit.register(shutil.rmtree, FOLDER, True)
+
+
+def ok(good, words):
+    """One check. Returns whether it held."""
+    global _count, _failed
+    if _count == 0:
+        print("TAP version 13")
+    _count += 1
+    _failed += not good
+    print(f"{'' if good else 'not '}ok {_count} - {words}", flush=True)
+    return bool(good)
+
+
+def same(got, want, words):
+    if not ok(got == want, words):
+        note(f"got  {got!r:.300}")
+        note(f"want {want!r:.300}")
+    return got == want
+
+
+def skip(reason):
+    global _count
+    if _count == 0:
+        print("TAP version 13")
+    _count += 1
+    print(f"ok {_count} # SKIP {reason}", flush=True)
+
+
+def note(words):
+    for line in str(words).splitlines():
+        print("# " + line, flush=True)
+
+
+def done():
+    print(f"1..{_count}")
+    sys.exit(1 if _failed or not _count else 0)
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+def text_file(name="text.txt", size=60000, seed=7):
+    """A file of made-up words, the same for the same seed."""
+    where = path(name)
+    if not os.path.exists(where):
+        rng = random.Random(seed)
+        words = ["".join(rng.choice("abcdefghijklmnop") for _ in range(rng.randint(1, 8))) for _ in range(300)]
+        text = ""
+        while len(text) < size:
+            text += rng.choice(words) + rng.choice([" ", " ", " ", ", ", ".\n"])
+        with open(where, "w") as file:
+            file.write(text[:size])
+    return where
+
+
+class Run:
+    """A finished zr-train: exit code (negative: the signal), words, and the --json report if there is one."""
+
+    def __init__(self, code, out, err, report):
+        self.code, self.out, self.err, self.report = code, out, err, report
+
+    @property
+    def losses(self):
+        return self.report["loss_hex"] if self.report else None
+
+
+def arguments(**flags):
+    """stage=1, bucket_bytes=4096 -> ["--stage", "1", "--bucket-bytes", "4096"]; True is a flag without a value."""
+    line = []
+    for name, value in flags.items():
+        if value is None:
+            continue
+        line.append("--" + name.replace("_", "-"))
+        if value is not True:
+            line.append(str(value))
+    return line
+
+
+def train(environment=None, timeout=120, prefix=(), **flags):
+    """Runs zr-train to its end. Flags not given have small values; json is written and read back."""
+    report = path(f"report-{random.getrandbits(64):x}.json")
+    settings = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=1, stage=0, seed=11, json=report)
+    if "data" not in flags:
+        settings["data"] = text_file()
+    settings.update(flags)
+    command = list(prefix) + [ZR_TRAIN] + arguments(**settings)
+    got = subprocess.run(command, capture_output=True, timeout=timeout, text=True, errors="replace",
+                         env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)
+    parsed = None
+    if os.path.exists(report):
+        with open(report) as file:
+            parsed = json.load(file)
+        os.unlink(report)
+    return Run(got.returncode, got.stdout, got.stderr, parsed)
+
+
+def leftovers():
+    """Processes of ours that still run: every zr-train whose working folder or arguments name this test's folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                line = file.read()
+            with open(f"/proc/{pid}/stat") as file:
+                state = file.read().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if FOLDER.encode() in line and b"zr-train" in line.split(b"\0")[0] and state != "Z":
+            found.append(int(pid))
+    return found
