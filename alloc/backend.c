@@ -517,18 +517,18 @@ zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill)
     return result == ZR_OK ? backend->ops->fill(backend, fill) : result;
 }
 
-zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_event *out)
+zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
 {
-    *out = (struct zr_event){.stream = stream};
+    *out = (struct zr_stream_point){.stream = stream};
     return backend->ops->event_record(backend, stream, out);
 }
 
-bool zr_backend_event_done(zr_backend *backend, const struct zr_event *event)
+bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event)
 {
     return backend->ops->event_done(backend, event);
 }
 
-zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_event *event)
+zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event)
 {
     return backend->ops->event_wait(backend, event);
 }

@@ -84,7 +84,7 @@ struct zr_fill {
 };
 
 /* A point in a stream. `ticket` is the backend's. */
-struct zr_event {
+struct zr_stream_point {
     uint64_t stream, ticket;
 };
 
@@ -111,9 +111,9 @@ struct zr_backend_ops {
     zr_result (*set_access)(zr_backend *backend, char *address, size_t bytes);
     zr_result (*copy)(zr_backend *backend, const struct zr_copy *copy);
     zr_result (*fill)(zr_backend *backend, const struct zr_fill *fill);
-    zr_result (*event_record)(zr_backend *backend, uint64_t stream, struct zr_event *out);
-    bool (*event_done)(zr_backend *backend, const struct zr_event *event);
-    zr_result (*event_wait)(zr_backend *backend, const struct zr_event *event);
+    zr_result (*event_record)(zr_backend *backend, uint64_t stream, struct zr_stream_point *out);
+    bool (*event_done)(zr_backend *backend, const struct zr_stream_point *event);
+    zr_result (*event_wait)(zr_backend *backend, const struct zr_stream_point *event);
     zr_result (*synchronize)(zr_backend *backend);
 
     /* Optional: NULL where a backend has none. */
@@ -168,10 +168,10 @@ zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent);
 zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent);
 zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
-zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_event *out);
+zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out);
 /* True when everything before the event is complete. */
-bool zr_backend_event_done(zr_backend *backend, const struct zr_event *event);
-zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_event *event);
+bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
+zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_synchronize(zr_backend *backend);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);

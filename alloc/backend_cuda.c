@@ -338,7 +338,7 @@ static zr_result cuda_fill(zr_backend *backend, const struct zr_fill *fill)
     return result;
 }
 
-static zr_result cuda_event_record(zr_backend *backend, uint64_t stream, struct zr_event *out)
+static zr_result cuda_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     zr_result result = enter(cuda);
@@ -349,7 +349,7 @@ static zr_result cuda_event_record(zr_backend *backend, uint64_t stream, struct 
     return result;
 }
 
-static bool cuda_event_done(zr_backend *backend, const struct zr_event *event)
+static bool cuda_event_done(zr_backend *backend, const struct zr_stream_point *event)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     if (enter(cuda) != ZR_OK)
@@ -359,7 +359,7 @@ static bool cuda_event_done(zr_backend *backend, const struct zr_event *event)
     return done;
 }
 
-static zr_result cuda_event_wait(zr_backend *backend, const struct zr_event *event)
+static zr_result cuda_event_wait(zr_backend *backend, const struct zr_stream_point *event)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     zr_result result = enter(cuda);

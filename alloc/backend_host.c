@@ -400,19 +400,19 @@ static zr_result host_fill(zr_backend *backend, const struct zr_fill *fill)
     return ZR_OK;
 }
 
-static zr_result host_event_record(zr_backend *backend, uint64_t stream, struct zr_event *out)
+static zr_result host_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
 {
     (void)backend, (void)stream, (void)out;
     return ZR_OK;
 }
 
-static bool host_event_done(zr_backend *backend, const struct zr_event *event)
+static bool host_event_done(zr_backend *backend, const struct zr_stream_point *event)
 {
     (void)backend, (void)event;
     return true;
 }
 
-static zr_result host_event_wait(zr_backend *backend, const struct zr_event *event)
+static zr_result host_event_wait(zr_backend *backend, const struct zr_stream_point *event)
 {
     (void)backend, (void)event;
     return ZR_OK;

@@ -109,19 +109,19 @@ static zr_result sim_fill(zr_backend *backend, const struct zr_fill *fill)
     return ZR_OK;
 }
 
-static zr_result sim_event_record(zr_backend *backend, uint64_t stream, struct zr_event *out)
+static zr_result sim_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
 {
     (void)stream;
     out->ticket = zr_sim_clock_ns(backend);
     return ZR_OK;
 }
 
-static bool sim_event_done(zr_backend *backend, const struct zr_event *event)
+static bool sim_event_done(zr_backend *backend, const struct zr_stream_point *event)
 {
     return event->ticket <= zr_sim_clock_ns(backend);
 }
 
-static zr_result sim_event_wait(zr_backend *backend, const struct zr_event *event)
+static zr_result sim_event_wait(zr_backend *backend, const struct zr_stream_point *event)
 {
     (void)backend, (void)event;
     return ZR_OK;

@@ -196,7 +196,7 @@ static void test_copies(enum kind kind)
     tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: to NULL", name);
     copy.bytes = 0;
     tap_result(zr_backend_copy(backend, &copy), ZR_OK, "%s: of nothing", name);
-    struct zr_event event;
+    struct zr_stream_point event;
     tap_result(zr_backend_event_record(backend, kind < CUDA ? 3 : 0, &event), ZR_OK, "%s: an event", name);
     tap_ok(zr_backend_event_done(backend, &event) || !backend->can.synchronous, "%s: is done", name);
     tap_result(zr_backend_event_wait(backend, &event), ZR_OK, "%s: can be waited for", name);

@@ -258,7 +258,7 @@ static void *work(void *argument)
     struct worker *worker = argument;
     random_steps(&worker->model, 1500);
     for (unsigned i = 0; i < 200; i++) {
-        struct zr_event event;
+        struct zr_stream_point event;
         if (zr_backend_event_record(worker->model.backend, 0, &event) != ZR_OK ||
             zr_backend_event_wait(worker->model.backend, &event) != ZR_OK ||
             !zr_backend_event_done(worker->model.backend, &event))
@@ -308,7 +308,7 @@ static struct outcome life(void)
 {
     struct outcome outcome = {.sound = true};
     struct model model = {.random = 88172645463325252ull};
-    struct zr_event event;
+    struct zr_stream_point event;
     struct zr_backend_memory memory;
     struct zr_segment segments[8];
     size_t leaked, lead;

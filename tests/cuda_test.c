@@ -237,7 +237,7 @@ static void test_options(void)
 
 static void use_everything(struct mapped *made)
 {
-    struct zr_event event;
+    struct zr_stream_point event;
     struct zr_backend_memory memory;
     struct zr_segment segment;
     char byte = 0;
@@ -339,9 +339,9 @@ static void test_fences(void)
 static void test_events(void)
 {
     enum { MANY = 70000 };
-    static struct zr_event events[MANY];
+    static struct zr_stream_point events[MANY];
     struct mapped made = map_one(NULL);
-    struct zr_event event;
+    struct zr_stream_point event;
     unsigned wrong = 0;
     emulator->work_ticks(FOREVER);
     launch(NULL, made.range->address, 1);
@@ -706,7 +706,7 @@ static int dead_context(void)
     zr_arena *arena;
     void *block, *blocks[4];
     zr_backend *backend;
-    struct zr_event event;
+    struct zr_stream_point event;
     find_driver();
     if (zr_backend_cuda_create(&backend, NULL) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
