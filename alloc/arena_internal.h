@@ -121,6 +121,11 @@ struct zr_need {
 zr_result zr_extend(struct zr_arena *arena, struct zr_need need, struct zr_span **out);
 /* Gives back stock and whole free granules until `keep_bytes` of them are left; returns what was released. */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
+/* Whole granules for a range that is not the arena's own, as single-granule handles: from the stock, from
+ * holes, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
+ * ZR_ERR_MEMORY: nothing was taken. */
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);

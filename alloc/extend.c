@@ -220,6 +220,35 @@ static zr_result gather(struct zr_arena *arena, size_t bytes, size_t room, struc
     return result;
 }
 
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+{
+    struct gathered gathered = {0};
+    zr_result result = ZR_OK;
+    *out = (struct zr_handle_list){0};
+    zr_lock_take(&arena->lock);
+    for (size_t done = 0; done < bytes && result == ZR_OK; done += arena->granule_bytes) {
+        result = gather(arena, arena->granule_bytes, arena->granule_bytes, &gathered);
+        struct zr_handle *handle = zr_handle_list_pop(&gathered.owned);
+        if (result == ZR_OK)
+            zr_handle_list_push(out, handle ? handle : zr_handle_list_pop(&gathered.created));
+    }
+    if (arena->reserved_bytes > arena->peak_reserved_bytes)
+        arena->peak_reserved_bytes = arena->reserved_bytes;
+    zr_lock_give(&arena->lock);
+    if (result != ZR_OK)
+        zr_granules_give(arena, out);
+    return result;
+}
+
+void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    struct zr_handle *handle;
+    zr_lock_take(&arena->lock);
+    while ((handle = zr_handle_list_pop(list)))
+        zr_stock_put(&arena->stock, handle);
+    zr_lock_give(&arena->lock);
+}
+
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 static bool unmap_again(struct zr_arena *arena, struct zr_extent extent)
