@@ -125,12 +125,16 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->stock.granule_bytes = arena->granule_bytes;
     zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
-    if (!zr_pool_reserve(&arena->spans, 1))
+    if (!zr_pool_reserve(&arena->spans, ZR_ZONE_COUNT))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = reserve_range(arena, options->reserve_bytes);
     if (result != ZR_OK)
         return result;
     arena->base = arena->range->address;
+    arena->bitmap_bytes = (arena->range->bytes / arena->granule_bytes + 63) / 64 * sizeof(uint64_t);
+    arena->granules = zr_pages_take(arena->bitmap_bytes);
+    if (!arena->granules)
+        return ZR_ERR_HOST_MEMORY;
     result = zr_index_init(&arena->index, arena->range->bytes);
     if (result == ZR_OK)
         zr_space_init(arena);
@@ -139,6 +143,8 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
 
 static void tear_down(struct zr_arena *arena)
 {
+    if (arena->granules)
+        zr_pages_give(arena->granules, arena->bitmap_bytes);
     if (arena->range) {
         zr_result result = zr_backend_release(arena->range);
         zr_assert(result == ZR_OK);
@@ -244,20 +250,6 @@ static zr_result check_request(const struct zr_arena *arena, const struct zr_req
     return ZR_OK;
 }
 
-static inline bool fits(const struct zr_span *hole, struct zr_need need)
-{
-    return hole && zr_round_up(hole->offset_bytes, need.alignment) + need.bytes <= zr_span_end(hole);
-}
-
-/* The best free mapped span for the need, NULL if there is none. */
-static struct zr_span *find_hole(const struct zr_arena *arena, struct zr_need need)
-{
-    struct zr_span *hole = zr_holes_best(&arena->mapped, need.bytes);
-    if (need.alignment == ZR_UNIT_BYTES || !hole || fits(hole, need))
-        return hole;
-    return zr_holes_best(&arena->mapped, need.bytes + need.alignment - ZR_UNIT_BYTES);
-}
-
 static void count_block(struct zr_arena *arena, const struct zr_span *block)
 {
     arena->live_bytes += block->bytes;
@@ -294,20 +286,42 @@ static struct zr_block_info info_of(const struct zr_arena *arena, const struct z
                                   .stream = block->stream};
 }
 
+/* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
+ * unmap becomes a span that is never used, until the arena ends and asks again. */
+static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_extent stuck)
+{
+    bool used = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, block);
+    if (!used)
+        zr_pool_give(&arena->spans, block);
+    if (stuck.bytes == 0)
+        return;
+    struct zr_span *gap = arena->first;
+    while (zr_span_end(gap) <= stuck.offset_bytes)
+        gap = gap->next;
+    zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
+}
+
 /* lock: arena->lock */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_span **out)
 {
-    if (!zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
+    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
         return ZR_ERR_HOST_MEMORY;
-    struct zr_span *hole = find_hole(arena, need);
-    if (__builtin_expect(!hole, 0)) {
-        zr_result result = zr_extend(arena, need, &hole);
-        if (result != ZR_OK)
+    struct zr_place place = zr_space_find(arena, need);
+    if (!place.gap)
+        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
+                       need.bytes, arena->range->bytes);
+    struct zr_extent part = {place.offset_bytes, need.bytes};
+    struct zr_span *block = zr_space_carve(arena, place.gap, part);
+    if (__builtin_expect(place.missing > 0, 0)) {
+        struct zr_extent stuck;
+        zr_result result = zr_map(arena, part, &stuck);
+        if (result != ZR_OK) {
+            withdraw(arena, block, stuck);
             return result;
+        }
     }
-    struct zr_extent part = {zr_round_up(hole->offset_bytes, need.alignment), need.bytes};
-    struct zr_span *block = zr_space_carve(arena, hole, part);
     block->requested_bytes = request->bytes;
     block->stream = request->stream;
     block->tag = (uint8_t)request->tag;

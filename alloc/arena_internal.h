@@ -1,6 +1,6 @@
 /* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
  *
- *   arena.c   life, allocation, free, find       space.c   the spans: carve, merge, map, unmap
+ *   arena.c   life, allocation, free, find       space.c   addresses: zones, gaps, best fit, merging
  *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
@@ -10,6 +10,7 @@
 #define ZR_ARENA_INTERNAL_H
 
 #include "alloc/backend.h"
+#include "alloc/granules.h"
 #include "alloc/holes.h"
 #include "alloc/index.h"
 #include "alloc/lock.h"
@@ -24,6 +25,14 @@ enum { ZR_ARENA_NAME_BYTES = 32 };
 /* Spans that were freed and wait for readers of the index, before one thread waits for them. */
 enum { ZR_RETIRED_BATCH = 1024 };
 
+/* Addresses for one kind of sizes. */
+struct zr_zone {
+    size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
+    struct zr_holes gaps;          /* by size, but for the open end */
+    struct zr_span *tail;          /* the gap at the end, NULL when the zone is full to the end */
+    size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
+};
+
 struct zr_arena {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
@@ -34,6 +43,7 @@ struct zr_arena {
     size_t granule_bytes;
     size_t limit_bytes;    /* of reserved_bytes; 0: the backend's own */
     unsigned check;        /* enum zr_check_level */
+    size_t bitmap_bytes;   /* of `granules` */
     size_t canary_bytes;   /* kept past each block's end; 0 below ZR_CHECK_BYTES */
     bool visible;          /* the memory can be written from here */
     bool poison;           /* free space is reported to ASan or Valgrind */
@@ -43,20 +53,20 @@ struct zr_arena {
 
     /* Addresses. */
     struct zr_pool spans;
-    struct zr_span *first;    /* lowest address */
-    struct zr_span *tail;     /* the last span while it is unmapped, else NULL. In no holes */
-    struct zr_holes mapped;   /* free and mapped spans, by size */
-    struct zr_holes unmapped; /* but for the tail; by size with the mapped spans on either side */
-    struct zr_index index;    /* written under lock, read without */
-    struct zr_span *retired;  /* through `previous` */
+    struct zr_span *first; /* lowest address */
+    struct zr_zone zones[ZR_ZONE_COUNT];
+    struct zr_index index;   /* written under lock, read without */
+    struct zr_span *retired; /* through `previous` */
     size_t retired_count;
     bool reclaiming; /* some thread waits for readers with a batch in its hands */
 
     /* Physical memory. */
     struct zr_stock stock;
-    size_t mapped_bytes;
-    size_t reserved_bytes; /* handles owned: mapped and stock */
-    size_t whole_bytes;    /* whole granules inside free mapped spans */
+    uint64_t *granules;    /* bit g: granule g of the range is mapped */
+    size_t mapped_bytes;   /* the bits of `granules` */
+    uint32_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
+    size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
+    size_t reserved_bytes; /* handles owned: mapped, lent and stock */
 
     /* Blocks. */
     size_t live_bytes, requested_bytes;
@@ -87,48 +97,74 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
 /* ---- space.c: cannot fail; the caller has reserved the span records -------------------------------------
  */
 
-enum { ZR_CARVE_SPANS = 2, ZR_MAP_SPANS = 1, ZR_UNMAP_SPANS = 2 };
-
-/* One span over the whole range, unmapped. */
-void zr_space_init(struct zr_arena *arena);
-/* Makes a part of a free mapped span into a block, its fields but the place undefined. */
-struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *hole, struct zr_extent part);
-/* Makes the block's space free and merges it with its neighbours. `spare` becomes the hole where a new span
- * is needed and is given back where not. The block is out of the list, the caller's to retire. */
-void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
-/* True if zr_space_free() of the block will need a span of its own. */
-bool zr_space_free_needs_span(const struct zr_span *block);
-/* The first `bytes` of an unmapped span have been mapped. Returns the free span that holds them. */
-struct zr_span *zr_space_map(struct zr_arena *arena, struct zr_span *span, size_t bytes);
-/* A part of a free mapped span, whole granules, has been unmapped. */
-void zr_space_unmap(struct zr_arena *arena, struct zr_span *span, struct zr_extent part);
-/* Takes a mapped span out of sight of best fit and stealing, and puts it back. NULL does nothing. */
-void zr_space_hide(struct zr_arena *arena, struct zr_span *span);
-void zr_space_show(struct zr_arena *arena, struct zr_span *span);
-/* The whole granules inside a span, in bytes. */
-size_t zr_space_whole_bytes(const struct zr_arena *arena, const struct zr_span *span);
-
-/* ---- extend.c -------------------------------------------------------------------------------------------
- */
+enum { ZR_CARVE_SPANS = 2, ZR_FREE_SPANS = 1 };
 
 /* What the search is for. */
 struct zr_need {
     size_t bytes, alignment;
 };
 
-/* Maps memory so that *out, a free mapped span, holds `need`. A failure leaves the arena's books as they
- * were, but for whole granules of holes that may be in the stock now. */
-zr_result zr_extend(struct zr_arena *arena, struct zr_need need, struct zr_span **out);
-/* Gives back stock and whole free granules until `keep_bytes` of them are left; returns what was released. */
+/* Where a block would go. */
+struct zr_place {
+    struct zr_span *gap; /* NULL: nowhere */
+    size_t offset_bytes;
+    size_t missing; /* granules to map */
+};
+
+/* Divides the range into zones, a gap over each. */
+void zr_space_init(struct zr_arena *arena);
+/* The place that best fit gives the need. */
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need);
+/* Makes a part of a gap into a block, its fields but the place undefined. */
+struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
+/* Makes the block's space a gap and merges it with its neighbours. `spare` becomes the gap where a new span
+ * is needed and is not used where not. The block is out of the list, the caller's to retire. */
+void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
+/* True if zr_space_free() of the block will need a span of its own. */
+bool zr_space_free_needs_span(const struct zr_span *block);
+
+/* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
+struct zr_stretch {
+    size_t first, end;
+};
+struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap);
+/* The gaps from the largest on: those in holes of all zones after the open ends. Start with NULL; ends with
+ * NULL. A gap without a whole granule ends the walk. */
+struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap);
+/* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps. */
+size_t zr_space_idle_bytes(const struct zr_arena *arena);
+
+/* ---- extend.c -------------------------------------------------------------------------------------------
+ */
+
+/* Maps every granule that the extent touches and that is not mapped: from the stock, stolen from gaps, or
+ * from the driver. The extent must lie in no gap. A failure leaves the arena's books as they were, but for
+ * granules of gaps that may be in the stock now, and *stuck (may be NULL): what the driver mapped and will
+ * not unmap again. */
+zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck);
+/* Unmaps whatever is mapped in the extent (whole granules, in use by nobody), the handles going to the list.
+ * Handles that stick out of the extent stay. Stops at `most` bytes; *bytes gets how many. */
+zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+                   size_t *bytes);
+/* Gives back stock and whole granules of gaps until `keep_bytes` of them are left; returns what was released.
+ */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
 /* Whole granules for a range that is not the arena's own, as single-granule handles: from the stock, from
- * holes, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
+ * gaps, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
+
+/* ---- region.c: addresses for a plan ----------------------------------------------------------------------
+ */
+
+/* Reserves addresses only, whole granules; ZR_ERR_ADDRESSES: the arena has not that many in a row. */
+zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The region becomes a gap, whatever is mapped in it. Needs no memory. */
+void zr_region_release(struct zr_arena *arena, struct zr_span *region);
 
 /* ---- report.c -------------------------------------------------------------------------------------------
  */

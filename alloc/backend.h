@@ -50,6 +50,8 @@ struct zr_handle {
     uint32_t mappings_count; /* lock: backend->lock */
     bool destroyed;          /* lives for its mappings only */
     bool imported;           /* another process's memory: not counted as held */
+    bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
+    uint32_t serial;
 };
 
 struct zr_mapping {

@@ -7,7 +7,8 @@
 #include "alloc/error.h"
 
 struct sums {
-    size_t live_bytes, requested_bytes, mapped_bytes, whole_bytes, blocks_count, leaving_bytes;
+    size_t live_bytes, requested_bytes, blocks_count;
+    size_t gaps_count[ZR_ZONE_COUNT];
     size_t by_tag_bytes[ZR_TAG_COUNT];
     size_t end_bytes; /* where the next span must begin */
 };
@@ -30,43 +31,18 @@ static zr_result check_block(struct zr_arena *arena, const struct zr_span *span,
     return ZR_OK;
 }
 
-/* What lies under the span's granules must fit its kind. */
-static zr_result check_granules(const struct zr_arena *arena, const struct zr_span *span)
+static zr_result check_gap(const struct zr_arena *arena, const struct zr_span *gap, struct sums *sums)
 {
-    size_t granule_bytes = arena->granule_bytes;
-    bool want = span->kind != ZR_SPAN_UNMAPPED;
-    for (size_t at = zr_round_down(span->offset_bytes, granule_bytes); at < zr_span_end(span);) {
-        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
-        if ((mapping != NULL) != want || (mapping && !mapping->access && span->kind != ZR_SPAN_LEAVING))
-            return corrupt("the granule at %zu is %s under a span of kind %u", at,
-                           mapping ? "mapped" : "not mapped with access", span->kind);
-        if (!mapping && span == arena->tail)
-            return ZR_OK; /* too long to walk granule by granule; nothing beyond it is counted */
-        at = mapping ? mapping->offset_bytes + mapping->handle->bytes : at + granule_bytes;
-    }
-    return ZR_OK;
-}
-
-static zr_result check_free(const struct zr_arena *arena, const struct zr_span *span, struct sums *sums)
-{
-    size_t key = span->bytes;
-    if (span->kind == ZR_SPAN_MAPPED) {
-        sums->whole_bytes += zr_space_whole_bytes(arena, span);
-    } else {
-        if ((span->offset_bytes | span->bytes) % arena->granule_bytes != 0)
-            return corrupt("the unmapped span at %zu is not made of granules", span->offset_bytes);
-        if (span->previous && span->previous->kind == ZR_SPAN_MAPPED)
-            key += span->previous->bytes;
-        if (span->next && span->next->kind == ZR_SPAN_MAPPED)
-            key += span->next->bytes;
-        if (span == arena->tail)
-            key = 0;
-    }
-    if (span->key_bytes != key)
-        return corrupt("the free span at %zu is filed under %zu bytes, not %zu", span->offset_bytes,
-                       span->key_bytes, key);
-    if (span->next && span->next->kind == span->kind)
-        return corrupt("two free spans of one kind touch at %zu", zr_span_end(span));
+    const struct zr_zone *zone = &arena->zones[gap->zone];
+    bool tail = zr_span_end(gap) == zone->end_bytes;
+    if (gap->offset_bytes < zone->first_bytes || zr_span_end(gap) > zone->end_bytes)
+        return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
+    if (gap->key_bytes != (tail ? 0 : gap->bytes) || tail != (zone->tail == gap))
+        return corrupt("the gap at %zu is filed under %zu bytes, not %zu", gap->offset_bytes, gap->key_bytes,
+                       gap->bytes);
+    if (gap->next && gap->next->kind == ZR_SPAN_GAP && gap->next->zone == gap->zone)
+        return corrupt("two gaps of one zone touch at %zu", zr_span_end(gap));
+    sums->gaps_count[gap->zone] += !tail;
     return ZR_OK;
 }
 
@@ -78,16 +54,51 @@ static zr_result check_span(struct zr_arena *arena, const struct zr_span *span, 
     if (span->next ? span->next->previous != span : false)
         return corrupt("the span after %zu does not point back", span->offset_bytes);
     sums->end_bytes += span->bytes;
-    if (span->kind != ZR_SPAN_UNMAPPED)
-        sums->mapped_bytes += span->bytes;
-    if (span->kind == ZR_SPAN_LEAVING)
-        sums->leaving_bytes += span->bytes;
-    zr_result result = check_granules(arena, span);
-    if (result == ZR_OK && span->kind == ZR_SPAN_BLOCK)
-        result = check_block(arena, span, sums);
-    else if (result == ZR_OK && span->kind != ZR_SPAN_LEAVING)
-        result = check_free(arena, span, sums);
-    return result;
+    if (span->kind == ZR_SPAN_GAP)
+        return check_gap(arena, span, sums);
+    size_t first = span->offset_bytes / arena->granule_bytes;
+    size_t end = (zr_span_end(span) - 1) / arena->granule_bytes + 1;
+    if (span->kind == ZR_SPAN_BLOCK && !zr_granules_all_mapped(arena->granules, first, end))
+        return corrupt("the block at %zu lies on a granule that is not mapped", span->offset_bytes);
+    return span->kind == ZR_SPAN_BLOCK ? check_block(arena, span, sums) : ZR_OK;
+}
+
+static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
+{
+    const struct zr_span *span = arena->first;
+    while (span && zr_span_end(span) <= offset_bytes)
+        span = span->next;
+    return span && span->kind == ZR_SPAN_LEAVING;
+}
+
+/* The bitmap and the backend's mappings must say the same. */
+static zr_result check_granules(const struct zr_arena *arena)
+{
+    size_t granule = arena->granule_bytes, end = arena->range->bytes / granule, mapped_bytes = 0, count = 0;
+    for (size_t at = zr_granules_next(arena->granules, 0, end, true); at < end;
+         at = zr_granules_next(arena->granules, at, end, true)) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
+        if (!mapping || mapping->offset_bytes != at * granule)
+            return corrupt("the granule at %zu is not mapped as the books say", at * granule);
+        if (!mapping->access && !is_leaving(arena, at * granule))
+            return corrupt("the granule at %zu is mapped without access", at * granule);
+        size_t after = at + mapping->handle->bytes / granule;
+        if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
+            return corrupt("the run of granules at %zu is mapped in part", at * granule);
+        mapped_bytes += mapping->handle->bytes;
+        count++;
+        at = after;
+    }
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        size_t zone_end = arena->zones[i].end_bytes / granule;
+        if (arena->zones[i].mapped_end < zone_end &&
+            zr_granules_next(arena->granules, arena->zones[i].mapped_end, zone_end, true) < zone_end)
+            return corrupt("a granule is mapped beyond the end of zone %u", i);
+    }
+    if (count != arena->range->mappings_count || mapped_bytes != arena->mapped_bytes)
+        return corrupt("%zu bytes are mapped in %zu pieces, %zu in %zu are counted", mapped_bytes, count,
+                       arena->mapped_bytes, arena->range->mappings_count);
+    return ZR_OK;
 }
 
 static zr_result check_stock(const struct zr_arena *arena)
@@ -96,9 +107,11 @@ static zr_result check_stock(const struct zr_arena *arena)
     for (unsigned size = 0; size < ZR_STOCK_SIZES; size++)
         for (const struct zr_handle *handle = arena->stock.sizes[size].first; handle; handle = handle->next)
             bytes += handle->bytes;
-    if (bytes != arena->stock.bytes || arena->reserved_bytes != arena->mapped_bytes + bytes)
-        return corrupt("%zu bytes reserved are not %zu mapped and %zu in stock (%zu counted)",
-                       arena->reserved_bytes, arena->mapped_bytes, arena->stock.bytes, bytes);
+    if (bytes != arena->stock.bytes ||
+        arena->reserved_bytes != arena->mapped_bytes + arena->lent_bytes + bytes)
+        return corrupt("%zu bytes reserved are not %zu mapped, %zu lent and %zu in stock (%zu counted)",
+                       arena->reserved_bytes, arena->mapped_bytes, arena->lent_bytes, arena->stock.bytes,
+                       bytes);
     return ZR_OK;
 }
 
@@ -108,20 +121,17 @@ static zr_result check_holes(const struct zr_holes *holes, size_t want_count)
     for (const struct zr_span *span = zr_holes_largest(holes); span; span = zr_holes_smaller(holes, span))
         count++;
     if (count != want_count)
-        return corrupt("%zu free spans are filed by size, and there are %zu", count, want_count);
+        return corrupt("%zu gaps are filed by size, and there are %zu", count, want_count);
     return ZR_OK;
 }
 
 zr_result zr_check_arena(struct zr_arena *arena)
 {
     struct sums sums = {0};
-    size_t mapped_count = 0, unmapped_count = 0;
     for (const struct zr_span *span = arena->first; span; span = span->next) {
         zr_result result = check_span(arena, span, &sums);
         if (result != ZR_OK)
             return result;
-        mapped_count += span->kind == ZR_SPAN_MAPPED;
-        unmapped_count += span->kind == ZR_SPAN_UNMAPPED && span != arena->tail;
     }
     if (sums.end_bytes != arena->range->bytes)
         return corrupt("the spans end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
@@ -131,14 +141,11 @@ zr_result zr_check_arena(struct zr_arena *arena)
                        sums.blocks_count, arena->live_bytes, arena->blocks_count);
     if (memcmp(sums.by_tag_bytes, arena->live_by_tag_bytes, sizeof sums.by_tag_bytes) != 0)
         return corrupt("the bytes per tag are not those of the blocks");
-    if (sums.mapped_bytes != arena->mapped_bytes || sums.whole_bytes != arena->whole_bytes)
-        return corrupt("%zu bytes are mapped (%zu in whole free granules), %zu (%zu) are counted",
-                       sums.mapped_bytes, sums.whole_bytes, arena->mapped_bytes, arena->whole_bytes);
-    zr_result result = check_stock(arena);
+    zr_result result = check_granules(arena);
     if (result == ZR_OK)
-        result = check_holes(&arena->mapped, mapped_count);
-    if (result == ZR_OK)
-        result = check_holes(&arena->unmapped, unmapped_count);
+        result = check_stock(arena);
+    for (unsigned i = 0; result == ZR_OK && i < ZR_ZONE_COUNT; i++)
+        result = check_holes(&arena->zones[i].gaps, sums.gaps_count[i]);
     return result;
 }
 

@@ -1,9 +1,9 @@
-/* extend.c: physical memory for an arena: where it is mapped, and where it comes from. Stands on space.c,
+/* extend.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
  * stock.c and backend.c.
  *
- * Granules come, in this order, from the stock, from whole free granules inside holes (stolen: unmapped
- * there, mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so
- * that a refusal finds the holes as they were. */
+ * Granules come, in this order, from the stock, from whole granules inside gaps (stolen: unmapped there,
+ * mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so that a
+ * refusal finds the gaps as they were. */
 #include "alloc/arena_internal.h"
 
 #include <stdio.h>
@@ -12,13 +12,9 @@
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
-/* Large needs are met with runs: about this many handles for one need, so that terabytes take hundreds. */
-enum { HANDLES_PER_NEED = 128 };
-
-static size_t stock_bytes(const struct zr_arena *arena)
-{
-    return arena->stock.bytes;
-}
+/* Large needs are met with runs: about this many handles for one need, so that terabytes take hundreds and
+ * what a run strands beside a block stays below a hundredth of it. */
+enum { HANDLES_PER_NEED = 256 };
 
 /* ---- From the driver ----------------------------------------------------------------------------------- */
 
@@ -47,72 +43,44 @@ static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
         destroy_handle(arena, handle);
 }
 
+/* All of it or nothing. */
 static zr_result create_handles(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
 {
+    struct zr_handle_list created = {0};
+    struct zr_handle *handle;
     if (arena->limit_bytes && bytes > arena->limit_bytes - arena->reserved_bytes)
         return zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", arena->reserved_bytes,
                        arena->limit_bytes);
     size_t run = run_bytes(arena, bytes);
     while (bytes > 0) {
-        struct zr_handle *handle;
         while (run > bytes)
             run /= 2;
         arena->backend_calls_count++;
         zr_result result = zr_backend_create(arena->backend, run, &handle);
-        if (result != ZR_OK)
+        if (result != ZR_OK) {
+            destroy_list(arena, &created);
             return result;
+        }
         arena->reserved_bytes += run;
-        zr_handle_list_push(list, handle);
+        handle->serial = arena->serial;
+        handle->created = true;
+        zr_handle_list_push(&created, handle);
         bytes -= run;
     }
+    while ((handle = zr_handle_list_pop(&created)))
+        zr_handle_list_push(list, handle);
     return ZR_OK;
 }
 
-/* ---- From holes ---------------------------------------------------------------------------------------- */
+/* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-/* The handles that lie whole inside a free mapped span, up to `most` bytes of them and next to each other, as
- * an extent; empty if there are none. Taken from the end that has unmapped addresses beside it already. */
-static struct zr_extent stealable(const struct zr_arena *arena, const struct zr_span *span, size_t most)
-{
-    size_t first = zr_round_up(span->offset_bytes, arena->granule_bytes);
-    size_t end = zr_round_down(zr_span_end(span), arena->granule_bytes);
-    struct zr_extent none = {0};
-    if (first >= end)
-        return none;
-    const struct zr_mapping *mapping = zr_range_mapping(arena->range, first);
-    if (mapping->offset_bytes < first)
-        first = mapping->offset_bytes + mapping->handle->bytes;
-    mapping = zr_range_mapping(arena->range, end - 1);
-    if (mapping->offset_bytes + mapping->handle->bytes > end)
-        end = mapping->offset_bytes;
-    if (first >= end)
-        return none;
-
-    bool from_low = span->previous && span->previous->kind == ZR_SPAN_UNMAPPED &&
-                    !(span->next && span->next->kind == ZR_SPAN_UNMAPPED);
-    struct zr_extent part = {from_low ? first : end, 0};
-    while (part.bytes < most && part.bytes < end - first) {
-        size_t at = from_low ? part.offset_bytes + part.bytes : part.offset_bytes - 1;
-        mapping = zr_range_mapping(arena->range, at);
-        if (mapping->handle->bytes > most - part.bytes)
-            break;
-        if (!from_low)
-            part.offset_bytes -= mapping->handle->bytes;
-        part.bytes += mapping->handle->bytes;
-    }
-    return part;
-}
-
-/* Unmaps the part of a hole, its handles going to the list in address order. */
-static zr_result steal_part(struct zr_arena *arena, struct zr_span *span, struct zr_extent part,
-                            struct zr_handle_list *list)
+/* Takes the handles of a stretch of whole mappings out of it; they go to the list in address order. */
+static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, struct zr_handle_list *list)
 {
     struct zr_handle_list taken = {0};
-    /* Beside its own spans: those that zr_extend() has reserved must still be there after. */
-    if (!zr_pool_reserve(&arena->spans, ZR_UNMAP_SPANS + ZR_MAP_SPANS + ZR_CARVE_SPANS))
-        return ZR_ERR_HOST_MEMORY;
+    struct zr_handle *handle;
     for (size_t done = 0; done < part.bytes;) {
-        struct zr_handle *handle = zr_range_mapping(arena->range, part.offset_bytes + done)->handle;
+        handle = zr_range_mapping(arena->range, part.offset_bytes + done)->handle;
         zr_handle_list_push(&taken, handle);
         done += handle->bytes;
     }
@@ -128,27 +96,77 @@ static zr_result steal_part(struct zr_arena *arena, struct zr_span *span, struct
     }
     zr_trace_event(arena->trace, unmap, address, part.bytes);
     arena->mapped_bytes -= part.bytes;
-    zr_space_unmap(arena, span, part);
-    struct zr_handle *handle;
+    zr_granules_set(arena->granules, part.offset_bytes / arena->granule_bytes,
+                    (part.offset_bytes + part.bytes) / arena->granule_bytes, false);
     while ((handle = zr_handle_list_pop(&taken)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
 }
 
-/* Takes up to `bytes` from holes, largest first. Returns what it got. */
+/* The whole mappings at the high end of [first, end) granules, next to each other, up to `most` bytes of
+ * them; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
+static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_stretch where, size_t most,
+                                     size_t *rest)
+{
+    size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
+    struct zr_extent part = {at, 0};
+    while (at > low) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at - 1);
+        if (!mapping)
+            break;
+        size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
+        bool whole = begin >= low && begin + bytes <= at;
+        if (whole && bytes > most - part.bytes && part.bytes > 0)
+            break; /* for another call */
+        at = begin > low ? begin : low;
+        if (whole && bytes <= most - part.bytes) {
+            part = (struct zr_extent){begin, part.bytes + bytes};
+        } else {
+            if (part.bytes > 0) {
+                at = part.offset_bytes;
+                break;
+            }
+            part.offset_bytes = at;
+        }
+    }
+    *rest = at / granule;
+    return part;
+}
+
+zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+                   size_t *bytes)
+{
+    struct zr_stretch where = {extent.offset_bytes / arena->granule_bytes,
+                               (extent.offset_bytes + extent.bytes) / arena->granule_bytes};
+    zr_result result = ZR_OK;
+    *bytes = 0;
+    while (result == ZR_OK && *bytes < most) {
+        where.end = zr_granules_last(arena->granules, where.first, where.end);
+        if (where.end == where.first)
+            break;
+        struct zr_extent part = last_stretch(arena, where, most - *bytes, &where.end);
+        if (part.bytes > 0)
+            result = unmap_stretch(arena, part, list);
+        if (part.bytes > 0 && result == ZR_OK)
+            *bytes += part.bytes;
+    }
+    return result;
+}
+
+/* ---- From gaps ----------------------------------------------------------------------------------------- */
+
+/* Takes up to `bytes` from gaps, open ends and large ones first. Returns what it got. */
 static size_t steal(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
 {
-    size_t got = 0;
-    struct zr_span *span = zr_holes_largest(&arena->mapped);
-    while (span && span->bytes >= arena->granule_bytes && got < bytes && arena->whole_bytes > 0) {
-        struct zr_span *next = zr_holes_smaller(&arena->mapped, span);
-        struct zr_extent part = stealable(arena, span, bytes - got);
-        if (part.bytes > 0) {
-            if (steal_part(arena, span, part, list) != ZR_OK)
-                break;
-            got += part.bytes;
-        }
-        span = next;
+    size_t granule = arena->granule_bytes, got = 0;
+    zr_result result = ZR_OK;
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap && got < bytes && result == ZR_OK;
+         gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch whole = zr_gap_granules(arena, gap);
+        struct zr_extent extent = {whole.first * granule, (whole.end - whole.first) * granule};
+        size_t taken;
+        result = zr_unmap(arena, extent, bytes - got, list, &taken);
+        got += taken;
     }
     return got;
 }
@@ -162,81 +180,215 @@ static bool may_steal(const struct zr_arena *arena)
 
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
 
-struct gathered {
-    struct zr_handle_list created, owned; /* from the driver; from stock and holes */
-    size_t bytes;
-};
-
-static void put_back(struct zr_arena *arena, struct gathered *gathered)
+/* What was gathered and not used: to the driver what came from there, the rest to the stock. */
+static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
-    destroy_list(arena, &gathered->created);
-    while ((handle = zr_handle_list_pop(&gathered->owned)))
-        zr_stock_put(&arena->stock, handle);
-}
-
-static zr_result add_created(struct zr_arena *arena, size_t bytes, struct gathered *out)
-{
-    zr_result result = create_handles(arena, bytes, &out->created);
-    if (result == ZR_OK)
-        out->bytes += bytes;
-    return result;
-}
-
-/* Handles of `bytes` in all, or somewhat more (up to `room`) where only a larger run is left. */
-static zr_result gather(struct zr_arena *arena, size_t bytes, size_t room, struct gathered *out)
-{
-    struct zr_handle *handle;
-    zr_result result = ZR_OK;
-    *out = (struct gathered){0};
-    while (out->bytes < bytes && (handle = zr_stock_take(&arena->stock, bytes - out->bytes))) {
-        zr_handle_list_push(&out->owned, handle);
-        out->bytes += handle->bytes;
-    }
-    size_t missing = bytes - out->bytes, in_holes = arena->whole_bytes;
-    size_t free_of_limit =
-        arena->limit_bytes ? arena->limit_bytes - arena->reserved_bytes : arena->range->bytes;
-    if (!may_steal(arena) && free_of_limit >= missing)
-        in_holes = 0;
-    if (missing > in_holes)
-        result = add_created(arena, missing - in_holes, out);
-    if (result == ZR_OK && out->bytes < bytes)
-        out->bytes += steal(arena, bytes - out->bytes, &out->owned);
-    /* Runs that stick out of their holes cannot be stolen: the arithmetic promised more than there was. */
-    if (result == ZR_OK && out->bytes < bytes)
-        result = add_created(arena, bytes - out->bytes, out);
-    if (result == ZR_ERR_MEMORY && out->bytes < bytes) {
-        handle = zr_stock_take_larger(&arena->stock, bytes - out->bytes);
-        if (handle && handle->bytes <= room - out->bytes) {
-            zr_handle_list_push(&out->owned, handle);
-            out->bytes += handle->bytes;
-            result = ZR_OK;
-        } else if (handle) {
+    while ((handle = zr_handle_list_pop(list)))
+        if (handle->created && handle->serial == arena->serial)
+            destroy_handle(arena, handle);
+        else
             zr_stock_put(&arena->stock, handle);
+}
+
+/* An idle run of several granules goes back to the driver, for shorter ones to take its place. False if there
+ * is none. */
+static bool break_up(struct zr_arena *arena)
+{
+    size_t granule = arena->granule_bytes, bytes = 0;
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle = zr_stock_take_larger(&arena->stock, 2 * granule);
+    if (handle) {
+        bytes = handle->bytes;
+        destroy_handle(arena, handle);
+        return bytes;
+    }
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap; gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch whole = zr_gap_granules(arena, gap);
+        while ((whole.first = zr_granules_next(arena->granules, whole.first, whole.end, true)) < whole.end) {
+            const struct zr_mapping *mapping = zr_range_mapping(arena->range, whole.first * granule);
+            struct zr_extent run = {mapping->offset_bytes, mapping->handle->bytes};
+            if (run.bytes > granule && run.offset_bytes >= whole.first * granule &&
+                run.offset_bytes + run.bytes <= whole.end * granule) {
+                zr_unmap(arena, run, run.bytes, &list, &bytes);
+                destroy_list(arena, &list);
+                return bytes;
+            }
+            whole.first = (run.offset_bytes + run.bytes) / granule;
         }
     }
-    if (result != ZR_OK)
-        put_back(arena, out);
+    return 0;
+}
+
+/* A driver that has no memory for short runs may have it in long ones that are idle here. */
+static zr_result create_or_break_up(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+{
+    zr_result result = create_handles(arena, bytes, list);
+    while (result == ZR_ERR_MEMORY && break_up(arena) > 0)
+        result = create_handles(arena, bytes, list);
     return result;
 }
+
+/* Adds handles of `bytes` in all to the list, none of them larger than what was missing when it came. A
+ * failure adds nothing, but idle granules may be in the stock now. */
+static zr_result gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+{
+    struct zr_handle_list own = {0};
+    struct zr_handle *handle;
+    zr_result result = ZR_OK;
+    size_t missing = bytes;
+    while (missing > 0 && (handle = zr_stock_take(&arena->stock, missing))) {
+        zr_handle_list_push(&own, handle);
+        missing -= handle->bytes;
+    }
+    size_t idle = missing > 0 ? zr_space_idle_bytes(arena) : 0;
+    size_t room = arena->limit_bytes ? arena->limit_bytes - arena->reserved_bytes : SIZE_MAX;
+    if (idle > 0 && !may_steal(arena) && room >= missing)
+        idle = 0;
+    if (missing > idle) {
+        result = create_or_break_up(arena, missing - idle, &own);
+        missing = idle;
+    }
+    if (result == ZR_OK && missing > 0)
+        missing -= steal(arena, missing, &own);
+    /* What is idle in runs longer than the need comes back in shorter ones: slower than stealing, no more
+     * memory. Runs that stick out of their gaps cannot be had at all. */
+    for (size_t freed = 0, run = 1; result == ZR_OK && freed < missing && run > 0; freed += run)
+        run = break_up(arena);
+    if (result == ZR_OK && missing > 0)
+        result = create_or_break_up(arena, missing, &own);
+    if (result != ZR_OK)
+        put_back(arena, &own);
+    while ((handle = zr_handle_list_pop(&own))) {
+        handle->created = handle->created && handle->serial == arena->serial;
+        handle->serial = arena->serial;
+        zr_handle_list_push(list, handle);
+    }
+    return result;
+}
+
+/* ---- Mapping ------------------------------------------------------------------------------------------- */
+
+/* Granules of the range. */
+static inline struct zr_extent extent_of(const struct zr_arena *arena, struct zr_stretch where)
+{
+    return (struct zr_extent){where.first * arena->granule_bytes,
+                              (where.end - where.first) * arena->granule_bytes};
+}
+
+/* The next stretch of unmapped granules from `at` on; empty at the end. */
+static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, size_t end)
+{
+    struct zr_stretch run;
+    run.first = zr_granules_next(arena->granules, at, end, false);
+    run.end = zr_granules_next(arena->granules, run.first, end, true);
+    return run;
+}
+
+/* Maps handles from the list onto all of a stretch, and gives it access. */
+static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
+{
+    struct zr_extent extent = extent_of(arena, run);
+    zr_result result = ZR_OK;
+    for (size_t done = 0; done < extent.bytes && result == ZR_OK;) {
+        struct zr_handle *handle = list->first;
+        size_t at = extent.offset_bytes + done;
+        arena->backend_calls_count++;
+        result = zr_backend_map(arena->range, at, handle);
+        if (result != ZR_OK)
+            break;
+        zr_handle_list_pop(list);
+        done += handle->bytes;
+        arena->mapped_bytes += handle->bytes;
+        zr_granules_set(arena->granules, at / arena->granule_bytes,
+                        (at + handle->bytes) / arena->granule_bytes, true);
+    }
+    if (result == ZR_OK) {
+        arena->backend_calls_count++;
+        result = zr_backend_set_access(arena->range, extent);
+    }
+    if (result != ZR_OK)
+        return result;
+    if (arena->poison)
+        zr_poison_free(arena->base + extent.offset_bytes, extent.bytes);
+    zr_trace_event(arena->trace, map, arena->base + extent.offset_bytes, extent.bytes);
+    return ZR_OK;
+}
+
+/* Unmaps what the failed request had mapped. What the driver will not unmap again is in *stuck. */
+static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct zr_extent *stuck)
+{
+    size_t granule = arena->granule_bytes;
+    struct zr_handle_list list = {0};
+    while ((where.first = zr_granules_next(arena->granules, where.first, where.end, true)) < where.end) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, where.first * granule);
+        struct zr_extent one = {mapping->offset_bytes, mapping->handle->bytes};
+        where.first = (one.offset_bytes + one.bytes) / granule;
+        if (mapping->handle->serial != arena->serial || unmap_stretch(arena, one, &list) == ZR_OK)
+            continue;
+        if (stuck->bytes == 0)
+            *stuck = one;
+        stuck->bytes = one.offset_bytes + one.bytes - stuck->offset_bytes;
+    }
+    put_back(arena, &list);
+}
+
+static void note_reserved(struct zr_arena *arena)
+{
+    if (arena->reserved_bytes > arena->peak_reserved_bytes)
+        arena->peak_reserved_bytes = arena->reserved_bytes;
+}
+
+zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck)
+{
+    size_t granule = arena->granule_bytes;
+    struct zr_stretch where = {extent.offset_bytes / granule,
+                               (extent.offset_bytes + extent.bytes + granule - 1) / granule};
+    struct zr_handle_list list = {0};
+    zr_result result = ZR_OK;
+    if (stuck)
+        *stuck = (struct zr_extent){0};
+    arena->serial++;
+    for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
+         run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
+        result = gather(arena, (run.end - run.first) * granule, &list);
+    for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
+         run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
+        result = map_stretch(arena, run, &list);
+    if (result != ZR_OK) {
+        struct zr_extent none = {0};
+        put_back(arena, &list);
+        unmap_again(arena, where, stuck ? stuck : &none);
+        return result;
+    }
+    struct zr_zone *zone = arena->zones;
+    while (zone->end_bytes <= extent.offset_bytes)
+        zone++;
+    if (where.end > zone->mapped_end)
+        zone->mapped_end = where.end;
+    note_reserved(arena);
+    return ZR_OK;
+}
+
+/* ---- For others ---------------------------------------------------------------------------------------- */
 
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
-    struct gathered gathered = {0};
+    struct zr_handle_list list = {0};
     zr_result result = ZR_OK;
     *out = (struct zr_handle_list){0};
     zr_lock_take(&arena->lock);
-    for (size_t done = 0; done < bytes && result == ZR_OK; done += arena->granule_bytes) {
-        result = gather(arena, arena->granule_bytes, arena->granule_bytes, &gathered);
-        struct zr_handle *handle = zr_handle_list_pop(&gathered.owned);
-        if (result == ZR_OK)
-            zr_handle_list_push(out, handle ? handle : zr_handle_list_pop(&gathered.created));
+    arena->serial++;
+    for (size_t done = 0; done < bytes && result == ZR_OK; done += arena->granule_bytes)
+        result = gather(arena, arena->granule_bytes, &list);
+    if (result == ZR_OK) {
+        *out = list;
+        arena->lent_bytes += bytes;
+        note_reserved(arena);
+    } else {
+        put_back(arena, &list);
     }
-    if (arena->reserved_bytes > arena->peak_reserved_bytes)
-        arena->peak_reserved_bytes = arena->reserved_bytes;
     zr_lock_give(&arena->lock);
-    if (result != ZR_OK)
-        zr_granules_give(arena, out);
     return result;
 }
 
@@ -244,180 +396,33 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
     zr_lock_take(&arena->lock);
-    while ((handle = zr_handle_list_pop(list)))
+    while ((handle = zr_handle_list_pop(list))) {
+        arena->lent_bytes -= handle->bytes;
         zr_stock_put(&arena->stock, handle);
+    }
     zr_lock_give(&arena->lock);
-}
-
-/* ---- Mapping ------------------------------------------------------------------------------------------- */
-
-static bool unmap_again(struct zr_arena *arena, struct zr_extent extent)
-{
-    if (extent.bytes == 0)
-        return true;
-    arena->backend_calls_count++;
-    return zr_backend_unmap(arena->range, extent) == ZR_OK;
-}
-
-/* Memory that a driver mapped, gave no access to and will not unmap becomes a span that is never used, until
- * the arena ends and asks again. Its handles leave the lists. */
-static void strand(struct zr_arena *arena, struct zr_span *place, size_t bytes, struct gathered *gathered)
-{
-    struct zr_handle_list *lists[2] = {&gathered->owned, &gathered->created};
-    struct zr_extent part = {place->offset_bytes, bytes};
-    for (unsigned i = 0; i < 2; i++) {
-        struct zr_handle_list all = *lists[i];
-        struct zr_handle *handle;
-        *lists[i] = (struct zr_handle_list){0};
-        while ((handle = zr_handle_list_pop(&all)))
-            if (handle->mappings_count == 0)
-                zr_handle_list_push(lists[i], handle);
-    }
-    arena->mapped_bytes += bytes;
-    struct zr_span *stranded = zr_space_carve(arena, zr_space_map(arena, place, bytes), part);
-    stranded->kind = ZR_SPAN_LEAVING;
-}
-
-/* Maps all that was gathered from the offset on, and gives it access. On failure nothing stays mapped but for
- * *stuck_bytes from the offset on, which the driver would not unmap again. */
-static zr_result map_gathered(struct zr_arena *arena, size_t offset_bytes, struct gathered *gathered,
-                              size_t *stuck_bytes)
-{
-    struct zr_extent done = {offset_bytes, 0};
-    zr_result result = ZR_OK;
-    struct zr_handle_list *lists[2] = {&gathered->owned, &gathered->created};
-    for (unsigned i = 0; i < 2; i++)
-        for (struct zr_handle *handle = lists[i]->first; handle && result == ZR_OK; handle = handle->next) {
-            arena->backend_calls_count++;
-            result = zr_backend_map(arena->range, offset_bytes + done.bytes, handle);
-            if (result == ZR_OK)
-                done.bytes += handle->bytes;
-        }
-    if (result == ZR_OK) {
-        arena->backend_calls_count++;
-        result = zr_backend_set_access(arena->range, done);
-    }
-    *stuck_bytes = result != ZR_OK && !unmap_again(arena, done) ? done.bytes : 0;
-    return result;
-}
-
-/* ---- Extending ----------------------------------------------------------------------------------------- */
-
-static struct zr_span *mapped_or_null(struct zr_span *span)
-{
-    return span && span->kind == ZR_SPAN_MAPPED ? span : NULL;
-}
-
-/* The unmapped span at which to extend: the tightest stretch of free addresses, else the open end. */
-static struct zr_span *choose_place(struct zr_arena *arena, struct zr_need need)
-{
-    size_t slack = need.alignment > ZR_UNIT_BYTES ? need.alignment - ZR_UNIT_BYTES : 0;
-    struct zr_span *span = zr_holes_best(&arena->unmapped, need.bytes + slack);
-    if (span || !arena->tail)
-        return span;
-    size_t bytes = arena->tail->bytes;
-    if (mapped_or_null(arena->tail->previous))
-        bytes += arena->tail->previous->bytes;
-    return bytes >= need.bytes + slack ? arena->tail : NULL;
-}
-
-static zr_result extend_at(struct zr_arena *arena, struct zr_need need, struct zr_span *place,
-                           struct zr_span **out)
-{
-    struct gathered gathered;
-    size_t stuck_bytes = 0;
-    struct zr_span *left = mapped_or_null(place->previous), *right = mapped_or_null(place->next);
-    size_t start = zr_round_up(left ? left->offset_bytes : place->offset_bytes, need.alignment);
-    size_t end = start + need.bytes;
-    size_t offset = place->offset_bytes;
-    size_t place_end = zr_span_end(place);
-    if (end <= offset) {
-        /* An aligned block fits in the mapped span after all: the search by size had to allow for the worst.
-         */
-        *out = left;
-        return ZR_OK;
-    }
-    size_t bytes = zr_round_up(end < place_end ? end - offset : place->bytes, arena->granule_bytes);
-
-    /* What the block will lie on must not be stolen from under it. */
-    zr_space_hide(arena, left);
-    zr_space_hide(arena, right);
-    zr_result result = gather(arena, bytes, place->bytes, &gathered);
-    bool gathered_all = result == ZR_OK;
-    if (gathered_all)
-        result = map_gathered(arena, offset, &gathered, &stuck_bytes);
-    zr_space_show(arena, left);
-    zr_space_show(arena, right);
-    if (stuck_bytes > 0)
-        strand(arena, place, stuck_bytes, &gathered);
-    if (gathered_all && result != ZR_OK)
-        put_back(arena, &gathered);
-    if (result != ZR_OK)
-        return result;
-    arena->mapped_bytes += gathered.bytes;
-    if (arena->reserved_bytes > arena->peak_reserved_bytes)
-        arena->peak_reserved_bytes = arena->reserved_bytes;
-    if (arena->poison)
-        zr_poison_free(arena->base + offset, gathered.bytes);
-    zr_trace_event(arena->trace, map, arena->base + offset, gathered.bytes);
-    *out = zr_space_map(arena, place, gathered.bytes);
-    return ZR_OK;
-}
-
-zr_result zr_extend(struct zr_arena *arena, struct zr_need need, struct zr_span **out)
-{
-    *out = NULL;
-    /* The spans for zr_space_map() here and for the carving that follows. */
-    if (!zr_pool_reserve(&arena->spans, ZR_MAP_SPANS + ZR_CARVE_SPANS + ZR_UNMAP_SPANS))
-        return ZR_ERR_HOST_MEMORY;
-    struct zr_span *place = choose_place(arena, need);
-    if (!place)
-        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
-                       need.bytes, arena->range->bytes);
-    return extend_at(arena, need, place, out);
 }
 
 /* ---- Giving back --------------------------------------------------------------------------------------- */
 
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
 {
-    size_t released = 0;
     struct zr_handle_list list = {0};
-    for (;;) {
-        struct zr_handle *handle = NULL;
-        if (stock_bytes(arena) + arena->whole_bytes > keep_bytes) {
-            handle = zr_stock_take(&arena->stock, stock_bytes(arena));
-            if (!handle)
-                break;
-            released += handle->bytes;
-            destroy_handle(arena, handle);
-            continue;
-        }
-        return released;
+    struct zr_handle *handle;
+    size_t idle = zr_space_idle_bytes(arena), released = 0;
+    while (arena->stock.bytes + idle > keep_bytes &&
+           (handle = zr_stock_take(&arena->stock, arena->stock.bytes))) {
+        released += handle->bytes;
+        destroy_handle(arena, handle);
     }
-    /* The stock is empty: whole free granules are next. */
-    size_t surplus = arena->whole_bytes > keep_bytes ? arena->whole_bytes - keep_bytes : 0;
-    surplus = zr_round_up(surplus, arena->granule_bytes);
-    released += steal(arena, surplus, &list);
+    if (arena->stock.bytes == 0 && idle > keep_bytes)
+        released += steal(arena, zr_round_up(idle - keep_bytes, arena->granule_bytes), &list);
     destroy_list(arena, &list);
     return released;
 }
 
-/* Unmaps one mapping at a time what could not be unmapped at once; false if something stays. */
-static bool unmap_singly(struct zr_arena *arena, struct zr_extent stretch)
-{
-    bool all = true;
-    for (size_t done = 0; done < stretch.bytes;) {
-        size_t at = stretch.offset_bytes + done;
-        struct zr_extent one = {at, zr_range_mapping(arena->range, at)->handle->bytes};
-        done += one.bytes;
-        all &= unmap_again(arena, one);
-    }
-    return all;
-}
-
-/* Destroys the handles under a stretch of mapped spans, then unmaps them: they live for their mappings. False
- * if the driver would not unmap all of it. */
+/* Destroys the handles under a mapped stretch, then unmaps them: they live for their mappings. Unmaps one at
+ * a time what cannot be unmapped at once. False if something stays. */
 static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
 {
     for (size_t done = 0; done < stretch.bytes;) {
@@ -428,28 +433,38 @@ static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
     if (arena->poison)
         zr_poison_clear(arena->base + stretch.offset_bytes, stretch.bytes);
     arena->mapped_bytes -= stretch.bytes;
-    return unmap_again(arena, stretch) || unmap_singly(arena, stretch);
+    bool all = true;
+    arena->backend_calls_count++;
+    if (zr_backend_unmap(arena->range, stretch) == ZR_OK)
+        return true;
+    for (size_t done = 0; done < stretch.bytes;) {
+        size_t at = stretch.offset_bytes + done;
+        struct zr_extent one = {at, zr_range_mapping(arena->range, at)->handle->bytes};
+        done += one.bytes;
+        arena->backend_calls_count++;
+        all &= zr_backend_unmap(arena->range, one) == ZR_OK;
+    }
+    return all;
 }
 
 zr_result zr_release_all(struct zr_arena *arena)
 {
-    struct zr_extent stretch = {0};
     bool all = true;
     struct zr_handle *handle;
-    for (const struct zr_span *span = arena->first; span; span = span->next) {
-        if (span->kind != ZR_SPAN_UNMAPPED) {
-            if (stretch.bytes == 0)
-                stretch.offset_bytes = span->offset_bytes;
-            stretch.bytes += span->bytes;
-        }
-        if ((span->kind == ZR_SPAN_UNMAPPED || !span->next) && stretch.bytes > 0) {
-            all &= release_stretch(arena, stretch);
-            stretch.bytes = 0;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        const struct zr_zone *zone = &arena->zones[i];
+        struct zr_stretch run = {.end = zone->first_bytes / arena->granule_bytes};
+        for (;;) {
+            run.first = zr_granules_next(arena->granules, run.end, zone->mapped_end, true);
+            run.end = zr_granules_next(arena->granules, run.first, zone->mapped_end, false);
+            if (run.first >= run.end)
+                break;
+            all &= release_stretch(arena, extent_of(arena, run));
         }
     }
-    while ((handle = zr_stock_take(&arena->stock, stock_bytes(arena))))
+    while ((handle = zr_stock_take(&arena->stock, arena->stock.bytes)))
         destroy_handle(arena, handle);
-    zr_assert(arena->mapped_bytes == 0 && arena->reserved_bytes == 0);
+    zr_assert(arena->mapped_bytes == 0 && arena->reserved_bytes == arena->lent_bytes);
     if (all)
         return ZR_OK;
     char reason[256];

@@ -179,6 +179,24 @@ struct zr_span *zr_holes_largest(const struct zr_holes *holes)
     return bin < ZR_HOLES_BINS ? last_in(holes->bins[bin]) : NULL;
 }
 
+struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span)
+{
+    unsigned bin = bin_of(span->key_bytes);
+    struct zr_span *node = holes->bins[bin], *found = NULL;
+    while (node) {
+        if (before(span, node)) {
+            found = node;
+            node = node->children[0];
+        } else {
+            node = node->children[1];
+        }
+    }
+    if (found)
+        return found;
+    bin = next_bin(holes, bin + 1);
+    return bin < ZR_HOLES_BINS ? tree_best(holes->bins[bin], 0) : NULL;
+}
+
 struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span)
 {
     unsigned bin = bin_of(span->key_bytes);

@@ -30,6 +30,8 @@ void zr_holes_remove(struct zr_holes *holes, struct zr_span *span);
 struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes);
 /* The largest key, the highest offset among equals; NULL if empty. */
 struct zr_span *zr_holes_largest(const struct zr_holes *holes);
+/* The next larger in that order, NULL after the largest. */
+struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span);
 /* The next smaller in that order, NULL after the smallest. */
 struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span);
 

@@ -20,18 +20,40 @@ static void pin(struct survey *survey, const struct zr_span *neighbour, size_t b
         survey->pinned_bytes[neighbour->tag] += bytes;
 }
 
+/* The mapped bytes of a gap; *largest_bytes grows to the longest mapped run in it. */
+static size_t survey_gap(const struct zr_arena *arena, const struct zr_span *gap, size_t *largest_bytes)
+{
+    size_t granule = arena->granule_bytes, total = 0, end = zr_span_end(gap) / granule + 1;
+    if (end > arena->zones[gap->zone].mapped_end)
+        end = arena->zones[gap->zone].mapped_end;
+    for (size_t first = gap->offset_bytes / granule, after; first < end; first = after) {
+        first = zr_granules_next(arena->granules, first, end, true);
+        after = zr_granules_next(arena->granules, first, end, false);
+        if (first >= end)
+            break;
+        size_t low = first * granule, high = after * granule;
+        low = low < gap->offset_bytes ? gap->offset_bytes : low;
+        high = high > zr_span_end(gap) ? zr_span_end(gap) : high;
+        if (high <= low)
+            continue;
+        total += high - low;
+        if (high - low > *largest_bytes)
+            *largest_bytes = high - low;
+    }
+    return total;
+}
+
 static void take_survey(const struct zr_arena *arena, struct survey *out)
 {
     memset(out, 0, sizeof *out);
     for (const struct zr_span *span = arena->first; span; span = span->next) {
-        if (span->kind != ZR_SPAN_MAPPED)
+        size_t bytes = span->kind == ZR_SPAN_GAP ? survey_gap(arena, span, &out->largest_bytes) : 0;
+        if (bytes == 0)
             continue;
-        out->free_bytes += span->bytes;
+        out->free_bytes += bytes;
         out->holes_count++;
-        if (span->bytes > out->largest_bytes)
-            out->largest_bytes = span->bytes;
-        pin(out, span->previous, span->bytes / 2);
-        pin(out, span->next, span->bytes / 2);
+        pin(out, span->previous, bytes / 2);
+        pin(out, span->next, bytes / 2);
     }
 }
 

@@ -1,10 +1,16 @@
-/* space.c: the spans of an arena in address order, and the books on them. Stands on holes.c.
+/* space.c: the addresses of an arena: zones, gaps by size, best fit, carving and merging. Stands on holes.c.
  *
- * Every change ends with the two free neighbours of what changed filed under their new sizes: an unmapped
- * span is looked for by the length of the whole stretch it could serve, mapped neighbours included. */
+ * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
+ * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
+ * and small ones would keep large ones apart. */
 #include "alloc/arena_internal.h"
 
 #include "alloc/error.h"
+
+/* Below a granule divided by this a block is small: its neighbours must not be large. */
+enum { SMALL_DIVISOR = 16 };
+/* A range with fewer granules than this is too short to divide. */
+enum { ZONED_GRANULES = 1024 };
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
@@ -28,14 +34,6 @@ static void unlink_span(struct zr_arena *arena, struct zr_span *span)
         arena->first = span->next;
     if (span->next)
         span->next->previous = span->previous;
-    if (arena->tail == span)
-        arena->tail = NULL;
-}
-
-static void discard(struct zr_arena *arena, struct zr_span *span)
-{
-    unlink_span(arena, span);
-    zr_pool_give(&arena->spans, span);
 }
 
 static struct zr_span *new_span(struct zr_arena *arena, enum zr_span_kind kind, struct zr_extent place)
@@ -48,235 +46,276 @@ static struct zr_span *new_span(struct zr_arena *arena, enum zr_span_kind kind, 
     return span;
 }
 
-static inline bool is(const struct zr_span *span, enum zr_span_kind kind)
+/* ---- Gaps ---------------------------------------------------------------------------------------------- */
+
+/* The zone's open end, where blocks go that fit no gap, is in no holes: it would be chosen last anyway. */
+static inline bool is_tail(const struct zr_arena *arena, const struct zr_span *gap)
 {
-    return span && span->kind == kind;
+    return arena->zones[gap->zone].tail == gap;
 }
 
-/* ---- Filing -------------------------------------------------------------------------------------------- */
-
-size_t zr_space_whole_bytes(const struct zr_arena *arena, const struct zr_span *span)
+static inline void file_gap(struct zr_arena *arena, struct zr_span *gap)
 {
-    size_t first = zr_round_up(span->offset_bytes, arena->granule_bytes);
-    size_t end = zr_round_down(zr_span_end(span), arena->granule_bytes);
-    return end > first ? end - first : 0;
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zr_span_end(gap) == zone->end_bytes) {
+        zone->tail = gap;
+        gap->key_bytes = 0;
+    } else {
+        zr_holes_add(&zone->gaps, gap, gap->bytes);
+    }
 }
 
-static void file_mapped(struct zr_arena *arena, struct zr_span *span)
+static inline void unfile_gap(struct zr_arena *arena, struct zr_span *gap)
 {
-    zr_holes_add(&arena->mapped, span, span->bytes);
-    arena->whole_bytes += zr_space_whole_bytes(arena, span);
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zone->tail == gap)
+        zone->tail = NULL;
+    else
+        zr_holes_remove(&zone->gaps, gap);
 }
 
-static void unfile_mapped(struct zr_arena *arena, struct zr_span *span)
+/* A filed gap takes a new place and size. It becomes no open end by that; it may cease to be one. */
+static inline void move_gap(struct zr_arena *arena, struct zr_span *gap, struct zr_extent place)
 {
-    if (span->key_bytes == 0)
-        return; /* hidden */
-    zr_holes_remove(&arena->mapped, span);
-    arena->whole_bytes -= zr_space_whole_bytes(arena, span);
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zone->tail == gap) {
+        gap->offset_bytes = place.offset_bytes;
+        gap->bytes = place.bytes;
+        if (__builtin_expect(zr_span_end(gap) != zone->end_bytes, 0)) {
+            zone->tail = NULL;
+            file_gap(arena, gap);
+        }
+    } else {
+        zr_holes_move(&zone->gaps, gap, place.offset_bytes, place.bytes);
+    }
 }
 
-/* Files an unmapped span, or files it anew after a neighbour changed. Anything else is left alone. */
-static void refile_unmapped(struct zr_arena *arena, struct zr_span *span)
+/* The gap beside a block that it would merge with, NULL if there is none. */
+static inline struct zr_span *gap_beside(const struct zr_span *block, struct zr_span *neighbour)
 {
-    if (!is(span, ZR_SPAN_UNMAPPED) || span == arena->tail)
-        return;
-    size_t bytes = span->bytes;
-    if (is(span->previous, ZR_SPAN_MAPPED))
-        bytes += span->previous->bytes;
-    if (is(span->next, ZR_SPAN_MAPPED))
-        bytes += span->next->bytes;
-    if (span->key_bytes == bytes)
-        return;
-    if (span->key_bytes)
-        zr_holes_remove(&arena->unmapped, span);
-    zr_holes_add(&arena->unmapped, span, bytes);
+    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == block->zone ? neighbour : NULL;
 }
 
-static void unfile_unmapped(struct zr_arena *arena, struct zr_span *span)
+/* ---- Zones --------------------------------------------------------------------------------------------- */
+
+void zr_space_init(struct zr_arena *arena)
 {
-    if (span->key_bytes)
-        zr_holes_remove(&arena->unmapped, span);
+    size_t bytes = arena->range->bytes, granule = arena->granule_bytes;
+    size_t small_bytes = 0, whole_bytes = 0;
+    if (bytes / granule >= ZONED_GRANULES) {
+        small_bytes = zr_round_down(bytes / 8, granule);
+        whole_bytes = zr_round_down(bytes / 8 * 3, granule);
+    }
+    size_t sizes[ZR_ZONE_COUNT] = {[ZR_ZONE_GENERAL] = bytes - small_bytes - whole_bytes,
+                                   [ZR_ZONE_WHOLE] = whole_bytes,
+                                   [ZR_ZONE_SMALL] = small_bytes};
+    struct zr_span *last = NULL;
+    size_t at = 0;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        arena->zones[i].first_bytes = at;
+        arena->zones[i].end_bytes = at + sizes[i];
+        arena->zones[i].mapped_end = at / granule;
+        if (sizes[i] == 0)
+            continue;
+        struct zr_span *gap = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){at, sizes[i]});
+        gap->zone = (uint8_t)i;
+        insert_after(arena, last, gap);
+        file_gap(arena, gap);
+        last = gap;
+        at += sizes[i];
+    }
 }
 
-/* A filed mapped span takes a new place and size. */
-static void move_mapped(struct zr_arena *arena, struct zr_span *span, struct zr_extent place)
+static inline unsigned zone_of(const struct zr_arena *arena, struct zr_need need)
 {
-    arena->whole_bytes -= zr_space_whole_bytes(arena, span);
-    zr_holes_move(&arena->mapped, span, place.offset_bytes, place.bytes);
-    arena->whole_bytes += zr_space_whole_bytes(arena, span);
+    if (need.bytes < arena->granule_bytes / SMALL_DIVISOR)
+        return ZR_ZONE_SMALL;
+    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
 }
 
-void zr_space_hide(struct zr_arena *arena, struct zr_span *span)
+/* ---- Best fit ------------------------------------------------------------------------------------------ */
+
+static inline size_t missing_under(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
 {
-    if (span)
-        unfile_mapped(arena, span);
+    size_t first = offset_bytes / arena->granule_bytes;
+    size_t end = (offset_bytes + bytes - 1) / arena->granule_bytes + 1;
+    return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
-void zr_space_show(struct zr_arena *arena, struct zr_span *span)
+/* The place in the gap that needs fewer granules: its low end or its high one. */
+static struct zr_place place_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
 {
-    if (span)
-        file_mapped(arena, span);
+    size_t low = zr_round_up(gap->offset_bytes, need.alignment);
+    struct zr_place place = {.gap = gap, .offset_bytes = low};
+    if (low + need.bytes > zr_span_end(gap))
+        return (struct zr_place){0};
+    place.missing = missing_under(arena, low, need.bytes);
+    if (place.missing == 0 || is_tail(arena, gap))
+        return place;
+    size_t high = zr_round_down(zr_span_end(gap) - need.bytes, need.alignment);
+    size_t missing = missing_under(arena, high, need.bytes);
+    if (missing < place.missing) {
+        place.offset_bytes = high;
+        place.missing = missing;
+    }
+    return place;
+}
+
+static struct zr_place find_in(const struct zr_arena *arena, const struct zr_zone *zone, struct zr_need need)
+{
+    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
+    struct zr_place place = {0};
+    if (gap)
+        place = place_in(arena, gap, need);
+    if (!place.gap && gap && need.alignment > ZR_UNIT_BYTES) {
+        gap = zr_holes_best(&zone->gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
+        if (gap)
+            place = place_in(arena, gap, need);
+    }
+    if (place.missing > 0) {
+        /* The next larger gap may need fewer granules; beyond it the fit is no longer best. */
+        struct zr_span *larger = zr_holes_larger(&zone->gaps, gap);
+        struct zr_place other = larger ? place_in(arena, larger, need) : place;
+        if (other.gap && other.missing < place.missing)
+            place = other;
+    }
+    if (!place.gap && zone->tail)
+        place = place_in(arena, zone->tail, need);
+    return place;
+}
+
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need)
+{
+    unsigned first = zone_of(arena, need);
+    struct zr_place place = find_in(arena, &arena->zones[first], need);
+    /* A zone that is full: any other will do. */
+    for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
+        if (i != first)
+            place = find_in(arena, &arena->zones[i], need);
+    return place;
 }
 
 /* ---- Changes ------------------------------------------------------------------------------------------- */
 
-void zr_space_init(struct zr_arena *arena)
+struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part)
 {
-    struct zr_span *span =
-        new_span(arena, ZR_SPAN_UNMAPPED, (struct zr_extent){.bytes = arena->range->bytes});
-    insert_after(arena, NULL, span);
-    arena->tail = span;
-}
-
-struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *hole, struct zr_extent part)
-{
-    size_t end = zr_span_end(hole);
-    struct zr_extent rest = {part.offset_bytes + part.bytes, end - part.offset_bytes - part.bytes};
+    size_t end = zr_span_end(gap), part_end = part.offset_bytes + part.bytes;
     struct zr_span *block = new_span(arena, ZR_SPAN_BLOCK, part);
+    block->zone = gap->zone;
 
-    zr_assert(part.offset_bytes >= hole->offset_bytes && part.offset_bytes + part.bytes <= end);
-    if (rest.bytes > 0 && part.offset_bytes == hole->offset_bytes) {
-        /* The common case: the hole itself becomes the rest, and the block comes before it. */
-        insert_after(arena, hole->previous, block);
-        move_mapped(arena, hole, rest);
+    zr_assert(part.offset_bytes >= gap->offset_bytes && part_end <= end);
+    if (part.offset_bytes == gap->offset_bytes && part_end == end) {
+        insert_after(arena, gap, block);
+        unfile_gap(arena, gap);
+        unlink_span(arena, gap);
+        zr_pool_give(&arena->spans, gap);
+    } else if (part.offset_bytes == gap->offset_bytes) {
+        insert_after(arena, gap->previous, block);
+        move_gap(arena, gap, (struct zr_extent){part_end, end - part_end});
     } else {
-        unfile_mapped(arena, hole);
-        insert_after(arena, hole, block);
-        if (rest.bytes > 0) {
-            struct zr_span *back = new_span(arena, ZR_SPAN_MAPPED, rest);
-            insert_after(arena, block, back);
-            file_mapped(arena, back);
+        insert_after(arena, gap, block);
+        if (part_end < end) {
+            struct zr_span *rest = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){part_end, end - part_end});
+            rest->zone = gap->zone;
+            insert_after(arena, block, rest);
+            move_gap(arena, gap,
+                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
+            file_gap(arena, rest);
+        } else {
+            move_gap(arena, gap,
+                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
         }
-        hole->bytes = part.offset_bytes - hole->offset_bytes;
-        if (hole->bytes > 0)
-            file_mapped(arena, hole);
-        else
-            discard(arena, hole);
     }
-    struct zr_span *left = block->previous, *right = block->next;
-    refile_unmapped(arena, is(left, ZR_SPAN_MAPPED) ? left->previous : left);
-    refile_unmapped(arena, is(right, ZR_SPAN_MAPPED) ? right->next : right);
     return block;
 }
 
 bool zr_space_free_needs_span(const struct zr_span *block)
 {
-    return !is(block->previous, ZR_SPAN_MAPPED) && !is(block->next, ZR_SPAN_MAPPED);
+    return !gap_beside(block, block->previous) && !gap_beside(block, block->next);
 }
 
 void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare)
 {
-    struct zr_span *left = block->previous, *right = block->next, *hole;
+    struct zr_span *left = gap_beside(block, block->previous), *right = gap_beside(block, block->next);
     struct zr_extent place = {block->offset_bytes, block->bytes};
-    if (is(left, ZR_SPAN_MAPPED)) {
-        hole = left;
+    if (left && right) {
+        /* The right one stays: it may be the open end. */
+        place.offset_bytes = left->offset_bytes;
+        place.bytes += left->bytes + right->bytes;
+        unlink_span(arena, block);
+        unfile_gap(arena, left);
+        unlink_span(arena, left);
+        zr_pool_give(&arena->spans, left);
+        move_gap(arena, right, place);
+    } else if (right) {
+        place.bytes += right->bytes;
+        unlink_span(arena, block);
+        move_gap(arena, right, place);
+    } else if (left) {
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes;
         unlink_span(arena, block);
-        if (is(right, ZR_SPAN_MAPPED)) {
-            place.bytes += right->bytes;
-            unfile_mapped(arena, right);
-            discard(arena, right);
+        if (zr_span_end(block) == arena->zones[block->zone].end_bytes) {
+            unfile_gap(arena, left);
+            left->bytes = place.bytes;
+            file_gap(arena, left);
+        } else {
+            move_gap(arena, left, place);
         }
-        move_mapped(arena, hole, place);
-    } else if (is(right, ZR_SPAN_MAPPED)) {
-        hole = right;
-        place.bytes += right->bytes;
-        unlink_span(arena, block);
-        move_mapped(arena, hole, place);
     } else {
-        hole = spare;
-        hole->offset_bytes = place.offset_bytes;
-        hole->bytes = place.bytes;
-        hole->key_bytes = 0;
-        hole->kind = ZR_SPAN_MAPPED;
-        if (hole != block) {
-            insert_after(arena, block, hole);
+        unsigned zone = block->zone;
+        if (spare != block) {
+            insert_after(arena, block, spare);
             unlink_span(arena, block);
         }
-        file_mapped(arena, hole);
+        spare->offset_bytes = place.offset_bytes;
+        spare->bytes = place.bytes;
+        spare->kind = ZR_SPAN_GAP;
+        spare->zone = (uint8_t)zone;
+        spare->key_bytes = 0;
+        file_gap(arena, spare);
     }
-    refile_unmapped(arena, hole->previous);
-    refile_unmapped(arena, hole->next);
 }
 
-/* Joins a mapped span, in no holes yet, with mapped neighbours, and files what comes of it. */
-static struct zr_span *join_mapped(struct zr_arena *arena, struct zr_span *span)
+/* ---- What lies in gaps --------------------------------------------------------------------------------- */
+
+struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap)
 {
-    struct zr_span *left = span->previous, *right = span->next;
-    if (is(left, ZR_SPAN_MAPPED)) {
-        unfile_mapped(arena, left);
-        left->bytes += span->bytes;
-        discard(arena, span);
-        span = left;
-    }
-    if (is(right, ZR_SPAN_MAPPED)) {
-        unfile_mapped(arena, right);
-        span->bytes += right->bytes;
-        discard(arena, right);
-    }
-    file_mapped(arena, span);
-    refile_unmapped(arena, span->previous);
-    refile_unmapped(arena, span->next);
-    return span;
+    size_t first = (gap->offset_bytes + arena->granule_bytes - 1) / arena->granule_bytes;
+    size_t end = zr_span_end(gap) / arena->granule_bytes;
+    if (end > arena->zones[gap->zone].mapped_end)
+        end = arena->zones[gap->zone].mapped_end;
+    return (struct zr_stretch){first, end > first ? end : first};
 }
 
-struct zr_span *zr_space_map(struct zr_arena *arena, struct zr_span *span, size_t bytes)
+struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap)
 {
-    zr_assert(span->kind == ZR_SPAN_UNMAPPED && bytes <= span->bytes);
-    unfile_unmapped(arena, span);
-    if (bytes == span->bytes) {
-        if (arena->tail == span)
-            arena->tail = NULL;
-        span->kind = ZR_SPAN_MAPPED;
-        return join_mapped(arena, span);
-    }
-    struct zr_span *mapped = new_span(arena, ZR_SPAN_MAPPED, (struct zr_extent){span->offset_bytes, bytes});
-    insert_after(arena, span->previous, mapped);
-    span->offset_bytes += bytes;
-    span->bytes -= bytes;
-    return join_mapped(arena, mapped);
-}
-
-void zr_space_unmap(struct zr_arena *arena, struct zr_span *span, struct zr_extent part)
-{
-    size_t part_end = part.offset_bytes + part.bytes;
-    struct zr_extent rest = {part_end, zr_span_end(span) - part_end};
-
-    unfile_mapped(arena, span);
-    struct zr_span *gap = new_span(arena, ZR_SPAN_UNMAPPED, part);
-    insert_after(arena, span, gap);
-    if (rest.bytes > 0) {
-        struct zr_span *back = new_span(arena, ZR_SPAN_MAPPED, rest);
-        insert_after(arena, gap, back);
-        file_mapped(arena, back);
-        refile_unmapped(arena, back->next);
-    }
-    span->bytes = part.offset_bytes - span->offset_bytes;
-    if (span->bytes > 0) {
-        file_mapped(arena, span);
-        refile_unmapped(arena, span->previous);
+    const struct zr_zone *zones = arena->zones;
+    struct zr_span *next = NULL;
+    unsigned zone = gap ? gap->zone : 0;
+    if (!gap || is_tail(arena, gap)) {
+        for (zone = gap ? zone + 1 : 0; zone < ZR_ZONE_COUNT; zone++)
+            if (zones[zone].tail)
+                return zones[zone].tail;
+        zone = 0;
+        next = zr_holes_largest(&zones[zone].gaps);
     } else {
-        discard(arena, span);
+        next = zr_holes_smaller(&zones[zone].gaps, gap);
     }
-    /* Free unmapped spans never touch either. */
-    struct zr_span *left = gap->previous, *right = gap->next;
-    if (is(left, ZR_SPAN_UNMAPPED)) {
-        unfile_unmapped(arena, left);
-        gap->offset_bytes = left->offset_bytes;
-        gap->bytes += left->bytes;
-        discard(arena, left);
+    while (!next || next->bytes < arena->granule_bytes) {
+        if (++zone == ZR_ZONE_COUNT)
+            return NULL;
+        next = zr_holes_largest(&zones[zone].gaps);
     }
-    if (is(right, ZR_SPAN_UNMAPPED)) {
-        bool was_tail = right == arena->tail;
-        unfile_unmapped(arena, right);
-        gap->bytes += right->bytes;
-        discard(arena, right);
-        if (was_tail)
-            arena->tail = gap;
+    return next;
+}
+
+size_t zr_space_idle_bytes(const struct zr_arena *arena)
+{
+    size_t count = 0;
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap; gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch whole = zr_gap_granules(arena, gap);
+        count += zr_granules_mapped(arena->granules, whole.first, whole.end);
     }
-    if (!gap->next)
-        arena->tail = gap;
-    refile_unmapped(arena, gap);
+    return count * arena->granule_bytes;
 }

@@ -1,8 +1,8 @@
-/* span.h: one stretch of an arena's addresses: a block, free and mapped, or free and unmapped. Private to
- * alloc/.
+/* span.h: one stretch of an arena's addresses: a block, or a gap between blocks. Private to alloc/.
  *
- * The spans of an arena are linked in address order without gaps and cover the whole reservation. Free spans
- * of a kind never touch. Offsets are from the start of the reservation. */
+ * The spans of an arena are linked in address order without holes and cover the whole reservation. What is
+ * mapped under a gap is in the granules' bitmap: a gap's size, by which it is found, does not change when
+ * granules move. Gaps of one zone never touch. Offsets are from the start of the reservation. */
 #ifndef ZR_SPAN_H
 #define ZR_SPAN_H
 
@@ -13,27 +13,31 @@ enum { ZR_UNIT_BYTES = 256, ZR_UNIT_SHIFT = 8 };
 
 enum zr_span_kind {
     ZR_SPAN_BLOCK = 0, /* a caller's */
-    ZR_SPAN_MAPPED,    /* free, granules beneath */
-    ZR_SPAN_UNMAPPED,  /* free, whole granules of addresses and nothing beneath */
+    ZR_SPAN_GAP,       /* free addresses, granules beneath or not */
+    ZR_SPAN_REGION,    /* a plan's: its blocks are in no list, granules beneath as they were needed */
+    ZR_SPAN_PLANNED,   /* a block in a region; not linked */
     ZR_SPAN_LEAVING, /* a block whose free is under way without the lock, or memory the driver will not unmap
                       */
 };
+
+/* Which addresses a size goes to (space.c says why). */
+enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE_COUNT };
 
 struct zr_span {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
         size_t requested_bytes; /* block */
-        size_t key_bytes;       /* free, in holes: its place there; 0: in none */
+        size_t key_bytes;       /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
     };
     union {
-        uint64_t stream;              /* block */
-        struct zr_span *children[2];  /* free, in holes: smaller and larger */
-        struct zr_span *next_retired; /* freed, waiting for readers */
+        uint64_t stream;             /* block */
+        struct zr_span *children[2]; /* gap, filed: smaller and larger */
     };
-    struct zr_span *previous, *next; /* by address; NULL at the ends */
+    struct zr_span *previous, *next; /* by address; NULL at the ends. Retired: the next one in `previous` */
     uint8_t kind;                    /* enum zr_span_kind */
     uint8_t tag;                     /* block */
+    uint8_t zone;                    /* enum zr_zone_number */
 };
 
 static inline size_t zr_span_end(const struct zr_span *span)

@@ -16,7 +16,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
         .mapped_bytes = arena->mapped_bytes,
         .stock_bytes = arena->stock.bytes,
         .reserved_bytes = arena->reserved_bytes,
-        .stranded_bytes = arena->mapped_bytes - arena->live_bytes - arena->whole_bytes,
+        .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_idle_bytes(arena),
         .peak_live_bytes = arena->peak_live_bytes,
         .peak_requested_bytes = arena->peak_requested_bytes,
         .peak_reserved_bytes = arena->peak_reserved_bytes,

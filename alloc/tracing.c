@@ -8,16 +8,12 @@
  * first, then the blocks on them. */
 static void write_present(struct zr_trace *trace, const struct zr_arena *arena)
 {
-    const struct zr_span *run = NULL; /* first span of a mapped stretch */
-    for (const struct zr_span *span = arena->first; span; span = span->next) {
-        bool mapped = span->kind != ZR_SPAN_UNMAPPED;
-        if (mapped && !run)
-            run = span;
-        bool ends = !span->next || span->next->kind == ZR_SPAN_UNMAPPED;
-        if (mapped && ends) {
-            zr_trace_write_map(trace, arena->base + run->offset_bytes, zr_span_end(span) - run->offset_bytes);
-            run = NULL;
-        }
+    size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
+    for (size_t first = 0, after; first < end; first = after) {
+        first = zr_granules_next(arena->granules, first, end, true);
+        after = zr_granules_next(arena->granules, first, end, false);
+        if (first < after)
+            zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
     for (const struct zr_span *span = arena->first; span; span = span->next) {
         if (span->kind != ZR_SPAN_BLOCK) /* the free of one that is leaving came before */

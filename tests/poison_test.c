@@ -55,11 +55,11 @@ static void never_allocated(void)
 
 static void freed_and_partly_taken(void)
 {
-    char *block = take(4096);
-    take(1000);
+    char *block = take(40000);
+    take(9000);
     zr_arena_free(arena, block);
-    if (take(256) == block)
-        touch(block + 2048);
+    if (take(5000) == block)
+        touch(block + 20000);
 }
 
 /* Taken again, the bytes are a caller's; what lies past the new request is not. */
