@@ -1,5 +1,6 @@
-/* comm.c: the front of every communicator: argument checks, counters, the queue and the thread that empties
- * it. The implementations behind it are null.c and local.c; comm.h has the table between the two. */
+/* comm.c: the front of every communicator: counters, the queue and the thread that empties it. Operations
+ * come in through operations.c; the implementations behind it are null.c, local.c and fabric.c, and comm.h
+ * has the table between the two. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,21 +24,18 @@ static zr_result repeat_failure(struct zr_comm *comm)
     return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_words);
 }
 
-/* What the other ranks take from this one. */
-static uint64_t sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+/* lock held. */
+static void count_item(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    uint64_t peers = comm->world - 1;
-    switch (item->kind) {
-    case ZR_COMM_REDUCE_SCATTER:
-        return peers * item->reduce_scatter.shard_elements * sizeof(float);
-    case ZR_COMM_ALL_GATHER:
-        return peers * item->all_gather.shard_bytes;
-    case ZR_COMM_ALL_REDUCE:
-        return 2 * peers * item->all_reduce.shard_elements * sizeof(float);
-    case ZR_COMM_EXCHANGE: /* small talk: not part of a step's volume */
-        break;
-    }
-    return 0;
+    struct zr_comm_volume *volume = &comm->counters.by_kind[item->kind];
+    uint64_t bytes =
+        comm->table->sent_bytes ? comm->table->sent_bytes(comm, item) : zr_comm_direct_bytes(comm, item);
+    volume->calls_count++;
+    volume->sent_bytes += bytes;
+    if (item->kind == ZR_COMM_EXCHANGE) /* small talk: not part of a step's volume */
+        return;
+    comm->counters.operations_count++;
+    comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
 /* Runs one operation without the lock, which is held before and after. What the counters speak of is the
@@ -52,10 +50,8 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     pthread_mutex_lock(&comm->lock);
     if (item->kind != ZR_COMM_EXCHANGE)
         comm->counters.busy_ns += zr_os_now_ns() - start_ns;
-    if (result == ZR_OK) {
-        comm->counters.operations_count += item->kind != ZR_COMM_EXCHANGE;
-        comm->sent_bytes += sent_bytes(comm, item);
-    }
+    if (result == ZR_OK)
+        count_item(comm, item);
     remember_failure(comm, result);
 }
 
@@ -116,7 +112,7 @@ static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
         comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
-static zr_result submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
+zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
 {
     zr_result result;
     pthread_mutex_lock(&comm->lock);
@@ -137,63 +133,14 @@ static zr_result submit(struct zr_comm *comm, const struct zr_comm_item *item, z
     return result;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------------- */
-
-/* world * shard * unit must be a size that memory can have. */
-static zr_result check_shard(const struct zr_comm *comm, size_t shard, size_t unit_bytes)
+zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    size_t whole;
-    if (__builtin_mul_overflow(shard, unit_bytes, &whole) ||
-        __builtin_mul_overflow(whole, comm->world, &whole) || whole > PTRDIFF_MAX)
-        return zr_fail(ZR_ERR_INVALID, "a shard of %zu times %u ranks is larger than memory can be", shard,
-                       comm->world);
-    return ZR_OK;
-}
-
-zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
-{
-    if (ticket)
-        *ticket = 0;
-    if (!comm || !operation)
-        return zr_fail(ZR_ERR_INVALID, "reduce-scatter without a communicator or an operation");
-    zr_result result = check_shard(comm, operation->shard_elements, sizeof(float));
-    if (result != ZR_OK || operation->shard_elements == 0)
-        return result;
-    if (!operation->source || !operation->destination)
-        return zr_fail(ZR_ERR_INVALID, "reduce-scatter of %zu elements without a source or a destination",
-                       operation->shard_elements);
-    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_REDUCE_SCATTER, .reduce_scatter = *operation},
-                  ticket);
-}
-
-zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
-{
-    if (ticket)
-        *ticket = 0;
-    if (!comm || !operation)
-        return zr_fail(ZR_ERR_INVALID, "all-gather without a communicator or an operation");
-    zr_result result = check_shard(comm, operation->shard_bytes, 1);
-    if (result != ZR_OK || operation->shard_bytes == 0)
-        return result;
-    if (!operation->source || !operation->destination)
-        return zr_fail(ZR_ERR_INVALID, "all-gather of %zu bytes without a source or a destination",
-                       operation->shard_bytes);
-    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER, .all_gather = *operation}, ticket);
-}
-
-zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
-{
-    if (ticket)
-        *ticket = 0;
-    if (!comm || !operation)
-        return zr_fail(ZR_ERR_INVALID, "all-reduce without a communicator or an operation");
-    zr_result result = check_shard(comm, operation->shard_elements, sizeof(float));
-    if (result != ZR_OK || operation->shard_elements == 0)
-        return result;
-    if (!operation->buffer)
-        return zr_fail(ZR_ERR_INVALID, "all-reduce of %zu elements without a buffer",
-                       operation->shard_elements);
-    return submit(comm, &(struct zr_comm_item){.kind = ZR_COMM_ALL_REDUCE, .all_reduce = *operation}, ticket);
+    pthread_mutex_lock(&comm->lock);
+    wait_locked(comm, comm->submitted);
+    run_here(comm, item);
+    zr_result result = repeat_failure(comm);
+    pthread_mutex_unlock(&comm->lock);
+    return result;
 }
 
 zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
@@ -212,37 +159,6 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     return result;
 }
 
-zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all)
-{
-    if (!comm || ((!mine || !all) && bytes > 0))
-        return zr_fail(ZR_ERR_INVALID, "exchange without a communicator or its buffers");
-    zr_result result = check_shard(comm, bytes, 1);
-    if (result != ZR_OK || bytes == 0)
-        return result;
-    pthread_mutex_lock(&comm->lock);
-    wait_locked(comm, comm->submitted);
-    run_here(comm, &(struct zr_comm_item){
-                       .kind = ZR_COMM_EXCHANGE,
-                       .all_gather = {.source = mine, .destination = all, .shard_bytes = bytes},
-                   });
-    result = repeat_failure(comm);
-    pthread_mutex_unlock(&comm->lock);
-    return result;
-}
-
-zr_result zr_comm_barrier(zr_comm *comm)
-{
-    if (!comm)
-        return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
-    pthread_mutex_lock(&comm->lock);
-    wait_locked(comm, comm->submitted);
-    run_here(comm,
-             &(struct zr_comm_item){.kind = ZR_COMM_EXCHANGE}); /* nothing to say, but all must say it */
-    zr_result result = repeat_failure(comm);
-    pthread_mutex_unlock(&comm->lock);
-    return result;
-}
-
 /* ---- Numbers, birth and end ------------------------------------------------------------------------- */
 
 unsigned zr_comm_rank(const zr_comm *comm)
@@ -255,11 +171,15 @@ unsigned zr_comm_world(const zr_comm *comm)
     return comm->world;
 }
 
+const char *zr_comm_name(const zr_comm *comm)
+{
+    return comm->table->name;
+}
+
 void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out)
 {
     pthread_mutex_lock(&comm->lock);
     *out = comm->counters;
-    out->sent_elements = comm->sent_bytes / sizeof(float);
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -293,6 +213,8 @@ void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
     memset(comm, 0, sizeof(*comm));
     comm->table = table;
     comm->options = *options;
+    if (comm->options.timeout_ns == 0)
+        comm->options.timeout_ns = ZR_COMM_TIMEOUT_NS;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->work, NULL);
     pthread_cond_init(&comm->progress, NULL);

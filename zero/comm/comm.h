@@ -1,8 +1,8 @@
 /* comm.h: what a communicator is inside. Private to zero/comm/.
  *
- * comm.c is the front that callers see: it checks arguments, counts, and queues operations for the
- * communicator's thread. An implementation (null.c, local.c) embeds struct zr_comm as its first member and
- * fills the table. */
+ * operations.c and comm.c are the front that callers see: they check arguments, count, and queue operations
+ * for the communicator's thread. An implementation (null.c, local.c, fabric.c) embeds struct zr_comm as its
+ * first member and fills the table. */
 #ifndef ZR_COMM_INTERNAL_H
 #define ZR_COMM_INTERNAL_H
 
@@ -11,15 +11,17 @@
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_WORDS_BYTES = 256 };
 
-enum zr_comm_kind { ZR_COMM_REDUCE_SCATTER = 1, ZR_COMM_ALL_GATHER, ZR_COMM_ALL_REDUCE, ZR_COMM_EXCHANGE };
-
 /* One operation on its way through the queue. */
 struct zr_comm_item {
     enum zr_comm_kind kind;
     union {
         struct zr_reduce_scatter reduce_scatter;
-        struct zr_all_gather all_gather; /* of EXCHANGE too */
+        struct zr_all_gather all_gather; /* of EXCHANGE and ALL_TO_ALL too */
         struct zr_all_reduce all_reduce;
+        struct zr_broadcast broadcast;
+        struct zr_reduce reduce;
+        struct zr_to_root to_root;   /* of GATHER and SCATTER */
+        struct zr_transfer transfer; /* of SEND, RECEIVE and SEND_RECEIVE */
     };
 };
 
@@ -27,6 +29,9 @@ struct zr_comm_item {
  * with it; it is called by one thread at a time. `close` gives back all that the implementation made; no
  * operation is running or waiting then, and the memory of the communicator itself is freed by the front. */
 struct zr_comm_table {
+    const char *name;
+    /* What this rank sends to others for it; NULL: what it takes straight from each to each. */
+    uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
     void (*close)(struct zr_comm *comm);
 };
@@ -48,9 +53,30 @@ struct zr_comm {
     bool stopping;
     zr_result failure; /* the first failure stays: after it the ranks are out of step */
     char failure_words[ZR_COMM_WORDS_BYTES];
-    uint64_t sent_bytes;
-    struct zr_comm_counters counters; /* sent_elements is derived from sent_bytes */
+    struct zr_comm_counters counters;
 };
+
+/* operations.c: hand an operation in, to run in the communicator's thread, or in this one when all before it
+ * have ended. Both in comm.c. */
+zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket);
+zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item);
+/* Bytes that go from this rank to others when each takes from each directly, exchanges included. */
+uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
+enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item);
+
+/* sum.c: to[count] = base + scale * (from[0] + from[1] + ..), in this order for each element. `to` may be one
+ * of the sources. */
+struct zr_comm_sum {
+    size_t count;
+    const void *const *from; /* [ranks] */
+    unsigned ranks;
+    enum zr_comm_type type; /* of the sources, the base and, unless `wide` (fp32), the destination */
+    bool wide, accumulate;  /* accumulate: `to` is the base */
+    float scale;
+    void *to;
+    const void *base; /* or NULL; not with accumulate */
+};
+void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum);
 
 /* Clears and fills the common part of a communicator, without a thread. */
 void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,

@@ -23,6 +23,12 @@ struct zr_local_piece {
     uint64_t kind, bytes;
 };
 
+/* A piece for one rank alone; `bytes` is the size of the whole transfer. */
+struct zr_local_parcel {
+    uint64_t bytes;
+    uint32_t to;
+};
+
 struct zr_local_rank {
     /* The ring. Counters of pieces, modulo 2^32; piece n lies in slot n % 2. Written by this rank alone. */
     _Alignas(64) _Atomic uint32_t posted;   /* pieces that peers may read */
@@ -30,6 +36,15 @@ struct zr_local_rank {
     struct zr_local_piece pieces[2];        /* what lies in the slots; written before posted moves */
     _Alignas(64) _Atomic uint32_t consumed; /* pieces that this rank has read from all its peers */
     _Atomic uint32_t consumed_sleepers;
+
+    /* The ring as the way to one other rank at a time; see local_ring.c. Pieces lent, likewise in slot n % 2.
+     */
+    _Alignas(64) _Atomic uint32_t lent; /* written by this rank alone */
+    _Atomic uint32_t lent_sleepers;
+    struct zr_local_parcel parcels[2]; /* what lies in the slots; written before lent moves */
+    _Alignas(
+        64) _Atomic uint32_t taken; /* pieces that the one they were for has read; written by that rank */
+    _Atomic uint32_t taken_sleepers;
 
     /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
     _Alignas(64) _Atomic uint32_t verdict;
@@ -58,6 +73,8 @@ struct zr_local_world {
     _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
     _Atomic uint64_t said;  /* hash of the first words of zr_local_first_words(); 0: none yet */
 
+    _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
+
     /* Passing the descriptors of the rings round: whose turn it is to send, and who has received. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
     _Atomic uint32_t received;          /* peers that have received everything of this turn */
@@ -74,7 +91,8 @@ struct zr_local_world {
 zr_result zr_local_check(struct zr_local_world *local, unsigned peer);
 
 /* Waits until *word, a counter modulo 2^32, has reached `target`; `sleepers` (NULL: the other side always
- * wakes) counts this waiter. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. */
+ * wakes) counts this waiter. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. ZR_ERR_TIMEOUT: `peer` has
+ * been silent for too long. */
 struct zr_local_wait {
     _Atomic uint32_t *word, *sleepers;
     uint32_t target;

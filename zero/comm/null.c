@@ -14,14 +14,6 @@ struct null_comm {
     bool moves; /* one rank with real memory */
 };
 
-static void all_reduce_alone(const struct zr_kernels *kernels, const struct zr_all_reduce *op)
-{
-    const float *from[2] = {op->buffer, op->base};
-    kernels->sum_in_order(op->shard_elements, from, 1, op->scale, op->buffer, false);
-    if (op->base)
-        kernels->sum_in_order(op->shard_elements, from, 2, 1.0f, op->buffer, false);
-}
-
 /* An exchange happens in memory of the caller's own, whatever the arena is made of: every rank is taken to
  * say what this one says, so that checks which compare the ranks hold in a plan too. */
 static void exchange_alone(unsigned world, const struct zr_all_gather *op)
@@ -30,20 +22,56 @@ static void exchange_alone(unsigned world, const struct zr_all_gather *op)
         memmove((char *)op->destination + p * op->shard_bytes, op->source, op->shard_bytes);
 }
 
+/* A sum over one rank: a scaled copy. */
+static void sum_alone(const struct zr_kernels *kernels, const struct zr_comm_item *item)
+{
+    const void *from[1];
+    struct zr_comm_sum sum = {.from = from, .ranks = 1, .type = zr_comm_item_type(item)};
+    if (item->kind == ZR_COMM_REDUCE_SCATTER) {
+        const struct zr_reduce_scatter *op = &item->reduce_scatter;
+        from[0] = op->source;
+        sum.to = op->destination;
+        sum.count = op->shard_elements;
+        sum.scale = op->scale;
+        sum.accumulate = op->accumulate;
+        sum.wide = op->wide && op->type != ZR_COMM_FP32;
+    } else if (item->kind == ZR_COMM_ALL_REDUCE) {
+        from[0] = sum.to = item->all_reduce.buffer;
+        sum.base = item->all_reduce.base;
+        sum.count = item->all_reduce.shard_elements;
+        sum.scale = item->all_reduce.scale;
+    } else {
+        from[0] = item->reduce.source;
+        sum.to = item->reduce.destination;
+        sum.count = item->reduce.elements;
+        sum.scale = item->reduce.scale;
+    }
+    zr_comm_sum(kernels, &sum);
+}
+
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    const struct zr_kernels *kernels = comm->options.kernels;
-    bool moves = ((struct null_comm *)comm)->moves;
     if (item->kind == ZR_COMM_EXCHANGE && item->all_gather.shard_bytes > 0)
         exchange_alone(comm->world, &item->all_gather);
-    else if (moves && item->kind == ZR_COMM_REDUCE_SCATTER)
-        kernels->sum_in_order(item->reduce_scatter.shard_elements, &item->reduce_scatter.source, 1,
-                              item->reduce_scatter.scale, item->reduce_scatter.destination,
-                              item->reduce_scatter.accumulate);
-    else if (moves && item->kind == ZR_COMM_ALL_GATHER)
+    if (!((struct null_comm *)comm)->moves)
+        return ZR_OK;
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+    case ZR_COMM_ALL_REDUCE:
+    case ZR_COMM_REDUCE:
+        sum_alone(comm->options.kernels, item);
+        break;
+    case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_ALL_TO_ALL:
         memmove(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
-    else if (moves && item->kind == ZR_COMM_ALL_REDUCE)
-        all_reduce_alone(kernels, &item->all_reduce);
+        break;
+    case ZR_COMM_GATHER:
+    case ZR_COMM_SCATTER:
+        memmove(item->to_root.destination, item->to_root.source, item->to_root.shard_bytes);
+        break;
+    default: /* the rest needs nobody, or a peer */
+        break;
+    }
     return ZR_OK;
 }
 
@@ -52,7 +80,7 @@ static void null_close(struct zr_comm *comm)
     zr_arena_free(comm->options.arena, ((struct null_comm *)comm)->ring);
 }
 
-static const struct zr_comm_table null_table = {.run = null_run, .close = null_close};
+static const struct zr_comm_table null_table = {.name = "null", .run = null_run, .close = null_close};
 
 zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                               unsigned world)

@@ -1,10 +1,12 @@
 /* zr_comm.h: one interface for communication between the ranks of a run.
  *
- * Reductions are an all-to-all and a local sum in rank order, so their bits are fixed. Data travels through a
- * ring of constant size (tag comm), whatever the model: a big operation passes through it in pieces.
+ * Reductions add in rank order, element by element, so their bits are fixed: they do not depend on the kind
+ * of communicator, on the algorithm or on how an operation is cut into pieces. Data travels through a ring of
+ * constant size (tag comm), whatever the model: a big operation passes through it in pieces.
  * Operations with a ticket run in the communicator's own thread, in the order of submission, which must be
- * the same on all ranks; the buffers belong to the operation until its ticket has been waited for. One
- * submitting thread per rank. A dead or lost peer ends every wait with ZR_ERR_PEER and its name. */
+ * the same on all ranks (transfers between two ranks: the same on those two, and between the same operations
+ * of all); the buffers belong to the operation until its ticket has been waited for. One submitting thread
+ * per rank. A dead or lost peer ends every wait with ZR_ERR_PEER or ZR_ERR_TIMEOUT and its name. */
 #ifndef ZR_COMM_H
 #define ZR_COMM_H
 
@@ -17,6 +19,39 @@ typedef uint64_t zr_ticket; /* 0 is always complete */
 /* The most ranks that a communicator with peers has; the null one counts for any number. */
 enum { ZR_COMM_MAX_WORLD = 256 };
 
+/* How long a peer may be silent while this rank waits for it, unless the options say otherwise. A peer on
+ * this machine that has died is noticed within a second, whatever this is. */
+#define ZR_COMM_TIMEOUT_NS 600000000000ull
+
+/* What the elements of an operation are. Those of two bytes are added in fp32, and the sum is rounded once.
+ */
+enum zr_comm_type { ZR_COMM_FP32 = 0, ZR_COMM_BF16, ZR_COMM_FP16, ZR_COMM_TYPE_COUNT };
+size_t zr_comm_type_bytes(enum zr_comm_type type);
+
+enum zr_comm_kind {
+    ZR_COMM_REDUCE_SCATTER = 1,
+    ZR_COMM_ALL_GATHER,
+    ZR_COMM_ALL_REDUCE,
+    ZR_COMM_EXCHANGE, /* barriers too */
+    ZR_COMM_BROADCAST,
+    ZR_COMM_REDUCE,
+    ZR_COMM_GATHER,
+    ZR_COMM_SCATTER,
+    ZR_COMM_ALL_TO_ALL,
+    ZR_COMM_SEND,
+    ZR_COMM_RECEIVE,
+    ZR_COMM_SEND_RECEIVE,
+    ZR_COMM_KIND_COUNT
+};
+/* "reduce-scatter" for ZR_COMM_REDUCE_SCATTER; never NULL. */
+const char *zr_comm_kind_name(enum zr_comm_kind kind);
+
+/* What one kind of operation has come to. */
+struct zr_comm_volume {
+    uint64_t calls_count;
+    uint64_t sent_bytes; /* to other ranks */
+};
+
 struct zr_comm_counters {
     uint64_t sent_elements; /* to other ranks: S (N - 1) / N per phase; no exchanges */
     uint64_t operations_count;
@@ -25,43 +60,114 @@ struct zr_comm_counters {
     uint64_t busy_ns;    /* the communicator's thread, working or waiting for peers inside operations */
     uint64_t exposed_ns; /* the submitting thread, waiting for tickets: in zr_comm_wait(), for room in the
                           * queue, and for earlier tickets at the start of an exchange */
+    struct zr_comm_volume by_kind[ZR_COMM_KIND_COUNT]; /* exchanges too */
 };
 
 unsigned zr_comm_rank(const zr_comm *comm);
 unsigned zr_comm_world(const zr_comm *comm);
+/* "local", "mpi", "nccl", "null" */
+const char *zr_comm_name(const zr_comm *comm);
 void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
 /* Bytes of ring that a communicator with these numbers takes from its arena: 0 for one rank. */
 size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
+/* ---- Sums ----------------------------------------------------------------------------------------------
+ */
+
 /* destination[shard] (+)= scale * sum over ranks p, in order, of p's source[my rank * shard ...].
- * source holds world * shard_elements. destination may be source + rank * shard_elements. */
+ * source holds world * shard_elements. destination may be source + rank * shard_elements. With `wide` and
+ * elements of two bytes the destination is fp32, and nothing is rounded but the additions. */
 struct zr_reduce_scatter {
-    const float *source;
-    float *destination;
+    const void *source;
+    void *destination;
     size_t shard_elements;
     float scale;
     bool accumulate;
+    enum zr_comm_type type;
+    bool wide; /* not in place then */
 };
 zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket);
 
-/* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
+/* Reduce-scatter and all-gather one after the other, piece by piece: buffer[world * shard_elements] becomes
+ * scale * the sums. With `base` (world * shard_elements or NULL), base is added on each element: base + scale
+ * * sum. */
+struct zr_all_reduce {
+    void *buffer;
+    const void *base;
+    size_t shard_elements;
+    float scale;
+    enum zr_comm_type type;
+};
+zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
+
+/* destination[elements] = scale * sum over ranks p, in order, of p's source[elements], on rank `root` alone;
+ * elsewhere the destination is not looked at. destination may be source. */
+struct zr_reduce {
+    const void *source;
+    void *destination;
+    size_t elements;
+    float scale;
+    enum zr_comm_type type;
+    unsigned root;
+};
+zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
+
+/* ---- Data ----------------------------------------------------------------------------------------------
  */
+
+/* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
+ * `type` is for the counting of elements alone, here and below. */
 struct zr_all_gather {
     const void *source;
     void *destination;
     size_t shard_bytes;
+    enum zr_comm_type type;
 };
 zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
-/* Both one after the other, piece by piece: buffer[world * shard_elements] becomes scale * the sums. With
- * `base` (world * shard_elements or NULL), base is added on each element: base + scale * sum. */
-struct zr_all_reduce {
-    float *buffer;
-    const float *base;
-    size_t shard_elements;
-    float scale;
+/* buffer[bytes] of rank `root` comes to all ranks. */
+struct zr_broadcast {
+    void *buffer;
+    size_t bytes;
+    unsigned root;
+    enum zr_comm_type type;
 };
-zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
+zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket);
+
+/* Gather: root's destination[p * shard_bytes ...] = p's source. Scatter: p's destination = root's
+ * source[p * shard_bytes ...]. The whole (world * shard_bytes) is looked at on `root` alone, and the root's
+ * own shard may be in its place there already. */
+struct zr_to_root {
+    const void *source;
+    void *destination;
+    size_t shard_bytes;
+    unsigned root;
+    enum zr_comm_type type;
+};
+zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
+zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
+
+/* destination[p * shard_bytes ...] = p's source[my rank * shard_bytes ...], for all ranks p. destination may
+ * be source. */
+zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+
+/* `bytes` of one rank to another. A send may last until its receive has begun: two ranks that both send to
+ * one another use zr_comm_send_receive(), which does both at once. Sizes must be equal on both sides. */
+struct zr_transfer {
+    const void *send; /* send_bytes to rank `to` */
+    size_t send_bytes;
+    unsigned to;
+    unsigned from; /* receive_bytes from rank `from` */
+    void *receive;
+    size_t receive_bytes;
+    enum zr_comm_type type;
+};
+zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+
+/* ---- Waiting -------------------------------------------------------------------------------------------
+ */
 
 /* Waits until the operation has ended on this rank: its destination is complete and its source free again. */
 zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
@@ -72,11 +178,21 @@ zr_result zr_comm_barrier(zr_comm *comm);
 
 zr_result zr_comm_destroy(zr_comm *comm);
 
+/* How gathers and broadcasts travel over a network; the bits are the same. Local ranks read each other's
+ * memory and need no choice. */
+enum zr_comm_algorithm {
+    ZR_COMM_AUTO = 0, /* by size and number of ranks, alike on all of them */
+    ZR_COMM_DIRECT,   /* from each to each, all at once */
+    ZR_COMM_RING      /* from neighbour to neighbour */
+};
+
 struct zr_comm_options {
     zr_arena *arena;      /* the ring comes from here, tag comm */
     zr_arena *host_arena; /* records and the thread's stack, tag other */
     const struct zr_kernels *kernels;
     size_t bucket_bytes; /* one slot of the ring; the ring has two */
+    uint64_t timeout_ns; /* 0: ZR_COMM_TIMEOUT_NS */
+    enum zr_comm_algorithm algorithm;
 };
 
 /* A communicator of `world` ranks with no peers behind it: counts what would be sent, moves nothing. For

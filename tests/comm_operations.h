@@ -1,0 +1,490 @@
+/* comm_operations.h: every operation of a communicator against plain sums and copies, whatever is behind it:
+ * the local communicator and the null one in comm_test.c, Open MPI in mpi_ranks.c, NCCL in nccl_ranks.c.
+ *
+ * All inputs come from a seed, so that each rank makes by itself what all of them should get; elements of two
+ * bytes are rounded here by arithmetic of another kind (frexp and nearbyint). Collective: all ranks call it
+ * with the same seed. */
+#ifndef ZR_TEST_COMM_OPERATIONS_H
+#define ZR_TEST_COMM_OPERATIONS_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/comm/zr_comm.h"
+
+struct trial {
+    zr_comm *comm;
+    uint64_t seed;
+    unsigned rank, world, failures;
+    size_t shift_bytes; /* buffers start this far from an aligned address */
+    uint64_t calls[ZR_COMM_KIND_COUNT], sent_bytes[ZR_COMM_KIND_COUNT];
+};
+
+#define trial_check(t, condition, format, ...)                                                               \
+    do {                                                                                                     \
+        if (!(condition) && (t)->failures++ < 5)                                                             \
+            fprintf(stderr, "# rank %u of %u, line %d: " format "\n", (t)->rank, (t)->world, __LINE__,       \
+                    ##__VA_ARGS__);                                                                          \
+    } while (0)
+
+/* Hands an operation in, waits, and keeps the books that the communicator's own are compared with. */
+#define trial_run(t, kind, bytes, call)                                                                      \
+    do {                                                                                                     \
+        zr_ticket ticket = 0;                                                                                \
+        zr_result got_ = (call);                                                                             \
+        if (got_ == ZR_OK)                                                                                   \
+            got_ = zr_comm_wait((t)->comm, ticket);                                                          \
+        trial_check(t, got_ == ZR_OK, "%s: %s (%s)", zr_comm_kind_name(kind), zr_result_name(got_),          \
+                    zr_last_error());                                                                        \
+        (t)->calls[kind]++;                                                                                  \
+        (t)->sent_bytes[kind] += (bytes);                                                                    \
+    } while (0)
+
+static uint64_t trial_mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* To the nearest number of a format with `digits` binary digits and least exponent `least`, ties to even. */
+static double trial_round(double x, int digits, int least, double most)
+{
+    int exponent;
+    if (x == 0 || isnan(x))
+        return x;
+    frexp(x, &exponent);
+    int unit = exponent - digits > least ? exponent - digits : least;
+    double rounded = ldexp(nearbyint(ldexp(x, -unit)), unit);
+    return fabs(rounded) > most ? copysign(INFINITY, x) : rounded;
+}
+
+static float trial_rounded(enum zr_comm_type type, float x)
+{
+    if (type == ZR_COMM_BF16)
+        return (float)trial_round(x, 8, -133, 0x1.fep127);
+    if (type == ZR_COMM_FP16)
+        return (float)trial_round(x, 11, -24, 65504);
+    return x;
+}
+
+static void trial_store(enum zr_comm_type type, void *to, size_t index, float x)
+{
+    float rounded = trial_rounded(type, x);
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof(bits));
+    if (type == ZR_COMM_FP32) {
+        memcpy((char *)to + 4 * index, &bits, 4);
+        return;
+    }
+    uint16_t half = (uint16_t)(bits >> 16);
+    if (type == ZR_COMM_FP16) {
+        _Float16 same = (_Float16)rounded; /* exact */
+        memcpy(&half, &same, 2);
+    }
+    memcpy((char *)to + 2 * index, &half, 2);
+}
+
+/* A number whose sums depend on their order; some are so small or large that a format of two bytes is at its
+ * end, which shows in sums, not in single ones. */
+static float trial_value(enum zr_comm_type type, uint64_t seed, unsigned rank, size_t index)
+{
+    uint64_t bits = trial_mix(trial_mix(seed * 1000003 + rank) + index);
+    float mantissa = (float)(int32_t)(bits >> 32) / 2147483648.0f;
+    float x = mantissa * (float)(1u << (bits & 15));
+    if ((bits >> 4 & 15) == 0)
+        x = mantissa * 0x1p-14f;
+    if ((bits >> 4 & 15) == 1)
+        x = mantissa * 60000;
+    return trial_rounded(type, x);
+}
+
+static float trial_sum(const struct trial *t, enum zr_comm_type type, uint64_t seed, size_t index,
+                       float scale)
+{
+    float sum = trial_value(type, seed, 0, index);
+    for (unsigned p = 1; p < t->world; p++)
+        sum += trial_value(type, seed, p, index);
+    return sum * scale;
+}
+
+static unsigned char trial_byte(uint64_t seed, unsigned rank, size_t index)
+{
+    return (unsigned char)trial_mix(seed * 77 + rank * 1000000007ull + index);
+}
+
+static void trial_fill(const struct trial *t, enum zr_comm_type type, void *to, size_t count, uint64_t seed)
+{
+    for (size_t i = 0; i < count; i++)
+        trial_store(type, to, i, trial_value(type, seed, t->rank, i));
+}
+
+static void trial_compare(struct trial *t, const void *got, const void *want, size_t bytes, const char *what)
+{
+    size_t i = 0;
+    while (i < bytes && ((const char *)got)[i] == ((const char *)want)[i])
+        i++;
+    trial_check(t, i == bytes, "%s: byte %zu of %zu is %02x, not %02x", what, i, bytes,
+                i < bytes ? ((const unsigned char *)got)[i] : 0,
+                i < bytes ? ((const unsigned char *)want)[i] : 0);
+}
+
+struct trial_buffers {
+    char *memory[3], *source, *got, *want;
+};
+
+static struct trial_buffers trial_take(const struct trial *t, size_t bytes)
+{
+    struct trial_buffers b;
+    for (unsigned i = 0; i < 3; i++) {
+        b.memory[i] = malloc(bytes + 128);
+        memset(b.memory[i], 0xa5, bytes + 128);
+    }
+    b.source = b.memory[0] + t->shift_bytes;
+    b.got = b.memory[1] + t->shift_bytes;
+    b.want = b.memory[2] + t->shift_bytes;
+    return b;
+}
+
+static void trial_give_back(struct trial_buffers *b)
+{
+    for (unsigned i = 0; i < 3; i++)
+        free(b->memory[i]);
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------------- */
+
+/* What a destination held before: something that all formats have. */
+#define TRIAL_BEFORE 7.25f
+
+static void trial_reduce_scatter(struct trial *t, enum zr_comm_type type, size_t shard, uint64_t seed)
+{
+    size_t unit = zr_comm_type_bytes(type), first = t->rank * shard;
+    struct trial_buffers b = trial_take(t, t->world * shard * 4);
+    for (unsigned variant = 0; variant < 4; variant++) { /* apart, accumulated, in place, accumulated wide */
+        bool adds = variant & 1, wide = variant == 3;
+        enum zr_comm_type into = wide ? ZR_COMM_FP32 : type;
+        float scale = adds ? 0.3f : 1.0f / 3;
+        char *to = variant == 2 ? b.source + first * unit : b.got;
+        trial_fill(t, type, b.source, t->world * shard, seed + variant);
+        for (size_t i = 0; i < shard; i++) {
+            float sum = trial_sum(t, type, seed + variant, first + i, scale);
+            if (variant != 2)
+                trial_store(into, b.got, i, TRIAL_BEFORE);
+            trial_store(into, b.want, i, adds ? TRIAL_BEFORE + sum : sum);
+        }
+        struct zr_reduce_scatter op = {.source = b.source,
+                                       .destination = to,
+                                       .shard_elements = shard,
+                                       .scale = scale,
+                                       .accumulate = adds,
+                                       .type = type,
+                                       .wide = wide};
+        trial_run(t, ZR_COMM_REDUCE_SCATTER, (t->world - 1) * shard * unit,
+                  zr_comm_reduce_scatter(t->comm, &op, &ticket));
+        trial_compare(t, to, b.want, shard * zr_comm_type_bytes(into), "reduce-scatter");
+    }
+    trial_give_back(&b);
+}
+
+static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t shard, uint64_t seed)
+{
+    size_t unit = zr_comm_type_bytes(type), whole = t->world * shard;
+    struct trial_buffers b = trial_take(t, whole * 4);
+    for (unsigned variant = 0; variant < 2; variant++) { /* alone, with a base */
+        trial_fill(t, type, b.got, whole, seed + variant);
+        for (size_t i = 0; i < whole; i++) {
+            float sum = trial_sum(t, type, seed + variant, i, 0.7f),
+                  base = trial_value(type, seed + 9, 99, i);
+            trial_store(type, b.source, i, base);
+            trial_store(type, b.want, i, variant ? base + sum : sum);
+        }
+        struct zr_all_reduce op = {.buffer = b.got,
+                                   .base = variant ? b.source : NULL,
+                                   .shard_elements = shard,
+                                   .scale = 0.7f,
+                                   .type = type};
+        trial_run(t, ZR_COMM_ALL_REDUCE, 2 * (t->world - 1) * shard * unit,
+                  zr_comm_all_reduce(t->comm, &op, &ticket));
+        trial_compare(t, b.got, b.want, whole * unit, "all-reduce");
+    }
+    trial_give_back(&b);
+}
+
+static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t elements, uint64_t seed)
+{
+    size_t unit = zr_comm_type_bytes(type);
+    struct trial_buffers b = trial_take(t, elements * 4);
+    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
+        unsigned root = variant ? t->world - 1 : t->world / 2;
+        char *to = variant ? b.source : b.got;
+        trial_fill(t, type, b.source, elements, seed + variant);
+        memset(b.got, 0xee, elements * unit);
+        memcpy(b.want, variant ? b.source : b.got, elements * unit); /* as it was, but on the root */
+        for (size_t i = 0; i < elements && t->rank == root; i++)
+            trial_store(type, b.want, i, trial_sum(t, type, seed + variant, i, 0.5f));
+        struct zr_reduce op = {.source = b.source,
+                               .destination = t->rank == root ? to : NULL,
+                               .elements = elements,
+                               .scale = 0.5f,
+                               .type = type,
+                               .root = root};
+        trial_run(t, ZR_COMM_REDUCE, t->rank == root ? 0 : elements * unit,
+                  zr_comm_reduce(t->comm, &op, &ticket));
+        trial_compare(t, to, b.want, elements * unit, "reduce");
+    }
+    trial_give_back(&b);
+}
+
+/* ---- Data ------------------------------------------------------------------------------------------- */
+
+static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, t->world * bytes);
+    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
+        char *mine = variant ? b.got + t->rank * bytes : b.source;
+        memset(b.got, 0xee, t->world * bytes);
+        for (size_t i = 0; i < bytes; i++)
+            mine[i] = (char)trial_byte(seed + variant, t->rank, i);
+        for (size_t i = 0; i < t->world * bytes; i++)
+            b.want[i] = (char)trial_byte(seed + variant, (unsigned)(i / bytes), i % bytes);
+        struct zr_all_gather op = {.source = mine, .destination = b.got, .shard_bytes = bytes};
+        trial_run(t, ZR_COMM_ALL_GATHER, (t->world - 1) * bytes, zr_comm_all_gather(t->comm, &op, &ticket));
+        trial_compare(t, b.got, b.want, t->world * bytes, "all-gather");
+    }
+    trial_give_back(&b);
+}
+
+static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, t->world * bytes);
+    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
+        char *to = variant ? b.source : b.got;
+        memset(b.got, 0xee, t->world * bytes);
+        for (size_t i = 0; i < t->world * bytes; i++) {
+            b.source[i] = (char)trial_byte(seed + variant, t->rank, i);
+            b.want[i] = (char)trial_byte(seed + variant, (unsigned)(i / bytes), t->rank * bytes + i % bytes);
+        }
+        struct zr_all_gather op = {.source = b.source, .destination = to, .shard_bytes = bytes};
+        trial_run(t, ZR_COMM_ALL_TO_ALL, (t->world - 1) * bytes, zr_comm_all_to_all(t->comm, &op, &ticket));
+        trial_compare(t, to, b.want, t->world * bytes, "all-to-all");
+    }
+    trial_give_back(&b);
+}
+
+/* `sent_bytes` of a broadcast depend on the way it takes: the test looks at the sum over the ranks. */
+static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, bytes);
+    for (unsigned root = 0; root<t->world; root += t->world> 2 ? t->world - 2 : 1) {
+        for (size_t i = 0; i < bytes; i++) {
+            b.got[i] = (char)trial_byte(seed, t->rank, i);
+            b.want[i] = (char)trial_byte(seed, root, i);
+        }
+        struct zr_broadcast op = {.buffer = b.got, .bytes = bytes, .root = root};
+        trial_run(t, ZR_COMM_BROADCAST, t->rank == root ? (t->world - 1) * bytes : 0,
+                  zr_comm_broadcast(t->comm, &op, &ticket));
+        trial_compare(t, b.got, b.want, bytes, "broadcast");
+    }
+    trial_give_back(&b);
+}
+
+static void trial_to_root(struct trial *t, size_t bytes, uint64_t seed)
+{
+    size_t whole = t->world * bytes;
+    struct trial_buffers b = trial_take(t, whole);
+    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
+        unsigned root = variant ? 0 : t->world - 1;
+        bool mine = t->rank == root;
+        char *own = mine && variant ? b.got + root * bytes : b.source;
+        memset(b.got, 0xee, whole);
+        for (size_t i = 0; i < bytes; i++)
+            own[i] = (char)trial_byte(seed + variant, t->rank, i);
+        for (size_t i = 0; i < whole; i++)
+            b.want[i] =
+                mine ? (char)trial_byte(seed + variant, (unsigned)(i / bytes), i % bytes) : (char)0xee;
+        struct zr_to_root gather = {
+            .source = own, .destination = mine ? b.got : NULL, .shard_bytes = bytes, .root = root};
+        trial_run(t, ZR_COMM_GATHER, mine ? 0 : bytes, zr_comm_gather(t->comm, &gather, &ticket));
+        trial_compare(t, b.got, b.want, whole, "gather");
+
+        char *to = mine && variant ? b.source + root * bytes : b.got;
+        for (size_t i = 0; i < whole; i++)
+            b.source[i] = (char)trial_byte(seed + 5 + variant, t->rank, i);
+        for (size_t i = 0; i < bytes; i++)
+            b.want[i] = (char)trial_byte(seed + 5 + variant, root, t->rank * bytes + i);
+        struct zr_to_root scatter = {
+            .source = mine ? b.source : NULL, .destination = to, .shard_bytes = bytes, .root = root};
+        trial_run(t, ZR_COMM_SCATTER, mine ? (t->world - 1) * bytes : 0,
+                  zr_comm_scatter(t->comm, &scatter, &ticket));
+        trial_compare(t, to, b.want, bytes, "scatter");
+    }
+    trial_give_back(&b);
+}
+
+/* ---- Two by two ------------------------------------------------------------------------------------- */
+
+static void trial_pass(struct trial *t, unsigned from, unsigned to, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, bytes);
+    struct zr_transfer op = {.to = to, .from = from};
+    for (size_t i = 0; i < bytes; i++) {
+        b.source[i] = (char)trial_byte(seed, t->rank, i);
+        b.want[i] = (char)trial_byte(seed, from, i);
+    }
+    if (t->rank == from) {
+        op.send = b.source;
+        op.send_bytes = bytes;
+        trial_run(t, ZR_COMM_SEND, bytes, zr_comm_send(t->comm, &op, &ticket));
+    } else if (t->rank == to) {
+        op.receive = b.got;
+        op.receive_bytes = bytes;
+        trial_run(t, ZR_COMM_RECEIVE, 0, zr_comm_receive(t->comm, &op, &ticket));
+        trial_compare(t, b.got, b.want, bytes, "receive");
+    }
+    trial_give_back(&b);
+}
+
+/* Everybody to the right and from the left at once, with a size for each sender; then to the left. */
+static void trial_round_table(struct trial *t, size_t bytes, uint64_t seed)
+{
+    unsigned right = (t->rank + 1) % t->world, left = (t->rank + t->world - 1) % t->world;
+    struct trial_buffers b = trial_take(t, bytes + t->world * 1000);
+    for (unsigned turn = 0; turn < 2; turn++) {
+        unsigned to = turn ? left : right, from = turn ? right : left;
+        size_t mine = bytes + t->rank * 1000 * turn, theirs = bytes + from * 1000 * turn;
+        for (size_t i = 0; i < mine; i++)
+            b.source[i] = (char)trial_byte(seed + turn, t->rank, i);
+        for (size_t i = 0; i < theirs; i++)
+            b.want[i] = (char)trial_byte(seed + turn, from, i);
+        struct zr_transfer op = {.send = b.source,
+                                 .send_bytes = mine,
+                                 .to = to,
+                                 .receive = b.got,
+                                 .receive_bytes = theirs,
+                                 .from = from};
+        trial_run(t, ZR_COMM_SEND_RECEIVE, mine, zr_comm_send_receive(t->comm, &op, &ticket));
+        trial_compare(t, b.got, b.want, theirs, "send-receive");
+    }
+    trial_give_back(&b);
+}
+
+/* One rank sends to all the others without waiting; they take in any order, others' first. */
+static void trial_fan(struct trial *t, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, bytes);
+    zr_ticket last = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        b.source[i] = (char)trial_byte(seed, t->rank, i);
+        b.want[i] = (char)trial_byte(seed, 0, i);
+    }
+    for (unsigned p = 1; p < t->world; p++) {
+        struct zr_transfer op = {.send = b.source, .send_bytes = bytes, .to = p};
+        if (t->rank == 0) {
+            trial_check(t, zr_comm_send(t->comm, &op, &last) == ZR_OK, "send: %s", zr_last_error());
+            t->calls[ZR_COMM_SEND]++;
+            t->sent_bytes[ZR_COMM_SEND] += bytes;
+        } else if (t->rank == p) {
+            op = (struct zr_transfer){.receive = b.got, .receive_bytes = bytes, .from = 0};
+            trial_run(t, ZR_COMM_RECEIVE, 0, zr_comm_receive(t->comm, &op, &ticket));
+            trial_compare(t, b.got, b.want, bytes, "receive of many");
+        }
+    }
+    trial_check(t, zr_comm_wait(t->comm, last) == ZR_OK, "sends: %s", zr_last_error());
+    trial_give_back(&b);
+}
+
+/* ---- All of it -------------------------------------------------------------------------------------- */
+
+static void trial_nothing(struct trial *t)
+{
+    zr_ticket ticket = 9;
+    trial_check(t, zr_comm_reduce_scatter(t->comm, &(struct zr_reduce_scatter){.scale = 1}, &ticket) == ZR_OK,
+                "reduce-scatter of nothing");
+    trial_check(t, zr_comm_all_reduce(t->comm, &(struct zr_all_reduce){.scale = 1}, &ticket) == ZR_OK,
+                "all-reduce of nothing");
+    trial_check(t, zr_comm_reduce(t->comm, &(struct zr_reduce){.scale = 1}, &ticket) == ZR_OK,
+                "reduce of nothing");
+    trial_check(t, zr_comm_all_gather(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
+                "all-gather of nothing");
+    trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
+                "all-to-all of nothing");
+    trial_check(t, zr_comm_broadcast(t->comm, &(struct zr_broadcast){0}, &ticket) == ZR_OK,
+                "broadcast of nothing");
+    trial_check(t, zr_comm_gather(t->comm, &(struct zr_to_root){0}, &ticket) == ZR_OK, "gather of nothing");
+    trial_check(t, zr_comm_scatter(t->comm, &(struct zr_to_root){0}, &ticket) == ZR_OK, "scatter of nothing");
+    trial_check(t, zr_comm_send(t->comm, &(struct zr_transfer){.to = 99}, &ticket) == ZR_OK,
+                "send of nothing");
+    trial_check(t, ticket == 0 && zr_comm_exchange(t->comm, NULL, 0, NULL) == ZR_OK, "nothing to wait for");
+}
+
+static void trial_talk(struct trial *t)
+{
+    unsigned char mine[301], *all = malloc(sizeof(mine) * t->world);
+    for (size_t bytes = 1; bytes <= sizeof(mine); bytes += 50) {
+        memset(mine, (int)(t->rank + bytes), sizeof(mine));
+        trial_check(t, zr_comm_exchange(t->comm, mine, bytes, all) == ZR_OK, "exchange: %s", zr_last_error());
+        for (size_t i = 0; i < bytes * t->world; i++)
+            trial_check(t, all[i] == (unsigned char)(i / bytes + bytes), "exchange of %zu bytes, byte %zu",
+                        bytes, i);
+        trial_check(t, zr_comm_barrier(t->comm) == ZR_OK, "barrier: %s", zr_last_error());
+        t->calls[ZR_COMM_EXCHANGE] += 2;
+        t->sent_bytes[ZR_COMM_EXCHANGE] += bytes * (t->world - 1);
+    }
+    free(all);
+}
+
+static void trial_books(struct trial *t, bool direct)
+{
+    struct zr_comm_counters counters;
+    zr_comm_counters_get(t->comm, &counters);
+    for (int kind = 1; kind < ZR_COMM_KIND_COUNT; kind++) {
+        uint64_t calls = counters.by_kind[kind].calls_count, bytes = counters.by_kind[kind].sent_bytes;
+        trial_check(t, calls == t->calls[kind], "%s: %llu calls counted, not %llu", zr_comm_kind_name(kind),
+                    (unsigned long long)calls, (unsigned long long)t->calls[kind]);
+        if (kind != ZR_COMM_BROADCAST || direct)
+            trial_check(t, bytes == t->sent_bytes[kind], "%s: %llu bytes counted, not %llu",
+                        zr_comm_kind_name(kind), (unsigned long long)bytes,
+                        (unsigned long long)t->sent_bytes[kind]);
+    }
+}
+
+/* Runs everything; `most_elements` bounds the sizes. The failures, after words on stderr. A fresh
+ * communicator: its counters are compared with what was asked for. */
+static unsigned trial_operations(zr_comm *comm, uint64_t seed, size_t most_elements, bool direct)
+{
+    static const size_t shards[] = {1, 3, 16, 1021, 5000};
+    struct trial t = {.comm = comm, .seed = seed, .rank = zr_comm_rank(comm), .world = zr_comm_world(comm)};
+    trial_nothing(&t);
+    for (size_t s = 0; s < sizeof(shards) / sizeof(*shards) && shards[s] <= most_elements; s++) {
+        uint64_t own = seed + 100 * s;
+        size_t bytes = shards[s] * 3 - 2; /* odd sizes too */
+        t.shift_bytes = s % 2 ? 4 : 0;
+        for (int type = 0; type < ZR_COMM_TYPE_COUNT; type++) {
+            trial_reduce_scatter(&t, (enum zr_comm_type)type, shards[s], own + 10);
+            trial_all_reduce(&t, (enum zr_comm_type)type, shards[s], own + 20);
+            trial_reduce(&t, (enum zr_comm_type)type, shards[s], own + 30);
+        }
+        t.shift_bytes = s % 2 ? 1 + s : 0;
+        trial_all_gather(&t, bytes, own + 40);
+        trial_all_to_all(&t, bytes, own + 50);
+        trial_broadcast(&t, bytes, own + 60);
+        trial_to_root(&t, bytes, own + 70);
+        for (unsigned p = 1; p < t.world; p++) {
+            trial_pass(&t, p - 1, p, bytes, own + 80 + p);
+            trial_pass(&t, p, 0, bytes * p, own + 90 + p);
+        }
+        if (t.world > 1) {
+            trial_round_table(&t, bytes, own + 95);
+            trial_fan(&t, bytes, own + 97);
+        }
+        trial_talk(&t);
+    }
+    trial_books(&t, direct);
+    return t.failures;
+}
+
+#endif

@@ -1,0 +1,476 @@
+/* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
+ *
+ * Each rank has a ring of two slots in its own arena, which all its peers have mapped (share.c). An operation
+ * is cut into pieces that fit a slot. For every piece each rank fills a slot of its own, posts it, and reads
+ * the slots of its peers straight out of their rings; a slot is filled again when all peers have read what
+ * was in it. With two slots the next piece is written while the peers still read the last. Every rank does
+ * the same sequence of fills and reads, empty ones where it has no part, so the waits cannot form a circle.
+ *
+ * A transfer between two ranks waits until its sender's ring is empty, and then uses the same slots with a
+ * pair of counters of its own, which only those two move.
+ *
+ * Sums are taken over the ranks in order for every element on its own, so neither the size of the slots nor
+ * the cutting into pieces shows in the result. */
+#include <string.h>
+
+#include "alloc/error.h"
+#include "zero/comm/local_ring.h"
+
+/* ---- Slots ------------------------------------------------------------------------------------------ */
+
+/* Waits until all peers have read all but `left` of what this rank has posted. */
+static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
+{
+    struct zr_local_world *local = comm->base.local;
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        struct zr_local_rank *peer = &local->ranks[p];
+        zr_result result =
+            p == comm->base.rank
+                ? ZR_OK
+                : zr_local_wait_for(local, &(struct zr_local_wait){.word = &peer->consumed,
+                                                                   .sleepers = &peer->consumed_sleepers,
+                                                                   .target = comm->filled - left,
+                                                                   .peer = p});
+        if (result != ZR_OK)
+            return result;
+    }
+    return ZR_OK;
+}
+
+/* Lends the next slot for filling. */
+static zr_result fill_begin(struct local_comm *comm, char **slot)
+{
+    *slot = comm->ring + (comm->filled & 1) * comm->slot_bytes;
+    return wait_for_readers(comm, 1);
+}
+
+static void fill_end(struct local_comm *comm, struct zr_local_piece piece)
+{
+    comm->self->pieces[comm->filled & 1] = piece;
+    zr_local_advance(&comm->self->posted, ++comm->filled, &comm->self->posted_sleepers);
+}
+
+/* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
+static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_piece piece,
+                           const char **slot)
+{
+    struct zr_local_world *local = comm->base.local;
+    struct zr_local_rank *peer = &local->ranks[p];
+    zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &peer->posted,
+                                                                        .sleepers = &peer->posted_sleepers,
+                                                                        .target = comm->read + 1,
+                                                                        .peer = p});
+    if (result != ZR_OK)
+        return result;
+    struct zr_local_piece theirs = peer->pieces[comm->read & 1];
+    if (theirs.kind != piece.kind || theirs.bytes != piece.bytes)
+        return zr_fail(
+            ZR_ERR_PEER,
+            "the ranks are out of step: rank %u runs %s with shards of %llu bytes where rank %u runs "
+            "%s with %llu",
+            p, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
+            comm->base.rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
+            (unsigned long long)piece.bytes);
+    *slot = comm->peers[p].ring + (comm->read & 1) * comm->slot_bytes;
+    return ZR_OK;
+}
+
+static void read_end(struct local_comm *comm)
+{
+    zr_local_advance(&comm->self->consumed, ++comm->read, &comm->self->consumed_sleepers);
+}
+
+/* ---- Pieces ----------------------------------------------------------------------------------------- */
+
+/* A part of every shard. */
+struct part {
+    size_t first, bytes;
+};
+
+/* Where in its slot rank `from` puts what is meant for rank `to`: in order, its own left out. */
+static size_t place_of(unsigned from, unsigned to)
+{
+    return to < from ? to : to - 1;
+}
+
+/* An operation under way: what each rank lays into a slot, and what it reads from the others' slots. */
+struct movement {
+    struct zr_local_piece piece; /* the kind of the operation that asked for it, and the bytes of a shard */
+    size_t part_bytes;           /* of a shard in one piece */
+    const char *source;
+    char *destination;
+    bool fills, each;       /* lays something into the slot; something else for each peer */
+    bool reads, adds;       /* reads from the peers' slots; makes a sum of it */
+    unsigned only;          /* the one rank to read from, or world: from all */
+    struct zr_comm_sum sum; /* of one part; valid with `adds` */
+};
+
+static struct part part_of(const struct movement *move, size_t index)
+{
+    size_t whole = move->piece.bytes, first = index * move->part_bytes;
+    return (struct part){.first = first,
+                         .bytes = whole - first < move->part_bytes ? whole - first : move->part_bytes};
+}
+
+/* An operation of no bytes is one empty piece: that is a barrier. */
+static size_t parts_count(const struct movement *move)
+{
+    size_t whole = move->piece.bytes;
+    return whole == 0 ? 1 : whole / move->part_bytes + (whole % move->part_bytes != 0);
+}
+
+static zr_result fill(struct local_comm *comm, const struct movement *move, size_t index)
+{
+    char *slot;
+    struct part part = part_of(move, index);
+    zr_result result = fill_begin(comm, &slot);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned p = 0; move->fills && move->each && p < comm->base.world; p++)
+        if (p != comm->base.rank)
+            memcpy(slot + place_of(comm->base.rank, p) * move->part_bytes,
+                   move->source + p * move->piece.bytes + part.first, part.bytes);
+    if (move->fills && !move->each && part.bytes > 0)
+        memcpy(slot, move->source + part.first, part.bytes);
+    fill_end(comm, move->piece);
+    return ZR_OK;
+}
+
+/* Sums one part of what the ranks have laid out for this one, in their order, straight from the slots. */
+static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct part part)
+{
+    unsigned rank = comm->base.rank;
+    size_t unit = zr_comm_type_bytes(move->sum.type), to_unit = move->sum.wide ? sizeof(float) : unit;
+    struct zr_comm_sum sum = move->sum;
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        const char *slot;
+        if (p == rank) {
+            comm->from[p] = move->source + (move->each ? rank * move->piece.bytes : 0) + part.first;
+            continue;
+        }
+        zr_result result = peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+        comm->from[p] = slot + (move->each ? place_of(p, rank) * move->part_bytes : 0);
+    }
+    sum.count = part.bytes / unit;
+    sum.from = comm->from;
+    sum.ranks = comm->base.world;
+    sum.to = (char *)move->sum.to + part.first / unit * to_unit;
+    sum.base = move->sum.base ? (const char *)move->sum.base + part.first : NULL;
+    zr_comm_sum(comm->base.options.kernels, &sum);
+    return ZR_OK;
+}
+
+/* Copies one part of each peer's shard to its place. Each rank starts with the one after it, so that they do
+ * not all read the same ring at once. */
+static zr_result read_copy(struct local_comm *comm, const struct movement *move, struct part part)
+{
+    unsigned rank = comm->base.rank, world = comm->base.world;
+    for (unsigned i = 1; i < world; i++) {
+        const char *slot;
+        unsigned p = (rank + i) % world;
+        if (move->only < world && p != move->only)
+            continue;
+        zr_result result = peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+        if (part.bytes > 0)
+            memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
+                   slot + (move->each ? place_of(p, rank) * move->part_bytes : 0), part.bytes);
+    }
+    return ZR_OK;
+}
+
+/* Every rank waits for every piece, be there nothing to read: a slot that was passed over is known to be
+ * empty only when its owner has posted it. */
+static zr_result pass_over(struct local_comm *comm, const struct movement *move)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        const char *slot;
+        zr_result result = p == comm->base.rank ? ZR_OK : peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+    }
+    return ZR_OK;
+}
+
+static zr_result read(struct local_comm *comm, const struct movement *move, size_t index)
+{
+    struct part part = part_of(move, index);
+    zr_result result = ZR_OK;
+    if (move->adds)
+        result = read_sum(comm, move, part);
+    else if (move->reads)
+        result = read_copy(comm, move, part);
+    if (result == ZR_OK && (!move->reads || move->only < comm->base.world))
+        result = pass_over(comm, move);
+    if (result == ZR_OK)
+        read_end(comm);
+    return result;
+}
+
+/* Puts what this rank has for itself into its place, while the peers are at it. */
+static void keep_own(struct local_comm *comm, const struct movement *move)
+{
+    size_t own = comm->base.rank * move->piece.bytes;
+    const char *from = move->source ? move->source + (move->each ? own : 0) : NULL;
+    char *to = move->destination ? move->destination + (move->reads ? own : 0) : NULL;
+    if (from && to && from != to && move->fills && !move->adds)
+        memmove(to, from, move->piece.bytes);
+}
+
+static zr_result move_all(struct local_comm *comm, const struct movement *move)
+{
+    size_t count = parts_count(move);
+    zr_result result = fill(comm, move, 0);
+    if (result == ZR_OK && move->piece.bytes > 0)
+        keep_own(comm, move);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        if (i + 1 < count)
+            result = fill(comm, move, i + 1);
+        if (result == ZR_OK)
+            result = read(comm, move, i);
+    }
+    return result;
+}
+
+/* ---- Operations of all ------------------------------------------------------------------------------ */
+
+static zr_result run_reduce_scatter(struct local_comm *comm, const struct zr_reduce_scatter *op)
+{
+    return move_all(comm,
+                    &(struct movement){
+                        .piece = {ZR_COMM_REDUCE_SCATTER, op->shard_elements * zr_comm_type_bytes(op->type)},
+                        .part_bytes = comm->each_bytes,
+                        .source = op->source,
+                        .fills = true,
+                        .each = true,
+                        .reads = true,
+                        .adds = true,
+                        .only = comm->base.world,
+                        .sum = {.type = op->type,
+                                .wide = op->wide && op->type != ZR_COMM_FP32,
+                                .accumulate = op->accumulate,
+                                .scale = op->scale,
+                                .to = op->destination},
+                    });
+}
+
+static zr_result run_reduce(struct local_comm *comm, const struct zr_reduce *op)
+{
+    bool root = comm->base.rank == op->root;
+    return move_all(comm,
+                    &(struct movement){
+                        .piece = {ZR_COMM_REDUCE, op->elements * zr_comm_type_bytes(op->type)},
+                        .part_bytes = comm->slot_bytes,
+                        .source = op->source,
+                        .fills = !root,
+                        .reads = root,
+                        .adds = root,
+                        .only = comm->base.world,
+                        .sum = {.type = op->type, .scale = op->scale, .to = root ? op->destination : NULL},
+                    });
+}
+
+/* Also carries the exchange; with no bytes at all it is one empty piece, and so a barrier. */
+static zr_result run_each_to_each(struct local_comm *comm, const struct zr_comm_item *item)
+{
+    bool each = item->kind == ZR_COMM_ALL_TO_ALL;
+    return move_all(comm, &(struct movement){.piece = {item->kind, item->all_gather.shard_bytes},
+                                             .part_bytes = each ? comm->each_bytes : comm->slot_bytes,
+                                             .source = item->all_gather.source,
+                                             .destination = item->all_gather.destination,
+                                             .fills = true,
+                                             .each = each,
+                                             .reads = true,
+                                             .only = comm->base.world});
+}
+
+static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcast *op)
+{
+    bool root = comm->base.rank == op->root;
+    return move_all(comm, &(struct movement){.piece = {ZR_COMM_BROADCAST, op->bytes},
+                                             .part_bytes = comm->slot_bytes,
+                                             .source = op->buffer,
+                                             .destination = op->buffer,
+                                             .fills = root,
+                                             .reads = !root,
+                                             .only = op->root});
+}
+
+static zr_result run_gather(struct local_comm *comm, const struct zr_to_root *op)
+{
+    bool root = comm->base.rank == op->root;
+    struct movement move = {.piece = {ZR_COMM_GATHER, op->shard_bytes},
+                            .part_bytes = comm->slot_bytes,
+                            .source = op->source,
+                            .destination = root ? op->destination : NULL,
+                            .fills = !root,
+                            .reads = root,
+                            .only = comm->base.world};
+    if (root)
+        memmove(move.destination + op->root * op->shard_bytes, op->source, op->shard_bytes);
+    return move_all(comm, &move);
+}
+
+static zr_result run_scatter(struct local_comm *comm, const struct zr_to_root *op)
+{
+    bool root = comm->base.rank == op->root;
+    return move_all(comm, &(struct movement){.piece = {ZR_COMM_SCATTER, op->shard_bytes},
+                                             .part_bytes = comm->each_bytes,
+                                             .source = root ? op->source : NULL,
+                                             .destination = op->destination,
+                                             .fills = root,
+                                             .each = true,
+                                             .reads = !root,
+                                             .only = op->root});
+}
+
+/* Sums part i while the sums of part i - 1 travel: in the ring lie, by turns, R0 R1 G0 R2 G1 R3 G2 ... */
+static zr_result run_all_reduce(struct local_comm *comm, const struct zr_all_reduce *op)
+{
+    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = comm->base.rank * bytes;
+    char *own = (char *)op->buffer + first;
+    const struct movement reduce = {
+        .piece = {ZR_COMM_ALL_REDUCE, bytes},
+        .part_bytes = comm->each_bytes,
+        .source = op->buffer,
+        .fills = true,
+        .each = true,
+        .reads = true,
+        .adds = true,
+        .only = comm->base.world,
+        .sum = {.type = op->type,
+                .scale = op->scale,
+                .to = own,
+                .base = op->base ? (const char *)op->base + first : NULL},
+    };
+    const struct movement gather = {.piece = {ZR_COMM_ALL_REDUCE, bytes},
+                                    .part_bytes = comm->each_bytes,
+                                    .source = own,
+                                    .destination = op->buffer,
+                                    .fills = true,
+                                    .reads = true,
+                                    .only = comm->base.world};
+    size_t count = parts_count(&reduce);
+    zr_result result = fill(comm, &reduce, 0);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        result = read(comm, &reduce, i);
+        if (result == ZR_OK && i + 1 < count)
+            result = fill(comm, &reduce, i + 1);
+        if (result == ZR_OK && i > 0)
+            result = read(comm, &gather, i - 1);
+        if (result == ZR_OK)
+            result = fill(comm, &gather, i);
+    }
+    return result == ZR_OK ? read(comm, &gather, count - 1) : result;
+}
+
+/* ---- Transfers between two --------------------------------------------------------------------------- */
+
+/* Waits until all but `left` of the parcels of `sender` have been taken; `by` is who takes them. */
+static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)
+{
+    struct zr_local_rank *rank = &comm->base.local->ranks[sender];
+    return zr_local_wait_for(comm->base.local, &(struct zr_local_wait){.word = &rank->taken,
+                                                                       .sleepers = &rank->taken_sleepers,
+                                                                       .target = target,
+                                                                       .peer = by});
+}
+
+static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
+{
+    size_t left = op->send_bytes - first, bytes = left < comm->slot_bytes ? left : comm->slot_bytes;
+    zr_result result = wait_until_taken(comm, comm->base.rank, comm->lent - 1, op->to);
+    if (result != ZR_OK)
+        return result;
+    memcpy(comm->ring + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
+    comm->self->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
+    zr_local_advance(&comm->self->lent, ++comm->lent, &comm->self->lent_sleepers);
+    return ZR_OK;
+}
+
+/* The next parcel of a sender may be for another rank: then that one has to take it first. */
+static zr_result receive_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
+{
+    struct zr_local_world *local = comm->base.local;
+    struct zr_local_rank *sender = &local->ranks[op->from];
+    size_t left = op->receive_bytes - first, bytes = left < comm->slot_bytes ? left : comm->slot_bytes;
+    for (;;) {
+        uint32_t next = atomic_load(&sender->taken);
+        zr_result result =
+            zr_local_wait_for(local, &(struct zr_local_wait){.word = &sender->lent,
+                                                             .sleepers = &sender->lent_sleepers,
+                                                             .target = next + 1,
+                                                             .peer = op->from});
+        struct zr_local_parcel parcel = sender->parcels[next & 1];
+        if (result != ZR_OK)
+            return result;
+        if (atomic_load(&sender->taken) != next)
+            continue; /* another rank's, and the slot may have been filled again meanwhile */
+        if (parcel.to != comm->base.rank) {
+            result = wait_until_taken(comm, op->from, next + 1, parcel.to);
+            if (result != ZR_OK)
+                return result;
+            continue;
+        }
+        if (parcel.bytes != op->receive_bytes)
+            return zr_fail(ZR_ERR_PEER,
+                           "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
+                           op->from, (unsigned long long)parcel.bytes, comm->base.rank, op->receive_bytes);
+        memcpy((char *)op->receive + first, comm->peers[op->from].ring + (next & 1) * comm->slot_bytes,
+               bytes);
+        zr_local_advance(&sender->taken, next + 1, &sender->taken_sleepers);
+        return ZR_OK;
+    }
+}
+
+/* Sends one piece ahead of what it receives, so that neither side of an exchange waits for the other. */
+static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
+{
+    size_t sent = 0, received = 0, ahead = 2 * comm->slot_bytes;
+    zr_result result = op->send_bytes > 0 ? wait_for_readers(comm, 0) : ZR_OK;
+    while (result == ZR_OK && (sent < op->send_bytes || received < op->receive_bytes)) {
+        if (sent < op->send_bytes && (sent < received + ahead || received >= op->receive_bytes)) {
+            result = send_part(comm, op, sent);
+            sent += comm->slot_bytes;
+        } else {
+            result = receive_part(comm, op, received);
+            received += comm->slot_bytes;
+        }
+    }
+    if (result == ZR_OK && op->send_bytes > 0) /* the slots are for all again */
+        result = wait_until_taken(comm, comm->base.rank, comm->lent, op->to);
+    return result;
+}
+
+zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    struct local_comm *self = (struct local_comm *)comm;
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return run_reduce_scatter(self, &item->reduce_scatter);
+    case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_ALL_TO_ALL:
+        return run_each_to_each(self, item);
+    case ZR_COMM_ALL_REDUCE:
+        return run_all_reduce(self, &item->all_reduce);
+    case ZR_COMM_BROADCAST:
+        return run_broadcast(self, &item->broadcast);
+    case ZR_COMM_REDUCE:
+        return run_reduce(self, &item->reduce);
+    case ZR_COMM_GATHER:
+        return run_gather(self, &item->to_root);
+    case ZR_COMM_SCATTER:
+        return run_scatter(self, &item->to_root);
+    case ZR_COMM_SEND:
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_SEND_RECEIVE:
+        return run_transfer(self, &item->transfer);
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
+}

@@ -1,0 +1,339 @@
+/* operations.c: the operations as callers see them: what is asked is checked here, and what it sends is
+ * counted by the same numbers. Stands on the queue in comm.c. */
+#include "alloc/error.h"
+#include "zero/comm/comm.h"
+
+static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
+    [ZR_COMM_REDUCE_SCATTER] = "reduce-scatter",
+    [ZR_COMM_ALL_GATHER] = "all-gather",
+    [ZR_COMM_ALL_REDUCE] = "all-reduce",
+    [ZR_COMM_EXCHANGE] = "exchange",
+    [ZR_COMM_BROADCAST] = "broadcast",
+    [ZR_COMM_REDUCE] = "reduce",
+    [ZR_COMM_GATHER] = "gather",
+    [ZR_COMM_SCATTER] = "scatter",
+    [ZR_COMM_ALL_TO_ALL] = "all-to-all",
+    [ZR_COMM_SEND] = "send",
+    [ZR_COMM_RECEIVE] = "receive",
+    [ZR_COMM_SEND_RECEIVE] = "send-receive",
+};
+
+const char *zr_comm_kind_name(enum zr_comm_kind kind)
+{
+    return (unsigned)kind < ZR_COMM_KIND_COUNT && kind_names[kind] ? kind_names[kind] : "nothing known";
+}
+
+size_t zr_comm_type_bytes(enum zr_comm_type type)
+{
+    return type == ZR_COMM_FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item)
+{
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return item->reduce_scatter.type;
+    case ZR_COMM_ALL_REDUCE:
+        return item->all_reduce.type;
+    case ZR_COMM_BROADCAST:
+        return item->broadcast.type;
+    case ZR_COMM_REDUCE:
+        return item->reduce.type;
+    case ZR_COMM_GATHER:
+    case ZR_COMM_SCATTER:
+        return item->to_root.type;
+    case ZR_COMM_SEND:
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_SEND_RECEIVE:
+        return item->transfer.type;
+    default:
+        return item->all_gather.type;
+    }
+}
+
+uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    uint64_t peers = comm->world - 1, unit = zr_comm_type_bytes(zr_comm_item_type(item));
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return peers * item->reduce_scatter.shard_elements * unit;
+    case ZR_COMM_ALL_REDUCE:
+        return 2 * peers * item->all_reduce.shard_elements * unit;
+    case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_ALL_TO_ALL:
+        return peers * item->all_gather.shard_bytes;
+    case ZR_COMM_BROADCAST:
+        return comm->rank == item->broadcast.root ? peers * item->broadcast.bytes : 0;
+    case ZR_COMM_REDUCE:
+        return comm->rank == item->reduce.root ? 0 : item->reduce.elements * unit;
+    case ZR_COMM_GATHER:
+        return comm->rank == item->to_root.root ? 0 : item->to_root.shard_bytes;
+    case ZR_COMM_SCATTER:
+        return comm->rank == item->to_root.root ? peers * item->to_root.shard_bytes : 0;
+    case ZR_COMM_SEND:
+    case ZR_COMM_SEND_RECEIVE:
+        return item->transfer.send_bytes;
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return 0;
+}
+
+/* ---- Checks ----------------------------------------------------------------------------------------- */
+
+/* What every operation has in common. */
+struct asked {
+    enum zr_comm_kind kind;
+    const zr_comm *comm;
+    const void *operation;
+    zr_ticket *ticket;
+};
+
+static zr_result begin(const struct asked *asked)
+{
+    if (asked->ticket)
+        *asked->ticket = 0;
+    if (!asked->comm || !asked->operation)
+        return zr_fail(ZR_ERR_INVALID, "%s without a communicator or an operation",
+                       zr_comm_kind_name(asked->kind));
+    return ZR_OK;
+}
+
+/* shards * shard * unit must be a size that memory can have. */
+static zr_result check_size(size_t shard, size_t unit_bytes, unsigned shards)
+{
+    size_t whole;
+    if (__builtin_mul_overflow(shard, unit_bytes, &whole) || __builtin_mul_overflow(whole, shards, &whole) ||
+        whole > PTRDIFF_MAX)
+        return zr_fail(ZR_ERR_INVALID, "a shard of %zu times %u ranks is larger than memory can be", shard,
+                       shards);
+    return ZR_OK;
+}
+
+static zr_result check_type(const struct asked *asked, enum zr_comm_type type)
+{
+    if ((unsigned)type >= ZR_COMM_TYPE_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "%s of elements of kind %d, which is none",
+                       zr_comm_kind_name(asked->kind), (int)type);
+    return ZR_OK;
+}
+
+static zr_result check_rank(const struct asked *asked, const char *what, unsigned rank)
+{
+    if (rank >= asked->comm->world)
+        return zr_fail(ZR_ERR_INVALID, "%s with %s rank %u of %u", zr_comm_kind_name(asked->kind), what, rank,
+                       asked->comm->world);
+    return ZR_OK;
+}
+
+static zr_result check_places(const struct asked *asked, const void *source, const void *destination)
+{
+    if (!source || !destination)
+        return zr_fail(ZR_ERR_INVALID, "%s without a source or a destination",
+                       zr_comm_kind_name(asked->kind));
+    return ZR_OK;
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------------- */
+
+zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
+{
+    struct asked asked = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
+    zr_result result = begin(&asked);
+    if (result == ZR_OK)
+        result = check_type(&asked, operation->type);
+    if (result == ZR_OK)
+        result = check_size(operation->shard_elements, sizeof(float), comm->world);
+    if (result != ZR_OK || operation->shard_elements == 0)
+        return result;
+    result = check_places(&asked, operation->source, operation->destination);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .reduce_scatter = *operation},
+                          ticket);
+}
+
+zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
+{
+    struct asked asked = {ZR_COMM_ALL_REDUCE, comm, operation, ticket};
+    zr_result result = begin(&asked);
+    if (result == ZR_OK)
+        result = check_type(&asked, operation->type);
+    if (result == ZR_OK)
+        result = check_size(operation->shard_elements, sizeof(float), comm->world);
+    if (result != ZR_OK || operation->shard_elements == 0)
+        return result;
+    result = check_places(&asked, operation->buffer, operation->buffer);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .all_reduce = *operation}, ticket);
+}
+
+zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket)
+{
+    struct asked asked = {ZR_COMM_REDUCE, comm, operation, ticket};
+    zr_result result = begin(&asked);
+    if (result == ZR_OK)
+        result = check_type(&asked, operation->type);
+    if (result == ZR_OK)
+        result = check_rank(&asked, "root", operation->root);
+    if (result == ZR_OK)
+        result = check_size(operation->elements, sizeof(float), 1);
+    if (result != ZR_OK || operation->elements == 0)
+        return result;
+    bool root = comm->rank == operation->root;
+    result = check_places(&asked, operation->source, root ? operation->destination : operation->source);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .reduce = *operation}, ticket);
+}
+
+/* ---- Data ------------------------------------------------------------------------------------------- */
+
+static zr_result each_to_each(const struct asked *asked, zr_comm *comm, const struct zr_all_gather *operation)
+{
+    zr_result result = begin(asked);
+    if (result == ZR_OK)
+        result = check_type(asked, operation->type);
+    if (result == ZR_OK)
+        result = check_size(operation->shard_bytes, 1, comm->world);
+    if (result != ZR_OK || operation->shard_bytes == 0)
+        return result;
+    result = check_places(asked, operation->source, operation->destination);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .all_gather = *operation},
+                          asked->ticket);
+}
+
+zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
+{
+    return each_to_each(&(struct asked){ZR_COMM_ALL_GATHER, comm, operation, ticket}, comm, operation);
+}
+
+zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
+{
+    return each_to_each(&(struct asked){ZR_COMM_ALL_TO_ALL, comm, operation, ticket}, comm, operation);
+}
+
+zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)
+{
+    struct asked asked = {ZR_COMM_BROADCAST, comm, operation, ticket};
+    zr_result result = begin(&asked);
+    if (result == ZR_OK)
+        result = check_type(&asked, operation->type);
+    if (result == ZR_OK)
+        result = check_rank(&asked, "root", operation->root);
+    if (result == ZR_OK)
+        result = check_size(operation->bytes, 1, 1);
+    if (result != ZR_OK || operation->bytes == 0)
+        return result;
+    result = check_places(&asked, operation->buffer, operation->buffer);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation}, ticket);
+}
+
+static zr_result with_root(const struct asked *asked, zr_comm *comm, const struct zr_to_root *operation)
+{
+    zr_result result = begin(asked);
+    if (result == ZR_OK)
+        result = check_type(asked, operation->type);
+    if (result == ZR_OK)
+        result = check_rank(asked, "root", operation->root);
+    if (result == ZR_OK)
+        result = check_size(operation->shard_bytes, 1, comm->world);
+    if (result != ZR_OK || operation->shard_bytes == 0)
+        return result;
+    bool root = comm->rank == operation->root, gather = asked->kind == ZR_COMM_GATHER;
+    const void *needed = gather ? operation->source : operation->destination;
+    const void *of_root = gather ? operation->destination : operation->source;
+    result = check_places(asked, needed, root ? of_root : needed);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .to_root = *operation},
+                          asked->ticket);
+}
+
+zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
+{
+    return with_root(&(struct asked){ZR_COMM_GATHER, comm, operation, ticket}, comm, operation);
+}
+
+zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
+{
+    return with_root(&(struct asked){ZR_COMM_SCATTER, comm, operation, ticket}, comm, operation);
+}
+
+/* One direction of a transfer. An empty one is no transfer, on both sides. */
+static zr_result check_direction(const struct asked *asked, size_t bytes, const void *place, unsigned peer)
+{
+    zr_result result = check_size(bytes, 1, 1);
+    if (result != ZR_OK || bytes == 0)
+        return result;
+    result = check_rank(asked, "peer", peer);
+    if (result == ZR_OK && peer == asked->comm->rank)
+        result = zr_fail(ZR_ERR_INVALID, "%s: rank %u and itself", zr_comm_kind_name(asked->kind), peer);
+    return result == ZR_OK ? check_places(asked, place, place) : result;
+}
+
+static zr_result transfer(const struct asked *asked, zr_comm *comm, const struct zr_transfer *operation)
+{
+    zr_result result = begin(asked);
+    if (result != ZR_OK)
+        return result;
+    struct zr_transfer both = *operation;
+    if (asked->kind == ZR_COMM_SEND)
+        both.receive_bytes = 0;
+    else if (asked->kind == ZR_COMM_RECEIVE)
+        both.send_bytes = 0;
+    result = check_type(asked, both.type);
+    if (result == ZR_OK)
+        result = check_direction(asked, both.send_bytes, both.send, both.to);
+    if (result == ZR_OK)
+        result = check_direction(asked, both.receive_bytes, both.receive, both.from);
+    if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
+        return result;
+    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .transfer = both}, asked->ticket);
+}
+
+zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
+{
+    return transfer(&(struct asked){ZR_COMM_SEND, comm, operation, ticket}, comm, operation);
+}
+
+zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
+{
+    return transfer(&(struct asked){ZR_COMM_RECEIVE, comm, operation, ticket}, comm, operation);
+}
+
+zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
+{
+    return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, comm, operation);
+}
+
+/* ---- Small talk --------------------------------------------------------------------------------------- */
+
+zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    if (!comm || ((!mine || !all) && bytes > 0))
+        return zr_fail(ZR_ERR_INVALID, "exchange without a communicator or its buffers");
+    zr_result result = check_size(bytes, 1, comm->world);
+    if (result != ZR_OK || bytes == 0)
+        return result;
+    return zr_comm_run_here(comm,
+                            &(struct zr_comm_item){
+                                .kind = ZR_COMM_EXCHANGE,
+                                .all_gather = {.source = mine, .destination = all, .shard_bytes = bytes},
+                            });
+}
+
+zr_result zr_comm_barrier(zr_comm *comm)
+{
+    if (!comm)
+        return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
+    /* nothing to say, but all must say it */
+    return zr_comm_run_here(comm, &(struct zr_comm_item){.kind = ZR_COMM_EXCHANGE});
+}

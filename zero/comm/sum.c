@@ -1,0 +1,146 @@
+/* sum.c: sums over the ranks, in their order, for every kind of element. Below local.c, fabric.c and null.c.
+ *
+ * fp32 goes to the kernels. Elements of two bytes are made fp32 a block at a time, added, scaled, and rounded
+ * once (to nearest, ties to even; NaN stays NaN): both conversions are exact or defined to the bit, so the
+ * result does not depend on the instruction set. */
+#include <string.h>
+
+#include "zero/comm/comm.h"
+
+enum { BLOCK = 512 }; /* elements; two blocks of floats stay in the first cache */
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static uint16_t bf16_of(float value)
+{
+    uint32_t bits = bits_of(value);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded);
+}
+
+/* The exponent moves up by 112 through an exact product, which also makes numbers of what fp16 has below its
+ * smallest exponent; infinities and NaN get the exponent that says so. */
+static float float_of_fp16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
+    uint32_t bits = bits_of(float_of(rest) * 0x1p112f);
+    bits = rest >= 0x0f800000u ? rest | 0x7f800000u : bits;
+    return float_of(sign | bits);
+}
+
+/* Below 2^-14 a sum with 0.5 puts the last bit of fp16 into the last bit of the float, which rounds; above,
+ * the 13 bits that go are rounded as in bf16_of(). What rounds to 2^16 or more is infinite. */
+static uint16_t fp16_of(float value)
+{
+    uint32_t sign = bits_of(value) & 0x80000000u, rest = bits_of(value) ^ sign;
+    uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13;
+    uint32_t half = rest < 0x38800000u ? small : normal;
+    half = rest >= 0x477ff000u ? 0x7c00u : half;
+    half = rest > 0x7f800000u ? 0x7e00u | (rest >> 13 & 0x3ffu) : half;
+    return (uint16_t)(sign >> 16 | half);
+}
+
+/* One function per kind, so that the inner loops know it. */
+#define LOOPS __attribute__((optimize("O3")))
+
+LOOPS static void set_bf16(float *restrict to, const uint16_t *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = float_of((uint32_t)from[i] << 16);
+}
+
+LOOPS static void add_bf16(float *restrict to, const uint16_t *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += float_of((uint32_t)from[i] << 16);
+}
+
+LOOPS static void set_fp16(float *restrict to, const uint16_t *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = float_of_fp16(from[i]);
+}
+
+LOOPS static void add_fp16(float *restrict to, const uint16_t *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] += float_of_fp16(from[i]);
+}
+
+LOOPS static void round_bf16(uint16_t *restrict to, const float *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = bf16_of(from[i]);
+}
+
+LOOPS static void round_fp16(uint16_t *restrict to, const float *restrict from, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = fp16_of(from[i]);
+}
+
+/* How the base of a block becomes floats. */
+static void read_base(const struct zr_comm_sum *sum, const void *base, float *block, size_t count)
+{
+    if (sum->wide)
+        memcpy(block, base, count * sizeof(float));
+    else if (sum->type == ZR_COMM_BF16)
+        set_bf16(block, base, count);
+    else
+        set_fp16(block, base, count);
+}
+
+static void sum_block(const struct zr_comm_sum *sum, size_t first, size_t count)
+{
+    float total[BLOCK], base[BLOCK];
+    bool bf16 = sum->type == ZR_COMM_BF16;
+    size_t to_bytes = sum->wide ? sizeof(float) : sizeof(uint16_t);
+    char *to = (char *)sum->to + first * to_bytes;
+    const char *on = sum->accumulate ? to : sum->base ? (const char *)sum->base + first * to_bytes : NULL;
+    for (unsigned p = 0; p < sum->ranks; p++) {
+        const uint16_t *from = (const uint16_t *)sum->from[p] + first;
+        if (p == 0)
+            (bf16 ? set_bf16 : set_fp16)(total, from, count);
+        else
+            (bf16 ? add_bf16 : add_fp16)(total, from, count);
+    }
+    for (size_t i = 0; i < count; i++)
+        total[i] *= sum->scale;
+    if (on) {
+        read_base(sum, on, base, count);
+        for (size_t i = 0; i < count; i++)
+            total[i] = base[i] + total[i];
+    }
+    if (sum->wide)
+        memcpy(to, total, count * sizeof(float));
+    else if (bf16)
+        round_bf16((uint16_t *)to, total, count);
+    else
+        round_fp16((uint16_t *)to, total, count);
+}
+
+void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum)
+{
+    if (sum->type == ZR_COMM_FP32) {
+        kernels->sum_in_order(sum->count, (const float *const *)sum->from, sum->ranks, sum->scale, sum->to,
+                              sum->accumulate);
+        if (sum->base)
+            kernels->sum_in_order(sum->count, (const float *[]){sum->base, sum->to}, 2, 1.0f, sum->to, false);
+        return;
+    }
+    for (size_t first = 0; first < sum->count; first += BLOCK)
+        sum_block(sum, first, sum->count - first < BLOCK ? sum->count - first : BLOCK);
+}
