@@ -349,6 +349,11 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
     if (stuck)
         *stuck = (struct zr_extent){0};
     arena->serial++;
+    struct zr_zone *zone = arena->zones;
+    while (zone->end_bytes <= extent.offset_bytes)
+        zone++;
+    if (where.end > zone->mapped_end)
+        zone->mapped_end = where.end;
     for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = gather(arena, (run.end - run.first) * granule, &list);
@@ -361,11 +366,6 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
         unmap_again(arena, where, stuck ? stuck : &none);
         return result;
     }
-    struct zr_zone *zone = arena->zones;
-    while (zone->end_bytes <= extent.offset_bytes)
-        zone++;
-    if (where.end > zone->mapped_end)
-        zone->mapped_end = where.end;
     note_reserved(arena);
     return ZR_OK;
 }

@@ -536,7 +536,7 @@ static void test_sharing(pid_t child, int socket)
     struct parcel parcel = {.count = 8, .bytes = 5 * GRANULE + 12345};
     zr_backend *backend = create(NULL);
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = 777, .tag = ZR_TAG_OTHER}, &small);
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE / 8, .tag = ZR_TAG_OTHER}, &small);
     zr_arena_alloc(arena, &(struct zr_request){.bytes = parcel.bytes, .tag = ZR_TAG_PARAM}, &block);
     char *at = block;
     zr_backend_fill(backend, &(struct zr_fill){.to = at, .value = 11, .bytes = 1});
@@ -685,8 +685,10 @@ static int stranded_at_map(void)
             &(struct zr_emulator_fault){.nth = nth, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 4 * GRANULE, .tag = ZR_TAG_OTHER}, &block);
         never_fail();
-        if (zr_arena_check(arena) != ZR_OK)
+        if (zr_arena_check(arena) != ZR_OK) {
+            tap_note("%llu: %s", (unsigned long long)nth, zr_last_error());
             return 2;
+        }
         if (block)
             to_access = nth;
         else
