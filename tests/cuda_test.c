@@ -536,7 +536,7 @@ static void test_sharing(pid_t child, int socket)
     struct parcel parcel = {.count = 8, .bytes = 5 * GRANULE + 12345};
     zr_backend *backend = create(NULL);
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE / 8, .tag = ZR_TAG_OTHER}, &small);
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE + 777, .tag = ZR_TAG_OTHER}, &small);
     zr_arena_alloc(arena, &(struct zr_request){.bytes = parcel.bytes, .tag = ZR_TAG_PARAM}, &block);
     char *at = block;
     zr_backend_fill(backend, &(struct zr_fill){.to = at, .value = 11, .bytes = 1});
