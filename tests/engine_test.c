@@ -11,17 +11,43 @@
 #include "zero/layout.h"
 #include "zero/zr_zero.h"
 
-/* Odd sizes, a tied unit with two contributions, vectors and matrices. */
+/* Odd sizes, a tied unit with two contributions, vectors and matrices; enough units alike that stage 3 finds
+ * something to shard in any world, and one so large that it stays whole in small ones. */
+enum { OWN_GROUP = 2 };
+#define LAYER(name, unit)                                                                                    \
+    {name ".weight", {7, 211}, unit, ZR_GROUP_DECAY, 0, 0.05f},                                              \
+    {                                                                                                        \
+        name ".bias", {211, 0}, unit, ZR_GROUP_NO_DECAY, 0, 0                                                \
+    }
 static const struct zr_parameter parameters[] = {
-    {"embed", {67, 13}, 0, true, 0, 0.5f},      {"a.weight", {13, 39}, 1, true, 0, 0.1f},
-    {"a.bias", {39, 0}, 1, false, 0, 0},        {"b.scale", {1, 0}, 2, false, 1, 0},
-    {"c.weight", {5, 1009}, 3, true, 0, 0.02f}, {"c.bias", {1009, 0}, 3, false, 0.5f, 0},
+    {"embed", {67, 13}, 0, OWN_GROUP, 0, 0.5f},
+    {"a.weight", {13, 39}, 1, ZR_GROUP_DECAY, 0, 0.1f},
+    {"a.bias", {39, 0}, 1, ZR_GROUP_NO_DECAY, 0, 0},
+    {"b.scale", {1, 0}, 2, ZR_GROUP_NO_DECAY, 1, 0},
+    {"c.weight", {5, 1009}, 3, ZR_GROUP_DECAY, 0, 0.02f},
+    {"c.bias", {1009, 0}, 3, ZR_GROUP_NO_DECAY, 0.5f, 0},
+    LAYER("d", 4),
+    LAYER("e", 5),
+    LAYER("f", 6),
+    LAYER("g", 7),
+    LAYER("h", 8),
+    LAYER("i", 9),
+    LAYER("j", 10),
+    LAYER("k", 11),
 };
-static const struct zr_unit units[] = {{"embed", 2}, {"a", 1}, {"b", 1}, {"c", 1}};
-enum { PARAMETERS = 6, UNITS = 4, STEPS = 5 };
+static const struct zr_unit units[] = {{"embed", 2}, {"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1},
+                                       {"f", 1},     {"g", 1}, {"h", 1}, {"i", 1}, {"j", 1}, {"k", 1}};
+enum { PARAMETERS = 22, UNITS = 12, STEPS = 4 };
 static const struct zr_parameter_list list = {parameters, PARAMETERS, units, UNITS};
-static const struct zr_adamw_options adamw = {
-    .beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f, .weight_decay = 0.05f, .clip = 2.0f};
+static const struct zr_optimizer_options adamw = {
+    .beta1 = 0.9f,
+    .beta2 = 0.99f,
+    .epsilon = 1e-6f,
+    .momentum_factor = 0.8f,
+    .weight_decay = 0.05f,
+    .clip = 2.0f,
+    .groups = {[ZR_GROUP_NO_DECAY] = {1, 0}, [ZR_GROUP_DECAY] = {1, 1}, [OWN_GROUP] = {0.25f, 0.5f}},
+    .groups_count = 3};
 
 /* ---- A rank's memory -------------------------------------------------------------------------------------
  */
@@ -36,11 +62,16 @@ struct rig {
 
 struct setting {
     unsigned stage, world;
+    unsigned micro_batches;
+    enum zr_reduce_when reduce;
+    enum zr_optimizer_kind kind;
     int (*body)(struct rig *rig, const struct setting *setting);
 };
 
-static zr_result rig_engine(struct rig *rig, unsigned stage)
+static zr_result rig_engine(struct rig *rig, const struct setting *setting)
 {
+    struct zr_optimizer_options optimizer = adamw;
+    optimizer.kind = setting->kind;
     return zr_engine_create(&rig->engine,
                             &(struct zr_engine_options){.arena = rig->arena,
                                                         .host_arena = rig->arena,
@@ -48,9 +79,11 @@ static zr_result rig_engine(struct rig *rig, unsigned stage)
                                                         .context = &rig->context,
                                                         .comm = rig->comm,
                                                         .list = list,
-                                                        .stage = stage,
+                                                        .stage = setting->stage,
+                                                        .micro_batches = setting->micro_batches,
+                                                        .reduce = setting->reduce,
                                                         .seed = 9,
-                                                        .adamw = adamw});
+                                                        .optimizer = optimizer});
 }
 
 static zr_result rig_open(struct rig *rig, struct zr_local_world *local, unsigned rank)
@@ -138,32 +171,47 @@ struct model {
     size_t elements;
 };
 
-static double reference_step(struct model *model, unsigned world, unsigned step, float rate)
+/* All ranks' gradient of one element. */
+static double whole_gradient(const struct setting *setting, size_t element, size_t parameter, unsigned step)
 {
-    double *g = malloc(model->elements * sizeof *g), squares = 0, scale = 1;
-    size_t e = 0;
-    for (size_t p = 0; p < PARAMETERS; p++)
-        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++) {
-            g[e] = 0;
-            for (unsigned r = 0; r < world; r++)
-                for (unsigned round = 0; round < units[parameters[p].unit].contributions; round++)
-                    g[e] += (double)gradient_of(e, r, step, round) / world;
-            squares += g[e] * g[e];
-        }
+    double sum = 0;
+    for (unsigned r = 0; r < setting->world; r++)
+        for (unsigned m = 0; m < setting->micro_batches; m++)
+            for (unsigned round = 0; round < units[parameters[parameter].unit].contributions; round++)
+                sum += (double)gradient_of(element, r, step, 2 * m + round) / setting->world;
+    return sum;
+}
+
+static void reference_element(const struct setting *setting, struct model *model, size_t e, size_t parameter,
+                              double g, unsigned step, double rate)
+{
+    const struct zr_parameter_group *group = &adamw.groups[parameters[parameter].group];
+    double b1 = (double)adamw.beta1, b2 = (double)adamw.beta2;
+    double decay = (double)adamw.weight_decay * (double)group->decay_factor * model->w[e];
+    rate *= (double)group->rate_factor;
+    if (setting->kind == ZR_OPTIMIZER_SGD) {
+        model->m[e] = (double)adamw.momentum_factor * model->m[e] + g + decay;
+        model->w[e] -= rate * model->m[e];
+        return;
+    }
+    model->m[e] = b1 * model->m[e] + (1 - b1) * g;
+    model->v[e] = b2 * model->v[e] + (1 - b2) * g * g;
+    model->w[e] -= rate * (model->m[e] / (1 - pow(b1, step)) /
+                               (sqrt(model->v[e] / (1 - pow(b2, step))) + (double)adamw.epsilon) +
+                           decay);
+}
+
+static double reference_step(const struct setting *setting, struct model *model, unsigned step, double rate)
+{
+    double squares = 0, scale = 1;
+    for (size_t p = 0, e = 0; p < PARAMETERS; p++)
+        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
+            squares += pow(whole_gradient(setting, e, p, step), 2);
     if (sqrt(squares) > (double)adamw.clip)
         scale = (double)adamw.clip / sqrt(squares);
-    e = 0;
-    for (size_t p = 0; p < PARAMETERS; p++)
-        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++) {
-            double gi = g[e] * scale, b1 = (double)adamw.beta1, b2 = (double)adamw.beta2;
-            model->m[e] = b1 * model->m[e] + (1 - b1) * gi;
-            model->v[e] = b2 * model->v[e] + (1 - b2) * gi * gi;
-            double update = model->m[e] / (1 - pow(b1, step)) /
-                            (sqrt(model->v[e] / (1 - pow(b2, step))) + (double)adamw.epsilon);
-            double decay = parameters[p].shape[1] ? (double)adamw.weight_decay : 0;
-            model->w[e] -= (double)rate * (update + decay * model->w[e]);
-        }
-    free(g);
+    for (size_t p = 0, e = 0; p < PARAMETERS; p++)
+        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
+            reference_element(setting, model, e, p, scale * whole_gradient(setting, e, p, step), step, rate);
     return sqrt(squares);
 }
 
@@ -191,14 +239,32 @@ static zr_result hand_over(zr_engine *engine, unsigned unit, unsigned rank, unsi
     return zr_engine_reduce(engine, unit);
 }
 
-static zr_result whole_step(struct rig *rig, unsigned step, float rate, struct zr_step_report *report)
+/* As a model would: each unit is used once, with a hint of the next, and has its gradients handed over. */
+static zr_result use(zr_engine *engine, unsigned unit)
+{
+    const float *base;
+    zr_result result = zr_engine_gather(engine, unit, &base);
+    if (result == ZR_OK && unit + 1 < UNITS)
+        result = zr_engine_prefetch(engine, unit + 1);
+    if (result == ZR_OK)
+        zr_engine_release(engine, unit);
+    return result;
+}
+
+static zr_result whole_step(struct rig *rig, const struct setting *setting, unsigned step, float rate,
+                            struct zr_step_report *report)
 {
     unsigned rank = zr_comm_rank(rig->comm);
-    zr_result result = hand_over(rig->engine, 0, rank, step, 0);
-    for (unsigned unit = UNITS; result == ZR_OK && unit-- > 1;)
-        result = hand_over(rig->engine, unit, rank, step, 0);
-    if (result == ZR_OK)
-        result = hand_over(rig->engine, 0, rank, step, 1);
+    zr_result result = ZR_OK;
+    for (unsigned unit = 0; result == ZR_OK && unit < UNITS; unit++)
+        result = use(rig->engine, unit);
+    for (unsigned m = 0; result == ZR_OK && m < setting->micro_batches; m++) {
+        result = hand_over(rig->engine, 0, rank, step, 2 * m);
+        for (unsigned unit = UNITS; result == ZR_OK && unit-- > 1;)
+            result = hand_over(rig->engine, unit, rank, step, 2 * m);
+        if (result == ZR_OK)
+            result = hand_over(rig->engine, 0, rank, step, 2 * m + 1);
+    }
     return result == ZR_OK ? zr_engine_step(rig->engine, rate, report) : result;
 }
 
@@ -227,43 +293,52 @@ static double compare(struct rig *rig, const struct model *model)
         }                                                                                                    \
     } while (0)
 
+/* What a rank sends in a step: each element is reduced as often as it is handed over (or once), and comes
+ * whole to its user once, be it by an update, by gathering for use, or (stage 0) as a sum. */
+static uint64_t travelling_elements(struct rig *rig, const struct setting *setting)
+{
+    struct zr_layout layout;
+    uint64_t elements = 0;
+    if (zr_layout_make(&layout, &list, setting->world, rig->arena) != ZR_OK)
+        return UINT64_MAX;
+    for (size_t u = 0; u < UNITS; u++) {
+        unsigned rounds =
+            setting->reduce == ZR_REDUCE_ONCE ? 1 : units[u].contributions * setting->micro_batches;
+        elements += layout.units[u].padded_elements * (rounds + 1);
+    }
+    zr_layout_end(&layout);
+    return elements / setting->world * (setting->world - 1);
+}
+
 static int follow_reference(struct rig *rig, const struct setting *setting)
 {
     struct model model = {.elements = zr_parameter_list_elements(&list)};
     struct zr_comm_counters before, after;
-    size_t padded;
     model.w = calloc(3 * model.elements, sizeof *model.w);
     model.m = model.w + model.elements;
     model.v = model.m + model.elements;
 
-    must(rig_engine(rig, setting->stage) == ZR_OK);
-    padded = zr_engine_padded_elements(rig->engine);
+    must(rig_engine(rig, setting) == ZR_OK);
     size_t e = 0;
     for (size_t p = 0; p < PARAMETERS; p++) {
         const float *base;
         must(zr_engine_gather(rig->engine, parameters[p].unit, &base) == ZR_OK);
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
             model.w[e++] = (double)base[zr_engine_offset(rig->engine, p) + i];
+        zr_engine_release(rig->engine, parameters[p].unit);
     }
     for (unsigned step = 1; step <= STEPS; step++) {
         struct zr_step_report report;
         float rate = 0.01f / (float)step;
         must(zr_engine_settle(rig->engine) == ZR_OK);
         zr_comm_counters_get(rig->comm, &before);
-        must(whole_step(rig, step, rate, &report) == ZR_OK);
+        must(whole_step(rig, setting, step, rate, &report) == ZR_OK);
         must(zr_engine_settle(rig->engine) == ZR_OK);
         zr_comm_counters_get(rig->comm, &after);
-        double norm = reference_step(&model, setting->world, step, rate);
+        double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);
-        must(compare(rig, &model) < 2e-6);
-        /* Each element is reduced once (the tied unit's twice) and spread once. */
-        size_t tied = 0;
-        struct zr_layout layout;
-        must(zr_layout_make(&layout, &list, setting->world, rig->arena) == ZR_OK);
-        tied = layout.units[0].padded_elements;
-        zr_layout_end(&layout);
-        must(after.sent_elements - before.sent_elements ==
-             (2 * padded + tied) / setting->world * (setting->world - 1));
+        must(compare(rig, &model) < 3e-6);
+        must(after.sent_elements - before.sent_elements == travelling_elements(rig, setting));
     }
     must(zr_engine_steps_done(rig->engine) == STEPS);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
@@ -275,7 +350,7 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
 static int replicas_differ(struct rig *rig, const struct setting *setting)
 {
     const float *base;
-    must(rig_engine(rig, setting->stage) == ZR_OK);
+    must(rig_engine(rig, setting) == ZR_OK);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
     must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
     if (zr_comm_rank(rig->comm) == 1)
@@ -283,6 +358,14 @@ static int replicas_differ(struct rig *rig, const struct setting *setting)
     must(zr_engine_verify_replicas(rig->engine) == ZR_ERR_CORRUPT);
     must(strstr(zr_last_error(), "rank 1"));
     return 0;
+}
+
+static void clear(zr_engine *engine, unsigned unit, float *gradients)
+{
+    for (size_t p = 0; p < PARAMETERS; p++)
+        if (parameters[p].unit == unit)
+            memset(gradients + zr_engine_offset(engine, p), 0,
+                   zr_parameter_elements(&parameters[p]) * sizeof *gradients);
 }
 
 /* Of all ranks' gradients one element is infinite: all stop, all name the parameter, nothing was updated. */
@@ -294,26 +377,32 @@ static int gradient_is_blamed(struct rig *rig, const struct setting *setting)
     bool accumulate;
     unsigned rank = zr_comm_rank(rig->comm);
 
-    must(rig_engine(rig, setting->stage) == ZR_OK);
+    must(rig_engine(rig, setting) == ZR_OK);
     must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
     before = base[0];
+    zr_engine_release(rig->engine, 3);
     for (unsigned unit = 0; unit < UNITS; unit++) {
         must(zr_engine_gradients(rig->engine, unit, &gradients, &accumulate) == ZR_OK);
+        clear(rig->engine, unit, gradients);
         if (unit == 3 && rank == setting->world - 1)
             gradients[zr_engine_offset(rig->engine, 5) + 1008] = INFINITY;
         must(zr_engine_reduce(rig->engine, unit) == ZR_OK);
     }
+    must(zr_engine_gradients(rig->engine, 0, &gradients, &accumulate) == ZR_OK);
+    clear(rig->engine, 0, gradients);
     must(zr_engine_reduce(rig->engine, 0) == ZR_OK);
     must(zr_engine_step(rig->engine, 0.1f, &report) == ZR_ERR_CORRUPT);
     must(strstr(zr_last_error(), "c.bias") && strstr(zr_last_error(), "1008"));
+    must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
     must(base[0] == before && zr_engine_steps_done(rig->engine) == 0);
+    zr_engine_release(rig->engine, 3);
     return 0;
 }
 
 /* Loading shards and publishing them makes replicas whole, at both stages. */
 static int publish(struct rig *rig, const struct setting *setting)
 {
-    must(rig_engine(rig, setting->stage) == ZR_OK);
+    must(rig_engine(rig, setting) == ZR_OK);
     for (size_t i = 0; i < zr_engine_segments_count(rig->engine); i++) {
         struct zr_shard_segment segment;
         zr_engine_segment(rig->engine, i, &segment);
@@ -331,6 +420,7 @@ static int publish(struct rig *rig, const struct setting *setting)
         must(zr_engine_gather(rig->engine, parameters[p].unit, &base) == ZR_OK);
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
             must(base[zr_engine_offset(rig->engine, p) + i] == (float)global++);
+        zr_engine_release(rig->engine, parameters[p].unit);
     }
     return 0;
 }
@@ -383,10 +473,16 @@ static void test_misuse(void)
     float *base;
     bool accumulate;
     tap_result(rig_open(&rig, NULL, 0), ZR_OK, "memory");
-    tap_result(rig_engine(&rig, 2), ZR_ERR_INVALID, "stage 2 is not there");
+    struct setting setting = {.stage = 4, .micro_batches = 1};
+    tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "stage 4 is not there");
+    setting.stage = 2;
+    setting.reduce = ZR_REDUCE_ONCE;
+    tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "reducing once per step at stage 2");
+    tap_ok(strstr(zr_last_error(), "stage 0 or 1") != NULL, "the words say where it is: %s", zr_last_error());
+    setting = (struct setting){.stage = 1, .micro_batches = 1};
     tap_result(zr_engine_create(&rig.engine, &(struct zr_engine_options){0}), ZR_ERR_INVALID,
                "no options at all");
-    tap_result(rig_engine(&rig, 1), ZR_OK, "an engine");
+    tap_result(rig_engine(&rig, &setting), ZR_OK, "an engine");
     tap_result(zr_engine_step(rig.engine, 0.1f, &report), ZR_ERR_INVALID, "a step without gradients");
     tap_ok(strstr(zr_last_error(), "of 1 gradient contributions") || strstr(zr_last_error(), "of 2"),
            "the words say what is missing: %s", zr_last_error());
@@ -406,7 +502,7 @@ static void test_faults(void)
             struct rig rig;
             zr_result opened = rig_open(&rig, NULL, 0);
             zr_fault_set(sites[s], nth);
-            zr_result result = opened == ZR_OK ? rig_engine(&rig, 0) : opened;
+            zr_result result = opened == ZR_OK ? rig_engine(&rig, &(struct setting){.stage = 3}) : opened;
             zr_fault_set(sites[s], 0);
             leaked += rig_close(&rig);
             if (result == ZR_OK)
@@ -418,6 +514,69 @@ static void test_faults(void)
     }
 }
 
+/* At stage 3 of several ranks: what a caller must not do, and what it may. */
+static int limits_are_kept(struct rig *rig, const struct setting *setting)
+{
+    const float *base, *again;
+    float *gradients;
+    bool accumulate;
+    struct zr_arena_stats stats;
+
+    must(rig_engine(rig, setting) == ZR_OK);
+    must(zr_engine_gathers(rig->engine));
+    must(zr_engine_gather(rig->engine, 5, &base) == ZR_OK);
+    must(zr_engine_gather(rig->engine, 5, &again) == ZR_OK && again == base); /* two users of one copy */
+    must(zr_engine_gather(rig->engine, 7, &again) == ZR_OK);
+    must(zr_engine_prefetch(rig->engine, 6) == ZR_OK); /* a hint without room for it is no failure */
+    must(zr_engine_gather(rig->engine, 6, &again) == ZR_ERR_INVALID && strstr(zr_last_error(), "release"));
+    zr_engine_release(rig->engine, 7);
+    must(zr_engine_prefetch(rig->engine, 8) == ZR_OK);
+    must(zr_engine_gather(rig->engine, 9, &again) == ZR_OK); /* not what the hint said */
+    zr_engine_release(rig->engine, 9);
+    zr_engine_release(rig->engine, 5);
+    must(zr_arena_get_stats(rig->arena, &stats) == ZR_OK && stats.live_by_tag_bytes[ZR_TAG_GATHERED] > 0);
+    zr_engine_release(rig->engine, 5);
+    must(zr_arena_get_stats(rig->arena, &stats) == ZR_OK && stats.live_by_tag_bytes[ZR_TAG_GATHERED] == 0);
+
+    must(zr_engine_reduce(rig->engine, 5) == ZR_ERR_INVALID);
+    must(zr_engine_gradients(rig->engine, 5, &gradients, &accumulate) == ZR_OK);
+    must(zr_engine_gradients(rig->engine, 6, &gradients, &accumulate) == ZR_OK);
+    must(zr_engine_gradients(rig->engine, 7, &gradients, &accumulate) == ZR_ERR_INVALID);
+    must(strstr(zr_last_error(), "two other units"));
+    return 0; /* what is staged goes with the engine */
+}
+
+/* The checks of one stage in one world. */
+static void test_stage(unsigned world, unsigned stage)
+{
+    struct setting setting = {.stage = stage, .world = world, .micro_batches = 1};
+    setting.body = follow_reference;
+    tap_is(in_world(&setting), 0,
+           "%u ranks, stage %u: %d steps as AdamW in double precision has them, and the elements sent", world,
+           stage, STEPS);
+    setting.micro_batches = 3;
+    tap_is(in_world(&setting), 0, "%u ranks, stage %u: the same of 3 micro-batches", world, stage);
+    setting.kind = ZR_OPTIMIZER_SGD;
+    if (world <= 3)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: SGD with momentum", world, stage);
+    if (stage <= 1 && world <= 3) {
+        setting.reduce = ZR_REDUCE_ONCE;
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: 3 micro-batches reduced once", world, stage);
+    }
+    setting = (struct setting){.stage = stage, .world = world, .micro_batches = 1};
+    setting.body = gradient_is_blamed;
+    tap_is(in_world(&setting), 0, "%u ranks, stage %u: an infinite gradient is named everywhere", world,
+           stage);
+    setting.body = publish;
+    tap_is(in_world(&setting), 0, "%u ranks, stage %u: shards become whole replicas", world, stage);
+    setting.body = replicas_differ;
+    if (world > 1 && stage < 3)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: a replica that differs is named", world, stage);
+    setting.body = limits_are_kept;
+    if (world > 1 && stage == 3)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: two units at a time, and no more", world, stage);
+}
+
 int main(void)
 {
     static const unsigned worlds[] = {1, 2, 3, 4, 8};
@@ -425,23 +584,7 @@ int main(void)
     test_misuse();
     test_faults();
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
-        for (unsigned stage = 0; stage <= 1; stage++) {
-            struct setting setting = {.stage = stage, .world = worlds[w]};
-            setting.body = follow_reference;
-            tap_is(in_world(&setting), 0,
-                   "%u ranks, stage %u: %d steps as AdamW in double precision has them, and "
-                   "the elements sent",
-                   setting.world, stage, STEPS);
-            setting.body = gradient_is_blamed;
-            tap_is(in_world(&setting), 0, "%u ranks, stage %u: an infinite gradient is named everywhere",
-                   setting.world, stage);
-            setting.body = publish;
-            tap_is(in_world(&setting), 0, "%u ranks, stage %u: shards become whole replicas", setting.world,
-                   stage);
-            setting.body = replicas_differ;
-            if (setting.world > 1)
-                tap_is(in_world(&setting), 0, "%u ranks, stage %u: a replica that differs is named",
-                       setting.world, stage);
-        }
+        for (unsigned stage = 0; stage <= 3; stage++)
+            test_stage(worlds[w], stage);
     return tap_done();
 }

@@ -33,7 +33,7 @@ static const struct zr_gpt_shape shape = {.layers = L,
                                           .vocabulary_padded = VP,
                                           .sequence = T,
                                           .batch = B};
-static const struct zr_adamw_options adamw = {
+static const struct zr_optimizer_options adamw = {
     .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
 static const float rate = 3e-3f;
 
@@ -200,7 +200,7 @@ static zr_result rig_open(struct rig *rig, enum zr_recompute recompute)
                                                                              .comm = rig->comm,
                                                                              .shape = with,
                                                                              .seed = 5,
-                                                                             .adamw = adamw});
+                                                                             .optimizer = adamw});
     return result;
 }
 

@@ -69,8 +69,12 @@ static const struct {
     {"--data x --ranks 0", {"--ranks 0", "out of range", "1 to 256"}},
     {"--data x --ranks 257", {"--ranks 257", "1 to 256"}},
     {"--data x --ranks two", {"--ranks two"}},
-    {"--data x --stage 2", {"--stage 2", "not in this version", "0|1"}},
-    {"--data x --stage 3", {"--stage 3", "not in this version"}},
+    {"--data x --stage 2 --reduce once", {"--reduce once", "--stage 1", "--reduce each"}},
+    {"--data x --reduce twice", {"--reduce twice", "each|once"}},
+    {"--data x --accumulate 0", {"--accumulate 0", "1 to"}},
+    {"--data x --optimizer adam", {"--optimizer adam", "adamw|sgd"}},
+    {"--data x --momentum 1", {"--momentum 1", "out of range"}},
+    {"--data x --lr-vectors -1", {"--lr-vectors -1", "out of range"}},
     {"--data x --stage 4", {"--stage 4", "none of the choices"}},
     {"--data x --stage", {"--stage", "needs a value"}},
     {"--data x --recompute some", {"--recompute some", "none|selective|full"}},
@@ -172,7 +176,7 @@ static void test_defaults(void)
     tap_ok(config.threads >= 1, "at least one thread");
     tap_is(config.warmup, 20, "warm-up is a tenth of the steps");
     tap_ok(config.min_rate == config.rate / 10, "the least rate is a tenth");
-    tap_ok(config.adamw.epsilon > 0 && config.adamw.beta1 == 0.9f, "AdamW is set");
+    tap_ok(config.optimizer.epsilon > 0 && config.optimizer.beta1 == 0.9f, "AdamW is set");
     tap_ok(!config.dry_run && !config.sim && config.memory_limit_bytes == 0, "nothing else is asked for");
     tap_is(parse("--data x --steps 1000000"), -1, "many steps");
     tap_is(config.warmup, 100, "at most 100 steps of warm-up");
@@ -205,8 +209,9 @@ static void test_every_option(void)
                config.shape.recompute == ZR_RECOMPUTE_FULL && config.memory_limit_bytes == 2147483648u,
            "ranks and memory");
     tap_ok(config.seed == 42 && config.rate == 3e-4f && config.min_rate == 1e-5f && config.warmup == 2 &&
-               config.rate_kind == ZR_RATE_LINEAR && config.adamw.weight_decay == 0.01f &&
-               config.adamw.beta1 == 0.8f && config.adamw.beta2 == 0.99f && config.adamw.clip == 0.5f,
+               config.rate_kind == ZR_RATE_LINEAR && config.optimizer.weight_decay == 0.01f &&
+               config.optimizer.beta1 == 0.8f && config.optimizer.beta2 == 0.99f &&
+               config.optimizer.clip == 0.5f,
            "the optimizer");
     tap_ok(strcmp(config.save, "s") == 0 && strcmp(config.resume, "r") == 0 && strcmp(config.log, "l") == 0 &&
                strcmp(config.json, "-") == 0 && strcmp(config.trace, "t") == 0 && config.save_every == 5 &&

@@ -1,4 +1,4 @@
-/* engine.c: the life of a stage engine: its persistent memory, the first values, and access to units. */
+/* engine.c: the life of a stage engine: its persistent memory and the first values. */
 #include "zero/engine.h"
 
 #include <string.h>
@@ -6,16 +6,52 @@
 static zr_result take_pools(struct zr_engine *engine)
 {
     zr_arena *arena = engine->options.arena;
-    size_t pool = engine->layout.pool_elements;
-    size_t states = engine->options.stage == 0 ? pool : engine->layout.shards_elements;
-    zr_result result = zr_take(arena, ZR_TAG_PARAM, pool, sizeof(float), (void **)&engine->parameters);
+    const struct zr_engine_options *o = &engine->options;
+    bool sums =
+        engine->world > 1 && o->micro_batches > 1 && o->reduce == ZR_REDUCE_EACH && !engine->shards_gradients;
+    zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
+                               (void **)&engine->parameters);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_GRAD, pool, sizeof(float), (void **)&engine->gradients);
+        result = zr_take(arena, ZR_TAG_GRAD, engine->gradients_elements, engine->gradient_bytes,
+                         (void **)&engine->gradients);
+    if (result == ZR_OK && sums)
+        result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
+                         (void **)&engine->sums);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, states, sizeof(float), (void **)&engine->momentum);
-    if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, states, sizeof(float), (void **)&engine->variance);
+        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
+                         (void **)&engine->momentum);
+    if (result == ZR_OK && o->optimizer.kind == ZR_OPTIMIZER_ADAMW)
+        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
+                         (void **)&engine->variance);
+    if (result == ZR_OK && !engine->dry)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
+                         sizeof *engine->squares, (void **)&engine->squares);
     return result;
+}
+
+/* The first values of what this rank holds of a unit. */
+static void initialise_unit(struct zr_engine *engine, size_t index)
+{
+    const struct zr_kernels *kernels = engine->options.kernels;
+    struct zr_kernel_context *context = engine->options.context;
+    const struct zr_layout_unit *unit = &engine->layout.units[index];
+    const struct zr_unit_state *state = &engine->units[index];
+    size_t from = state->resident ? 0 : engine->rank * unit->shard_elements;
+    size_t to = state->resident ? unit->padded_elements : from + unit->shard_elements;
+    float *base = (float *)(engine->parameters + state->parameters_at * engine->parameter_bytes);
+
+    for (size_t i = 0; i < unit->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
+        struct zr_overlap part;
+        if (!zr_layout_overlap(p, from, to, &part))
+            continue;
+        float *values = base + (part.offset - from);
+        if (p->parameter.init_deviation == 0)
+            kernels->fill(context, part.count, p->parameter.init_mean, values);
+        else
+            kernels->init_normal(context, part.count, engine->options.seed, part.global_index,
+                                 p->parameter.init_mean, p->parameter.init_deviation, values);
+    }
 }
 
 /* Every value depends on the seed and the global index alone; padding is zero for ever. */
@@ -23,25 +59,14 @@ static void initialise(struct zr_engine *engine)
 {
     const struct zr_kernels *kernels = engine->options.kernels;
     struct zr_kernel_context *context = engine->options.context;
-    size_t pool = engine->layout.pool_elements;
-    size_t states = engine->options.stage == 0 ? pool : engine->layout.shards_elements;
 
-    kernels->fill(context, pool, 0, engine->parameters);
-    kernels->fill(context, pool, 0, engine->gradients);
-    kernels->fill(context, states, 0, engine->momentum);
-    kernels->fill(context, states, 0, engine->variance);
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        const struct zr_layout_unit *unit = &engine->layout.units[u];
-        for (size_t i = 0; i < unit->parameters_count; i++) {
-            const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
-            float *values = engine->parameters + unit->pool_offset + p->offset;
-            if (p->parameter.init_deviation == 0)
-                kernels->fill(context, p->elements, p->parameter.init_mean, values);
-            else
-                kernels->init_normal(context, p->elements, engine->options.seed, p->global_index,
-                                     p->parameter.init_mean, p->parameter.init_deviation, values);
-        }
-    }
+    kernels->fill(context, engine->parameters_elements, 0, (float *)engine->parameters);
+    kernels->fill(context, engine->gradients_elements, 0, (float *)engine->gradients);
+    kernels->fill(context, engine->states_elements, 0, engine->momentum);
+    if (engine->variance)
+        kernels->fill(context, engine->states_elements, 0, engine->variance);
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        initialise_unit(engine, u);
 }
 
 static size_t count_segments(const struct zr_engine *engine)
@@ -59,28 +84,63 @@ static size_t count_segments(const struct zr_engine *engine)
     return count;
 }
 
-zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options)
+static zr_result check_options(const struct zr_engine_options *options)
 {
-    struct zr_engine *engine;
-    zr_result result;
-
-    *out = NULL;
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine needs arenas, kernels, a kernel context and a communicator");
-    if (options->stage > 1)
-        return zr_fail(ZR_ERR_INVALID, "stage %u is not there; this engine has stages 0 and 1",
+    if (options->stage > 3)
+        return zr_fail(ZR_ERR_INVALID, "stage %u is not there; this engine has stages 0 to 3",
                        options->stage);
-    result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *engine, (void **)&engine);
-    if (result != ZR_OK)
-        return result;
-    memset(engine, 0, sizeof *engine);
+    if (options->reduce == ZR_REDUCE_ONCE && options->stage > 1)
+        return zr_fail(ZR_ERR_INVALID,
+                       "stage %u keeps no whole gradients that could be reduced once per step; take stage 0 "
+                       "or 1, or reduce each micro-batch",
+                       options->stage);
+    if (options->optimizer.groups_count > ZR_GROUPS_MAX)
+        return zr_fail(ZR_ERR_INVALID, "%u parameter groups are more than %d",
+                       options->optimizer.groups_count, ZR_GROUPS_MAX);
+    return ZR_OK;
+}
+
+/* Copies the options and fills in what they leave open. */
+static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_options *options)
+{
+    struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
+    if (engine->options.micro_batches == 0)
+        engine->options.micro_batches = 1;
+    if (optimizer->groups_count == 0) {
+        for (unsigned g = 0; g < ZR_GROUPS_MAX; g++)
+            optimizer->groups[g] =
+                (struct zr_parameter_group){.rate_factor = 1, .decay_factor = g != ZR_GROUP_NO_DECAY};
+        optimizer->groups_count = ZR_GROUPS_MAX;
+    }
+    for (size_t i = 0; i < options->list.parameters_count; i++)
+        if (options->list.parameters[i].group >= optimizer->groups_count)
+            return zr_fail(ZR_ERR_INVALID, "parameter %s is in group %u of %u",
+                           options->list.parameters[i].name, options->list.parameters[i].group,
+                           optimizer->groups_count);
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
     engine->dry = options->kernels == zr_kernels_null();
+    return ZR_OK;
+}
 
-    result = zr_layout_make(&engine->layout, &options->list, engine->world, options->host_arena);
+zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options)
+{
+    struct zr_engine *engine;
+    zr_result result = check_options(options);
+
+    *out = NULL;
+    if (result == ZR_OK)
+        result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *engine, (void **)&engine);
+    if (result != ZR_OK)
+        return result;
+    memset(engine, 0, sizeof *engine);
+    result = keep_options(engine, options);
+    if (result == ZR_OK)
+        result = zr_layout_make(&engine->layout, &options->list, engine->world, options->host_arena);
     if (result != ZR_OK)
         goto unwind;
     engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays end here */
@@ -89,6 +149,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     if (result != ZR_OK)
         goto unwind;
     memset(engine->units, 0, engine->layout.units_count * sizeof *engine->units);
+    zr_engine_place(engine);
     result = take_pools(engine);
     if (result != ZR_OK)
         goto unwind;
@@ -113,11 +174,16 @@ void zr_engine_destroy(zr_engine *engine)
     if (engine->units) {
         zr_engine_settle(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
-        for (size_t u = 0; u < engine->layout.units_count; u++)
+        for (size_t u = 0; u < engine->layout.units_count; u++) {
             zr_drop(arena, &engine->units[u].sum_shard);
+            zr_drop(arena, &engine->units[u].staging);
+            zr_drop(arena, &engine->units[u].gathered);
+        }
     }
+    zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->variance);
     zr_drop(arena, &engine->momentum);
+    zr_drop(arena, &engine->sums);
     zr_drop(arena, &engine->gradients);
     zr_drop(arena, &engine->parameters);
     zr_drop(host_arena, &engine->units);
@@ -126,26 +192,9 @@ void zr_engine_destroy(zr_engine *engine)
     zr_drop(host_arena, &engine);
 }
 
-zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base)
+enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine)
 {
-    zr_assert(unit < engine->layout.units_count);
-    zr_result result = zr_comm_wait(engine->options.comm, engine->units[unit].gather_ticket);
-    if (result != ZR_OK)
-        return result;
-    engine->units[unit].gather_ticket = 0;
-    *base = engine->parameters + engine->layout.units[unit].pool_offset;
-    return ZR_OK;
-}
-
-void zr_engine_release(zr_engine *engine, unsigned unit)
-{
-    zr_assert(unit < engine->layout.units_count); /* stages 0 and 1 keep all parameters where they are */
-}
-
-size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
-{
-    zr_assert(parameter < engine->layout.parameters_count);
-    return engine->layout.parameters[parameter].offset;
+    return engine->options.optimizer.kind;
 }
 
 uint64_t zr_engine_steps_done(const zr_engine *engine)

@@ -1,5 +1,17 @@
-/* engine.h: the engine's inside, shared by the files that make it up (engine.c, reduce.c, optimizer.c,
- * replicas.c). */
+/* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
+ * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), replicas.c.
+ *
+ * Of each unit a rank holds, by stage:
+ *
+ *                 parameters    gradients                          optimizer state
+ *   0             whole         whole                              whole
+ *   1             whole         whole                              shard
+ *   2             whole         shard, whole ones pass staging     shard
+ *   3             shard, whole  shard, whole ones pass staging     shard
+ *                 while in use
+ *
+ * All shards of one kind lie in one pool, in order of use. What is whole for a while (staging, gathered) is
+ * a block of its own, taken and freed in the order of the program, so that a plan sees the same bytes. */
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
@@ -7,59 +19,92 @@
 #include "zero/take.h"
 #include "zero/zr_zero.h"
 
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_GATHERED_UNITS_MAX = 2 };
+
 struct zr_unit_state {
-    zr_ticket gather_ticket; /* the parameters of this unit are being spread */
-    zr_ticket reduce_ticket; /* its gradients are being reduced */
-    unsigned rounds_done;    /* contributions handed over in this step */
-    float *sum_shard;        /* sum of several contributions, this rank's part; only within a step */
+    /* Parameters. */
+    bool resident;              /* they are kept whole */
+    size_t parameters_at;       /* elements before the unit, or its shard, in the pool */
+    void *gathered;             /* whole, for now; NULL: not */
+    unsigned users;             /* of `gathered` */
+    zr_ticket parameter_ticket; /* they are being spread or gathered */
+    /* Gradients. */
+    void *staging;           /* whole, on their way; NULL: none, or there is a pool of whole gradients */
+    bool staged;             /* handed over, and in the queue of staging blocks */
+    unsigned next_staged;    /* the unit after it in that queue */
+    float *sum_shard;        /* sum of several rounds, this rank's part; only within a step; see reduce.c */
+    unsigned rounds_done;    /* gradients handed over in this step */
+    zr_ticket reduce_ticket; /* they are being reduced */
 };
 
 struct zr_engine {
     struct zr_engine_options options;
     struct zr_layout layout;
-    struct zr_unit_state *units; /* [layout.units_count] */
-    float *parameters;           /* [layout.pool_elements] */
-    float *gradients;            /* [layout.pool_elements] */
-    float *momentum, *variance;  /* stage 0: [pool_elements], stage 1: [shards_elements] */
+    struct zr_unit_state *units;            /* [layout.units_count] */
+    size_t parameter_bytes, gradient_bytes; /* of one element */
+
+    char *parameters; /* [parameters_elements]: units or their shards, by zr_unit_state.parameters_at */
+    size_t parameters_elements;
+    char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
+    size_t gradients_elements;
+    float *sums; /* [layout.shards_elements] or NULL: sums of micro-batches beside whole gradients */
+    float *momentum, *variance; /* [states_elements]: stage 0 pool_elements, else shards_elements */
+    size_t states_elements;
+    bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
+
+    size_t gathered_units;                  /* with a gathered block */
+    size_t staging_limit, staging_elements; /* elements that may be staged, and are */
+    unsigned held_units;                    /* staged and not yet handed over */
+    unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
+
+    double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
     bool dry; /* null kernels: nothing may be read */
 };
 
-/* This rank's part of a unit's parameters. */
-static inline float *zr_engine_shard(const struct zr_engine *engine, size_t unit)
+/* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
+void zr_engine_place(struct zr_engine *engine);
+
+/* Gradients that a unit gets in a step. */
+static inline unsigned zr_engine_rounds(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    return engine->parameters + u->pool_offset + engine->rank * u->shard_elements;
+    return engine->layout.units[unit].unit.contributions * engine->options.micro_batches;
+}
+
+/* The rounds of a step add up where they are made, and are reduced after the last (or never, by one rank). */
+static inline bool zr_engine_adds_in_place(const struct zr_engine *engine)
+{
+    return engine->world == 1 || engine->options.reduce == ZR_REDUCE_ONCE;
+}
+
+/* This rank's part of a unit's parameters. */
+static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
+{
+    size_t at = engine->units[unit].parameters_at;
+    if (engine->units[unit].resident)
+        at += engine->rank * engine->layout.units[unit].shard_elements;
+    return engine->parameters + at * engine->parameter_bytes;
 }
 
 /* Where the reduced gradients of this rank's shard lie when all rounds are done. */
-static inline float *zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    if (engine->units[unit].sum_shard)
-        return engine->units[unit].sum_shard;
-    return engine->gradients + u->pool_offset + engine->rank * u->shard_elements;
-}
+float *zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
 
-/* Optimizer state is kept for these elements of a unit: all at stage 0, this rank's shard at stage 1. */
+/* What this rank updates of a unit: all of it at stage 0, else its shard. */
 struct zr_owned {
-    size_t from, to;            /* elements of the unit */
-    float *momentum, *variance; /* of element `from` */
+    size_t from, to;                                     /* elements of the unit */
+    float *parameters, *gradients, *momentum, *variance; /* of element `from`; variance NULL: there is none */
 };
-static inline struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    if (engine->options.stage == 0)
-        return (struct zr_owned){0, u->padded_elements, engine->momentum + u->pool_offset,
-                                 engine->variance + u->pool_offset};
-    return (struct zr_owned){engine->rank * u->shard_elements, (engine->rank + 1) * u->shard_elements,
-                             engine->momentum + u->shard_offset, engine->variance + u->shard_offset};
-}
+struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
 
-/* Starts to spread this rank's part of a pool's unit to all ranks, in place. */
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, float *pool, zr_ticket *ticket);
+/* Starts to spread this rank's part of whole units to all ranks, in place. */
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, void *whole, size_t element_bytes,
+                           zr_ticket *ticket);
+/* Frees what was gathered ahead and is not in use: its values are about to change. */
+zr_result zr_engine_drop_gathered(struct zr_engine *engine);
+/* Waits for a unit's reduction and frees the staging block, if there is one. */
+zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
 
 /* The parameter that holds element `element` of a unit, NULL for padding. */
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,

@@ -44,6 +44,8 @@ zr_result zr_gpt_create(zr_gpt **out, const struct zr_gpt_options *options)
     memset(model, 0, sizeof *model);
     model->options = *options;
     model->dry = options->kernels == zr_kernels_null();
+    if (model->options.micro_batches == 0)
+        model->options.micro_batches = 1;
     result = zr_take(options->host_arena, ZR_TAG_OTHER, options->shape.layers + 1, sizeof *model->inputs,
                      (void **)&model->inputs);
     if (result != ZR_OK)
@@ -187,6 +189,8 @@ static zr_result final_norm(struct zr_gpt *model)
         result = gpt_take(model, ZR_TAG_ACTIVATION, rows, &model->scratch[SCRATCH_FINAL_RSTD]);
     if (result == ZR_OK)
         result = zr_engine_gather(o->engine, final_unit(model), &base);
+    if (result == ZR_OK)
+        result = zr_engine_prefetch(o->engine, GPT_WTE); /* the head */
     if (result != ZR_OK)
         return result;
     o->kernels->layernorm_forward(
@@ -237,10 +241,14 @@ static zr_result head_backward(struct zr_gpt *model)
         result = zr_engine_gather(o->engine, GPT_WTE, &wte);
     if (result != ZR_OK)
         return result;
-    result = zr_engine_gradients(o->engine, GPT_WTE, &d_wte, &accumulate);
+    /* ln_f comes next, but is small; the last block's parameters take as long as the head's products */
+    result = zr_engine_prefetch(o->engine, final_unit(model) - 1);
+    if (result == ZR_OK)
+        result = zr_engine_gradients(o->engine, GPT_WTE, &d_wte, &accumulate);
     if (result == ZR_OK)
         o->kernels->head_loss(o->context, &head, model->scratch[SCRATCH_FINAL], wte, model->losses,
-                              1.0f / (float)rows, model->scratch[SCRATCH_D_FINAL], d_wte, accumulate);
+                              1.0f / ((float)rows * (float)o->micro_batches), model->scratch[SCRATCH_D_FINAL],
+                              d_wte, accumulate);
     zr_engine_release(o->engine, GPT_WTE);
     zr_drop(o->arena, &model->scratch[SCRATCH_FINAL]);
     return result == ZR_OK ? zr_engine_reduce(o->engine, GPT_WTE) : result;
@@ -314,6 +322,10 @@ static zr_result blame(struct zr_gpt *model, size_t batch)
     result = zr_engine_verify_finite(model->options.engine);
     if (result != ZR_OK)
         return result;
+    if (zr_engine_gathers(
+            model->options.engine)) /* the other ranks may be going on: nothing can be gathered */
+        return zr_fail(ZR_ERR_CORRUPT, "the loss is not finite although this rank's parameters are; "
+                                       "--stage 2 has the same losses and finds where it arose");
     model->inspect = true;
     result = forward(model, batch, false);
     model->inspect = false;

@@ -26,6 +26,14 @@ struct zr_gpt_shape {
  * overflows. */
 zr_result zr_gpt_shape_check(const struct zr_gpt_shape *shape);
 
+/* The optimizer's groups: vectors do not decay; the embeddings may have a rate of their own. */
+enum zr_gpt_group {
+    ZR_GPT_VECTORS = ZR_GROUP_NO_DECAY,
+    ZR_GPT_MATRICES = ZR_GROUP_DECAY,
+    ZR_GPT_EMBEDDINGS,
+    ZR_GPT_GROUPS_COUNT
+};
+
 /* Number of parameters in the list and of units. */
 size_t zr_gpt_parameters_count(const struct zr_gpt_shape *shape); /* 4 + 12 L */
 size_t zr_gpt_units_count(const struct zr_gpt_shape *shape);      /* 3 + L */
@@ -39,7 +47,8 @@ typedef struct zr_gpt zr_gpt;
 
 struct zr_gpt_options {
     struct zr_gpt_shape shape;
-    zr_engine *engine; /* borrowed, as is all below */
+    unsigned micro_batches; /* per step; 0: 1. The gradients of each are scaled to its share */
+    zr_engine *engine;      /* borrowed, as is all below */
     zr_arena *arena, *host_arena;
     const struct zr_kernels *kernels;
     struct zr_kernel_context *context;
@@ -52,9 +61,9 @@ void zr_gpt_destroy(zr_gpt *model);
 int32_t *zr_gpt_tokens(zr_gpt *model);
 int32_t *zr_gpt_targets(zr_gpt *model);
 
-/* Forward and backward over the batch; gradients are handed to the engine. *loss is the mean of this rank's
- * tokens in nats (0 in a dry run). Not yet averaged over ranks. ZR_ERR_CORRUPT: the loss is not finite; the
- * words say where it arose; the caller ends the run. */
+/* Forward and backward over a micro-batch; gradients are handed to the engine. *loss is the mean of this
+ * rank's tokens in nats (0 in a dry run). Not yet averaged over ranks. ZR_ERR_CORRUPT: the loss is not
+ * finite; the words say where it arose; the caller ends the run. */
 zr_result zr_gpt_train(zr_gpt *model, double *loss);
 /* Forward only, of the first `batch` sequences (at most the shape's). ZR_ERR_CORRUPT as above. */
 zr_result zr_gpt_evaluate(zr_gpt *model, size_t batch, double *loss);

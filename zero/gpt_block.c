@@ -134,9 +134,10 @@ zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output)
 {
     const float *base;
     zr_result result = take_slots(model, layer);
-    if (result != ZR_OK)
-        return result;
-    result = zr_engine_gather(model->options.engine, block_unit(layer), &base);
+    if (result == ZR_OK)
+        result = zr_engine_gather(model->options.engine, block_unit(layer), &base);
+    if (result == ZR_OK && output) /* after the last block comes ln_f */
+        result = zr_engine_prefetch(model->options.engine, block_unit(layer) + 1);
     if (result != ZR_OK)
         return result;
     struct block_tensors weights = block_tensors(model, layer, (float *)base);
@@ -211,15 +212,16 @@ zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, float *d)
     const float *base;
     float *gradients;
     bool accumulate;
-    zr_result result = ZR_OK;
+    zr_result result = zr_engine_gather(engine, unit, &base); /* once for both directions */
 
+    if (result == ZR_OK && layer > 0)
+        result = zr_engine_prefetch(engine, unit - 1);
+    if (result != ZR_OK)
+        return result;
     if (model->options.shape.recompute == ZR_RECOMPUTE_FULL)
         result = gpt_block_forward(model, layer, NULL);
     if (result == ZR_OK)
-        result = zr_engine_gather(engine, unit, &base);
-    if (result != ZR_OK)
-        return result;
-    result = zr_engine_gradients(engine, unit, &gradients, &accumulate);
+        result = zr_engine_gradients(engine, unit, &gradients, &accumulate);
     if (result == ZR_OK) {
         struct block_tensors weights = block_tensors(model, layer, (float *)base);
         struct block_tensors places = block_tensors(model, layer, gradients);

@@ -63,14 +63,16 @@ struct describer {
 static void describe(struct describer *d, size_t rows, size_t columns, float deviation, const char *format,
                      ...) __attribute__((format(printf, 5, 6)));
 
-/* Matrices (two sizes) decay; vectors do not. */
+/* Matrices have two sizes, vectors one. */
 static void describe(struct describer *d, size_t rows, size_t columns, float deviation, const char *format,
                      ...)
 {
     struct zr_parameter *p = d->next++;
     va_list list;
-    *p = (struct zr_parameter){
-        .shape = {rows, columns}, .unit = d->unit, .decay = columns != 0, .init_deviation = deviation};
+    *p = (struct zr_parameter){.shape = {rows, columns},
+                               .unit = d->unit,
+                               .group = columns ? ZR_GPT_MATRICES : ZR_GPT_VECTORS,
+                               .init_deviation = deviation};
     va_start(list, format);
     vsnprintf(p->name, sizeof p->name, format, list);
     va_end(list);
@@ -86,9 +88,11 @@ void zr_gpt_describe(const struct zr_gpt_shape *shape, struct zr_parameter *para
 
     units[0] = (struct zr_unit){.name = "wte", .contributions = 2};
     describe(&d, shape->vocabulary_padded, c, deviation, "wte.weight");
+    d.next[-1].group = ZR_GPT_EMBEDDINGS;
     d.unit++;
     units[1] = (struct zr_unit){.name = "wpe", .contributions = 1};
     describe(&d, shape->sequence, c, deviation, "wpe.weight");
+    d.next[-1].group = ZR_GPT_EMBEDDINGS;
     for (size_t l = 0; l < shape->layers; l++) {
         d.unit++;
         units[d.unit] = (struct zr_unit){.contributions = 1};

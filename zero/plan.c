@@ -15,6 +15,7 @@ static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *req
     struct zr_replica replica;
     struct zr_comm_counters before = {0}, after;
     struct zr_arena_stats stats;
+    unsigned micro_batches = request->micro_batches ? request->micro_batches : 1;
     double loss;
     zr_result result =
         zr_replica_open(&replica, &(struct zr_replica_options){.arena = arena,
@@ -24,13 +25,17 @@ static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *req
                                                                .parallel = {.threads = request->threads},
                                                                .comm = comm,
                                                                .shape = request->shape,
-                                                               .stage = request->stage});
+                                                               .stage = request->stage,
+                                                               .micro_batches = request->micro_batches,
+                                                               .reduce = request->reduce,
+                                                               .optimizer = request->optimizer});
     if (result != ZR_OK)
         return result;
     for (int step = 0; result == ZR_OK && step < PLAN_STEPS; step++) {
         struct zr_step_report report;
         zr_comm_counters_get(comm, &before);
-        result = zr_gpt_train(replica.model, &loss);
+        for (unsigned m = 0; result == ZR_OK && m < micro_batches; m++)
+            result = zr_gpt_train(replica.model, &loss);
         if (result == ZR_OK)
             result = zr_engine_step(replica.engine, 0, &report);
     }
@@ -66,11 +71,16 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
     result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result != ZR_OK)
         goto unwind;
+    size_t bucket_bytes;
+    result = zr_replica_bucket_bytes(&request->shape, request->world, request->bucket_bytes,
+                                     request->host_arena, &bucket_bytes);
+    if (result != ZR_OK)
+        goto unwind;
     result = zr_comm_null_create(&comm,
                                  &(struct zr_comm_options){.arena = arena,
                                                            .host_arena = request->host_arena,
                                                            .kernels = zr_kernels_null(),
-                                                           .bucket_bytes = request->bucket_bytes},
+                                                           .bucket_bytes = bucket_bytes},
                                  request->rank, request->world);
     if (result != ZR_OK)
         goto unwind;

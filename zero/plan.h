@@ -8,7 +8,10 @@
 struct zr_plan_request {
     struct zr_gpt_shape shape;
     unsigned stage, rank, world, threads;
-    size_t bucket_bytes;
+    unsigned micro_batches; /* per step; 0: 1 */
+    enum zr_reduce_when reduce;
+    struct zr_optimizer_options optimizer;
+    size_t bucket_bytes; /* the cap of a bucket */
     size_t granule_bytes;
     enum zr_isa isa;
     zr_arena *host_arena; /* records of the run, freed before the call returns */

@@ -1,28 +1,153 @@
 /* reduce.c: gradients on their way to their owners.
  *
- * A unit with one contribution is reduced in place: at stage 1 each rank ends with its own shard of the sums,
- * at stage 0 everyone with all of them. A unit with several (the tied embedding) sums its shard aside, since
- * the place where the gradients are written is needed again; at stage 0 the shards are spread after the last.
- */
+ * Stages 0 and 1 keep whole gradients. A unit with one round per step is reduced in place: at stage 1 each
+ * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several rounds (the tied
+ * embedding, micro-batches) the shard of the sum lies aside, since the place where gradients are written is
+ * needed again; at stage 0 the shards are spread after the last. Stage 2 keeps shards, and gradients pass a
+ * staging block each: blocks are freed in the order in which they were handed over, when room is needed for
+ * the next, so that reductions hide behind the computation of later gradients. At every stage and for every
+ * element the same sums are added in the same order. */
 #include "zero/engine.h"
+
+/* ---- Places ----------------------------------------------------------------------------------------------
+ */
+
+float *zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    if (engine->shards_gradients)
+        return (float *)(engine->gradients + u->shard_offset * engine->gradient_bytes);
+    if (engine->units[unit].sum_shard)
+        return engine->units[unit].sum_shard;
+    if (engine->sums)
+        return engine->sums + u->shard_offset;
+    return (float *)(engine->gradients +
+                     (u->pool_offset + engine->rank * u->shard_elements) * engine->gradient_bytes);
+}
+
+static void *whole_gradients(const struct zr_engine *engine, size_t unit)
+{
+    if (engine->shards_gradients)
+        return engine->units[unit].staging;
+    return engine->gradients + engine->layout.units[unit].pool_offset * engine->gradient_bytes;
+}
+
+/* What lies between the tensors of a unit is reduced with them, and must be zero. */
+static void clear_padding(struct zr_engine *engine, size_t unit, float *values)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t end = 0;
+    for (size_t i = 0; i <= u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        size_t next = i < u->parameters_count ? p->offset : u->padded_elements;
+        if (next > end)
+            engine->options.kernels->fill(engine->options.context, next - end, 0, values + end);
+        end = i < u->parameters_count ? p->offset + p->elements : end;
+    }
+}
+
+/* ---- Staging ---------------------------------------------------------------------------------------------
+ */
+
+static void enqueue(struct zr_engine *engine, unsigned unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    state->staged = true;
+    state->next_staged = ZR_NO_UNIT;
+    if (engine->last_staged == ZR_NO_UNIT)
+        engine->first_staged = unit;
+    else
+        engine->units[engine->last_staged].next_staged = unit;
+    engine->last_staged = unit;
+}
+
+static void dequeue(struct zr_engine *engine, unsigned unit)
+{
+    unsigned before = ZR_NO_UNIT;
+    for (unsigned u = engine->first_staged; u != unit; u = engine->units[u].next_staged)
+        before = u;
+    unsigned after = engine->units[unit].next_staged;
+    if (before == ZR_NO_UNIT)
+        engine->first_staged = after;
+    else
+        engine->units[before].next_staged = after;
+    if (engine->last_staged == unit)
+        engine->last_staged = before;
+    engine->units[unit].staged = false;
+}
+
+zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
+    state->reduce_ticket = 0;
+    if (state->staged) {
+        dequeue(engine, (unsigned)unit);
+        engine->staging_elements -= engine->layout.units[unit].padded_elements;
+        zr_drop(engine->options.arena, &state->staging);
+    }
+    return result;
+}
+
+/* Whether the oldest reduction has to end before a unit's gradients get a block: for want of room, or
+ * because it is of an earlier micro-batch, and has had a whole forward pass to end behind. */
+static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
+{
+    unsigned oldest = engine->first_staged;
+    if (oldest == ZR_NO_UNIT)
+        return false;
+    unsigned here = engine->units[unit].rounds_done / engine->layout.units[unit].unit.contributions;
+    unsigned there =
+        (engine->units[oldest].rounds_done - 1) / engine->layout.units[oldest].unit.contributions;
+    return there < here ||
+           engine->staging_elements + engine->layout.units[unit].padded_elements > engine->staging_limit;
+}
+
+/* A block for a unit's gradients, and nothing but zeros in its padding. */
+static zr_result stage(struct zr_engine *engine, unsigned unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    size_t elements = engine->layout.units[unit].padded_elements;
+    zr_result result = ZR_OK;
+
+    if (engine->held_units >= 2)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the gradients of unit %s are asked for while two other units wait to be handed over",
+                       engine->layout.units[unit].unit.name);
+    while (result == ZR_OK && must_end_oldest(engine, unit))
+        result = zr_engine_end_reduction(engine, engine->first_staged);
+    if (result == ZR_OK)
+        result =
+            zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->staging);
+    if (result != ZR_OK)
+        return result;
+    engine->staging_elements += elements;
+    engine->held_units++;
+    clear_padding(engine, unit, state->staging);
+    return ZR_OK;
+}
 
 zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate)
 {
     zr_assert(unit < engine->layout.units_count);
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
+    zr_result result = zr_engine_end_reduction(engine, unit); /* of an earlier round */
+    if (result == ZR_OK && engine->shards_gradients && !state->staging)
+        result = stage(engine, unit);
     if (result != ZR_OK)
         return result;
-    state->reduce_ticket = 0;
-    *base = engine->gradients + engine->layout.units[unit].pool_offset;
-    *accumulate = engine->world == 1 && state->rounds_done > 0; /* alone, the rounds add up where they are */
+    *base = whole_gradients(engine, unit);
+    *accumulate = zr_engine_adds_in_place(engine) && state->rounds_done > 0;
     return ZR_OK;
 }
 
-static zr_result reduce_once(struct zr_engine *engine, size_t unit)
+/* ---- Reducing --------------------------------------------------------------------------------------------
+ */
+
+static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    float *gradients = engine->gradients + u->pool_offset;
+    float *gradients = whole_gradients(engine, unit);
     float scale = 1.0f / (float)engine->world;
     zr_ticket *ticket = &engine->units[unit].reduce_ticket;
 
@@ -40,31 +165,31 @@ static zr_result reduce_once(struct zr_engine *engine, size_t unit)
         ticket);
 }
 
-static zr_result reduce_round(struct zr_engine *engine, size_t unit)
+static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    float *gradients = engine->gradients + u->pool_offset;
-    zr_result result;
+    zr_result result = ZR_OK;
 
-    if (!state->sum_shard) {
+    if (!engine->shards_gradients && !engine->sums && !state->sum_shard)
         result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
-        if (result != ZR_OK)
-            return result;
-    }
+    if (result != ZR_OK)
+        return result;
+    float *sum = zr_engine_shard_gradients(engine, unit);
     result = zr_comm_reduce_scatter(engine->options.comm,
-                                    &(struct zr_reduce_scatter){.source = gradients,
-                                                                .destination = state->sum_shard,
+                                    &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
+                                                                .destination = sum,
                                                                 .shard_elements = u->shard_elements,
                                                                 .scale = 1.0f / (float)engine->world,
                                                                 .accumulate = state->rounds_done > 0},
                                     &state->reduce_ticket);
-    if (result != ZR_OK || engine->options.stage != 0 || state->rounds_done + 1 < u->unit.contributions)
+    if (result != ZR_OK || engine->options.stage != 0 ||
+        state->rounds_done + 1 < zr_engine_rounds(engine, unit))
         return result;
     return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = state->sum_shard,
-                                                      .destination = gradients,
+                              &(struct zr_all_gather){.source = sum,
+                                                      .destination = whole_gradients(engine, unit),
                                                       .shard_bytes = u->shard_elements * sizeof(float)},
                               &state->reduce_ticket);
 }
@@ -73,16 +198,25 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {
     zr_assert(unit < engine->layout.units_count);
     struct zr_unit_state *state = &engine->units[unit];
-    unsigned contributions = engine->layout.units[unit].unit.contributions;
+    unsigned rounds = zr_engine_rounds(engine, unit);
     zr_result result = ZR_OK;
 
-    if (state->rounds_done >= contributions)
-        return zr_fail(ZR_ERR_INVALID,
-                       "unit %s was handed over %u times in one step; it has %u contributions",
-                       engine->layout.units[unit].unit.name, state->rounds_done + 1, contributions);
-    if (engine->world > 1)
-        result = contributions == 1 ? reduce_once(engine, unit) : reduce_round(engine, unit);
-    if (result == ZR_OK)
-        state->rounds_done++;
-    return result;
+    if (state->rounds_done >= rounds)
+        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",
+                       engine->layout.units[unit].unit.name, state->rounds_done + 1, rounds);
+    if (engine->shards_gradients && (!state->staging || state->staged))
+        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
+                       engine->layout.units[unit].unit.name);
+    if (engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine)))
+        result = reduce_aside(engine, unit);
+    else if (engine->world > 1 && state->rounds_done + 1 == rounds)
+        result = reduce_in_place(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    state->rounds_done++;
+    if (engine->shards_gradients) {
+        enqueue(engine, unit);
+        engine->held_units--;
+    }
+    return ZR_OK;
 }

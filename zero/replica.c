@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "zero/layout.h"
 #include "zero/take.h"
 
 static zr_result open_context(struct zr_replica *replica)
@@ -22,6 +23,32 @@ static zr_result open_context(struct zr_replica *replica)
     if (zr_kernel_open(context) != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "the kernels could not start: %s", zr_kernel_why());
     replica->context_open = true;
+    return ZR_OK;
+}
+
+zr_result zr_replica_bucket_bytes(const struct zr_gpt_shape *shape, unsigned world, size_t cap_bytes,
+                                  zr_arena *host_arena, size_t *out)
+{
+    enum { UNITS = 4, PARAMETERS = 16 };
+    struct zr_gpt_shape one = *shape; /* all blocks are alike */
+    struct zr_parameter parameters[PARAMETERS];
+    struct zr_unit units[UNITS];
+    struct zr_parameter_list list = {parameters, PARAMETERS, units, UNITS};
+    struct zr_layout layout;
+    size_t largest = 0;
+
+    *out = cap_bytes;
+    one.layers = 1;
+    zr_assert(zr_gpt_parameters_count(&one) == PARAMETERS && zr_gpt_units_count(&one) == UNITS);
+    zr_gpt_describe(&one, parameters, units);
+    zr_result result = zr_layout_make(&layout, &list, world, host_arena);
+    if (result != ZR_OK)
+        return result;
+    for (size_t u = 0; u < layout.units_count; u++)
+        largest = layout.units[u].padded_elements > largest ? layout.units[u].padded_elements : largest;
+    zr_layout_end(&layout);
+    if (largest * sizeof(float) < cap_bytes)
+        *out = largest * sizeof(float);
     return ZR_OK;
 }
 
@@ -46,20 +73,24 @@ zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_option
         zr_gpt_describe(&options->shape, parameters, units);
         list.parameters = parameters;
         list.units = units;
-        result = zr_engine_create(&out->engine, &(struct zr_engine_options){.arena = options->arena,
-                                                                            .host_arena = options->host_arena,
-                                                                            .kernels = options->kernels,
-                                                                            .context = &out->context,
-                                                                            .comm = options->comm,
-                                                                            .list = list,
-                                                                            .stage = options->stage,
-                                                                            .seed = options->seed,
-                                                                            .adamw = options->adamw});
+        result = zr_engine_create(&out->engine,
+                                  &(struct zr_engine_options){.arena = options->arena,
+                                                              .host_arena = options->host_arena,
+                                                              .kernels = options->kernels,
+                                                              .context = &out->context,
+                                                              .comm = options->comm,
+                                                              .list = list,
+                                                              .stage = options->stage,
+                                                              .micro_batches = options->micro_batches,
+                                                              .reduce = options->reduce,
+                                                              .seed = options->seed,
+                                                              .optimizer = options->optimizer});
     }
     zr_drop(options->host_arena, &units);
     zr_drop(options->host_arena, &parameters);
     if (result == ZR_OK)
         result = zr_gpt_create(&out->model, &(struct zr_gpt_options){.shape = options->shape,
+                                                                     .micro_batches = options->micro_batches,
                                                                      .engine = out->engine,
                                                                      .arena = options->arena,
                                                                      .host_arena = options->host_arena,

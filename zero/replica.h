@@ -13,8 +13,10 @@ struct zr_replica_options {
     zr_comm *comm; /* made before, so that its ring comes first */
     struct zr_gpt_shape shape;
     unsigned stage;
+    unsigned micro_batches;
+    enum zr_reduce_when reduce;
     uint64_t seed;
-    struct zr_adamw_options adamw;
+    struct zr_optimizer_options optimizer;
 };
 
 struct zr_replica {
@@ -27,6 +29,10 @@ struct zr_replica {
 
 /* Builds in place. On failure everything is released and *out may be forgotten. Collective. */
 zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_options *options);
+/* The communicator's bucket: `cap_bytes`, or less where no unit of the model fills it. The records of the
+ * calculation come from `host_arena` and go back. */
+zr_result zr_replica_bucket_bytes(const struct zr_gpt_shape *shape, unsigned world, size_t cap_bytes,
+                                  zr_arena *host_arena, size_t *out);
 /* Releases; a zeroed struct is fine. */
 void zr_replica_close(struct zr_replica *replica);
 

@@ -4,14 +4,14 @@
 
 #include <inttypes.h>
 
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, float *pool, zr_ticket *ticket)
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, void *whole, size_t element_bytes,
+                           zr_ticket *ticket)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    float *whole = pool + u->pool_offset;
+    size_t shard_bytes = engine->layout.units[unit].shard_elements * element_bytes;
     return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = whole + engine->rank * u->shard_elements,
+                              &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
                                                       .destination = whole,
-                                                      .shard_bytes = u->shard_elements * sizeof(float)},
+                                                      .shard_bytes = shard_bytes},
                               ticket);
 }
 
@@ -32,33 +32,62 @@ zr_result zr_engine_settle(zr_engine *engine)
     zr_result first = ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        zr_result reduced = zr_comm_wait(engine->options.comm, state->reduce_ticket);
-        zr_result gathered = zr_comm_wait(engine->options.comm, state->gather_ticket);
-        state->reduce_ticket = state->gather_ticket = 0;
+        zr_result reduced = zr_engine_end_reduction(engine, u);
+        zr_result gathered = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+        state->parameter_ticket = 0;
         if (first == ZR_OK)
             first = reduced != ZR_OK ? reduced : gathered;
     }
     return first;
 }
 
+/* Makes whole again what this rank holds of a unit beyond its shard. */
+static zr_result spread_unit(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    size_t at = engine->layout.units[unit].pool_offset;
+    zr_ticket *ticket = &state->parameter_ticket; /* operations end in order: the last stands for all */
+    zr_result result = ZR_OK;
+
+    if (state->resident)
+        result = zr_engine_spread(engine, unit,
+                                  engine->parameters + state->parameters_at * engine->parameter_bytes,
+                                  engine->parameter_bytes, ticket);
+    if (result == ZR_OK && engine->options.stage == 0)
+        result = zr_engine_spread(engine, unit, engine->momentum + at, sizeof(float), ticket);
+    if (result == ZR_OK && engine->options.stage == 0 && engine->variance)
+        result = zr_engine_spread(engine, unit, engine->variance + at, sizeof(float), ticket);
+    return result;
+}
+
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 {
+    zr_result result = zr_engine_drop_gathered(engine);
     engine->steps_done = steps_done;
     if (engine->world == 1)
-        return ZR_OK;
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        zr_ticket ticket;
-        zr_result result = zr_engine_spread(engine, u, engine->parameters, &ticket);
-        if (result == ZR_OK && engine->options.stage == 0)
-            result = zr_engine_spread(engine, u, engine->momentum, &ticket);
-        if (result == ZR_OK && engine->options.stage == 0)
-            result = zr_engine_spread(engine, u, engine->variance, &ticket);
-        if (result != ZR_OK)
-            return result;
-        engine->units[u].gather_ticket = ticket; /* operations end in order, so the last stands for all */
-    }
-    zr_result result = zr_engine_settle(engine);
+        return result;
+    for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
+        result = spread_unit(engine, u);
+    if (result == ZR_OK)
+        result = zr_engine_settle(engine);
     return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
+}
+
+/* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
+static uint64_t replica_checksum(const struct zr_engine *engine)
+{
+    uint64_t sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_unit_state *state = &engine->units[u];
+        if (!state->resident)
+            continue;
+        sum = (sum ^ engine->options.kernels->checksum(
+                         engine->options.context,
+                         engine->layout.units[u].padded_elements * engine->parameter_bytes,
+                         engine->parameters + state->parameters_at * engine->parameter_bytes)) *
+              UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return sum;
 }
 
 zr_result zr_engine_verify_replicas(zr_engine *engine)
@@ -71,9 +100,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     result = zr_engine_settle(engine);
     if (result != ZR_OK)
         return result;
-    mine = engine->options.kernels->checksum(
-        engine->options.context, engine->layout.pool_elements * sizeof(float), engine->parameters);
-    mine ^= engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
+    mine = replica_checksum(engine);
     result = zr_comm_exchange(engine->options.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
@@ -93,10 +120,14 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
-        size_t at = engine->options.kernels->find_nonfinite(engine->options.context, unit->padded_elements,
-                                                            engine->parameters + unit->pool_offset);
-        if (at == unit->padded_elements)
+        const struct zr_unit_state *state = &engine->units[u];
+        size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
+        size_t at = engine->options.kernels->find_nonfinite(
+            engine->options.context, count,
+            (const float *)(engine->parameters + state->parameters_at * engine->parameter_bytes));
+        if (at == count)
             continue;
+        at += state->resident ? 0 : engine->rank * unit->shard_elements;
         const struct zr_layout_parameter *p = zr_engine_parameter_at(engine, u, at);
         return zr_fail(ZR_ERR_CORRUPT, "parameter %s is not finite at element %zu after %" PRIu64 " steps",
                        p ? p->parameter.name : "padding", p ? at - p->offset : at, engine->steps_done);
@@ -121,12 +152,13 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             if (!zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i], from, to, &part) ||
                 index-- > 0)
                 continue;
+            size_t skip = part.offset - owned.from;
             *out = (struct zr_shard_segment){
                 .global_index = part.global_index,
                 .count = part.count,
-                .parameter = engine->parameters + unit->pool_offset + part.offset,
-                .momentum = owned.momentum + (part.offset - owned.from),
-                .variance = owned.variance + (part.offset - owned.from),
+                .parameter = owned.parameters + skip,
+                .momentum = owned.momentum + skip,
+                .variance = owned.variance ? owned.variance + skip : NULL,
             };
             return;
         }

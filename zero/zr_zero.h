@@ -8,8 +8,10 @@
  * come from the global element index (counted without padding), so they depend on neither stage nor world
  * size.
  *
- * Stage 0 replicates everything; stage 1 shards the optimizer state. The stage changes where bytes live,
- * never what is computed: losses are bit-identical at a fixed world size.
+ * Stage 0 replicates everything; stage 1 shards the optimizer state, stage 2 the gradients too, stage 3 the
+ * parameters as well. Where sharding would cost more memory than it saves, since what passes through needs
+ * room of its own, a stage keeps what the one below keeps: no stage ever takes more than a lower one. The
+ * stage changes where bytes live, never what is computed: losses are bit-identical at a fixed world size.
  *
  * An engine is used by one thread, in the same order on every rank. */
 #ifndef ZR_ZERO_H
@@ -23,13 +25,13 @@ struct zr_parameter {
     char name[48];   /* "h.0.attn.c_attn.weight" */
     size_t shape[2]; /* shape[1] == 0: a vector */
     unsigned unit;   /* index into the units; parameters come sorted by unit */
-    bool decay;      /* weight decay applies (matrices) */
+    unsigned group;  /* index into the optimizer's groups */
     float init_mean, init_deviation;
 };
 
 struct zr_unit {
     char name[24];          /* "h.0" */
-    unsigned contributions; /* gradients per step: 2 for a tied embedding, else 1 */
+    unsigned contributions; /* gradients per micro-batch: 2 for a tied embedding, else 1 */
 };
 
 /* The model's parameters; the arrays are borrowed while zr_engine_create() runs and copied. */
@@ -44,9 +46,35 @@ struct zr_parameter_list {
 uint64_t zr_parameter_elements(const struct zr_parameter *parameter);
 uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list);
 
-struct zr_adamw_options {
-    float beta1, beta2, epsilon, weight_decay;
+/* Parameters that are updated in one way. */
+struct zr_parameter_group {
+    float rate_factor;  /* of the step's learning rate */
+    float decay_factor; /* of the weight decay */
+};
+
+/* Without groups of one's own: group 0 (vectors) does not decay, all others (matrices) do, at one rate. */
+enum { ZR_GROUP_NO_DECAY = 0, ZR_GROUP_DECAY = 1, ZR_GROUPS_MAX = 8 };
+
+enum zr_optimizer_kind {
+    ZR_OPTIMIZER_ADAMW = 0, /* momentum and variance, decay apart from the gradient */
+    ZR_OPTIMIZER_SGD,       /* momentum = momentum_factor * momentum + gradient + decay * parameter */
+};
+
+struct zr_optimizer_options {
+    enum zr_optimizer_kind kind;
+    float beta1, beta2, epsilon; /* AdamW */
+    float momentum_factor;       /* SGD */
+    float weight_decay;
     float clip; /* largest gradient norm; 0: no clipping */
+    struct zr_parameter_group groups[ZR_GROUPS_MAX];
+    unsigned groups_count; /* 0: those of above */
+};
+
+/* When gradients of several micro-batches are reduced. */
+enum zr_reduce_when {
+    ZR_REDUCE_EACH = 0, /* every contribution; their sum is a shard in fp32 */
+    ZR_REDUCE_ONCE, /* they add up where they are made and are reduced after the last; stages 0 and 1 only.
+                     * Less traffic, other bits */
 };
 
 struct zr_engine_options {
@@ -56,29 +84,38 @@ struct zr_engine_options {
     struct zr_kernel_context *context; /* borrowed */
     zr_comm *comm;                     /* borrowed */
     struct zr_parameter_list list;
-    unsigned stage; /* 0 or 1 */
+    unsigned stage;         /* 0 to 3 */
+    unsigned micro_batches; /* per step; 0: 1. Each is weighted by the caller, who scales its gradients */
+    enum zr_reduce_when reduce;
     uint64_t seed;
-    struct zr_adamw_options adamw;
+    struct zr_optimizer_options optimizer;
 };
 
 typedef struct zr_engine zr_engine;
 
 /* Takes all persistent memory, fills the parameters with their initial values and the optimizer state with
  * zeros, and proves by checksum that all replicas agree. Collective. ZR_ERR_INVALID: a stage that is not
- * there, an empty list, units out of order. ZR_ERR_MEMORY: does not fit. */
+ * there, an empty list, units out of order, a group that is not there, ZR_REDUCE_ONCE above stage 1.
+ * ZR_ERR_MEMORY: does not fit. */
 zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
 void zr_engine_destroy(zr_engine *engine);
 
-/* The elements of a unit in order, ready to be read until zr_engine_release(). Waits for what is still under
- * way. The parameter with index i lies at zr_engine_offset(engine, i) elements from the base of its unit. */
+/* The elements of a unit in order, ready to be read until zr_engine_release(), which belongs to each call.
+ * Waits for what is still under way. The parameter with index i lies at zr_engine_offset(engine, i) elements
+ * from the base of its unit. At stage 3 a collective; a third unit at a time is ZR_ERR_INVALID there. */
 zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base);
 void zr_engine_release(zr_engine *engine, unsigned unit);
+/* A hint that this unit is the next to be gathered: at stage 3 that begins now, behind the caller's work, if
+ * there is room. The same calls on every rank. */
+zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit);
+/* Whether gathering of some unit is a collective: then all ranks read parameters, or none. */
+bool zr_engine_gathers(const zr_engine *engine);
 size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 
 /* Where the gradients of a unit are to be written, whole, with the layout of the parameters; padding stays
  * untouched. *accumulate tells whether to add to what is there. Then zr_engine_reduce() hands them over: the
- * reduction runs while the caller computes on. Each unit gets as many rounds per step as it has
- * contributions. */
+ * reduction runs while the caller computes on. Each unit gets as many rounds per step as it has contributions
+ * times micro-batches. At most two units may be between the two calls at a time. */
 zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate);
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 
@@ -91,6 +128,7 @@ struct zr_step_report {
  * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. */
 zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
+enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
 uint64_t zr_engine_steps_done(const zr_engine *engine);
 uint64_t zr_engine_elements(const zr_engine *engine); /* without padding */
 uint64_t zr_engine_padded_elements(const zr_engine *engine);
@@ -105,7 +143,8 @@ zr_result zr_engine_verify_finite(zr_engine *engine);
 struct zr_shard_segment {
     uint64_t global_index; /* of the first element, counted without padding */
     size_t count;
-    float *parameter, *momentum, *variance;
+    float *parameter, *momentum;
+    float *variance; /* NULL where the optimizer has none */
 };
 size_t zr_engine_segments_count(const zr_engine *engine);
 void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);

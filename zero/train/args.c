@@ -349,6 +349,9 @@ static int together(const struct zr_train_config *config)
         words = "--prompt: with a token shard it is numbers below --vocab, such as '464 2068 7586'";
     else if (config->save_every && !config->save[0])
         words = "--save-every: needs --save DIR, where the checkpoints go";
+    else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1)
+        words = "--reduce once: needs the whole gradients that stages 0 and 1 keep; take --stage 1, or "
+                "--reduce each";
     else if (config->min_rate > config->rate)
         words = "--min-lr: is above --lr; the rate falls from --lr to --min-lr";
     else if (config->warmup > config->steps)
@@ -364,6 +367,16 @@ static int together(const struct zr_train_config *config)
         return ZR_EXIT_USAGE;
     }
     return -1;
+}
+
+/* The groups' rates come from the table of options. */
+static void settle_optimizer(struct zr_optimizer_options *optimizer)
+{
+    optimizer->epsilon = 1e-8f;
+    optimizer->groups_count = ZR_GPT_GROUPS_COUNT;
+    optimizer->groups[ZR_GPT_MATRICES].rate_factor = 1;
+    optimizer->groups[ZR_GPT_MATRICES].decay_factor = 1;
+    optimizer->groups[ZR_GPT_EMBEDDINGS].decay_factor = 1;
 }
 
 /* Works out what was left to the program. */
@@ -385,7 +398,7 @@ static void settle(struct zr_train_config *config)
     }
     if (config->threads == 0)
         config->threads = 1;
-    config->adamw.epsilon = 1e-8f;
+    settle_optimizer(&config->optimizer);
 }
 
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv)

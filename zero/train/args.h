@@ -41,14 +41,16 @@ struct zr_train_config {
     uint64_t seed;
     unsigned ranks; /* processes; with --dry-run and --world-size: the world */
     unsigned stage;
-    unsigned threads; /* per rank, at least 1 */
+    unsigned micro_batches; /* per step, at least 1 */
+    uint32_t reduce;        /* enum zr_reduce_when */
+    unsigned threads;       /* per rank, at least 1 */
     size_t bucket_bytes;
     size_t memory_limit_bytes; /* per rank; 0: none */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;
     uint64_t warmup; /* steps */
-    struct zr_adamw_options adamw;
+    struct zr_optimizer_options optimizer;
 
     uint64_t save_every; /* steps; 0: at the end only */
     uint64_t eval_every; /* steps; 0: never; else after the last step too */
@@ -62,6 +64,12 @@ struct zr_train_config {
     unsigned unused;     /* where options with a single choice so far are stored */
     bool sim;            /* --backend sim */
 };
+
+/* Tokens of one step, all ranks together. */
+static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
+{
+    return (uint64_t)config->ranks * config->micro_batches * config->shape.batch * config->shape.sequence;
+}
 
 /* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version
  * were printed on stdout (0), or what is wrong, with the way out, on stderr (2). */

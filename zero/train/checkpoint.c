@@ -16,6 +16,17 @@
 
 const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS] = {"parameter", "momentum", "variance"};
 
+int zr_checkpoint_tensors_count(const zr_engine *engine)
+{
+    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? ZR_CHECKPOINT_TENSORS - 1
+                                                           : ZR_CHECKPOINT_TENSORS;
+}
+
+const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
+{
+    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
+}
+
 float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor)
 {
     return tensor == 0 ? segment->parameter : tensor == 1 ? segment->momentum : segment->variance;

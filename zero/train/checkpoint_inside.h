@@ -13,9 +13,12 @@
 /* The last entry of a manifest: the CRC-64/XZ of all bytes before this. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_crc64\": \""
 
-/* The tensors of a shard, in the order of the file. */
+/* The tensors of a shard, in the order of the file; SGD has no variance. */
 enum { ZR_CHECKPOINT_TENSORS = 3 };
+int zr_checkpoint_tensors_count(const zr_engine *engine);
 extern const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS];
+/* "adamw", "sgd", as the manifest and --optimizer have it. */
+const char *zr_checkpoint_optimizer_name(const zr_engine *engine);
 /* The memory of tensor number `tensor` of a segment. */
 float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor);
 

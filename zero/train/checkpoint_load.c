@@ -175,6 +175,22 @@ static zr_result damaged(const char *name, const char *what)
 /* ---- The manifest ------------------------------------------------------------------------------------ */
 
 /* What must be the same for the parameters to fit; the words name the option. */
+/* Another optimizer's state is of no use to this one. */
+static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
+{
+    const char *ours = zr_checkpoint_optimizer_name(load->checkpoint->engine);
+    const char *theirs = json_string_value(json_object_get(root, "optimizer"));
+
+    if (!theirs)
+        return damaged(name, "it does not name its optimizer");
+    if (strcmp(theirs, ours) != 0)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' was saved with --optimizer %.16s, this run has %s; resume with "
+                       "--optimizer %.16s",
+                       name, theirs, ours, theirs);
+    return ZR_OK;
+}
+
 static zr_result check_shape(const struct load *load, json_t *root, const char *name)
 {
     const struct zr_gpt_shape *shape = &load->checkpoint->shape;
@@ -207,7 +223,7 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
                        name, theirs, load->checkpoint->seed, theirs);
     if (!get_whole(root, "parameters", &theirs) || theirs != zr_engine_elements(load->checkpoint->engine))
         return damaged(name, "it counts other parameters than its shape has");
-    return ZR_OK;
+    return check_optimizer(load, root, name);
 }
 
 static bool read_shard_entry(json_t *entry, struct shard *out)
@@ -373,13 +389,15 @@ static zr_result read_ranges(struct load *load, unsigned index, const char *text
     return place == load->shards[index].elements ? ZR_OK : damaged(name, "its ranges do not add up");
 }
 
-static zr_result check_tensors(const struct shard *shard, json_t *root, uint64_t data_bytes, const char *name)
+static zr_result check_tensors(const struct load *load, const struct shard *shard, json_t *root,
+                               uint64_t data_bytes, const char *name)
 {
-    uint64_t each = data_bytes / ZR_CHECKPOINT_TENSORS;
+    unsigned count = (unsigned)zr_checkpoint_tensors_count(load->checkpoint->engine);
+    uint64_t each = data_bytes / count;
 
-    if (data_bytes % (ZR_CHECKPOINT_TENSORS * sizeof(float)) != 0 || each / sizeof(float) != shard->elements)
+    if (data_bytes % (count * sizeof(float)) != 0 || each / sizeof(float) != shard->elements)
         return damaged(name, "its size and the number of its elements disagree");
-    for (unsigned t = 0; t < ZR_CHECKPOINT_TENSORS; t++) {
+    for (unsigned t = 0; t < count; t++) {
         json_t *tensor = json_object_get(root, zr_checkpoint_tensors[t]);
         json_t *shape = json_object_get(tensor, "shape"), *offsets = json_object_get(tensor, "data_offsets");
         const char *kind = json_string_value(json_object_get(tensor, "dtype"));
@@ -416,7 +434,7 @@ static zr_result read_shard_header(struct load *load, unsigned index)
         goto unwind;
     shard->data_bytes = 8 + header;
     root = parse(text + 8, header, path);
-    result = root ? check_tensors(shard, root, bytes - shard->data_bytes, path) : ZR_ERR_FORMAT;
+    result = root ? check_tensors(load, shard, root, bytes - shard->data_bytes, path) : ZR_ERR_FORMAT;
     if (!result) {
         json_t *ranges = json_object_get(json_object_get(root, "__metadata__"), "ranges");
         result = json_is_string(ranges) ? read_ranges(load, index, json_string_value(ranges), path)
@@ -532,7 +550,8 @@ static zr_result read_range(const struct load *load, struct reader *reader, cons
         result = open_shard(load, shard, &reader->file);
         reader->shard = range->shard;
     }
-    for (unsigned t = 0; t < ZR_CHECKPOINT_TENSORS && !result; t++) {
+    unsigned count = (unsigned)zr_checkpoint_tensors_count(load->checkpoint->engine);
+    for (unsigned t = 0; t < count && !result; t++) {
         uint64_t element = t * shard->elements + range->place + (into->global_index - range->first);
         result = zr_file_read_at(&reader->file, shard->data_bytes + sizeof(float) * element,
                                  zr_checkpoint_tensor(into, (int)t), into->count * sizeof(float));
@@ -574,7 +593,7 @@ static zr_result read_segments(const struct load *load)
             segment.count -= part.count;
             segment.parameter += part.count;
             segment.momentum += part.count;
-            segment.variance += part.count;
+            segment.variance += segment.variance ? part.count : 0;
         }
     }
     zr_file_close(&reader.file);

@@ -77,7 +77,7 @@ static void header_write(struct header_writer *writer, const zr_engine *engine, 
     if (!first)
         header_print(writer, "%llu+%llu", (unsigned long long)from, (unsigned long long)(to - from));
     header_print(writer, "\"}");
-    for (int t = 0; t < ZR_CHECKPOINT_TENSORS; t++)
+    for (int t = 0; t < zr_checkpoint_tensors_count(engine); t++)
         header_print(writer, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%llu],\"data_offsets\":[%llu,%llu]}",
                      zr_checkpoint_tensors[t], (unsigned long long)elements,
                      (unsigned long long)(t * tensor_bytes), (unsigned long long)((t + 1) * tensor_bytes));
@@ -155,7 +155,7 @@ static zr_result save_shard(const struct save *save, struct shard_facts *facts)
         elements += segment.count;
     }
     result = shard_put_header(&writer, engine, elements);
-    for (int t = 0; t < ZR_CHECKPOINT_TENSORS; t++)
+    for (int t = 0; t < zr_checkpoint_tensors_count(engine); t++)
         for (size_t i = 0; i < count && !result; i++) {
             zr_engine_segment(engine, i, &segment);
             result = shard_put(&writer, zr_checkpoint_tensor(&segment, t), segment.count * sizeof(float));
@@ -173,8 +173,8 @@ static zr_result save_shard(const struct save *save, struct shard_facts *facts)
 static zr_result check_room(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
-    uint64_t free_bytes,
-        wanted = zr_engine_elements(checkpoint->engine) * ZR_CHECKPOINT_TENSORS * sizeof(float);
+    uint64_t free_bytes, wanted = zr_engine_elements(checkpoint->engine) *
+                                  (uint64_t)zr_checkpoint_tensors_count(checkpoint->engine) * sizeof(float);
     if (zr_path_free_bytes(checkpoint->folder, &free_bytes) == ZR_OK && free_bytes < wanted)
         return zr_fail(
             ZR_ERR_IO,
@@ -206,8 +206,9 @@ static void print_manifest(struct zr_text *text, const struct save *save)
     zr_text_print(text, "{\"version\": %d, \"format\": \"%s\",\n \"step\": %llu, \"seed\": %llu,\n",
                   ZR_CHECKPOINT_VERSION, ZR_CHECKPOINT_FORMAT, (unsigned long long)save->step,
                   (unsigned long long)checkpoint->seed);
-    zr_text_print(text, " \"world_size\": %u, \"stage\": %u, \"parameters\": %llu,\n", world,
-                  checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine));
+    zr_text_print(text, " \"world_size\": %u, \"stage\": %u, \"parameters\": %llu, \"optimizer\": \"%s\",\n",
+                  world, checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine),
+                  zr_checkpoint_optimizer_name(checkpoint->engine));
     zr_text_print(text,
                   " \"shape\": {\"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
                   "\"vocabulary_padded\": %zu, \"sequence\": %zu, \"batch\": %zu, \"recompute\": \"%s\"},\n",

@@ -71,12 +71,12 @@ static zr_result validate(struct loop *loop)
         result = zr_data_validation(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model), &count);
         if (result != ZR_OK)
             return result;
-        if (count == 0)
-            continue;
-        result = zr_gpt_evaluate(model, count, &loss);
+        if (count == 0 && !zr_engine_gathers(rank->replica.engine))
+            continue; /* else it has to take part, on whatever batch is there */
+        result = zr_gpt_evaluate(model, count ? count : 1, &loss);
         if (result != ZR_OK)
             return result;
-        sum += loss * (double)count;
+        sum += count ? loss * (double)count : 0;
     }
     result = mean_over_ranks(loop, sum, &mean);
     if (result != ZR_OK)
@@ -118,17 +118,34 @@ static zr_result save(struct loop *loop, uint64_t step)
     return ZR_OK;
 }
 
-/* One step of arithmetic: batch, forward, backward, update. */
-static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+/* Forward and backward over the micro-batches of a step; each has numbers of its own in the data's order. */
+static zr_result train_micro_batches(struct loop *loop, uint64_t step, double *loss)
 {
     struct zr_rank *rank = &loop->rank;
     zr_gpt *model = rank->replica.model;
-    struct zr_data_place place = {.step = step, .rank = rank->rank};
+    unsigned count = rank->config->micro_batches;
+    double sum = 0;
+
+    for (unsigned m = 0; m < count; m++) {
+        struct zr_data_place place = {.step = (step - 1) * count + m + 1, .rank = rank->rank};
+        zr_result result = zr_data_train(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model));
+        if (result == ZR_OK)
+            result = zr_gpt_train(model, loss);
+        if (result != ZR_OK)
+            return result;
+        sum += *loss;
+    }
+    *loss = sum / count;
+    return ZR_OK;
+}
+
+/* One step of arithmetic: batches, forward, backward, update. */
+static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+{
+    struct zr_rank *rank = &loop->rank;
     struct zr_step_report report;
     double loss;
-    zr_result result = zr_data_train(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model));
-    if (result == ZR_OK)
-        result = zr_gpt_train(model, &loss);
+    zr_result result = train_micro_batches(loop, step, &loss);
     if (result == ZR_OK)
         result = mean_over_ranks(loop, loss, &line->loss);
     if (result != ZR_OK)
@@ -168,8 +185,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     line->step = step;
     line->step_seconds = (double)(zr_os_now_ns() - start_ns) * 1e-9;
-    line->tokens_per_second = (double)(rank->config->shape.batch * rank->config->shape.sequence) *
-                              rank->config->ranks / line->step_seconds;
+    line->tokens_per_second = (double)zr_train_step_tokens(rank->config) / line->step_seconds;
     line->live_bytes = after.live_bytes;
     line->reserved_bytes = after.reserved_bytes;
     history->loss[history->count] = line->loss;
@@ -248,9 +264,7 @@ static double tokens_per_second(const struct loop *loop)
         seconds += history->seconds[i];
     if (seconds <= 0)
         return 0;
-    return (double)((history->count - skip) * loop->rank.config->shape.batch *
-                    loop->rank.config->shape.sequence) *
-           loop->rank.config->ranks / seconds;
+    return (double)((history->count - skip) * zr_train_step_tokens(loop->rank.config)) / seconds;
 }
 
 static void measure(const struct loop *loop, struct zr_rank_report *report)

@@ -46,6 +46,9 @@ static zr_result make_plan(struct zr_plan *out, const struct zr_train_config *co
         return result;
     return zr_plan_make(out, &(struct zr_plan_request){.shape = config->shape,
                                                        .stage = config->stage,
+                                                       .micro_batches = config->micro_batches,
+                                                       .reduce = config->reduce,
+                                                       .optimizer = config->optimizer,
                                                        .rank = rank,
                                                        .world = config->ranks,
                                                        .threads = config->threads,
@@ -74,7 +77,7 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
         return zr_fail(
             ZR_ERR_MEMORY,
             "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB; try --recompute full, "
-            "a smaller --batch, --stage 1 or more --ranks",
+            "a smaller --batch, a higher --stage or more --ranks",
             need / MIB, config->memory_limit_bytes / MIB);
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
@@ -146,11 +149,12 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
 {
     const struct zr_train_config *config = rank->config;
     struct zr_rank_report mine = {0};
-    struct zr_comm_options options = {.arena = rank->arena,
-                                      .host_arena = rank->host_arena,
-                                      .kernels = zr_kernels_cpu(isa),
-                                      .bucket_bytes = config->bucket_bytes};
-    zr_result result = zr_comm_local_create(&rank->comm, &options, rank->local, rank->rank);
+    struct zr_comm_options options = {
+        .arena = rank->arena, .host_arena = rank->host_arena, .kernels = zr_kernels_cpu(isa)};
+    zr_result result = zr_replica_bucket_bytes(&config->shape, config->ranks, config->bucket_bytes,
+                                               rank->host_arena, &options.bucket_bytes);
+    if (result == ZR_OK)
+        result = zr_comm_local_create(&rank->comm, &options, rank->local, rank->rank);
     if (result != ZR_OK)
         return result;
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
@@ -244,8 +248,10 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                               .comm = out->comm,
                                                               .shape = config->shape,
                                                               .stage = config->stage,
+                                                              .micro_batches = config->micro_batches,
+                                                              .reduce = config->reduce,
                                                               .seed = config->seed,
-                                                              .adamw = config->adamw});
+                                                              .optimizer = config->optimizer});
     return result;
 }
 

@@ -103,8 +103,7 @@ static void print_model(struct page *page, const struct zr_train_config *config,
                   config->ranks == 1 ? "rank" : "ranks", config->stage, config->threads,
                   config->threads == 1 ? "thread" : "threads");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
-                  zr_number_grouped(number, (uint64_t)config->ranks * shape->batch * shape->sequence),
-                  shape->sequence);
+                  zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
 }
 
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
@@ -231,7 +230,7 @@ static void print_loss(struct page *page, const struct zr_run_report *run)
 static void print_speed(struct page *page, const struct zr_run_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
-    uint64_t tokens_per_step = (uint64_t)run->world * run->config->shape.batch * run->config->shape.sequence;
+    uint64_t tokens_per_step = zr_train_step_tokens(run->config);
 
     print_heading(page, "Speed");
     zr_text_print(&page->text, "  %s tokens/s, %.1f ms a step; %zu %s in %s\n",

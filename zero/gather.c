@@ -1,0 +1,106 @@
+/* gather.c: parameters for use. What is kept whole is waited for where it still spreads after an update; a
+ * unit of shards is gathered into a block of its own (tag gathered), at most two units at a time, and freed
+ * when its last user has released it. */
+#include "zero/engine.h"
+
+bool zr_engine_gathers(const zr_engine *engine)
+{
+    return engine->shards_parameters;
+}
+
+size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
+{
+    zr_assert(parameter < engine->layout.parameters_count);
+    return engine->layout.parameters[parameter].offset;
+}
+
+static zr_result start_gathering(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
+                               engine->parameter_bytes, &state->gathered);
+    if (result != ZR_OK)
+        return result;
+    engine->gathered_units++;
+    return zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
+                                .destination = state->gathered,
+                                .shard_bytes = u->shard_elements * engine->parameter_bytes},
+        &state->parameter_ticket);
+}
+
+static void drop_unit(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->options.arena, &engine->units[unit].gathered);
+    engine->gathered_units--;
+}
+
+zr_result zr_engine_drop_gathered(struct zr_engine *engine)
+{
+    zr_result first = ZR_OK;
+    for (size_t u = 0; engine->gathered_units > 0 && u < engine->layout.units_count; u++) {
+        struct zr_unit_state *state = &engine->units[u];
+        if (!state->gathered || state->users > 0)
+            continue;
+        zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+        state->parameter_ticket = 0;
+        first = first == ZR_OK ? result : first;
+        drop_unit(engine, u);
+    }
+    return first;
+}
+
+zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
+{
+    zr_assert(unit < engine->layout.units_count);
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->resident || state->gathered || engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
+        return ZR_OK;
+    return start_gathering(engine, unit);
+}
+
+/* Room for one more unit; what was gathered on a hint that turned out wrong goes first. */
+static zr_result make_room(struct zr_engine *engine, size_t unit)
+{
+    zr_result result = ZR_OK;
+    if (engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
+        result = zr_engine_drop_gathered(engine);
+    if (result == ZR_OK && engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
+        return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %d others are in use; release one first",
+                       engine->layout.units[unit].unit.name, ZR_GATHERED_UNITS_MAX);
+    return result;
+}
+
+zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base)
+{
+    zr_assert(unit < engine->layout.units_count);
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = ZR_OK;
+
+    if (!state->resident && !state->gathered) {
+        result = make_room(engine, unit);
+        if (result == ZR_OK)
+            result = start_gathering(engine, unit);
+    }
+    if (result == ZR_OK)
+        result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+    if (result != ZR_OK)
+        return result;
+    state->parameter_ticket = 0;
+    state->users++;
+    *base = state->resident
+                ? (const float *)(engine->parameters + state->parameters_at * engine->parameter_bytes)
+                : state->gathered;
+    return ZR_OK;
+}
+
+void zr_engine_release(zr_engine *engine, unsigned unit)
+{
+    zr_assert(unit < engine->layout.units_count);
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_assert(state->users > 0);
+    if (--state->users == 0 && state->gathered)
+        drop_unit(engine, unit);
+}
