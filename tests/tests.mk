@@ -66,7 +66,8 @@ bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*
 .PHONY: bench
 bench: packages-bench
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs)
-	@for program in $(bench_programs) tests/bench_train.py; do echo "== $$program"; $$program || exit 1; done
+	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
+		echo "== $$program"; $$program || exit 1; done
 
 # The same sources under sanitizers, each in a build folder of its own.
 check-asan check-ubsan check-tsan: packages-check
