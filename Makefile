@@ -32,7 +32,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 valgrind strace
-packages_bench := $(packages_build) libopenblas-pthread-dev libjemalloc2 libmimalloc2.0 python3 valgrind
+packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind
 
 # Installs what dpkg does not have, as root or through sudo; else prints the command to type.
 .PHONY: packages-build packages-demo packages-check packages-bench
