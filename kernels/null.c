@@ -5,76 +5,76 @@
 #define UNUSED __attribute__((unused))
 
 static void embedding_forward(struct zr_kernel_context *c UNUSED, const struct zr_embedding *s UNUSED,
-                              const float *wte UNUSED, const float *wpe UNUSED, float *out UNUSED)
+                              const void *wte UNUSED, const void *wpe UNUSED, void *out UNUSED)
 {
 }
 
 static void embedding_backward(struct zr_kernel_context *c UNUSED, const struct zr_embedding *s UNUSED,
-                               const float *d UNUSED, float *dwte UNUSED, size_t wte_rows UNUSED,
-                               float *dwpe UNUSED, size_t wpe_rows UNUSED, bool accumulate UNUSED)
+                               const void *d UNUSED, void *dwte UNUSED, size_t wte_rows UNUSED,
+                               void *dwpe UNUSED, size_t wpe_rows UNUSED, bool accumulate UNUSED)
 {
 }
 
 static void layernorm_forward(struct zr_kernel_context *c UNUSED, const struct zr_layernorm *s UNUSED,
-                              const float *x UNUSED, const float *w UNUSED, const float *b UNUSED,
-                              float *y UNUSED, float *mean UNUSED, float *rstd UNUSED)
+                              const void *x UNUSED, const void *w UNUSED, const void *b UNUSED,
+                              void *y UNUSED, float *mean UNUSED, float *rstd UNUSED)
 {
 }
 
 static void layernorm_backward(struct zr_kernel_context *c UNUSED, const struct zr_layernorm *s UNUSED,
-                               const float *x UNUSED, const float *w UNUSED, const float *mean UNUSED,
-                               const float *rstd UNUSED, const float *dy UNUSED, float *dx UNUSED,
-                               bool accumulate_dx UNUSED, float *dw UNUSED, float *db UNUSED,
+                               const void *x UNUSED, const void *w UNUSED, const float *mean UNUSED,
+                               const float *rstd UNUSED, const void *dy UNUSED, void *dx UNUSED,
+                               bool accumulate_dx UNUSED, void *dw UNUSED, void *db UNUSED,
                                bool accumulate UNUSED)
 {
 }
 
 static void linear_forward(struct zr_kernel_context *c UNUSED, const struct zr_linear *s UNUSED,
-                           const float *x UNUSED, const float *w UNUSED, const float *bias UNUSED,
-                           float *y UNUSED)
+                           const void *x UNUSED, const void *w UNUSED, const void *bias UNUSED,
+                           void *y UNUSED)
 {
 }
 
 static void linear_backward(struct zr_kernel_context *c UNUSED, const struct zr_linear *s UNUSED,
-                            const float *x UNUSED, const float *w UNUSED, const float *dy UNUSED,
-                            float *dx UNUSED, float *dw UNUSED, float *db UNUSED, bool accumulate UNUSED)
+                            const void *x UNUSED, const void *w UNUSED, const void *dy UNUSED,
+                            void *dx UNUSED, void *dw UNUSED, void *db UNUSED, bool accumulate UNUSED)
 {
 }
 
 static void attention_forward(struct zr_kernel_context *c UNUSED, const struct zr_attention *s UNUSED,
-                              const float *qkv UNUSED, float *out UNUSED, float *lse UNUSED, float *p UNUSED)
+                              const void *qkv UNUSED, void *out UNUSED, float *lse UNUSED, void *p UNUSED)
 {
 }
 
 static void attention_backward(struct zr_kernel_context *c UNUSED, const struct zr_attention *s UNUSED,
-                               const float *qkv UNUSED, const float *out UNUSED, const float *lse UNUSED,
-                               const float *p UNUSED, const float *dout UNUSED, float *dqkv UNUSED)
+                               const void *qkv UNUSED, const void *out UNUSED, const float *lse UNUSED,
+                               const void *p UNUSED, const void *dout UNUSED, void *dqkv UNUSED)
 {
 }
 
-static void gelu_forward(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const float *x UNUSED,
-                         float *y UNUSED)
+static void gelu_forward(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const void *x UNUSED,
+                         void *y UNUSED)
 {
 }
 
-static void gelu_backward(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const float *x UNUSED,
-                          const float *dy UNUSED, float *dx UNUSED)
+static void gelu_backward(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const void *x UNUSED,
+                          const void *dy UNUSED, void *dx UNUSED)
 {
 }
 
-static void add(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const float *a UNUSED,
-                const float *b UNUSED, float *out UNUSED)
+static void add(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const void *a UNUSED,
+                const void *b UNUSED, void *out UNUSED)
 {
 }
 
 static void head_loss(struct zr_kernel_context *c UNUSED, const struct zr_head *s UNUSED,
-                      const float *x UNUSED, const float *wte UNUSED, float *losses UNUSED,
-                      float scale UNUSED, float *dx UNUSED, float *dwte UNUSED, bool accumulate UNUSED)
+                      const void *x UNUSED, const void *wte UNUSED, float *losses UNUSED, float scale UNUSED,
+                      void *dx UNUSED, void *dwte UNUSED, bool accumulate UNUSED)
 {
 }
 
 static void head_logits(struct zr_kernel_context *c UNUSED, const struct zr_head *s UNUSED,
-                        const float *x_row UNUSED, const float *wte UNUSED, float *logits UNUSED)
+                        const void *x_row UNUSED, const void *wte UNUSED, float *logits UNUSED)
 {
 }
 
@@ -109,6 +109,36 @@ static size_t find_nonfinite(struct zr_kernel_context *c UNUSED, size_t n, const
     return n; /* nothing is wrong where nothing is */
 }
 
+static void update_adamw(struct zr_kernel_context *c UNUSED, const struct zr_adamw *how UNUSED,
+                         const struct zr_update *update UNUSED)
+{
+}
+
+static void update_sgd(struct zr_kernel_context *c UNUSED, const struct zr_sgd *how UNUSED,
+                       const struct zr_update *update UNUSED)
+{
+}
+
+static double sum_of_squares_in(struct zr_kernel_context *c UNUSED, size_t n UNUSED,
+                                struct zr_numbers x UNUSED)
+{
+    return 0.0;
+}
+
+static size_t find_nonfinite_in(struct zr_kernel_context *c UNUSED, size_t n, struct zr_numbers x UNUSED)
+{
+    return n;
+}
+
+static void convert(struct zr_kernel_context *c UNUSED, size_t n UNUSED, struct zr_numbers from UNUSED,
+                    struct zr_numbers to UNUSED)
+{
+}
+
+static void clear(struct zr_kernel_context *c UNUSED, size_t bytes UNUSED, void *to UNUSED)
+{
+}
+
 static uint64_t checksum(struct zr_kernel_context *c UNUSED, size_t bytes UNUSED, const void *data UNUSED)
 {
     return 0;
@@ -116,6 +146,10 @@ static uint64_t checksum(struct zr_kernel_context *c UNUSED, size_t bytes UNUSED
 
 static void sum_in_order(size_t n UNUSED, const float *const *from UNUSED, unsigned count UNUSED,
                          float scale UNUSED, float *to UNUSED, bool accumulate UNUSED)
+{
+}
+
+static void sum_numbers_in_order(const struct zr_sum *sum UNUSED)
 {
 }
 
@@ -140,8 +174,15 @@ static const struct zr_kernels null_table = {
     .fill = fill,
     .copy = copy,
     .find_nonfinite = find_nonfinite,
+    .update_adamw = update_adamw,
+    .update_sgd = update_sgd,
+    .sum_of_squares_in = sum_of_squares_in,
+    .find_nonfinite_in = find_nonfinite_in,
+    .convert = convert,
+    .clear = clear,
     .checksum = checksum,
     .sum_in_order = sum_in_order,
+    .sum_numbers_in_order = sum_numbers_in_order,
 };
 
 const struct zr_kernels *zr_kernels_null(void)

@@ -1,9 +1,18 @@
 /* zr_kernels.h: the arithmetic of GPT-2, forward and backward, behind one table of operations.
  *
  * The kernels allocate nothing, start no thread and hold no state but the context: memory, scratch and
- * threads come from the caller. All tensors are dense, row-major, fp32 unless said otherwise, aligned to 64
- * bytes at their start. Results depend on the instruction set and on `parallel.threads` at most, never on
- * addresses or timing. A `bool accumulate` adds to the output instead of overwriting it.
+ * threads come from the caller. All tensors are dense, row-major, aligned to 64 bytes at their start. Results
+ * depend on the instruction set and the precision alone, never on the number of threads, on addresses or on
+ * timing. A `bool accumulate` adds to the output instead of overwriting it.
+ *
+ * Precision. The context says what the model's tensors are made of (`precision`: fp32, bf16 or fp16), and
+ * `void *` parameters of the operations point to such elements: parameters, activations and gradients. What
+ * is a float stays one at every precision: means, log-sums, losses, logits for sampling, master weights,
+ * momentum and variance. Two-byte operations compute in floats (products add up in floats) and round to
+ * nearest even once, when they store; NaN stays NaN, denormals are kept, and fp16 becomes infinite from
+ * 65,520 on, so that a caller who scales its loss sees the overflow in the gradients' norm or by
+ * find_nonfinite_in(). Operations on the engine's state work on what they are told (`struct zr_numbers`),
+ * whatever the context's precision.
  *
  * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
  * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
@@ -14,6 +23,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum zr_precision { ZR_PRECISION_FP32 = 0, ZR_PRECISION_BF16, ZR_PRECISION_FP16, ZR_PRECISION_COUNT };
+const char *zr_precision_name(enum zr_precision precision); /* "fp32", "bf16", "fp16" */
+size_t zr_precision_bytes(enum zr_precision precision);     /* of one element: 4, 2, 2 */
+
+/* Numbers of one kind; the function that takes it says how many. */
+struct zr_numbers {
+    void *at; /* read only unless said otherwise */
+    enum zr_precision precision;
+};
+
 /* Threads lent by the caller. run() calls task(argument, part, threads) once for every part in [0, threads),
  * concurrently, and returns when all have ended. threads == 1 may have run == NULL. */
 struct zr_parallel {
@@ -22,8 +41,9 @@ struct zr_parallel {
     void *state;
 };
 
-enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_COUNT };
-const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16" */
+/* Each has all of those before it. In fp32 and fp16 the last three give the same bits. */
+enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_AMX, ZR_ISA_COUNT };
+const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16", "amx" */
 enum zr_isa zr_isa_best(void);            /* the best that this processor (and its system) has */
 
 /* The largest problem a context will be asked to do; sizes its scratch. */
@@ -42,17 +62,18 @@ struct zr_kernel_context {
     void *workspace; /* the caller's, at least zr_kernel_workspace_bytes(); tag workspace */
     size_t workspace_bytes;
     enum zr_isa isa;
-    void *library; /* the matrix library's own state */
+    enum zr_precision precision; /* of the model's tensors */
+    void *library;               /* the matrix library's own state */
 };
 
-/* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so that a
- * plan made without arithmetic knows it. Bounded: the head works on rows in chunks of at most 64 MiB of
- * logits.*/
+/* Scratch that any operation within `limits` may use at one time: depends on limits and isa only (it is the
+ * same for every precision), so that a plan made without arithmetic knows it. Bounded: the head works on rows
+ * in chunks of at most 64 MiB of logits.*/
 size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
 
 /* Prepares / ends a context; `context` belongs to the caller, with parallel, workspace, workspace_bytes and
- * isa set. 0 or -1 (the matrix library refused; zr_kernel_why() says why in words). Create it after every
- * fork, in the process that uses it. One thread at a time per context. */
+ * isa and precision set. 0 or -1 (the matrix library refused; zr_kernel_why() says why in words). Create it
+ * after every fork, in the process that uses it. One thread at a time per context. */
 int zr_kernel_open(struct zr_kernel_context *context);
 void zr_kernel_close(struct zr_kernel_context *context);
 const char *zr_kernel_why(void);
@@ -80,57 +101,82 @@ struct zr_adamw {
     float correction1, correction2;                  /* 1 - beta^t */
 };
 
+/* momentum = momentum_factor * momentum + gradient + weight_decay * parameter; parameter -= rate * momentum.
+ * Each product and each sum is rounded. */
+struct zr_sgd {
+    float rate, momentum_factor, weight_decay; /* weight_decay already 0 for tensors without decay */
+    float gradient_scale;                      /* multiplies each gradient first: clipping */
+};
+/* One step of an optimizer over n elements of one shard. */
+struct zr_update {
+    size_t n;
+    struct zr_numbers gradient;  /* fp32, or the precision of `parameter` (any when that has none) */
+    float *master;               /* updated; in fp32 training the parameters themselves */
+    float *momentum, *variance;  /* updated; variance NULL for SGD */
+    struct zr_numbers parameter; /* gets the new master rounded; `at` NULL: nothing to write */
+};
+/* to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list; with accumulate, added to what
+ * is there. `to` has the sources' precision (and may be one of them), or fp32. */
+struct zr_sum {
+    size_t n;
+    const void *const *from;
+    unsigned count;
+    enum zr_precision precision; /* of the sources */
+    float scale;
+    bool accumulate;
+    struct zr_numbers to; /* written */
+};
+
 /* One table per arithmetic; the null table does nothing at all, for plans. No operation fails. */
 struct zr_kernels {
     const char *name; /* "cpu", "null" */
 
     /* out[B, T, C] = wte[token] + wpe[t] */
-    void (*embedding_forward)(struct zr_kernel_context *, const struct zr_embedding *, const float *wte,
-                              const float *wpe, float *out);
+    void (*embedding_forward)(struct zr_kernel_context *, const struct zr_embedding *, const void *wte,
+                              const void *wpe, void *out);
     /* dwte[Vp, C] and dwpe[T', C] get the sums over d[B, T, C]. Both are overwritten: rows that no token
      * names become zero (`wte_rows`, `wpe_rows` are the rows to write). With accumulate, added to. */
-    void (*embedding_backward)(struct zr_kernel_context *, const struct zr_embedding *, const float *d,
-                               float *dwte, size_t wte_rows, float *dwpe, size_t wpe_rows, bool accumulate);
+    void (*embedding_backward)(struct zr_kernel_context *, const struct zr_embedding *, const void *d,
+                               void *dwte, size_t wte_rows, void *dwpe, size_t wpe_rows, bool accumulate);
 
     /* mean and rstd: [rows], kept for backward */
-    void (*layernorm_forward)(struct zr_kernel_context *, const struct zr_layernorm *, const float *x,
-                              const float *w, const float *b, float *y, float *mean, float *rstd);
+    void (*layernorm_forward)(struct zr_kernel_context *, const struct zr_layernorm *, const void *x,
+                              const void *w, const void *b, void *y, float *mean, float *rstd);
     /* dx is added to when accumulate_dx (the residual path); dw, db overwritten or accumulated. dx is not dy.
      */
-    void (*layernorm_backward)(struct zr_kernel_context *, const struct zr_layernorm *, const float *x,
-                               const float *w, const float *mean, const float *rstd, const float *dy,
-                               float *dx, bool accumulate_dx, float *dw, float *db, bool accumulate);
+    void (*layernorm_backward)(struct zr_kernel_context *, const struct zr_layernorm *, const void *x,
+                               const void *w, const float *mean, const float *rstd, const void *dy, void *dx,
+                               bool accumulate_dx, void *dw, void *db, bool accumulate);
 
-    void (*linear_forward)(struct zr_kernel_context *, const struct zr_linear *, const float *x,
-                           const float *w, const float *bias, float *y); /* bias may be NULL */
+    void (*linear_forward)(struct zr_kernel_context *, const struct zr_linear *, const void *x, const void *w,
+                           const void *bias, void *y); /* bias may be NULL */
     /* dx, dw, db may each be NULL: not wanted. dx is always overwritten; `accumulate` is for dw and db. */
-    void (*linear_backward)(struct zr_kernel_context *, const struct zr_linear *, const float *x,
-                            const float *w, const float *dy, float *dx, float *dw, float *db,
-                            bool accumulate);
+    void (*linear_backward)(struct zr_kernel_context *, const struct zr_linear *, const void *x,
+                            const void *w, const void *dy, void *dx, void *dw, void *db, bool accumulate);
 
     /* qkv[B, T, 3C] (q, k, v side by side, heads inside each), out[B, T, C], lse[B, A, T] (log of the sum of
      * exponentials, scaled scores), p[B, A, T, T] the probabilities or NULL when they are not to be kept. The
      * bits of out do not depend on p being kept. */
-    void (*attention_forward)(struct zr_kernel_context *, const struct zr_attention *, const float *qkv,
-                              float *out, float *lse, float *p);
+    void (*attention_forward)(struct zr_kernel_context *, const struct zr_attention *, const void *qkv,
+                              void *out, float *lse, void *p);
     /* dqkv is overwritten. p NULL: the probabilities are made again from lse, same bits as kept ones. */
-    void (*attention_backward)(struct zr_kernel_context *, const struct zr_attention *, const float *qkv,
-                               const float *out, const float *lse, const float *p, const float *dout,
-                               float *dqkv);
+    void (*attention_backward)(struct zr_kernel_context *, const struct zr_attention *, const void *qkv,
+                               const void *out, const float *lse, const void *p, const void *dout,
+                               void *dqkv);
 
-    void (*gelu_forward)(struct zr_kernel_context *, size_t n, const float *x, float *y); /* tanh form */
-    void (*gelu_backward)(struct zr_kernel_context *, size_t n, const float *x, const float *dy, float *dx);
+    void (*gelu_forward)(struct zr_kernel_context *, size_t n, const void *x, void *y); /* tanh form */
+    void (*gelu_backward)(struct zr_kernel_context *, size_t n, const void *x, const void *dy, void *dx);
     /* out = a + b; out may be a or b */
-    void (*add)(struct zr_kernel_context *, size_t n, const float *a, const float *b, float *out);
+    void (*add)(struct zr_kernel_context *, size_t n, const void *a, const void *b, void *out);
 
     /* losses[rows] = -log softmax(logits)[target]. When dx is given, also the gradient of
      * (sum of losses) * scale: dx[rows, C] overwritten, dwte[Vp, C] overwritten or accumulated. The logits
      * live in the workspace, a chunk of rows at a time, so the result depends on the limits' shape only. */
-    void (*head_loss)(struct zr_kernel_context *, const struct zr_head *, const float *x, const float *wte,
-                      float *losses, float scale, float *dx, float *dwte, bool accumulate);
+    void (*head_loss)(struct zr_kernel_context *, const struct zr_head *, const void *x, const void *wte,
+                      float *losses, float scale, void *dx, void *dwte, bool accumulate);
     /* logits[V] of one row, for sampling */
-    void (*head_logits)(struct zr_kernel_context *, const struct zr_head *, const float *x_row,
-                        const float *wte, float *logits);
+    void (*head_logits)(struct zr_kernel_context *, const struct zr_head *, const void *x_row,
+                        const void *wte, float *logits);
 
     /* In place over n elements of one shard. `g` is read only. */
     void (*adamw)(struct zr_kernel_context *, const struct zr_adamw *, size_t n, float *parameter,
@@ -145,6 +191,17 @@ struct zr_kernels {
     void (*copy)(struct zr_kernel_context *, size_t bytes, const void *from, void *to);
     /* The first index of a NaN or an infinity, n if there is none. */
     size_t (*find_nonfinite)(struct zr_kernel_context *, size_t n, const float *x);
+
+    /* The same three on numbers of any precision, with SGD beside AdamW. */
+    void (*update_adamw)(struct zr_kernel_context *, const struct zr_adamw *, const struct zr_update *);
+    void (*update_sgd)(struct zr_kernel_context *, const struct zr_sgd *, const struct zr_update *);
+    double (*sum_of_squares_in)(struct zr_kernel_context *, size_t n, struct zr_numbers x);
+    size_t (*find_nonfinite_in)(struct zr_kernel_context *, size_t n, struct zr_numbers x);
+    /* to[i] = from[i], rounded where it must be. The same precision: a copy. They do not overlap. */
+    void (*convert)(struct zr_kernel_context *, size_t n, struct zr_numbers from, struct zr_numbers to);
+    /* Zero bytes: the zero of every precision. */
+    void (*clear)(struct zr_kernel_context *, size_t bytes, void *to);
+
     /* A 64-bit checksum of the bits; any changed bit changes it with overwhelming likelihood. */
     uint64_t (*checksum)(struct zr_kernel_context *, size_t bytes, const void *data);
 
@@ -152,17 +209,12 @@ struct zr_kernels {
      * the list; with accumulate, to[i] += that. `to` may be one of the sources. */
     void (*sum_in_order)(size_t n, const float *const *from, unsigned count, float scale, float *to,
                          bool accumulate);
+    /* The same on any precision: the sum is made in floats and rounded once. One thread. */
+    void (*sum_numbers_in_order)(const struct zr_sum *);
 };
 
 /* Owned by the library, constant. */
 const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 const struct zr_kernels *zr_kernels_null(void);
-
-/* Conversions and products in bf16, for mixed precision; round to nearest even, NaN stays NaN. */
-void zr_bf16_from_float(struct zr_kernel_context *, size_t n, const float *from, uint16_t *to);
-void zr_bf16_to_float(struct zr_kernel_context *, size_t n, const uint16_t *from, float *to);
-/* y[rows, out] (fp32) = x[rows, in] (bf16) w[in, out] (bf16), sums in fp32 */
-void zr_bf16_product(struct zr_kernel_context *, const struct zr_linear *, const uint16_t *x,
-                     const uint16_t *w, float *y);
 
 #endif

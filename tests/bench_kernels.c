@@ -2,7 +2,8 @@
  * and what a whole training step's arithmetic adds up to. A plain measuring program: it prints medians and
  * never fails on time.
  *
- *   bench_kernels [threads [repeats [isa]]]
+ *   bench_kernels [threads [repeats [isa [precision]]]]     isa as enum zr_isa counts, -1 the best; precision
+ *                                                           fp32, bf16 or fp16
  */
 #include <pthread.h>
 #include <sched.h>
@@ -87,7 +88,8 @@ static float *tensor(size_t n)
 static struct {
     float *x, *y, *w, *bias, *wide, *dwide, *qkv, *dqkv, *p, *lse, *wte, *dwte, *losses, *mean, *rstd, *dx,
         *dw;
-    float *parameter, *gradient, *momentum, *variance;
+    float *parameter, *gradient, *momentum, *variance; /* parameter: the master */
+    void *small;                                       /* of the precision: what AdamW writes */
     int32_t *tokens;
     size_t adam_n;
     float *square[3]; /* 2048^3 */
@@ -197,15 +199,25 @@ static void op_embed_back(void)
     kernels->embedding_backward(&context, &(struct zr_embedding){m.tokens, B, T, C}, m.dx, m.dwte, VP, m.dw,
                                 1024, true);
 }
+static struct zr_numbers numbers(void *at)
+{
+    return (struct zr_numbers){at, context.precision};
+}
 static void op_adamw(void)
 {
     struct zr_adamw how = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.5f, 0.5f};
-    kernels->adamw(&context, &how, m.adam_n, m.parameter, m.gradient, m.momentum, m.variance);
+    kernels->update_adamw(&context, &how,
+                          &(struct zr_update){.n = m.adam_n,
+                                              .gradient = numbers(m.gradient),
+                                              .master = m.parameter,
+                                              .momentum = m.momentum,
+                                              .variance = m.variance,
+                                              .parameter = numbers(m.small)});
 }
 static volatile double sink;
 static void op_squares(void)
 {
-    sink = kernels->sum_of_squares(&context, m.adam_n, m.gradient);
+    sink = kernels->sum_of_squares_in(&context, m.adam_n, numbers(m.gradient));
 }
 static void op_checksum(void)
 {
@@ -213,7 +225,7 @@ static void op_checksum(void)
 }
 static void op_nonfinite(void)
 {
-    sink = (double)kernels->find_nonfinite(&context, m.adam_n, m.gradient);
+    sink = (double)kernels->find_nonfinite_in(&context, m.adam_n, numbers(m.gradient));
 }
 static void op_copy(void)
 {
@@ -221,20 +233,27 @@ static void op_copy(void)
 }
 static void op_sum2(void)
 {
-    const float *from[2] = {m.gradient, m.momentum};
-    kernels->sum_in_order(m.adam_n / 4, from, 2, 0.5f, m.variance, false);
+    const void *from[2] = {m.gradient, m.small != NULL ? m.small : m.momentum};
+    kernels->sum_numbers_in_order(&(struct zr_sum){.n = m.adam_n / 4,
+                                                   .from = from,
+                                                   .count = 2,
+                                                   .precision = context.precision,
+                                                   .scale = 0.5f,
+                                                   .to = numbers(m.variance)});
 }
 static void op_normal(void)
 {
     kernels->init_normal(&context, m.adam_n / 16, 1, 0, 0.0f, 0.02f, m.variance);
 }
-static void op_bf16(void)
+static void op_narrow(void)
 {
-    zr_bf16_from_float(&context, m.adam_n, m.gradient, (uint16_t *)m.variance);
+    kernels->convert(&context, m.adam_n, (struct zr_numbers){m.parameter, ZR_PRECISION_FP32},
+                     (struct zr_numbers){m.gradient, ZR_PRECISION_BF16});
 }
-static void op_bf16_product(void)
+static void op_widen(void)
 {
-    zr_bf16_product(&context, &fc_shape, (const uint16_t *)m.gradient, (const uint16_t *)m.parameter, m.wide);
+    kernels->convert(&context, m.adam_n, (struct zr_numbers){m.gradient, ZR_PRECISION_BF16},
+                     (struct zr_numbers){m.parameter, ZR_PRECISION_FP32});
 }
 
 struct operation {
@@ -284,11 +303,44 @@ static void prepare(void)
         m.square[i] = tensor(2048 * 2048);
 }
 
+/* Rounds the model's tensors where they lie. */
+static void narrow(void)
+{
+    size_t wide = (size_t)ROWS * WIDE, qkv = (size_t)1024 * 3 * C;
+    const struct {
+        float *at;
+        size_t n;
+    } all[] = {{m.x, 1024 * C},
+               {m.y, 1024 * C},
+               {m.w, (size_t)C * WIDE},
+               {m.bias, WIDE},
+               {m.wide, wide},
+               {m.dwide, wide},
+               {m.dx, 1024 * C},
+               {m.dw, (size_t)C * WIDE},
+               {m.qkv, qkv},
+               {m.dqkv, qkv},
+               {m.wte, (size_t)VP * C},
+               {m.gradient, m.adam_n},
+               {m.square[0], 2048 * 2048},
+               {m.square[1], 2048 * 2048}};
+    float *aside = tensor(m.adam_n > (size_t)VP * C ? m.adam_n : (size_t)VP * C);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        memcpy(aside, all[i].at, all[i].n * sizeof(float));
+        kernels->convert(&context, all[i].n, (struct zr_numbers){aside, ZR_PRECISION_FP32},
+                         numbers(all[i].at));
+    }
+    m.small = aside;
+}
+
 int main(int argc, char **argv)
 {
     unsigned repeats = argc > 2 ? (unsigned)atoi(argv[2]) : 11;
     pool.threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
-    context.isa = argc > 3 ? (enum zr_isa)atoi(argv[3]) : zr_isa_best();
+    context.isa = argc > 3 && atoi(argv[3]) >= 0 ? (enum zr_isa)atoi(argv[3]) : zr_isa_best();
+    while (argc > 4 && context.precision < ZR_PRECISION_COUNT &&
+           strcmp(argv[4], zr_precision_name(context.precision)) != 0)
+        context.precision++;
     if (pool.threads < 1 || pool.threads > THREADS_MAX || repeats < 1 || repeats > REPEATS_MAX)
         return 2;
     for (unsigned t = 1; t < pool.threads; t++) {
@@ -306,6 +358,9 @@ int main(int argc, char **argv)
     }
     kernels = zr_kernels_cpu(context.isa);
     prepare();
+    if (context.precision != ZR_PRECISION_FP32)
+        narrow();
+    double size = (double)zr_precision_bytes(context.precision), share = size / 4;
     double block = 2.0 * ROWS * C, head = 2.0 * ROWS * C * VP, row = 4.0 * ROWS * C;
     double short_scores = 4.0 * B * A * T * T * (C / A) / 2,
            long_scores = 4.0 * A * 1024 * 1024 * (C / A) / 2;
@@ -326,27 +381,28 @@ int main(int argc, char **argv)
         {"attention backward, 4 x 64", op_attention_back, 2.5 * short_scores, true, LAYERS},
         {"attention, 1 x 1024", op_long, long_scores, true, 0},
         {"attention backward, 1 x 1024", op_long_back, 2.5 * long_scores, true, 0},
-        {"bf16 product, fc", op_bf16_product, block * WIDE, true, 0},
-        {"layer norm", op_norm, 2 * row, false, 2 * LAYERS + 1},
-        {"layer norm backward", op_norm_back, 4 * row, false, 2 * LAYERS + 1},
-        {"gelu", op_gelu, 8 * row, false, LAYERS},
-        {"gelu backward", op_gelu_back, 12 * row, false, LAYERS},
-        {"add", op_add, 3 * row, false, 2 * LAYERS},
-        {"embedding", op_embed, 3 * row, false, 1},
-        {"embedding backward", op_embed_back, 4 * row, false, 1},
-        {"one row of logits", op_logits, 4.0 * V * C, false, 0},
-        {"adamw", op_adamw, 7 * bytes, false, 4},
-        {"sum of squares", op_squares, bytes, false, 4},
+        {"layer norm", op_norm, 2 * row * share, false, 2 * LAYERS + 1},
+        {"layer norm backward", op_norm_back, 4 * row * share, false, 2 * LAYERS + 1},
+        {"gelu", op_gelu, 8 * row * share, false, LAYERS},
+        {"gelu backward", op_gelu_back, 12 * row * share, false, LAYERS},
+        {"add", op_add, 3 * row * share, false, 2 * LAYERS},
+        {"embedding", op_embed, 3 * row * share, false, 1},
+        {"embedding backward", op_embed_back, 4 * row * share, false, 1},
+        {"one row of logits", op_logits, size * V * C, false, 0},
+        {"adamw", op_adamw, (share < 1 ? 6 + 2 * share : 7) * bytes, false, 4},
+        {"sum of squares", op_squares, share * bytes, false, 4},
         {"checksum", op_checksum, bytes, false, 0},
-        {"find nonfinite", op_nonfinite, bytes, false, 0},
+        {"find nonfinite", op_nonfinite, share * bytes, false, 0},
         {"copy", op_copy, 2 * bytes, false, 0},
-        {"sum of 2 in order (1 thread)", op_sum2, 3 * bytes / 4, false, 0},
+        {"sum of 2 in order (1 thread)", op_sum2, 3 * share * bytes / 4, false, 0},
         {"init normal", op_normal, bytes / 16, false, 0},
-        {"bf16 from float", op_bf16, 1.5 * bytes, false, 0},
+        {"bf16 from float", op_narrow, 1.5 * bytes, false, 0},
+        {"float from bf16", op_widen, 1.5 * bytes, false, 0},
     };
     double peak = 0, sum = 0, matrix = 0, least = 0;
-    printf("%s, %u threads, medians of %u\n%-30s %10s %10s %8s %10s\n", zr_isa_name(context.isa),
-           pool.threads, repeats, "operation", "ms", "rate", "of peak", "ms a step");
+    printf("%s, %s, %u threads, medians of %u\n%-30s %10s %10s %8s %10s\n", zr_isa_name(context.isa),
+           zr_precision_name(context.precision), pool.threads, repeats, "operation", "ms", "rate", "of peak",
+           "ms a step");
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
         const struct operation *o = &operations[i];
         double seconds = median_s(o->run, repeats), rate = o->work / seconds * 1e-9;

@@ -12,6 +12,56 @@
 
 #include "kernels/zr_kernels.h"
 
+/* ---- Two bytes: by the definition of the formats, in double ---------------------------------- */
+
+/* What tells bf16 and fp16 apart: bits of the fraction, the least exponent of a normal number, the largest
+ * number. */
+struct reference_format {
+    int fraction, least;
+    double most;
+};
+
+static inline struct reference_format reference_format(enum zr_precision precision)
+{
+    return precision == ZR_PRECISION_BF16 ? (struct reference_format){7, -126, 0x1.fep127}
+                                          : (struct reference_format){10, -14, 65504};
+}
+
+static inline double reference_decode(uint16_t bits, enum zr_precision precision)
+{
+    struct reference_format f = reference_format(precision);
+    int exponent = (bits & 0x7fff) >> f.fraction, fraction = bits & ((1 << f.fraction) - 1);
+    double sign = bits >> 15 ? -1 : 1;
+    if (exponent == 0x7fff >> f.fraction)
+        return fraction != 0 ? NAN : sign * INFINITY;
+    if (exponent == 0)
+        return sign * ldexp(fraction, f.least - f.fraction);
+    return sign * ldexp(fraction + (1 << f.fraction), exponent - 1 + f.least - f.fraction);
+}
+
+/* To the nearest, ties to even. A NaN becomes some quiet NaN. */
+static inline uint16_t reference_encode(double x, enum zr_precision precision)
+{
+    struct reference_format f = reference_format(precision);
+    uint16_t sign = signbit(x) ? 0x8000 : 0, infinity = (uint16_t)((0x7fff >> f.fraction) << f.fraction);
+    if (isnan(x))
+        return (uint16_t)(infinity | 1 << (f.fraction - 1));
+    double size = fabs(x);
+    if (size == 0)
+        return sign;
+    int exponent = ilogb(size) < f.least ? f.least : ilogb(size);
+    double unit = isinf(size) ? 1 : ldexp(1, exponent - f.fraction), rounded = nearbyint(size / unit) * unit;
+    if (rounded > f.most)
+        return sign | infinity;
+    if (rounded < ldexp(1, f.least))
+        return (uint16_t)(sign | (int)(rounded / unit));
+    exponent = ilogb(rounded);
+    int fraction = (int)ldexp(rounded, f.fraction - exponent) - (1 << f.fraction);
+    return (uint16_t)(sign | (exponent - f.least + 1) << f.fraction | fraction);
+}
+
+/* ---- Operations ------------------------------------------------------------------------------ */
+
 static inline void reference_embedding(const struct zr_embedding *s, const double *wte, const double *wpe,
                                        double *out)
 {

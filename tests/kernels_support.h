@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/zr_kernels.h"
+#include "tests/kernels_reference.h"
 #include "tests/tap.h"
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
@@ -45,79 +46,121 @@ static inline uint64_t random_seed(void)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum { GUARD_FLOATS = 32, TENSORS_MAX = 96 };
-static const uint32_t guard_word = 0x7fc0dead; /* a NaN: what reads it shows */
+enum { GUARD_BYTES = 128, TENSORS_MAX = 160 };
+static const uint32_t guard_word = 0x7fc0dead; /* a NaN in every precision: what reads it shows */
 
 struct tensor {
-    float *at;    /* the caller's part: n floats on a 64-byte line, guard words on both sides */
+    float *at;    /* the caller's part: n elements on a 64-byte line, guard words on both sides */
     double *real; /* the same numbers for the reference */
     size_t n;
-    float *before; /* of an input: a copy that must still be equal */
+    enum zr_precision precision;
+    void *before; /* of an input: a copy that must still be equal */
 };
 
 static struct tensor tensors[TENSORS_MAX];
 static size_t tensors_count;
 
-static inline struct tensor *tensor_new(size_t n)
+static inline size_t tensor_bytes(const struct tensor *t)
+{
+    return t->n * zr_precision_bytes(t->precision);
+}
+
+static inline struct tensor *tensor_of(enum zr_precision precision, size_t n)
 {
     struct tensor *t = &tensors[tensors_count++];
-    size_t all = (2 * GUARD_FLOATS + n + 15) / 16 * 16;
-    float *memory = aligned_alloc(64, all * sizeof *memory);
+    *t = (struct tensor){.n = n, .precision = precision};
+    size_t all = (2 * GUARD_BYTES + tensor_bytes(t) + 63) / 64 * 64;
+    char *memory = aligned_alloc(64, all);
     t->real = calloc(n + 1, sizeof *t->real);
-    t->before = NULL;
-    t->n = n;
     if (tensors_count >= TENSORS_MAX || memory == NULL || t->real == NULL)
         abort();
-    for (size_t i = 0; i < all; i++)
+    for (size_t i = 0; i < all; i += sizeof guard_word)
         memcpy(memory + i, &guard_word, sizeof guard_word);
-    t->at = memory + GUARD_FLOATS;
+    t->at = (float *)(memory + GUARD_BYTES);
     return t;
 }
 
 /* An output: every word a NaN until the kernel writes it. */
+static inline struct tensor *output_of(enum zr_precision precision, size_t n)
+{
+    return tensor_of(precision, n);
+}
+
 static inline struct tensor *output(size_t n)
 {
-    return tensor_new(n);
+    return output_of(ZR_PRECISION_FP32, n);
+}
+
+/* Element i as it lies in memory, and the other way. */
+static inline double tensor_get(const struct tensor *t, size_t i)
+{
+    return t->precision == ZR_PRECISION_FP32 ? (double)t->at[i]
+                                             : reference_decode(((const uint16_t *)t->at)[i], t->precision);
+}
+
+static inline void tensor_set(struct tensor *t, size_t i, double value)
+{
+    if (t->precision == ZR_PRECISION_FP32)
+        t->at[i] = (float)value;
+    else
+        ((uint16_t *)t->at)[i] = reference_encode(value, t->precision);
+    t->real[i] = tensor_get(t, i);
+}
+
+/* From here on the reference starts from what the kernel wrote. */
+static inline void tensor_follow(struct tensor *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        t->real[i] = tensor_get(t, i);
 }
 
 /* Random numbers in [middle - spread, middle + spread). */
-static inline struct tensor *in_out(size_t n, double middle, double spread)
+static inline struct tensor *in_out_of(enum zr_precision precision, size_t n, double middle, double spread)
 {
-    struct tensor *t = tensor_new(n);
+    struct tensor *t = tensor_of(precision, n);
     for (size_t i = 0; i < n; i++)
-        t->real[i] = (double)(t->at[i] = (float)(middle + spread * random_unit()));
+        tensor_set(t, i, middle + spread * random_unit());
     return t;
 }
 
-/* The same, which no kernel may change. */
-static inline struct tensor *input(size_t n, double middle, double spread)
+static inline struct tensor *in_out(size_t n, double middle, double spread)
 {
-    struct tensor *t = in_out(n, middle, spread);
-    t->before = malloc((n + 1) * sizeof *t->before);
+    return in_out_of(ZR_PRECISION_FP32, n, middle, spread);
+}
+
+/* The same, which no kernel may change. */
+static inline struct tensor *input_of(enum zr_precision precision, size_t n, double middle, double spread)
+{
+    struct tensor *t = in_out_of(precision, n, middle, spread);
+    t->before = malloc(tensor_bytes(t) + 1);
     if (t->before == NULL)
         abort();
-    memcpy(t->before, t->at, n * sizeof *t->before);
+    memcpy(t->before, t->at, tensor_bytes(t));
     return t;
+}
+
+static inline struct tensor *input(size_t n, double middle, double spread)
+{
+    return input_of(ZR_PRECISION_FP32, n, middle, spread);
 }
 
 /* A hash of every tensor's bits; frees them all. *intact: guards and inputs are as they were. */
 static inline uint64_t tensors_finish(bool *intact)
 {
     uint64_t hash = 14695981039346656037u;
+    const char *guard = (const char *)&guard_word;
     for (size_t i = 0; i < tensors_count; i++) {
         struct tensor *t = &tensors[i];
-        float *memory = t->at - GUARD_FLOATS;
-        for (size_t j = 0; j < GUARD_FLOATS; j++)
-            *intact = *intact && memcmp(memory + j, &guard_word, 4) == 0 &&
-                      memcmp(t->at + t->n + j, &guard_word, 4) == 0;
+        char *at = (char *)t->at;
+        size_t bytes = tensor_bytes(t);
+        for (size_t j = 0; j < GUARD_BYTES; j++)
+            *intact = *intact && at[(ptrdiff_t)j - GUARD_BYTES] == guard[j % 4] &&
+                      at[bytes + j] == guard[(bytes + j) % 4];
         if (t->before != NULL)
-            *intact = *intact && memcmp(t->before, t->at, t->n * sizeof *t->at) == 0;
-        for (size_t j = 0; j < t->n; j++) {
-            uint32_t bits;
-            memcpy(&bits, t->at + j, sizeof bits);
-            hash = (hash ^ bits) * 1099511628211u;
-        }
-        free(memory);
+            *intact = *intact && memcmp(t->before, at, bytes) == 0;
+        for (size_t j = 0; j < bytes; j++)
+            hash = (hash ^ (unsigned char)at[j]) * 1099511628211u;
+        free(at - GUARD_BYTES);
         free(t->real);
         free(t->before);
     }
@@ -130,7 +173,7 @@ static inline double error_of(const struct tensor *got)
 {
     double most = 0, largest = 1e-30;
     for (size_t i = 0; i < got->n; i++) {
-        double difference = fabs((double)got->at[i] - got->real[i]);
+        double difference = fabs(tensor_get(got, i) - got->real[i]);
         most = difference <= most ? most : isnan(difference) ? INFINITY : difference;
         largest = fabs(got->real[i]) > largest ? fabs(got->real[i]) : largest;
     }

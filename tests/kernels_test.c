@@ -1,5 +1,6 @@
-/* kernels_test.c: every operation of every instruction set this processor has against the double-precision
- * reference, on fresh random inputs and odd shapes, for 1, 2 and 3 threads with the same bits.
+/* kernels_test.c: every fp32 operation of every instruction set this processor has against the
+ * double-precision reference, on fresh random inputs and odd shapes, for 1, 2 and 3 threads with the same
+ * bits.
  *
  * A case returns its error in units of its tolerance (an error is the largest difference as a share of the
  * reference's largest number). Outputs start as NaN, so a word left unwritten shows; guard words lie on both
@@ -261,30 +262,6 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     return wrong != 0 ? INFINITY : 0;
 }
 
-static double case_bf16(struct zr_kernel_context *c, const struct shape *s)
-{
-    struct zr_linear l = {rows_of(s), s->channels, s->wide};
-    struct tensor *x = input(l.rows * l.in, 0, 1), *w = input(l.in * l.out, 0, 1),
-                  *y = output(l.rows * l.out);
-    struct tensor *xb = output(x->n / 2 + 1), *wb = output(w->n / 2 + 1), *xw = output(x->n),
-                  *ww = output(w->n);
-    uint16_t *x16 = (uint16_t *)xb->at, *w16 = (uint16_t *)wb->at;
-    zr_bf16_from_float(c, x->n, x->at, x16);
-    zr_bf16_from_float(c, w->n, w->at, w16);
-    zr_bf16_to_float(c, x->n, x16, xw->at);
-    zr_bf16_to_float(c, w->n, w16, ww->at);
-    zr_bf16_product(c, &l, x16, w16, y->at);
-    double rounding = 0;
-    for (size_t i = 0; i < x->n; i++) {
-        xw->real[i] = (double)xw->at[i];
-        rounding = worst(rounding, fabs(xw->real[i] - x->real[i]) / (fabs(x->real[i]) + 1e-30));
-    }
-    for (size_t i = 0; i < w->n; i++)
-        ww->real[i] = (double)ww->at[i];
-    reference_linear(&l, xw->real, ww->real, NULL, y->real);
-    return worst(rounding / 0x1p-8, error_of(y) / tolerance);
-}
-
 /* ---- The driver ------------------------------------------------------------------------------ */
 
 struct test_case {
@@ -296,7 +273,6 @@ static const struct test_case cases[] = {
     {"embedding", case_embedding}, {"layer norm", case_layernorm},        {"linear", case_linear},
     {"attention", case_attention}, {"element by element", case_elements}, {"head", case_head},
     {"adamw", case_adamw},         {"reductions", case_reductions},       {"sum in order", case_sum_in_order},
-    {"bf16", case_bf16},
 };
 
 static uint64_t base_seed;

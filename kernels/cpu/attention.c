@@ -29,7 +29,7 @@ static void attention_part(void *argument, unsigned part, unsigned parts)
 static void attention_run(struct zr_kernel_context *context, struct attention_job *job)
 {
     const struct zr_attention *shape = &job->work.shape;
-    job->loops = zr_loops_of(context->isa);
+    job->loops = zr_loops_of(context->isa, context->precision);
     unsigned threads = context->parallel.threads == 0 ? 1 : context->parallel.threads;
     job->scratch_floats = zr_attention_scratch_floats(shape->sequence, shape->channels / shape->heads);
     job->scratch = zr_context_scratch(context, threads * job->scratch_floats * sizeof(float));
@@ -39,21 +39,21 @@ static void attention_run(struct zr_kernel_context *context, struct attention_jo
 }
 
 void zr_cpu_attention_forward(struct zr_kernel_context *context, const struct zr_attention *shape,
-                              const float *qkv, float *out, float *lse, float *p)
+                              const void *qkv, void *out, float *lse, void *p)
 {
     struct attention_job job = {.work = {.shape = *shape, .qkv = qkv, .out = out, .lse = lse, .p = p}};
     attention_run(context, &job);
 }
 
 void zr_cpu_attention_backward(struct zr_kernel_context *context, const struct zr_attention *shape,
-                               const float *qkv, const float *out, const float *lse, const float *p,
-                               const float *dout, float *dqkv)
+                               const void *qkv, const void *out, const float *lse, const void *p,
+                               const void *dout, void *dqkv)
 {
     struct attention_job job = {.work = {.shape = *shape,
                                          .qkv = qkv,
                                          .dout = dout,
                                          .kept = p,
-                                         .out = (float *)out,
+                                         .out = (void *)out,
                                          .lse = (float *)lse,
                                          .dqkv = dqkv},
                                 .backward = true};

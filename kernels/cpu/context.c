@@ -56,7 +56,8 @@ size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_
     size_t width = limits->channels / heads;
     size_t attention =
         times(threads, times(zr_attention_scratch_floats(limits->sequence, width), sizeof(float)));
-    size_t most = ZR_PARTIAL_BYTES;
+    size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows);
+    most = chains > most ? chains : most;
     most = logits > most ? logits : most;
     most = attention > most ? attention : most;
     size_t total = plus(plus(fixed, most), 4096);
@@ -71,6 +72,20 @@ size_t zr_attention_scratch_floats(size_t sequence, size_t width)
     size_t tokens = plus(sequence, 15) / 16 * 16, wide = plus(width, 15) / 16 * 16;
     size_t matrices = times(times(7, tokens), wide);
     return plus(plus(matrices, times(2 * block, tokens)), plus(times(block, wide), 256));
+}
+
+/* Embedding's backward pass: next and first rows of each chain, and a table at most half full. */
+size_t zr_chains_slots(size_t rows)
+{
+    size_t slots = 16;
+    while (slots < SIZE_MAX / 8 && slots / 2 < rows)
+        slots *= 2;
+    return slots;
+}
+
+size_t zr_chains_bytes(size_t rows)
+{
+    return times(plus(times(2, rows), zr_chains_slots(rows)), sizeof(int32_t));
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -101,6 +116,10 @@ int zr_kernel_open(struct zr_kernel_context *context)
     if ((unsigned)context->isa >= ZR_ISA_COUNT || context->isa > best) {
         zr_kernel_fail("this processor does not have the instruction set %s; its best is %s",
                        zr_isa_name(context->isa), zr_isa_name(best));
+        return -1;
+    }
+    if ((unsigned)context->precision >= ZR_PRECISION_COUNT) {
+        zr_kernel_fail("%d is no precision; there are fp32, bf16 and fp16", (int)context->precision);
         return -1;
     }
     if (context->parallel.threads > 1 && context->parallel.run == NULL) {

@@ -27,6 +27,11 @@ void zr_kernel_fail(const char *format, ...) __attribute__((format(printf, 1, 2)
 /* The head's logits, a chunk of rows at a time. */
 #define ZR_LOGITS_BYTES ((size_t)64 << 20)
 
+/* What the embedding's backward pass takes to find the rows of one token: chains of rows, and the slots of a
+ * table (a power of two). */
+size_t zr_chains_slots(size_t rows);
+size_t zr_chains_bytes(size_t rows);
+
 static inline size_t zr_round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;

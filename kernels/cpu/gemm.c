@@ -1,4 +1,4 @@
-/* gemm.c: matrix products through oneDNN's matmul, one library thread per thread of ours.
+/* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
  *
  * Measured with tests/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN 300-345 on
  * all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core type
@@ -38,7 +38,7 @@ enum {
 struct key {
     uint64_t m, n, k; /* of the slice */
     uint64_t a_stride, b_stride, c_stride;
-    uint32_t a_turned, b_turned, accumulate, element;
+    uint32_t a_turned, b_turned, accumulate, unused;
 };
 
 struct memory {
@@ -76,14 +76,20 @@ size_t zr_gemm_scratch_bytes(unsigned threads)
     return (size_t)threads * SCRATCH_BYTES;
 }
 
+char *zr_gemm_scratch(const struct zr_kernel_context *context, size_t *each)
+{
+    *each = SCRATCH_BYTES;
+    return ((struct zr_gemm_state *)context->library)->scratch;
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
 {
     switch (isa) {
+    case ZR_ISA_AMX:
     case ZR_ISA_AVX512_BF16:
-        return dnnl_cpu_isa_avx512_core_bf16;
-    case ZR_ISA_AVX512:
+    case ZR_ISA_AVX512: /* it has nothing more for floats */
         return dnnl_cpu_isa_avx512_core;
     case ZR_ISA_AVX2:
         return dnnl_cpu_isa_avx2;
@@ -182,16 +188,15 @@ static void shapes_forget(struct shapes *shapes)
 
 static dnnl_status_t describe_sides(const struct key *key, struct shapes *shapes)
 {
-    dnnl_data_type_t type = key->element == ZR_ELEMENT_BF16 ? dnnl_bf16 : dnnl_f32;
     dnnl_dims_t a = {(dnnl_dim_t)key->m, (dnnl_dim_t)key->k}, b = {(dnnl_dim_t)key->k, (dnnl_dim_t)key->n};
     dnnl_dims_t c = {(dnnl_dim_t)key->m, (dnnl_dim_t)key->n}, c_strides = {(dnnl_dim_t)key->c_stride, 1};
     dnnl_dims_t a_strides = {key->a_turned ? 1 : (dnnl_dim_t)key->a_stride,
                              key->a_turned ? (dnnl_dim_t)key->a_stride : 1};
     dnnl_dims_t b_strides = {key->b_turned ? 1 : (dnnl_dim_t)key->b_stride,
                              key->b_turned ? (dnnl_dim_t)key->b_stride : 1};
-    dnnl_status_t status = onednn_describe(&shapes->sides[0], a, type, a_strides);
+    dnnl_status_t status = onednn_describe(&shapes->sides[0], a, dnnl_f32, a_strides);
     if (status == dnnl_success)
-        status = onednn_describe(&shapes->sides[1], b, type, b_strides);
+        status = onednn_describe(&shapes->sides[1], b, dnnl_f32, b_strides);
     if (status == dnnl_success)
         status = onednn_describe(&shapes->sides[2], c, dnnl_f32, c_strides);
     return status;
@@ -345,39 +350,26 @@ static struct entry *entry_for(const struct job *job, size_t slice, size_t row)
                       .c_stride = job->tiled ? piece.columns : p->n,
                       .a_turned = p->a_turned,
                       .b_turned = p->b_turned,
-                      .accumulate = p->accumulate,
-                      .element = p->element};
+                      .accumulate = p->accumulate};
     return entry_of(job->state, &key);
 }
 
-static const char *at(const void *base, size_t elements, enum zr_element element)
-{
-    return (const char *)base + elements * (element == ZR_ELEMENT_BF16 ? sizeof(uint16_t) : sizeof(float));
-}
-
-/* A block of a side as floats in rows of `line`, for the products that we do ourselves. */
+/* A block of a side in rows of `line`, for the products that we do ourselves. */
 struct block {
-    const char *from; /* its first element */
+    const float *from; /* its first element */
     size_t rows, columns, row_stride, column_stride;
-    enum zr_element element;
 };
 
-static void block_widen(const struct block *block, const struct zr_loops *loops, float *to, size_t line)
+static void block_copy(const struct block *block, float *to, size_t line)
 {
     for (size_t i = 0; i < block->rows; i++)
-        for (size_t j = 0; j < block->columns; j++) {
-            size_t element = i * block->row_stride + j * block->column_stride;
-            const char *from = at(block->from, element, block->element);
-            if (block->element == ZR_ELEMENT_BF16)
-                loops->bf16_to_float(1, (const uint16_t *)from, to + i * line + j);
-            else
-                memcpy(to + i * line + j, from, sizeof(float));
-        }
+        for (size_t j = 0; j < block->columns; j++)
+            to[i * line + j] = block->from[i * block->row_stride + j * block->column_stride];
 }
 
 /* What one piece works on. */
 struct sides {
-    const char *a, *b;
+    const float *a, *b;
     float *c;
 };
 
@@ -388,7 +380,6 @@ static void piece_ourselves(const struct job *job, const struct key *key, struct
     float *a = (float *)(job->state->scratch + part * SCRATCH_BYTES), *b = a + K * M;
     size_t a_row = key->a_turned ? 1 : key->a_stride, a_k = key->a_turned ? key->a_stride : 1;
     size_t b_k = key->b_turned ? 1 : key->b_stride, b_column = key->b_turned ? key->b_stride : 1;
-    enum zr_element element = (enum zr_element)key->element;
     for (size_t k = 0; k < key->k; k += K)
         for (size_t n = 0; n < key->n; n += N) {
             struct zr_small_product p = {.n = key->n - n < N ? key->n - n : N,
@@ -400,13 +391,11 @@ static void piece_ourselves(const struct job *job, const struct key *key, struct
                                          .b_stride = N,
                                          .c_stride = key->c_stride,
                                          .accumulate = key->accumulate || k > 0};
-            const char *from = at(sides.b, k * b_k + n * b_column, element);
-            block_widen(&(struct block){from, p.k, p.n, b_k, b_column, element}, job->loops, b, N);
+            block_copy(&(struct block){sides.b + k * b_k + n * b_column, p.k, p.n, b_k, b_column}, b, N);
             for (size_t m = 0; m < key->m; m += M) {
                 p.m = key->m - m < M ? key->m - m : M;
                 p.c = sides.c + m * key->c_stride + n;
-                from = at(sides.a, m * a_row + k * a_k, element);
-                block_widen(&(struct block){from, p.m, p.k, a_row, a_k, element}, job->loops, a, K);
+                block_copy(&(struct block){sides.a + m * a_row + k * a_k, p.m, p.k, a_row, a_k}, a, K);
                 job->loops->small_product(&p);
             }
         }
@@ -435,9 +424,8 @@ static void piece_run(const struct job *job, const struct entry *entry, struct p
     const struct zr_gemm *p = job->product;
     float *c = p->c + piece.row * p->n + piece.column;
     float *tile = (float *)(job->state->scratch + (part + 1) * SCRATCH_BYTES - TILE_BYTES);
-    struct sides sides = {at(p->a, p->a_turned ? piece.row : piece.row * p->k, p->element),
-                          at(p->b, p->b_turned ? piece.column * p->k : piece.column, p->element),
-                          job->tiled ? tile : c};
+    struct sides sides = {p->a + (p->a_turned ? piece.row : piece.row * p->k),
+                          p->b + (p->b_turned ? piece.column * p->k : piece.column), job->tiled ? tile : c};
     if (!piece_by_library(job, entry, sides, part))
         piece_ourselves(job, &entry->key, sides, part);
     for (size_t r = 0; job->tiled && r < piece.rows; r++)
@@ -462,7 +450,7 @@ static void gemm_part(void *argument, unsigned part, unsigned parts)
 void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product)
 {
     struct job job = {.product = product,
-                      .loops = zr_loops_of(context->isa),
+                      .loops = zr_loops_of(context->isa, ZR_PRECISION_FP32),
                       .state = context->library,
                       .by_rows = product->a_turned,
                       .tiled = product->b_turned && !product->accumulate};

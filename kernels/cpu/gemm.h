@@ -1,18 +1,15 @@
-/* gemm.h: matrix products through oneDNN, cut over our own threads. Private to kernels/cpu. */
+/* gemm.h: fp32 matrix products through oneDNN, cut over our own threads (two-byte ones: product.h). Private
+ * to kernels/cpu. */
 #ifndef ZR_KERNELS_GEMM_H
 #define ZR_KERNELS_GEMM_H
 
 #include "kernels/cpu/context.h"
 
-enum zr_element { ZR_ELEMENT_F32 = 0, ZR_ELEMENT_BF16 };
-
-/* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. c is fp32.
- */
+/* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. */
 struct zr_gemm {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;
-    enum zr_element element; /* of a and b */
-    const void *a, *b;
+    const float *a, *b;
     float *c;
     const float *bias; /* NULL: none */
 };
@@ -23,6 +20,10 @@ void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
  */
 size_t zr_gemm_state_bytes(unsigned threads);
 size_t zr_gemm_scratch_bytes(unsigned threads);
+
+/* The scratch of thread 0; *each gets its bytes, and the next thread's follows. Free while no product runs.
+ */
+char *zr_gemm_scratch(const struct zr_kernel_context *context, size_t *each);
 
 /* 0, or -1 with the words for zr_kernel_why(). */
 int zr_gemm_open(struct zr_kernel_context *context);

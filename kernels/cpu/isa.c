@@ -1,34 +1,75 @@
-/* isa.c: which instruction set the arithmetic runs on. GCC's run-time checks ask the processor and whether
- * the system saves the wide registers. */
+/* isa.c: which instruction set the arithmetic runs on, and its tables. GCC's run-time checks ask the
+ * processor and whether the system saves the wide registers; AMX is asked for by hand. */
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/panels.h"
 
-static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16"};
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16", "amx"};
+static const char *const precision_names[ZR_PRECISION_COUNT] = {"fp32", "bf16", "fp16"};
 
 const char *zr_isa_name(enum zr_isa isa)
 {
     return (unsigned)isa < ZR_ISA_COUNT ? isa_names[isa] : "unknown";
 }
 
+const char *zr_precision_name(enum zr_precision precision)
+{
+    return (unsigned)precision < ZR_PRECISION_COUNT ? precision_names[precision] : "unknown";
+}
+
+size_t zr_precision_bytes(enum zr_precision precision)
+{
+    return precision == ZR_PRECISION_FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* Linux lends the tiles' state to processes that ask (since 5.16); asking again is no harm. */
+static bool has_amx(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) /* bf16, tile */
+        return false;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
 enum zr_isa zr_isa_best(void)
 {
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
         return ZR_ISA_PLAIN;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
         return ZR_ISA_AVX2;
-    return __builtin_cpu_supports("avx512bf16") ? ZR_ISA_AVX512_BF16 : ZR_ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16"))
+        return ZR_ISA_AVX512;
+    return has_amx() ? ZR_ISA_AMX : ZR_ISA_AVX512_BF16;
 }
 
-const struct zr_loops *zr_loops_of(enum zr_isa isa)
+extern const struct zr_loops zr_loops_plain_fp32, zr_loops_plain_bf16, zr_loops_plain_fp16,
+    zr_loops_avx2_fp32, zr_loops_avx2_bf16, zr_loops_avx2_fp16, zr_loops_avx512_fp32, zr_loops_avx512_bf16,
+    zr_loops_avx512_fp16;
+
+const struct zr_loops *zr_loops_of(enum zr_isa isa, enum zr_precision precision)
 {
-    switch (isa) {
-    case ZR_ISA_AVX512:
-    case ZR_ISA_AVX512_BF16:
-        return &zr_loops_avx512;
-    case ZR_ISA_AVX2:
-        return &zr_loops_avx2;
-    default:
-        return &zr_loops_plain;
-    }
+    static const struct zr_loops *const plain[] = {&zr_loops_plain_fp32, &zr_loops_plain_bf16,
+                                                   &zr_loops_plain_fp16};
+    static const struct zr_loops *const avx2[] = {&zr_loops_avx2_fp32, &zr_loops_avx2_bf16,
+                                                  &zr_loops_avx2_fp16};
+    static const struct zr_loops *const avx512[] = {&zr_loops_avx512_fp32, &zr_loops_avx512_bf16,
+                                                    &zr_loops_avx512_fp16};
+    if ((unsigned)precision >= ZR_PRECISION_COUNT || (unsigned)isa >= ZR_ISA_COUNT)
+        return NULL;
+    return (isa >= ZR_ISA_AVX512 ? avx512 : isa == ZR_ISA_AVX2 ? avx2 : plain)[precision];
+}
+
+const struct zr_panels *zr_panels_of(enum zr_isa isa, enum zr_precision precision)
+{
+    if (precision == ZR_PRECISION_BF16 && isa == ZR_ISA_AMX)
+        return &zr_panels_amx;
+    if (precision == ZR_PRECISION_BF16 && isa == ZR_ISA_AVX512_BF16)
+        return &zr_panels_avx512_bf16;
+    return isa >= ZR_ISA_AVX512 ? &zr_panels_avx512 : isa == ZR_ISA_AVX2 ? &zr_panels_avx2 : &zr_panels_plain;
 }

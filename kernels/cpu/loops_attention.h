@@ -64,7 +64,7 @@ enum { QUERY_BLOCK = 32 };
 
 /* A [T, D] matrix inside rows of `stride`. */
 struct head_view {
-    const float *at;
+    const el *at;
     size_t tokens, width, stride;
 };
 
@@ -73,7 +73,7 @@ static void gather(const struct head_view *from, float scale, float *to, size_t 
     for (size_t t = 0; t < from->tokens; t++)
         for (size_t i = 0; i < from->width; i += VF_LANES)
             vf_put(to + t * to_stride + i, from->width - i,
-                   vf_get(from->at + t * from->stride + i, from->width - i) * vf_set(scale));
+                   el_get(from->at + t * from->stride + i, from->width - i) * vf_set(scale));
 }
 
 static void gather_turned(const struct head_view *from, float *to, size_t to_stride)
@@ -82,14 +82,14 @@ static void gather_turned(const struct head_view *from, float *to, size_t to_str
     for (size_t t0 = 0; t0 < from->tokens; t0 += BLOCK)
         for (size_t d = 0; d < from->width; d++)
             for (size_t t = t0; t < from->tokens && t < t0 + BLOCK; t++)
-                to[d * to_stride + t] = from->at[t * from->stride + d];
+                to[d * to_stride + t] = el_one(from->at + t * from->stride + d);
 }
 
 static void scatter(const float *from, size_t from_stride, const struct head_view *to, float scale)
 {
     for (size_t t = 0; t < to->tokens; t++)
         for (size_t i = 0; i < to->width; i += VF_LANES)
-            vf_put((float *)to->at + t * to->stride + i, to->width - i,
+            el_put((el *)to->at + t * to->stride + i, to->width - i,
                    vf_get(from + t * from_stride + i, to->width - i) * vf_set(scale));
 }
 
@@ -117,7 +117,7 @@ static struct head head_of(const struct zr_attention_work *work, size_t unit)
     const struct zr_attention *shape = &work->shape;
     size_t width = shape->channels / shape->heads, sequence = unit / shape->heads,
            at = unit % shape->heads * width;
-    const float *qkv = work->qkv + sequence * shape->sequence * 3 * shape->channels + at;
+    const el *qkv = (const el *)work->qkv + sequence * shape->sequence * 3 * shape->channels + at;
     struct head_view view = {qkv, shape->sequence, width, 3 * shape->channels};
     struct head h = {shape->sequence,
                      width,
@@ -156,11 +156,11 @@ static float score_lse(const float *row, size_t n)
     return largest + (float)zr_real_log((double)total);
 }
 
-/* Scores to probabilities, zero from n to `end`. */
+/* Scores to probabilities, as they are kept, zero from n to `end`. */
 static void probabilities(float *row, size_t n, size_t end, float lse)
 {
     for (size_t i = 0; i < n; i += VF_LANES)
-        vf_put(row + i, n - i, vf_exp(vf_get(row + i, n - i) - vf_set(lse)));
+        vf_put(row + i, n - i, el_round(vf_exp(vf_get(row + i, n - i) - vf_set(lse))));
     memset(row + n, 0, (end - n) * sizeof *row);
 }
 
@@ -172,7 +172,8 @@ static void attention_forward(const struct zr_attention_work *work, size_t unit,
     float *keys = take(&scratch, h.width * h.padded_tokens);
     float *v = take(&scratch, h.tokens * h.padded_width);
     float *p = take(&scratch, QUERY_BLOCK * h.padded_tokens);
-    float *out = work->out + sequence * h.tokens * channels + unit % work->shape.heads * h.width;
+    float *mixed = take(&scratch, QUERY_BLOCK * h.padded_width);
+    el *out = (el *)work->out + sequence * h.tokens * channels + unit % work->shape.heads * h.width;
     gather_turned(&h.k, keys, h.padded_tokens);
     gather(&h.v, 1.0f, v, h.padded_width);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
@@ -196,9 +197,9 @@ static void attention_forward(const struct zr_attention_work *work, size_t unit,
             probabilities(row, t + 1, seen, lse);
             work->lse[unit * h.tokens + t] = lse;
             if (work->p != NULL) {
-                float *kept = work->p + (unit * h.tokens + t) * h.tokens;
-                memcpy(kept, row, seen * sizeof *row);
-                memset(kept + seen, 0, (h.tokens - seen) * sizeof *row);
+                el *kept = (el *)work->p + (unit * h.tokens + t) * h.tokens;
+                narrow(seen, row, kept);
+                memset(kept + seen, 0, (h.tokens - seen) * sizeof *kept);
             }
         }
         small_product(&(struct zr_small_product){.m = rows,
@@ -209,8 +210,10 @@ static void attention_forward(const struct zr_attention_work *work, size_t unit,
                                                  .a_k_stride = 1,
                                                  .b = v,
                                                  .b_stride = h.padded_width,
-                                                 .c = out + t0 * channels,
-                                                 .c_stride = channels});
+                                                 .c = mixed,
+                                                 .c_stride = h.padded_width});
+        scatter(mixed, h.padded_width, &(struct head_view){out + t0 * channels, rows, h.width, channels},
+                1.0f);
     }
 }
 
@@ -227,8 +230,8 @@ static void backward_probabilities(const struct zr_attention_work *work, const s
     size_t seen = t0 + rows;
     if (work->kept != NULL) {
         for (size_t r = 0; r < rows; r++)
-            memcpy(s->p + r * h->padded_tokens, work->kept + (unit * h->tokens + t0 + r) * h->tokens,
-                   seen * sizeof(float));
+            widen(seen, (const el *)work->kept + (unit * h->tokens + t0 + r) * h->tokens,
+                  s->p + r * h->padded_tokens);
         return;
     }
     small_product(&(struct zr_small_product){.m = rows,
@@ -246,16 +249,17 @@ static void backward_probabilities(const struct zr_attention_work *work, const s
 }
 
 /* ds = p (dp - sum of dout . out), in place of dp. */
-static void backward_scores(const struct head *h, const struct backward_scratch *s, const float *out,
+static void backward_scores(const struct head *h, const struct backward_scratch *s, const el *out,
                             size_t out_stride, size_t t0, size_t rows)
 {
     size_t seen = t0 + rows;
     for (size_t r = 0; r < rows; r++) {
-        const float *o = out + (t0 + r) * out_stride, *d = s->dout + (t0 + r) * h->padded_width;
+        const el *o = out + (t0 + r) * out_stride;
+        const float *d = s->dout + (t0 + r) * h->padded_width;
         float *dp = s->dp + r * h->padded_tokens, *p = s->p + r * h->padded_tokens;
         vf sum = vf_set(0.0f);
         for (size_t i = 0; i < h->width; i += VF_LANES)
-            sum = vf_fma(vf_get(o + i, h->width - i), vf_get(d + i, h->width - i), sum);
+            sum = vf_fma(el_get(o + i, h->width - i), vf_get(d + i, h->width - i), sum);
         vf delta = vf_set(vf_sum(sum));
         for (size_t i = 0; i < seen; i += VF_LANES)
             vf_put(dp + i, seen - i, vf_get(p + i, seen - i) * (vf_get(dp + i, seen - i) - delta));
@@ -323,9 +327,9 @@ static void attention_backward(const struct zr_attention_work *work, size_t unit
     struct backward_scratch s = backward_take(&h, scratch);
     size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
     size_t at = sequence * h.tokens * channels + unit % work->shape.heads * h.width;
-    struct head_view dout = {work->dout + at, h.tokens, h.width, channels};
+    struct head_view dout = {(const el *)work->dout + at, h.tokens, h.width, channels};
     struct head_view dqkv = h.q;
-    dqkv.at = work->dqkv + (h.q.at - work->qkv);
+    dqkv.at = (const el *)work->dqkv + (h.q.at - (const el *)work->qkv);
     gather(&h.q, h.scale, s.q, h.padded_width);
     gather(&h.k, 1.0f, s.k, h.padded_width);
     gather(&dout, 1.0f, s.dout, h.padded_width);
@@ -346,7 +350,7 @@ static void attention_backward(const struct zr_attention_work *work, size_t unit
                                                  .b_stride = h.padded_tokens,
                                                  .c = s.dp,
                                                  .c_stride = h.padded_tokens});
-        backward_scores(&h, &s, work->out + at, channels, t0, rows);
+        backward_scores(&h, &s, (const el *)work->out + at, channels, t0, rows);
         backward_block(&h, &s, t0, rows);
         struct head_view dq = {dqkv.at + t0 * dqkv.stride, rows, h.width, dqkv.stride};
         scatter(s.dq, h.padded_width, &dq, h.scale);

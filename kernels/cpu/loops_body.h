@@ -1,5 +1,7 @@
-/* loops_body.h: the inner loops, written once over simd.h's vector and compiled once per instruction set by
- * the loops_*.c files, which name the table (ZR_LOOPS). Everything but the table is static. */
+/* loops_body.h: the inner loops, written once over simd.h's vector and element.h's element, and compiled once
+ * per instruction set and precision by the loops_*.c files, which name the table (ZR_LOOPS) and the
+ * precision. Everything but the table is static. */
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/real_log.h"
 #include "kernels/cpu/simd.h"
@@ -19,6 +21,18 @@ static void exponential(size_t n, const float *x, float *y)
         vf_put(y + i, n - i, vf_exp(vf_get(x + i, n - i)));
 }
 
+static void widen(size_t n, const void *from, float *to)
+{
+    for (size_t i = 0; i < n; i += VF_LANES)
+        vf_put(to + i, n - i, el_get((const el *)from + i, n - i));
+}
+
+static void narrow(size_t n, const float *from, void *to)
+{
+    for (size_t i = 0; i < n; i += VF_LANES)
+        el_put((el *)to + i, n - i, vf_get(from + i, n - i));
+}
+
 static const float gelu_root = 0.7978845608f; /* sqrt(2 / pi) */
 static const float gelu_cubic = 0.044715f;
 
@@ -29,38 +43,67 @@ VF_INLINE vf gelu_gate(vf x)
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(-2.0f) * u));
 }
 
-static void gelu_forward(size_t n, const float *x, float *y)
+static void gelu_forward(size_t n, const void *x, void *y)
 {
+    const el *in = x;
+    el *out = y;
     for (size_t i = 0; i < n; i += VF_LANES) {
-        vf v = vf_get(x + i, n - i);
-        vf_put(y + i, n - i, v * gelu_gate(v));
+        vf v = el_get(in + i, n - i);
+        el_put(out + i, n - i, v * gelu_gate(v));
     }
 }
 
-static void gelu_backward(size_t n, const float *x, const float *dy, float *dx)
+static void gelu_backward(size_t n, const void *x, const void *dy, void *dx)
 {
+    const el *in = x, *d = dy;
+    el *out = dx;
     for (size_t i = 0; i < n; i += VF_LANES) {
-        vf v = vf_get(x + i, n - i), gate = gelu_gate(v);
+        vf v = el_get(in + i, n - i), gate = gelu_gate(v);
         vf slope = vf_fma(v * v, vf_set(6.0f * gelu_root * gelu_cubic), vf_set(2.0f * gelu_root));
         vf change = vf_fma(v * slope, gate * (vf_set(1.0f) - gate), gate);
-        vf_put(dx + i, n - i, vf_get(dy + i, n - i) * change);
+        el_put(out + i, n - i, el_get(d + i, n - i) * change);
     }
 }
 
-static void add(size_t n, const float *a, const float *b, float *out)
+static void add(size_t n, const void *a, const void *b, void *out)
 {
+    const el *left = a, *right = b;
     for (size_t i = 0; i < n; i += VF_LANES)
-        vf_put(out + i, n - i, vf_get(a + i, n - i) + vf_get(b + i, n - i));
+        el_put((el *)out + i, n - i, el_get(left + i, n - i) + el_get(right + i, n - i));
+}
+
+/* The sum stays in a register until it is whole: it is rounded once. */
+static void add_chain(const struct zr_chain_sum *s)
+{
+    for (size_t c = 0; c < s->columns; c += VF_LANES) {
+        const el *from = (const el *)s->from + c;
+        el *to = (el *)s->to + c;
+        size_t left = s->columns - c;
+        vf sum = el_get(to, left);
+        if (s->next != NULL)
+            for (int32_t row = s->first; row >= 0; row = s->next[row])
+                sum += el_get(from + (size_t)row * s->stride, left);
+        else
+            for (int32_t row = s->first; row < s->end; row += s->step)
+                sum += el_get(from + (size_t)row * s->stride, left);
+        el_put(to, left, sum);
+    }
 }
 
 static void add_to_rows(const struct zr_tile *tile, const float *bias)
 {
-    for (size_t r = 0; r < tile->rows; r++)
-        add(tile->columns, tile->at + r * tile->stride, bias, tile->at + r * tile->stride);
+    for (size_t r = 0; r < tile->rows; r++) {
+        float *row = (float *)tile->at + r * tile->stride;
+        for (size_t i = 0; i < tile->columns; i += VF_LANES)
+            vf_put(row + i, tile->columns - i,
+                   vf_get(row + i, tile->columns - i) + vf_get(bias + i, tile->columns - i));
+    }
 }
 
-static void sum_rows(const struct zr_tile *tile, float *out, bool accumulate)
+static void sum_rows(const struct zr_tile *tile, void *sums, bool accumulate)
 {
+    const el *at = tile->at;
+    el *out = sums;
     enum { WIDE = 4, BLOCK = 64 };
     for (size_t c = 0; c < tile->columns; c += WIDE * VF_LANES) {
         size_t left = tile->columns - c, vectors = (left + VF_LANES - 1) / VF_LANES;
@@ -68,18 +111,18 @@ static void sum_rows(const struct zr_tile *tile, float *out, bool accumulate)
         if (vectors > WIDE)
             vectors = WIDE;
         for (size_t v = 0; v < vectors; v++)
-            total[v] = accumulate ? vf_get(out + c + v * VF_LANES, left - v * VF_LANES) : vf_set(0.0f);
+            total[v] = accumulate ? el_get(out + c + v * VF_LANES, left - v * VF_LANES) : vf_set(0.0f);
         for (size_t block = 0; block < tile->rows; block += BLOCK) {
             size_t end = tile->rows - block < BLOCK ? tile->rows : block + BLOCK;
             vf sum[WIDE] = {0};
             for (size_t r = block; r < end; r++)
                 for (size_t v = 0; v < vectors; v++)
-                    sum[v] += vf_get(tile->at + r * tile->stride + c + v * VF_LANES, left - v * VF_LANES);
+                    sum[v] += el_get(at + r * tile->stride + c + v * VF_LANES, left - v * VF_LANES);
             for (size_t v = 0; v < vectors; v++)
                 total[v] += sum[v];
         }
         for (size_t v = 0; v < vectors; v++)
-            vf_put(out + c + v * VF_LANES, left - v * VF_LANES, total[v]);
+            el_put(out + c + v * VF_LANES, left - v * VF_LANES, total[v]);
     }
 }
 
@@ -89,25 +132,25 @@ static void layernorm_forward(const struct zr_layernorm_work *work, size_t from_
 {
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
-        const float *x = work->x + row * n;
-        float *y = work->y + row * n;
+        const el *x = (const el *)work->x + row * n, *w = work->w, *b = work->b;
+        el *y = (el *)work->y + row * n;
         vf sum = vf_set(0.0f), squares = vf_set(0.0f);
         for (size_t i = 0; i < n; i += VF_LANES)
-            sum += vf_get(x + i, n - i);
+            sum += el_get(x + i, n - i);
         float mean = vf_sum(sum) / (float)n;
         size_t whole = n / VF_LANES * VF_LANES;
         for (size_t i = 0; i < whole; i += VF_LANES) {
-            vf d = vf_load(x + i) - vf_set(mean);
+            vf d = el_get(x + i, VF_LANES) - vf_set(mean);
             squares = vf_fma(d, d, squares);
         }
         float variance = vf_sum(squares);
         for (size_t i = whole; i < n; i++)
-            variance += (x[i] - mean) * (x[i] - mean);
+            variance += (el_one(x + i) - mean) * (el_one(x + i) - mean);
         variance /= (float)n;
         float rstd = 1.0f / sqrtf(variance + 1e-5f);
         for (size_t i = 0; i < n; i += VF_LANES) {
-            vf d = (vf_get(x + i, n - i) - vf_set(mean)) * vf_set(rstd);
-            vf_put(y + i, n - i, vf_fma(d, vf_get(work->w + i, n - i), vf_get(work->b + i, n - i)));
+            vf d = (el_get(x + i, n - i) - vf_set(mean)) * vf_set(rstd);
+            el_put(y + i, n - i, vf_fma(d, el_get(w + i, n - i), el_get(b + i, n - i)));
         }
         work->mean[row] = mean;
         work->rstd[row] = rstd;
@@ -118,21 +161,21 @@ static void layernorm_backward_rows(const struct zr_layernorm_work *work, size_t
 {
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
-        const float *x = work->x + row * n, *dy = work->dy + row * n;
-        float *dx = work->dx + row * n;
+        const el *x = (const el *)work->x + row * n, *dy = (const el *)work->dy + row * n, *w = work->w;
+        el *dx = (el *)work->dx + row * n;
         vf mean = vf_set(work->mean[row]), rstd = vf_set(work->rstd[row]);
         vf plain = vf_set(0.0f), along = vf_set(0.0f);
         for (size_t i = 0; i < n; i += VF_LANES) {
-            vf g = vf_get(dy + i, n - i) * vf_get(work->w + i, n - i);
+            vf g = el_get(dy + i, n - i) * el_get(w + i, n - i);
             plain += g;
-            along = vf_fma(g, (vf_get(x + i, n - i) - mean) * rstd, along);
+            along = vf_fma(g, (el_get(x + i, n - i) - mean) * rstd, along);
         }
         vf plain_mean = vf_set(vf_sum(plain) / (float)n), along_mean = vf_set(vf_sum(along) / (float)n);
         for (size_t i = 0; i < n; i += VF_LANES) {
-            vf g = vf_get(dy + i, n - i) * vf_get(work->w + i, n - i);
-            vf normal = (vf_get(x + i, n - i) - mean) * rstd;
+            vf g = el_get(dy + i, n - i) * el_get(w + i, n - i);
+            vf normal = (el_get(x + i, n - i) - mean) * rstd;
             vf d = rstd * (g - plain_mean - normal * along_mean);
-            vf_put(dx + i, n - i, vf_onto(dx + i, n - i, d, work->accumulate_dx));
+            el_put(dx + i, n - i, el_onto(dx + i, n - i, d, work->accumulate_dx));
         }
     }
 }
@@ -141,16 +184,18 @@ static void layernorm_backward_rows(const struct zr_layernorm_work *work, size_t
 static void layernorm_backward_columns(const struct zr_layernorm_work *work, size_t from, size_t to)
 {
     enum { BLOCK = 64 };
+    const el *x = work->x, *dy = work->dy;
+    el *dw_out = work->dw, *db_out = work->db;
     for (size_t c = from; c < to; c += VF_LANES) {
         size_t left = to - c;
-        vf dw = work->accumulate ? vf_get(work->dw + c, left) : vf_set(0.0f);
-        vf db = work->accumulate ? vf_get(work->db + c, left) : vf_set(0.0f);
+        vf dw = work->accumulate ? el_get(dw_out + c, left) : vf_set(0.0f);
+        vf db = work->accumulate ? el_get(db_out + c, left) : vf_set(0.0f);
         for (size_t block = 0; block < work->rows; block += BLOCK) {
             size_t end = work->rows - block < BLOCK ? work->rows : block + BLOCK;
             vf block_dw = vf_set(0.0f), block_db = vf_set(0.0f);
             for (size_t row = block; row < end; row++) {
-                vf g = vf_get(work->dy + row * work->channels + c, left);
-                vf normal = (vf_get(work->x + row * work->channels + c, left) - vf_set(work->mean[row])) *
+                vf g = el_get(dy + row * work->channels + c, left);
+                vf normal = (el_get(x + row * work->channels + c, left) - vf_set(work->mean[row])) *
                             vf_set(work->rstd[row]);
                 block_dw = vf_fma(g, normal, block_dw);
                 block_db += g;
@@ -158,8 +203,8 @@ static void layernorm_backward_columns(const struct zr_layernorm_work *work, siz
             dw += block_dw;
             db += block_db;
         }
-        vf_put(work->dw + c, left, dw);
-        vf_put(work->db + c, left, db);
+        el_put(dw_out + c, left, dw);
+        el_put(db_out + c, left, db);
     }
 }
 
@@ -167,10 +212,14 @@ static void layernorm_backward_columns(const struct zr_layernorm_work *work, siz
 #include "kernels/cpu/loops_reduce.h"
 
 const struct zr_loops ZR_LOOPS = {
+    .element_bytes = sizeof(el),
     .exponential = exponential,
+    .widen = widen,
+    .narrow = narrow,
     .gelu_forward = gelu_forward,
     .gelu_backward = gelu_backward,
     .add = add,
+    .add_chain = add_chain,
     .add_to_rows = add_to_rows,
     .sum_rows = sum_rows,
     .layernorm_forward = layernorm_forward,
@@ -182,9 +231,8 @@ const struct zr_loops ZR_LOOPS = {
     .softmax_row = softmax_row,
     .dot = dot,
     .adamw = adamw,
+    .sgd = sgd,
     .sum_of_squares = sum_of_squares,
     .find_nonfinite = find_nonfinite,
     .sum_in_order = sum_in_order,
-    .bf16_from_float = bf16_from_float,
-    .bf16_to_float = bf16_to_float,
 };

@@ -1,10 +1,11 @@
-/* loops_reduce.h: softmax with cross-entropy, AdamW, sums, searches and conversions. Part of loops_body.h. */
+/* loops_reduce.h: softmax with cross-entropy, optimizers, sums and searches. Part of loops_body.h. */
 
-static float dot(size_t n, const float *a, const float *b)
+static float dot(size_t n, const void *left, const void *right)
 {
+    const el *a = left, *b = right;
     vf sum = vf_set(0.0f);
     for (size_t i = 0; i < n; i += VF_LANES)
-        sum = vf_fma(vf_get(a + i, n - i), vf_get(b + i, n - i), sum);
+        sum = vf_fma(el_get(a + i, n - i), el_get(b + i, n - i), sum);
     return vf_sum(sum);
 }
 
@@ -50,36 +51,64 @@ static float softmax_row(const struct zr_softmax_row *row)
     float largest = vf_largest(most), wanted = x[row->target];
     for (size_t i = whole; i < n; i++)
         largest = x[i] > largest ? x[i] : largest;
-    double total = exponentials(n, x, largest, row->gradient);
-    if (row->gradient) {
+    double total = exponentials(n, x, largest, row->gradient != NULL);
+    if (row->gradient != NULL) { /* element i is written when float i and all before it have been read */
         vf factor = vf_set((float)((double)row->scale / total));
+        vf at_target = vf_set(x[row->target]) * factor - vf_set(row->scale);
+        el *d = row->gradient;
         for (size_t i = 0; i < n; i += VF_LANES)
-            vf_put(x + i, n - i, vf_get(x + i, n - i) * factor);
-        x[row->target] -= row->scale;
-        memset(x + n, 0, (row->padded - n) * sizeof *x);
+            el_put(d + i, n - i, vf_get(x + i, n - i) * factor);
+        el_put(d + row->target, 1, at_target);
+        memset(d + n, 0, (row->padded - n) * sizeof *d);
     }
     return (float)(zr_real_log(total) + (double)largest - (double)wanted);
 }
 
-/* ---- AdamW ----------------------------------------------------------------------------------- */
+/* ---- Optimizers ------------------------------------------------------------------------------ */
 
-static void adamw(const struct zr_adamw *how, size_t n, float *parameter, const float *g, float *momentum,
-                  float *variance)
+VF_INLINE vf update_gradient(const struct zr_update *u, size_t i, size_t n)
+{
+    return u->gradient.precision == ZR_PRECISION_FP32 ? vf_get((const float *)u->gradient.at + i, n)
+                                                      : el_get((const el *)u->gradient.at + i, n);
+}
+
+VF_INLINE void update_parameter(const struct zr_update *u, size_t i, size_t n, vf value)
+{
+    vf_put(u->master + i, n, value);
+    if (u->parameter.at != NULL)
+        el_put((el *)u->parameter.at + i, n, value);
+}
+
+static void adamw(const struct zr_adamw *how, const struct zr_update *u, size_t from, size_t to)
 {
     const vf gradient_scale = vf_set(how->gradient_scale), beta1 = vf_set(how->beta1),
              beta2 = vf_set(how->beta2);
     const vf rest1 = vf_set(1.0f - how->beta1), rest2 = vf_set(1.0f - how->beta2);
     const vf inverse1 = vf_set(1.0f / how->correction1), inverse2 = vf_set(1.0f / how->correction2);
     const vf epsilon = vf_set(how->epsilon), rate = vf_set(-how->rate), decay = vf_set(how->weight_decay);
-    for (size_t i = 0; i < n; i += VF_LANES) {
-        size_t left = n - i;
-        vf gradient = vf_get(g + i, left) * gradient_scale, p = vf_get(parameter + i, left);
-        vf m = vf_fma(beta1, vf_get(momentum + i, left), rest1 * gradient);
-        vf v = vf_fma(beta2, vf_get(variance + i, left), rest2 * gradient * gradient);
+    for (size_t i = from; i < to; i += VF_LANES) {
+        size_t left = to - i;
+        vf gradient = update_gradient(u, i, left) * gradient_scale, p = vf_get(u->master + i, left);
+        vf m = vf_fma(beta1, vf_get(u->momentum + i, left), rest1 * gradient);
+        vf v = vf_fma(beta2, vf_get(u->variance + i, left), rest2 * gradient * gradient);
         vf step = vf_fma(decay, p, m * inverse1 / (vf_sqrt(v * inverse2) + epsilon));
-        vf_put(momentum + i, left, m);
-        vf_put(variance + i, left, v);
-        vf_put(parameter + i, left, vf_fma(rate, step, p));
+        vf_put(u->momentum + i, left, m);
+        vf_put(u->variance + i, left, v);
+        update_parameter(u, i, left, vf_fma(rate, step, p));
+    }
+}
+
+/* No fused operations: the same bits on every instruction set. */
+static void sgd(const struct zr_sgd *how, const struct zr_update *u, size_t from, size_t to)
+{
+    const vf gradient_scale = vf_set(how->gradient_scale), momentum = vf_set(how->momentum_factor);
+    const vf rate = vf_set(how->rate), decay = vf_set(how->weight_decay);
+    for (size_t i = from; i < to; i += VF_LANES) {
+        size_t left = to - i;
+        vf p = vf_get(u->master + i, left), gradient = update_gradient(u, i, left) * gradient_scale;
+        vf m = momentum * vf_get(u->momentum + i, left) + gradient + decay * p;
+        vf_put(u->momentum + i, left, m);
+        update_parameter(u, i, left, p - rate * m);
     }
 }
 
@@ -87,125 +116,104 @@ static void adamw(const struct zr_adamw *how, size_t n, float *parameter, const 
 
 /* Thirty-two sums in double, element i in sum i % 32, folded in halves: the squares are exact in double, so
  * this has the same bits for every instruction set. */
-static double sum_of_squares(size_t n, const float *x)
+static double sum_of_squares(size_t n, const void *numbers)
 {
     enum { SUMS = 32, VECTORS = SUMS / VD_LANES };
+    const el *x = numbers;
+    float wide[SUMS];
     vd sums[VECTORS];
     double sum[SUMS];
     size_t whole = n / SUMS * SUMS;
     for (size_t v = 0; v < VECTORS; v++)
         sums[v] = vd_zero();
-    for (size_t i = 0; i < whole; i += SUMS)
+    for (size_t i = 0; i < whole; i += SUMS) {
+        const float *floats = wide;
+        if (el_precision == ZR_PRECISION_FP32)
+            floats = (const float *)(const void *)(x + i);
+        else
+            widen(SUMS, x + i, wide);
         for (size_t v = 0; v < VECTORS; v++) {
-            vd wide = vd_widen(x + i + v * VD_LANES);
-            sums[v] += wide * wide;
+            vd doubles = vd_widen(floats + v * VD_LANES);
+            sums[v] += doubles * doubles;
         }
+    }
     for (size_t v = 0; v < VECTORS; v++)
         vd_store(sum + v * VD_LANES, sums[v]);
     for (size_t i = whole; i < n; i++)
-        sum[i - whole] += (double)x[i] * (double)x[i];
+        sum[i - whole] += (double)el_one(x + i) * (double)el_one(x + i);
     for (size_t half = SUMS / 2; half > 0; half /= 2)
         for (size_t j = 0; j < half; j++)
             sum[j] += sum[j + half];
     return sum[0];
 }
 
-static size_t find_nonfinite(size_t n, const float *x)
+static size_t find_nonfinite(size_t n, const void *numbers)
 {
     enum { BLOCK = 1024 };
+    const el *x = numbers;
     for (size_t block = 0; block < n; block += BLOCK) {
         size_t end = n - block < BLOCK ? n : block + BLOCK;
         uint32_t bad = 0;
         for (size_t i = block; i < end; i++) {
-            uint32_t bits;
+            el_bits bits;
             memcpy(&bits, x + i, sizeof bits);
-            bad |= (bits & 0x7f800000) == 0x7f800000;
+            bad |= (bits & el_infinity) == el_infinity;
         }
         for (size_t i = block; bad && i < end; i++)
-            if (!isfinite(x[i]))
+            if (!isfinite(el_one(x + i)))
                 return i;
     }
     return n;
 }
 
-/* The communicator's hot loop, for a number of sources known to the compiler. No fused multiply-add: the bits
- * are those of the plain sum, on every instruction set. */
-VF_INLINE void sum_sources(size_t n, const float *const *from, const unsigned count, float scale, float *to,
-                           bool accumulate)
+/* The communicator's hot loop, inlined for a number of sources known to the compiler. No fused multiply-add:
+ * the bits are those of the plain sum, on every instruction set. */
+VF_INLINE void sum_sources(const struct zr_sum *s, const void *const *from, const unsigned count)
 {
-    const float *source[8];
-    for (unsigned s = 0; s < count; s++)
-        source[s] = from[s];
-    for (size_t i = 0; i < n; i += VF_LANES) {
-        vf sum = vf_get(source[0] + i, n - i);
-        for (unsigned s = 1; s < count; s++)
-            sum += vf_get(source[s] + i, n - i);
-        sum *= vf_set(scale);
-        vf_put(to + i, n - i, vf_onto(to + i, n - i, sum, accumulate));
-    }
-}
-
-static void sum_in_order(size_t n, const float *const *from, unsigned count, float scale, float *to,
-                         bool accumulate)
-{
-    switch (count) {
-    case 0:
-        for (size_t i = 0; i < n; i++)
-            to[i] = accumulate ? to[i] : 0.0f;
-        return;
-    case 1:
-        sum_sources(n, from, 1, scale, to, accumulate);
-        return;
-    case 2:
-        sum_sources(n, from, 2, scale, to, accumulate);
-        return;
-    case 3:
-        sum_sources(n, from, 3, scale, to, accumulate);
-        return;
-    case 4:
-        sum_sources(n, from, 4, scale, to, accumulate);
-        return;
-    case 5:
-        sum_sources(n, from, 5, scale, to, accumulate);
-        return;
-    case 6:
-        sum_sources(n, from, 6, scale, to, accumulate);
-        return;
-    case 7:
-        sum_sources(n, from, 7, scale, to, accumulate);
-        return;
-    case 8:
-        sum_sources(n, from, 8, scale, to, accumulate);
-        return;
-    default:
-        for (size_t i = 0; i < n; i += VF_LANES) {
-            vf sum = vf_get(from[0] + i, n - i);
-            for (unsigned s = 1; s < count; s++)
-                sum += vf_get(from[s] + i, n - i);
-            sum *= vf_set(scale);
-            vf_put(to + i, n - i, vf_onto(to + i, n - i, sum, accumulate));
+    const vf scale = vf_set(s->scale);
+    bool wide = s->to.precision == ZR_PRECISION_FP32;
+    for (size_t i = 0; i < s->n; i += VF_LANES) {
+        size_t left = s->n - i;
+        vf sum = el_get((const el *)from[0] + i, left);
+        for (unsigned k = 1; k < count; k++)
+            sum += el_get((const el *)from[k] + i, left);
+        sum *= scale;
+        if (wide) {
+            float *to = (float *)s->to.at + i;
+            vf_put(to, left, vf_onto(to, left, sum, s->accumulate));
+        } else {
+            el *to = (el *)s->to.at + i;
+            el_put(to, left, el_onto(to, left, sum, s->accumulate));
         }
     }
 }
 
-/* ---- bf16 ------------------------------------------------------------------------------------ */
-
-/* In whole numbers on every instruction set: AVX512_BF16's own conversion makes denormals zero, and this loop
- * waits for memory anyway. */
-static void bf16_from_float(size_t n, const float *from, uint16_t *to)
+static void sum_in_order(const struct zr_sum *s)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, from + i, sizeof bits);
-        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
-        to[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-    }
-}
-
-static void bf16_to_float(size_t n, const uint16_t *from, float *to)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)from[i] << 16;
-        memcpy(to + i, &bits, sizeof bits);
+    const void *from[8];
+    for (unsigned k = 0; k < s->count && k < 8; k++)
+        from[k] = s->from[k];
+    switch (s->count) {
+    case 0:
+        if (!s->accumulate)
+            memset(s->to.at, 0, s->n * zr_precision_bytes(s->to.precision));
+        return;
+    case 1:
+        sum_sources(s, from, 1);
+        return;
+    case 2:
+        sum_sources(s, from, 2);
+        return;
+    case 3:
+        sum_sources(s, from, 3);
+        return;
+    case 4:
+        sum_sources(s, from, 4);
+        return;
+    case 8:
+        sum_sources(s, from, 8);
+        return;
+    default:
+        sum_sources(s, s->from, s->count);
     }
 }

@@ -1,9 +1,11 @@
-/* simd.h: one vector of floats, whatever the instruction set this file is compiled for.
+/* simd.h: one vector of floats, whatever the instruction set this file is compiled for; in memory its numbers
+ * are floats, bf16 or fp16.
  *
  * The loops_*.c files are compiled once per instruction set; here is all that differs between them. Operators
  * (+ - * /) work on `vf` directly. Loads need no alignment, so results do not depend on addresses. The
  * partial forms touch only the first `n` floats (0 < n < VF_LANES); missing lanes read as 0. Horizontal sums
- * have a fixed tree. NaN passes through every function. */
+ * have a fixed tree. NaN passes through every function. Conversions to two bytes round to nearest even, keep
+ * denormals whatever mode the thread is in, and have the same bits on every instruction set. */
 #ifndef ZR_KERNELS_SIMD_H
 #define ZR_KERNELS_SIMD_H
 
@@ -89,6 +91,65 @@ VF_INLINE void vd_store(double *p, vd v)
     _mm512_storeu_pd(p, v);
 }
 
+VF_INLINE __mmask16 vf_first(size_t n)
+{
+    return n >= VF_LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+}
+VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
+{
+    __m256i narrow = _mm256_maskz_loadu_epi16(vf_first(n), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+}
+/* In whole numbers: AVX512_BF16's own conversion makes denormals zero. */
+VF_INLINE __m256i vf_to_bf16(vf v)
+{
+    __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
+}
+VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
+{
+    _mm256_mask_storeu_epi16(p, vf_first(n), vf_to_bf16(v));
+}
+VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_first(n), p));
+}
+VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
+{
+    __m256i narrow = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_mask_storeu_epi16(p, vf_first(n), narrow);
+}
+
+/* Lane j of row[i] and lane i of row[j] change places. */
+VF_INLINE void vf_transpose(vf row[VF_LANES])
+{
+    vf half[VF_LANES];
+    for (int i = 0; i < VF_LANES; i += 4) {
+        __m512d low0 = _mm512_castps_pd(_mm512_unpacklo_ps(row[i], row[i + 1]));
+        __m512d low1 = _mm512_castps_pd(_mm512_unpacklo_ps(row[i + 2], row[i + 3]));
+        __m512d high0 = _mm512_castps_pd(_mm512_unpackhi_ps(row[i], row[i + 1]));
+        __m512d high1 = _mm512_castps_pd(_mm512_unpackhi_ps(row[i + 2], row[i + 3]));
+        half[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(low0, low1));
+        half[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low0, low1));
+        half[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high0, high1));
+        half[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high0, high1));
+    }
+    for (int i = 0; i < 4; i++) { /* half[4 q + i] has lanes i, 4 + i, 8 + i, 12 + i of the rows 4 q .. */
+        vf a = _mm512_shuffle_f32x4(half[i], half[4 + i], 0x44),
+           b = _mm512_shuffle_f32x4(half[i], half[4 + i], 0xee);
+        vf c = _mm512_shuffle_f32x4(half[8 + i], half[12 + i], 0x44),
+           d = _mm512_shuffle_f32x4(half[8 + i], half[12 + i], 0xee);
+        row[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        row[4 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        row[8 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
+        row[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+
 #elif defined(__AVX2__)
 
 #define VF_LANES 8
@@ -165,6 +226,70 @@ VF_INLINE void vd_store(double *p, vd v)
     _mm256_storeu_pd(p, v);
 }
 
+VF_INLINE __m128i vf_load_narrow(const uint16_t *p, size_t n)
+{
+    uint16_t all[VF_LANES] = {0};
+    if (n >= VF_LANES)
+        return _mm_loadu_si128((const __m128i *)p);
+    for (size_t i = 0; i < n; i++)
+        all[i] = p[i];
+    return _mm_loadu_si128((const __m128i *)all);
+}
+VF_INLINE void vf_store_narrow(uint16_t *p, size_t n, __m128i narrow)
+{
+    uint16_t all[VF_LANES];
+    if (n >= VF_LANES) {
+        _mm_storeu_si128((__m128i *)p, narrow);
+        return;
+    }
+    _mm_storeu_si128((__m128i *)all, narrow);
+    for (size_t i = 0; i < n; i++)
+        p[i] = all[i];
+}
+VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(vf_load_narrow(p, n)), 16));
+}
+VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
+{
+    __m256i bits = _mm256_castps_si256(v), high = _mm256_srli_epi32(bits, 16);
+    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    rounded = _mm256_blendv_epi8(rounded, quiet, nan);
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    vf_store_narrow(p, n, _mm256_castsi256_si128(packed));
+}
+VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
+{
+    return _mm256_cvtph_ps(vf_load_narrow(p, n));
+}
+VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
+{
+    vf_store_narrow(p, n, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* Lane j of row[i] and lane i of row[j] change places. */
+VF_INLINE void vf_transpose(vf row[VF_LANES])
+{
+    vf half[VF_LANES];
+    for (int i = 0; i < VF_LANES; i += 4) {
+        vf low0 = _mm256_unpacklo_ps(row[i], row[i + 1]), high0 = _mm256_unpackhi_ps(row[i], row[i + 1]);
+        vf low1 = _mm256_unpacklo_ps(row[i + 2], row[i + 3]),
+           high1 = _mm256_unpackhi_ps(row[i + 2], row[i + 3]);
+        half[i] = _mm256_shuffle_ps(low0, low1, 0x44);
+        half[i + 1] = _mm256_shuffle_ps(low0, low1, 0xee);
+        half[i + 2] = _mm256_shuffle_ps(high0, high1, 0x44);
+        half[i + 3] = _mm256_shuffle_ps(high0, high1, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        row[i] = _mm256_permute2f128_ps(half[i], half[4 + i], 0x20);
+        row[4 + i] = _mm256_permute2f128_ps(half[i], half[4 + i], 0x31);
+    }
+}
+
 #else /* SSE2, which every x86-64 has */
 
 #define VF_LANES 4
@@ -235,6 +360,76 @@ VF_INLINE vd vd_widen(const float *p)
 VF_INLINE void vd_store(double *p, vd v)
 {
     _mm_storeu_pd(p, v);
+}
+
+VF_INLINE __m128i vf_load_narrow(const uint16_t *p, size_t n)
+{
+    uint16_t all[VF_LANES] = {0};
+    for (size_t i = 0; i < n && i < VF_LANES; i++)
+        all[i] = p[i];
+    return _mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i *)all), _mm_setzero_si128());
+}
+/* The low halves of four words. */
+VF_INLINE void vf_store_narrow(uint16_t *p, size_t n, __m128i words)
+{
+    uint32_t all[VF_LANES];
+    _mm_storeu_si128((__m128i *)all, words);
+    for (size_t i = 0; i < n && i < VF_LANES; i++)
+        p[i] = (uint16_t)all[i];
+}
+VF_INLINE __m128i vf_choose(__m128i mask, __m128i yes, __m128i no)
+{
+    return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
+}
+VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
+{
+    return _mm_castsi128_ps(_mm_slli_epi32(vf_load_narrow(p, n), 16));
+}
+VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
+{
+    __m128i bits = _mm_castps_si128(v), high = _mm_srli_epi32(bits, 16);
+    __m128i odd = _mm_and_si128(high, _mm_set1_epi32(1));
+    __m128i rounded = _mm_srli_epi32(_mm_add_epi32(bits, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff))), 16);
+    __m128i quiet = _mm_or_si128(high, _mm_set1_epi32(0x40));
+    vf_store_narrow(p, n, vf_choose(_mm_castps_si128(_mm_cmpunord_ps(v, v)), quiet, rounded));
+}
+/* A denormal of fp16 is a whole number of 2^-24. */
+VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
+{
+    __m128i half = vf_load_narrow(p, n), size = _mm_and_si128(half, _mm_set1_epi32(0x7fff));
+    __m128i sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16);
+    __m128i normal = _mm_add_epi32(_mm_slli_epi32(size, 13), _mm_set1_epi32(112 << 23));
+    __m128i small = _mm_castps_si128(_mm_cvtepi32_ps(size) * _mm_set1_ps(0x1p-24f));
+    __m128i huge = _mm_add_epi32(normal, _mm_set1_epi32(112 << 23)),
+            nan = _mm_cmpgt_epi32(size, _mm_set1_epi32(0x7c00));
+    huge = _mm_or_si128(huge, _mm_and_si128(nan, _mm_set1_epi32(0x400000)));
+    __m128i wide = vf_choose(_mm_cmplt_epi32(size, _mm_set1_epi32(0x400)), small, normal);
+    wide = vf_choose(_mm_cmpgt_epi32(size, _mm_set1_epi32(0x7bff)), huge, wide);
+    return _mm_castsi128_ps(_mm_or_si128(wide, sign));
+}
+/* Below 2^-14, adding 0.5 rounds to whole numbers of 2^-24. 65520 and more become infinite. */
+VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
+{
+    __m128i bits = _mm_castps_si128(v), size = _mm_and_si128(bits, _mm_set1_epi32(0x7fffffff));
+    __m128i sign = _mm_srli_epi32(_mm_andnot_si128(_mm_set1_epi32(0x7fffffff), bits), 16);
+    __m128i odd = _mm_and_si128(_mm_srli_epi32(size, 13), _mm_set1_epi32(1));
+    __m128i normal = _mm_add_epi32(size, _mm_add_epi32(odd, _mm_set1_epi32(0xfff - (112 << 23))));
+    normal = _mm_srli_epi32(normal, 13);
+    __m128i half_bits = _mm_set1_epi32(0x3f000000);
+    __m128i small = _mm_castps_si128(_mm_castsi128_ps(size) + _mm_castsi128_ps(half_bits));
+    small = _mm_sub_epi32(small, half_bits);
+    __m128i nan = _mm_and_si128(_mm_srli_epi32(size, 13), _mm_set1_epi32(0x3ff));
+    nan = _mm_or_si128(nan, _mm_set1_epi32(0x7e00));
+    __m128i narrow = vf_choose(_mm_cmplt_epi32(size, _mm_set1_epi32(0x38800000)), small, normal);
+    narrow = vf_choose(_mm_cmpgt_epi32(size, _mm_set1_epi32(0x477fefff)), _mm_set1_epi32(0x7c00), narrow);
+    narrow = vf_choose(_mm_cmpgt_epi32(size, _mm_set1_epi32(0x7f800000)), nan, narrow);
+    vf_store_narrow(p, n, _mm_or_si128(narrow, sign));
+}
+
+/* Lane j of row[i] and lane i of row[j] change places. */
+VF_INLINE void vf_transpose(vf row[VF_LANES])
+{
+    _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
 }
 
 #endif
