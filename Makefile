@@ -31,8 +31,9 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 valgrind strace
-packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind
+packages_check := $(packages_build) perl python3 valgrind strace libopenmpi-dev openmpi-bin
+packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
+	openmpi-bin
 
 # Installs what dpkg does not have, as root or through sudo; else prints the command to type.
 .PHONY: packages-build packages-demo packages-check packages-bench
@@ -89,7 +90,10 @@ include alloc/heap.mk
 include tests/tests.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena
+# What is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.
+mpicc := $(shell command -v mpicc 2>/dev/null)
+modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(modules)
 libraries := $(BUILD)/lib/libzr.so $(BUILD)/lib/libzr.a
 
 .PHONY: all
@@ -126,6 +130,12 @@ $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(kernels_libs) -ljansson -lm
+
+# Plain C and MPI, nothing of zr's: transport.h is all that the two know of each other.
+$(BUILD)/bin/libzr_comm_mpi.so: zero/comm/mpi/mpi.c zero/comm/transport.h $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  mpicc $@"
+	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
 tool_obj := $(call obj,$(tool_src) $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)

@@ -81,7 +81,7 @@ static const struct {
     {"--data x --recompute none|full", {"none of the choices"}},
     {"--data x --precision bf16", {"--precision bf16", "not in this version"}},
     {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
-    {"--data x --comm mpi", {"--comm mpi", "not in this version"}},
+    {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
     {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
     {"--data x --backend cuda", {"--backend cuda", "not in this version"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},

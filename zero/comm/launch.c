@@ -1,17 +1,14 @@
-/* launch.c: forks the ranks of a run, watches them, and sees to it that all of them end. Stands on the
- * control block (local.h); what happens inside a rank is in rank.c.
+/* launch.c: forks the ranks of a run, or the one of them that was started here (join.c), watches them, and
+ * sees to it that all of them end. Stands on the control block (control.c); what happens inside a rank is in
+ * rank.c.
  *
- * The launcher computes nothing: it sleeps until a signal comes, a rank ends, or a deadline passes. The
- * control block comes from a small arena made before the fork, the one exception to "fork first": shared
- * granules stay shared, and here that is the point. */
+ * The launcher computes nothing: it sleeps until a signal comes, a rank ends, or a deadline passes. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,17 +26,13 @@
     (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
                    */
 
-#define FIRST_PIECE (UINT32_MAX - 15)
-
-enum { CONTROL_GRANULE_BYTES = 64 << 10, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
+enum { EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 
 struct launcher {
     const struct zr_launch_options *options;
-    zr_backend *backend;
-    zr_arena *arena;
-    struct zr_local_world *local;
-    unsigned sockets_count; /* pairs that are open */
-    unsigned alive;         /* ranks that have been forked and not reaped */
+    struct zr_local_part *part;
+    struct zr_local_world *local; /* the part's */
+    unsigned alive;               /* ranks that have been forked and not reaped */
     bool running[ZR_COMM_MAX_WORLD];
 
     sigset_t signals, mask_before;
@@ -48,7 +41,8 @@ struct launcher {
     int code;    /* of the first rank that failed */
     int request; /* the signal that asked for the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    bool ending, killed;                 /* abort has been raised / SIGKILL has been sent */
+    bool ending, killed;                 /* the run ends before its time / SIGKILL has been sent */
+    bool speaks;                         /* it was this launcher that ended it: the words are its own */
     uint64_t kill_ns;                    /* when it will be; valid while ending */
     bool forced;                         /* the request, not a failure, ended the run before its time */
     char failure[ZR_LOCAL_REASON_BYTES]; /* a rank's failing exit, said at the end unless all ranks had the
@@ -56,10 +50,8 @@ struct launcher {
     unsigned same_code;                  /* ranks that ended by themselves with `code` */
 };
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* One line on stderr, in one write so that lines of several processes do not mix. */
-static void say(const char *format, ...)
+void zr_local_say(const char *format, ...)
 {
     char line[512];
     va_list list;
@@ -75,31 +67,14 @@ static void say(const char *format, ...)
 
 /* ---- The end of a run ------------------------------------------------------------------------------- */
 
-/* Makes everybody who waits for a peer look at the control block at once, rather than within
- * ZR_LOCAL_LOOK_NS. */
-static void wake_waiters(struct zr_local_world *local)
-{
-    zr_word_wake_all(&local->abort);
-    zr_word_wake_all(&local->turn);
-    zr_word_wake_all(&local->received);
-    for (unsigned r = 0; r < local->world; r++) {
-        zr_word_wake_all(&local->ranks[r].posted);
-        zr_word_wake_all(&local->ranks[r].consumed);
-        zr_word_wake_all(&local->ranks[r].verdict);
-    }
-}
-
 /* Ends every wait of the ranks with `why`, and sets the hour of those that do not listen. */
 static void end_ranks(struct launcher *launcher, zr_result why, const char *reason)
 {
-    struct zr_local_world *local = launcher->local;
     if (launcher->ending)
         return;
     launcher->ending = true;
     launcher->kill_ns = zr_os_now_ns() + GRACE_NS;
-    snprintf(local->reason, sizeof(local->reason), "%s", reason);
-    atomic_store(&local->abort, (uint32_t)why);
-    wake_waiters(local);
+    launcher->speaks = zr_local_end(launcher->local, why, reason);
 }
 
 static void end_by_request(struct launcher *launcher, const char *why)
@@ -109,7 +84,7 @@ static void end_by_request(struct launcher *launcher, const char *why)
         return;
     const char *name = sigabbrev_np(launcher->request);
     snprintf(reason, sizeof(reason), "SIG%s: %s", name ? name : "?", why);
-    say("%s; the run is cut short", reason);
+    zr_local_say("%s; the run is cut short", reason);
     launcher->forced = true;
     end_ranks(launcher, ZR_ERR_INTERRUPTED, reason);
 }
@@ -143,7 +118,7 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
     describe_place(dead, place, sizeof(place));
     snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
-    say("%s; the run ends%s", reason, hint);
+    zr_local_say("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
     end_ranks(launcher, ZR_ERR_PEER, reason);
 }
@@ -169,7 +144,7 @@ static void rank_ended(struct launcher *launcher, unsigned rank, int status)
         rank_failed(launcher, rank, WEXITSTATUS(status));
     launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
     atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which tells more */
-    wake_waiters(launcher->local);
+    zr_local_wake(launcher->local);
 }
 
 static void reap(struct launcher *launcher)
@@ -220,8 +195,9 @@ static void take_signal(struct launcher *launcher, int signal_number)
 
 static bool any_busy(const struct launcher *launcher)
 {
+    const struct zr_local_rank *ranks = launcher->local->ranks;
     for (unsigned r = 0; r < launcher->options->world; r++)
-        if (launcher->running[r] && atomic_load(&launcher->local->ranks[r].busy))
+        if (!atomic_load(&ranks[r].ended) && atomic_load(&ranks[r].busy))
             return true;
     return false;
 }
@@ -236,6 +212,10 @@ static void keep_deadlines(struct launcher *launcher)
             launcher->deadline_ns = now_ns + SAVED_NS;
         if (now_ns + GRACE_NS >= launcher->deadline_ns)
             end_by_request(launcher, "the ranks did not end in time");
+    }
+    if (!launcher->ending && atomic_load(&launcher->local->abort) != 0) { /* another launcher of the run */
+        launcher->ending = true;
+        launcher->kill_ns = now_ns + GRACE_NS;
     }
     if (launcher->ending && !launcher->killed && now_ns >= launcher->kill_ns)
         kill_ranks(launcher);
@@ -253,89 +233,55 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
 
 static void watch(struct launcher *launcher)
 {
-    while (launcher->alive > 0) {
+    struct zr_local_part *part = launcher->part;
+    while (launcher->alive > 0 || (part->elsewhere && !part->elsewhere(part))) {
         uint64_t ns = time_to_sleep_ns(launcher);
         struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
         int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
+        if (part->elsewhere)
+            part->elsewhere(part);
         keep_deadlines(launcher);
     }
 }
 
 /* ---- Birth ------------------------------------------------------------------------------------------ */
 
-static zr_result make_control_block(struct launcher *launcher)
-{
-    unsigned world = launcher->options->world;
-    size_t bytes = sizeof(struct zr_local_world) + world * sizeof(struct zr_local_rank);
-    size_t limit_bytes =
-        (bytes + 2 * CONTROL_GRANULE_BYTES - 1) / CONTROL_GRANULE_BYTES * CONTROL_GRANULE_BYTES;
-    struct zr_machine machine;
-    void *block;
-    zr_result result = zr_backend_host_create(
-        &launcher->backend,
-        &(struct zr_host_options){.granule_bytes = CONTROL_GRANULE_BYTES, .small_pages = true});
-    if (result == ZR_OK)
-        result = zr_arena_create(&launcher->arena, &(struct zr_arena_options){.backend = launcher->backend,
-                                                                              .name = "control",
-                                                                              .reserve_bytes = limit_bytes,
-                                                                              .limit_bytes = limit_bytes});
-    if (result == ZR_OK)
-        result =
-            zr_arena_alloc(launcher->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_COMM}, &block);
-    if (result != ZR_OK)
-        return result;
-    zr_os_machine(&machine);
-    launcher->local = memset(block, 0, bytes);
-    launcher->local->world = world;
-    launcher->local->launcher = getpid();
-    launcher->local->spins = world <= machine.cores_count;
-    for (unsigned r = 0; r < world; r++) { /* so that every run sees the counters go round */
-        atomic_store(&launcher->local->ranks[r].posted, FIRST_PIECE);
-        atomic_store(&launcher->local->ranks[r].consumed, FIRST_PIECE);
-    }
-    return ZR_OK;
-}
-
-static zr_result make_sockets(struct launcher *launcher)
-{
-    int pair[2];
-    for (unsigned r = 0; launcher->options->world > 1 && r < launcher->options->world; r++) {
-        if (zr_fault(ZR_FAULT_OPEN) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-            return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for rank %u: raise `ulimit -n`",
-                           r);
-        launcher->local->ranks[r].inbox = pair[0];
-        launcher->local->ranks[r].outbox = pair[1];
-        launcher->sockets_count++;
-    }
-    return ZR_OK;
-}
-
-static void close_sockets(struct launcher *launcher)
-{
-    for (; launcher->sockets_count > 0; launcher->sockets_count--) {
-        close(launcher->local->ranks[launcher->sockets_count - 1].inbox);
-        close(launcher->local->ranks[launcher->sockets_count - 1].outbox);
-    }
-}
-
 /* In the child: only the own inbox is read from. */
-static void close_other_inboxes(struct launcher *launcher, unsigned rank)
+static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)
 {
-    for (unsigned r = 0; r < launcher->sockets_count; r++)
-        if (r != rank)
-            close(launcher->local->ranks[r].inbox);
+    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+        if (r != rank && sockets->inbox[r] >= 0) {
+            close(sockets->inbox[r]);
+            sockets->inbox[r] = -1;
+        }
+}
+
+/* In the child: who is connected to a launcher must see its end. */
+static void close_links(const struct zr_local_part *part)
+{
+    for (unsigned r = 0; part->elsewhere && r < ZR_COMM_MAX_WORLD; r++)
+        if (part->links[r] >= 0)
+            close(part->links[r]);
 }
 
 static zr_result fork_ranks(struct launcher *launcher)
 {
-    for (unsigned r = 0; r < launcher->options->world; r++) {
+    struct zr_local_part *part = launcher->part;
+    pid_t self = getpid();
+    for (unsigned r = part->first; r < part->first + part->count; r++) {
         pid_t pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
         if (pid == 0) {
-            close_other_inboxes(launcher, r);
-            zr_local_become_rank(launcher->local, r, launcher->options, &launcher->mask_before);
+            close_other_inboxes(&part->sockets, r);
+            close_links(part);
+            zr_local_become_rank(&(struct zr_local_birth){.options = launcher->options,
+                                                          .local = launcher->local,
+                                                          .sockets = &part->sockets,
+                                                          .before = &launcher->mask_before,
+                                                          .launcher = self,
+                                                          .rank = r});
         }
         if (pid < 0)
             return zr_fail(
@@ -377,38 +323,56 @@ static int exit_code(const struct launcher *launcher)
     return launcher->forced ? EXIT_SIGNAL + launcher->request : launcher->code;
 }
 
+/* A rank's failing exit is said at the end, unless all ranks had the same, or somebody has told more. */
+static void say_failure(const struct launcher *launcher)
+{
+    const struct zr_local_part *part = launcher->part;
+    if (launcher->failure[0] && launcher->speaks && !atomic_load(&launcher->local->said) &&
+        (launcher->same_code < part->count || part->count < launcher->options->world))
+        zr_local_say("%s; the run ends", launcher->failure);
+}
+
+int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part)
+{
+    struct launcher launcher = {.options = options, .part = part, .local = part->control.local};
+    hold_signals(&launcher);
+    zr_result result = fork_ranks(&launcher);
+    zr_local_sockets_close(&part->sockets);
+    if (result != ZR_OK)
+        end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
+    watch(&launcher);
+    release_signals(&launcher);
+    if (result != ZR_OK) {
+        zr_local_say("%s", zr_last_error());
+        launcher.code = EXIT_MEMORY;
+    } else {
+        say_failure(&launcher);
+    }
+    return exit_code(&launcher);
+}
+
 int zr_local_launch(const struct zr_launch_options *options)
 {
-    struct launcher launcher = {.options = options};
+    struct zr_local_part part = {.first = 0};
+    int code;
     if (!options || !options->rank_main || options->world == 0 || options->world > ZR_COMM_MAX_WORLD) {
-        say("a run has 1 to %d ranks on one machine", ZR_COMM_MAX_WORLD);
+        zr_local_say("a run has 1 to %d ranks on one machine", ZR_COMM_MAX_WORLD);
         return EXIT_USAGE;
     }
-    zr_result result = make_control_block(&launcher);
+    part.count = options->world;
+    zr_local_sockets_clear(&part.sockets);
+    zr_result result = zr_local_control_make(&part.control, options->world);
     if (result == ZR_OK)
-        result = make_sockets(&launcher);
+        result = zr_local_sockets_make(&part.sockets, options->world);
     if (result == ZR_OK) {
-        hold_signals(&launcher);
-        result = fork_ranks(&launcher);
-        close_sockets(&launcher);
-        if (result != ZR_OK)
-            end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
-        watch(&launcher);
-        release_signals(&launcher);
+        code = zr_local_watch_over(options, &part);
+    } else {
+        zr_local_say("%s", zr_last_error());
+        code = EXIT_MEMORY;
     }
-    if (result != ZR_OK) {
-        say("%s", zr_last_error());
-        launcher.code = EXIT_MEMORY;
-    } else if (launcher.failure[0] && launcher.same_code < options->world &&
-               !atomic_load(&launcher.local->said)) { /* else a rank has told more */
-        say("%s; the run ends", launcher.failure);
-    }
-    if (exit_code(&launcher) != 0 && options->clean_up)
+    if (code != 0 && options->clean_up)
         options->clean_up(options->argument);
-    close_sockets(&launcher);
-    if (launcher.arena)
-        zr_arena_destroy(launcher.arena, NULL);
-    if (launcher.backend)
-        zr_backend_destroy(launcher.backend);
-    return exit_code(&launcher);
+    zr_local_sockets_close(&part.sockets);
+    zr_local_control_end(&part.control);
+    return code;
 }

@@ -55,21 +55,19 @@ struct zr_local_rank {
     _Atomic bool ended; /* the launcher has seen the end of the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
-    int inbox;                      /* receiving end, this rank's; written before the fork */
-    int outbox;                     /* sending end, for all peers */
     char note[ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
 };
 
 struct zr_local_world {
     unsigned world;
-    pid_t launcher;
     bool spins; /* the ranks fit the cores: a short spin before sleeping pays */
 
-    _Atomic uint32_t abort; /* 0, or the zr_result that every wait ends with. Moves once, by the launcher */
+    _Atomic bool ending;    /* somebody has taken it on himself to end the run: the words are his */
+    _Atomic uint32_t abort; /* 0, or the zr_result that every wait ends with. Moves once, by that one */
     char reason[ZR_LOCAL_REASON_BYTES]; /* written before abort */
 
     _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
-    _Atomic uint32_t saves; /* 1: SIGUSR1 came; rank 0 takes it */
+    _Atomic uint32_t saves; /* 1: SIGUSR1 came; the first rank to see it takes it */
     _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
     _Atomic uint64_t said;  /* hash of the first words of zr_local_first_words(); 0: none yet */
 
@@ -122,9 +120,60 @@ struct zr_local_share {
 };
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
 
+/* control.c: makes the control block of a run of `world` ranks, and gives it back. */
+struct zr_local_control {
+    zr_backend *backend;
+    zr_arena *arena;              /* NULL where another process has made it */
+    void *import;                 /* NULL where this process has */
+    struct zr_local_world *local; /* in one of the two */
+};
+zr_result zr_local_control_backend(struct zr_local_control *control);
+zr_result zr_local_control_make(struct zr_local_control *control, unsigned world);
+void zr_local_control_end(struct zr_local_control *control);
+
+/* The sockets that rings are passed round by: an inbox and an outbox for each rank; those that a process does
+ * not hold are -1. */
+struct zr_local_sockets {
+    int inbox[ZR_COMM_MAX_WORLD], outbox[ZR_COMM_MAX_WORLD];
+};
+void zr_local_sockets_clear(struct zr_local_sockets *sockets);
+zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world);
+void zr_local_sockets_close(struct zr_local_sockets *sockets);
+
+/* Raises `abort`, once in a run: true for the one whose words count. Wakes all who wait. */
+bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason);
+void zr_local_wake(struct zr_local_world *local);
+
+/* launch.c: the launcher of some of the ranks of a run: all of them, or the one that was started here. */
+struct zr_local_part {
+    struct zr_local_control control;
+    struct zr_local_sockets sockets; /* closed in the launcher after the forks */
+    unsigned first, count;           /* ranks to fork */
+    int links[ZR_COMM_MAX_WORLD];    /* to the launchers of other ranks, or -1; unused without elsewhere() */
+    /* Called at every turn of the watch; false: ranks elsewhere still need this launcher. NULL: there are
+     * none. */
+    bool (*elsewhere)(struct zr_local_part *part);
+    void *state; /* of elsewhere() */
+};
+int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part);
+/* One line on stderr, with the program's name before it. */
+void zr_local_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* rank.c: this process's own ends of the sockets, for share.c. */
+const struct zr_local_sockets *zr_local_own_sockets(void);
+/* Signals as requests, for a rank that nobody has forked. */
+void zr_local_follow_signals(struct zr_local_world *local);
+
 /* rank.c: what a process does between the fork and rank_main(): signals, and the watch over the launcher.
- * `before` is the signal mask to go back to. Never returns. */
-_Noreturn void zr_local_become_rank(struct zr_local_world *local, unsigned rank,
-                                    const struct zr_launch_options *options, const sigset_t *before);
+ * `before` is the signal mask to go back to, `launcher` the process that has forked it. Never returns. */
+struct zr_local_birth {
+    const struct zr_launch_options *options;
+    struct zr_local_world *local;
+    const struct zr_local_sockets *sockets;
+    const sigset_t *before;
+    pid_t launcher;
+    unsigned rank;
+};
+_Noreturn void zr_local_become_rank(const struct zr_local_birth *birth);
 
 #endif

@@ -22,6 +22,8 @@ enum { LAUNCHER_DIED = SIGUSR2 };
  */
 static struct {
     struct zr_local_world *local;
+    const struct zr_local_sockets *sockets;
+    pid_t launcher; /* 0: nobody has forked this rank */
     void (*clean_up)(void *argument);
     void *argument;
     char words[160]; /* made beforehand: formatting is not safe in a handler */
@@ -32,8 +34,9 @@ static struct {
 static void end_without_launcher(int signal_number)
 {
     (void)signal_number;
-    if (getppid() == self.local->launcher)
-        return; /* somebody sent the signal by hand */
+    if (getppid() == self.launcher)
+        return;                                        /* somebody sent the signal by hand */
+    zr_local_end(self.local, ZR_ERR_PEER, self.words); /* ranks of other launchers hear of it, too */
     if (!atomic_exchange(&self.local->orphaned, true)) {
         ssize_t written = write(STDERR_FILENO, self.words, self.words_bytes);
         (void)written; /* there is nobody left to tell */
@@ -49,6 +52,8 @@ static void pass_request_on(int signal_number)
 {
     if (signal_number == SIGTERM)
         atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_SAVING);
+    else if (signal_number == SIGINT)
+        atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_NOW);
     else
         atomic_store(&self.local->saves, 1);
 }
@@ -60,32 +65,46 @@ static void handle(int signal_number, void (*handler)(int))
     sigaction(signal_number, &action, NULL);
 }
 
-void zr_local_become_rank(struct zr_local_world *local, unsigned rank,
-                          const struct zr_launch_options *options, const sigset_t *before)
+const struct zr_local_sockets *zr_local_own_sockets(void)
 {
-    sigset_t mask = *before;
-    static const int followed[] = {SIGTERM, SIGUSR1, LAUNCHER_DIED};
+    return self.sockets;
+}
+
+void zr_local_follow_signals(struct zr_local_world *local)
+{
     self.local = local;
+    handle(SIGTERM, pass_request_on);
+    handle(SIGINT, pass_request_on);
+    handle(SIGUSR1, pass_request_on);
+    signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write, and not the end of a run */
+}
+
+void zr_local_become_rank(const struct zr_local_birth *birth)
+{
+    const struct zr_launch_options *options = birth->options;
+    struct zr_local_world *local = birth->local;
+    sigset_t mask = *birth->before;
+    static const int followed[] = {SIGTERM, SIGUSR1, LAUNCHER_DIED};
+    self.sockets = birth->sockets;
+    self.launcher = birth->launcher;
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     snprintf(self.words, sizeof(self.words), "%s: the launcher (pid %d) is gone; its ranks end\n",
-             program_invocation_short_name, (int)local->launcher);
+             program_invocation_short_name, (int)birth->launcher);
     self.words_bytes = strlen(self.words);
-    atomic_store(&local->ranks[rank].pid, (int32_t)getpid());
+    atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());
+    zr_local_follow_signals(local);
     handle(LAUNCHER_DIED, end_without_launcher);
-    handle(SIGTERM, pass_request_on);
-    handle(SIGUSR1, pass_request_on);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGQUIT, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write, and not the end of a run */
     signal(SIGCHLD, SIG_DFL);
     for (size_t i = 0; i < sizeof(followed) / sizeof(*followed); i++)
         sigdelset(&mask, followed[i]);
     prctl(PR_SET_PDEATHSIG, LAUNCHER_DIED);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     end_without_launcher(0); /* it may have died before the kernel knew whom to tell */
-    _exit(options->rank_main(local, rank, options->argument));
+    _exit(options->rank_main(local, birth->rank, options->argument));
 }
 
 /* ---- What a rank tells ------------------------------------------------------------------------------ */
@@ -111,26 +130,32 @@ bool zr_local_first_words(struct zr_local_world *local, const char *words)
     return atomic_compare_exchange_strong(&local->said, &first, hash) || first != hash;
 }
 
-/* Rank 0 has the say, so that a signal which arrives while the ranks pass here means the same step to all. */
+/* What this rank knows of. Where all share one control block that is the same for all; else it is what
+ * reached this process. */
+static uint32_t own_request(struct zr_local_world *local)
+{
+    uint32_t ends = atomic_load(&local->ends);
+    if (ends & ZR_LOCAL_END_NOW)
+        return ZR_REQUEST_END;
+    if (ends & ZR_LOCAL_END_SAVING)
+        return ZR_REQUEST_SAVE_AND_END;
+    return atomic_exchange(&local->saves, 0) ? ZR_REQUEST_SAVE : ZR_REQUEST_NONE;
+}
+
+/* The strongest of what the ranks know of, so that a signal which arrives while they pass here means the same
+ * step to all. */
 zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
 {
-    uint32_t mine = ZR_REQUEST_NONE, all[ZR_COMM_MAX_WORLD];
+    uint32_t mine, all[ZR_COMM_MAX_WORLD];
     if (!comm || !out)
         return zr_fail(ZR_ERR_INVALID, "a request needs a communicator and a place to go");
     *out = ZR_REQUEST_NONE;
-    struct zr_local_world *local = comm->local;
-    if (!local)
+    if (!comm->local)
         return ZR_OK;
-    if (comm->rank == 0) {
-        uint32_t ends = atomic_load(&local->ends);
-        bool save = atomic_exchange(&local->saves, 0) != 0;
-        mine = ends & ZR_LOCAL_END_NOW      ? ZR_REQUEST_END
-               : ends & ZR_LOCAL_END_SAVING ? ZR_REQUEST_SAVE_AND_END
-               : save                       ? ZR_REQUEST_SAVE
-                                            : ZR_REQUEST_NONE;
-    }
+    mine = own_request(comm->local);
     zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
-    if (result == ZR_OK)
-        *out = (enum zr_request_kind)all[0];
+    for (unsigned p = 0; p < comm->world && result == ZR_OK; p++)
+        if (all[p] > (uint32_t)*out)
+            *out = (enum zr_request_kind)all[p];
     return result;
 }

@@ -120,7 +120,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
     for (;;) {
-        if (sendmsg(share->local->ranks[peer].outbox, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
             return ZR_OK;
         int error = errno;
         zr_result result = zr_local_check(share->local, peer);
@@ -171,7 +171,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
                                  int *fds, unsigned *fds_count)
 {
     union control control;
-    int inbox = share->local->ranks[share->rank].inbox;
+    int inbox = zr_local_own_sockets()->inbox[share->rank];
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
     struct msghdr header;
     ssize_t bytes;

@@ -214,6 +214,7 @@ struct zr_launch_options {
     /* Called in the launcher when a run ended abnormally, and in the ranks (async-signal-safe!) when the
      * launcher died: removes half-written files. NULL: nothing to remove. */
     void (*clean_up)(void *argument);
+    uint64_t join_timeout_ns; /* for ranks that others have started to find each other; 0, or more: 60 s */
 };
 
 /* Forks the ranks, passes signals on, waits for all. Call it with one thread, before the process has made a

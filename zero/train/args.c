@@ -379,6 +379,22 @@ static void settle_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GPT_EMBEDDINGS].decay_factor = 1;
 }
 
+/* How many ranks there are: what the command line says, or the launcher that has started this process. */
+static int count_ranks(struct zr_train_config *config)
+{
+    bool given = false;
+    for (size_t i = 0; i < zr_flags_count; i++)
+        given |= (config->given >> i & 1) && strcmp(zr_flags[i].name, "ranks") == 0;
+    if (!config->dry_run && (zr_start_read(&config->start) != ZR_OK ||
+                             zr_start_check(&config->start, (enum zr_comm_carrier)config->comm,
+                                            given ? config->ranks : 0, &config->ranks) != ZR_OK)) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
+    config->ranks_here = config->start.local_world ? config->start.local_world : config->ranks;
+    return -1;
+}
+
 /* Works out what was left to the program. */
 static void settle(struct zr_train_config *config)
 {
@@ -394,7 +410,7 @@ static void settle(struct zr_train_config *config)
     if (config->threads == 0) {
         struct zr_machine machine;
         zr_os_machine(&machine);
-        config->threads = machine.cores_count / config->ranks;
+        config->threads = machine.cores_count / config->ranks_here;
     }
     if (config->threads == 0)
         config->threads = 1;
@@ -418,6 +434,9 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         if (code >= 0)
             return code;
     }
+    int code = count_ranks(out);
+    if (code >= 0)
+        return code;
     settle(out);
     return together(out);
 }

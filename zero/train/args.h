@@ -6,6 +6,7 @@
 #define ZR_TRAIN_ARGS_H
 
 #include "alloc/file.h"
+#include "zero/comm/start.h"
 #include "zero/gpt.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
@@ -39,7 +40,11 @@ struct zr_train_config {
 
     uint64_t steps;
     uint64_t seed;
-    unsigned ranks; /* processes; with --dry-run and --world-size: the world */
+    unsigned ranks;        /* processes; with --dry-run and --world-size: the world */
+    unsigned comm;         /* enum zr_comm_carrier */
+    unsigned comm_timeout; /* seconds */
+    struct zr_start start; /* how the ranks come to be */
+    unsigned ranks_here;   /* of them on this machine */
     unsigned stage;
     unsigned micro_batches; /* per step, at least 1 */
     uint32_t reduce;        /* enum zr_reduce_when */

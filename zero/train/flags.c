@@ -58,7 +58,9 @@ const struct zr_flag zr_flags[] = {
            "each batch, or (stages 0, 1) once a step: other bits"),
     CHOICE("backend", memory, sim, "host", "host|sim", "cuda",
            "where memory comes from; sim with --dry-run only"),
-    CHOICE("comm", memory, unused, "local", "local", "mpi|nccl", "how ranks talk to each other"),
+    CHOICE("comm", memory, comm, "local", "local|mpi", "nccl", "how ranks talk to each other"),
+    COUNT("comm-timeout", memory, comm_timeout, "600", 1, 1000000,
+          "seconds that a rank may be silent before it counts as lost"),
 
     {"lr", optimizing, "F", "highest learning rate", "1e-3", NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(rate), 0,
      10},

@@ -424,8 +424,10 @@ static void say_failure(const struct loop *loop, zr_result result)
     uint64_t step = loop->history.resumed_step + loop->history.count;
     char who[32] = "", when[48] = "";
 
-    /* Of a lost peer and of a run cut short the launcher has said which and why. */
-    if (loop->rank.config->ranks > 1 && (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
+    /* Of a lost peer and of a run cut short the launcher has said which and why; mpirun does not say so much.
+     */
+    if (loop->rank.config->ranks > 1 && loop->rank.config->comm != ZR_CARRIER_MPI &&
+        (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
         return;
     if (!zr_local_first_words(loop->rank.local, zr_last_error()))
         return;

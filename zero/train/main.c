@@ -84,14 +84,23 @@ int main(int argc, char **argv)
     zr_result result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
+    /* One process of the run holds the folder: rank 0's, and not one that is about to become an mpirun. */
+    bool holds = config.start.rank == 0 &&
+                 !(config.comm == ZR_CARRIER_MPI && config.start.kind == ZR_START_FORK && config.ranks > 1);
     if (result == ZR_OK)
-        result = zr_checkpoint_hold(&hold, config.save);
+        result = zr_checkpoint_hold(&hold, holds ? config.save : "");
     if (result != ZR_OK) {
         zr_say("%s", zr_last_error());
         return (int)zr_exit_of(result);
     }
-    code = zr_local_launch(&(struct zr_launch_options){
-        .world = config.ranks, .rank_main = zr_train_rank, .argument = &config, .clean_up = clean_up});
+    code = zr_start_launch(&(struct zr_start_run){
+        .start = &config.start,
+        .carrier = (enum zr_comm_carrier)config.comm,
+        .options =
+            &(struct zr_launch_options){
+                .world = config.ranks, .rank_main = zr_train_rank, .argument = &config, .clean_up = clean_up},
+        .argv = argv,
+    });
     zr_checkpoint_let_go(&hold, config.save);
     return code;
 }

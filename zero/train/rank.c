@@ -70,7 +70,7 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     size_t need = rank->plan.peak_reserved_bytes;
-    uint64_t all = (uint64_t)need * config->ranks;
+    uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
 
     if (config->memory_limit_bytes && need > config->memory_limit_bytes)
@@ -149,12 +149,15 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
 {
     const struct zr_train_config *config = rank->config;
     struct zr_rank_report mine = {0};
-    struct zr_comm_options options = {
-        .arena = rank->arena, .host_arena = rank->host_arena, .kernels = zr_kernels_cpu(isa)};
+    struct zr_comm_options options = {.arena = rank->arena,
+                                      .host_arena = rank->host_arena,
+                                      .kernels = zr_kernels_cpu(isa),
+                                      .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
     zr_result result = zr_replica_bucket_bytes(&config->shape, config->ranks, config->bucket_bytes,
                                                rank->host_arena, &options.bucket_bytes);
     if (result == ZR_OK)
-        result = zr_comm_local_create(&rank->comm, &options, rank->local, rank->rank);
+        result = zr_comm_create(&rank->comm, &options, (enum zr_comm_carrier)config->comm, rank->local,
+                                rank->rank);
     if (result != ZR_OK)
         return result;
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);

@@ -1,0 +1,129 @@
+/* control.c: what the processes of a run on one machine share: the control block, the sockets, and the word
+ * that ends the run. Below launch.c and join.c.
+ *
+ * The control block comes from a small arena of its own: shared granules stay shared over a fork, and can be
+ * passed to processes that are no children. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "alloc/fault.h"
+#include "alloc/os.h"
+#include "zero/comm/local.h"
+
+#define FIRST_PIECE (UINT32_MAX - 15)
+
+enum { CONTROL_GRANULE_BYTES = 64 << 10 };
+
+zr_result zr_local_control_backend(struct zr_local_control *control)
+{
+    return zr_backend_host_create(
+        &control->backend,
+        &(struct zr_host_options){.granule_bytes = CONTROL_GRANULE_BYTES, .small_pages = true});
+}
+
+zr_result zr_local_control_make(struct zr_local_control *control, unsigned world)
+{
+    size_t bytes = sizeof(struct zr_local_world) + world * sizeof(struct zr_local_rank);
+    size_t limit_bytes =
+        (bytes + 2 * CONTROL_GRANULE_BYTES - 1) / CONTROL_GRANULE_BYTES * CONTROL_GRANULE_BYTES;
+    struct zr_machine machine;
+    void *block;
+    zr_result result = zr_local_control_backend(control);
+    if (result == ZR_OK)
+        result = zr_arena_create(&control->arena, &(struct zr_arena_options){.backend = control->backend,
+                                                                             .name = "control",
+                                                                             .reserve_bytes = limit_bytes,
+                                                                             .limit_bytes = limit_bytes});
+    if (result == ZR_OK)
+        result =
+            zr_arena_alloc(control->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_COMM}, &block);
+    if (result != ZR_OK)
+        return result;
+    zr_os_machine(&machine);
+    control->local = memset(block, 0, bytes);
+    control->local->world = world;
+    control->local->spins = world <= machine.cores_count;
+    for (unsigned r = 0; r < world; r++) { /* so that every run sees the counters go round */
+        atomic_store(&control->local->ranks[r].posted, FIRST_PIECE);
+        atomic_store(&control->local->ranks[r].consumed, FIRST_PIECE);
+        atomic_store(&control->local->ranks[r].lent, FIRST_PIECE);
+        atomic_store(&control->local->ranks[r].taken, FIRST_PIECE);
+    }
+    return ZR_OK;
+}
+
+void zr_local_control_end(struct zr_local_control *control)
+{
+    if (control->arena)
+        zr_arena_destroy(control->arena, NULL);
+    if (control->import)
+        zr_import_release(control->backend, control->import);
+    if (control->backend)
+        zr_backend_destroy(control->backend);
+    memset(control, 0, sizeof(*control));
+}
+
+/* ---- Sockets ---------------------------------------------------------------------------------------- */
+
+void zr_local_sockets_clear(struct zr_local_sockets *sockets)
+{
+    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+        sockets->inbox[r] = sockets->outbox[r] = -1;
+}
+
+zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world)
+{
+    int pair[2];
+    for (unsigned r = 0; world > 1 && r < world; r++) {
+        if (zr_fault(ZR_FAULT_OPEN) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+            return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for rank %u: raise `ulimit -n`",
+                           r);
+        sockets->inbox[r] = pair[0];
+        sockets->outbox[r] = pair[1];
+    }
+    return ZR_OK;
+}
+
+void zr_local_sockets_close(struct zr_local_sockets *sockets)
+{
+    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++) {
+        if (sockets->inbox[r] >= 0)
+            close(sockets->inbox[r]);
+        if (sockets->outbox[r] >= 0)
+            close(sockets->outbox[r]);
+    }
+    zr_local_sockets_clear(sockets);
+}
+
+/* ---- The end of a run ------------------------------------------------------------------------------- */
+
+/* Makes everybody who waits for a peer look at the control block at once, rather than within
+ * ZR_LOCAL_LOOK_NS. */
+void zr_local_wake(struct zr_local_world *local)
+{
+    zr_word_wake_all(&local->abort);
+    zr_word_wake_all(&local->turn);
+    zr_word_wake_all(&local->received);
+    for (unsigned r = 0; r < local->world; r++) {
+        zr_word_wake_all(&local->ranks[r].posted);
+        zr_word_wake_all(&local->ranks[r].consumed);
+        zr_word_wake_all(&local->ranks[r].lent);
+        zr_word_wake_all(&local->ranks[r].taken);
+        zr_word_wake_all(&local->ranks[r].verdict);
+    }
+}
+
+bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason)
+{
+    if (atomic_exchange(&local->ending, true))
+        return false;
+    size_t bytes = strnlen(reason, sizeof(local->reason) - 1);
+    memcpy(local->reason, reason, bytes); /* no formatting: a signal handler may be here */
+    local->reason[bytes] = '\0';
+    atomic_store(&local->abort, (uint32_t)why);
+    zr_local_wake(local);
+    return true;
+}

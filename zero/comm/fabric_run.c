@@ -1,0 +1,423 @@
+/* fabric_run.c: the operations over a transport. Below fabric.c.
+ *
+ * What only moves goes straight from the caller's memory to the caller's memory, from each to each or from
+ * neighbour to neighbour. What is added up arrives in the ring, a part of every peer's in a slot, and is
+ * added there in rank order while the next part travels into the other slot: the same sums as everywhere. No
+ * message is longer than the transport allows, whatever the operation. */
+#include <string.h>
+
+#include "alloc/error.h"
+#include "zero/comm/fabric.h"
+
+/* From here on a ring takes less time than all at once: N - 1 steps of one message each, instead of N - 1
+ * messages that fight for the same wires. */
+enum { RING_WORLD = 5 };
+#define RING_BYTES ((size_t)1 << 20)
+
+static unsigned neighbour(const struct fabric *fabric, unsigned steps)
+{
+    return (fabric->base.rank + steps) % fabric->base.world;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One message each way as one call; a NULL place is no message. */
+struct pair {
+    const char *out;
+    char *in;
+    size_t out_bytes, in_bytes;
+    unsigned to, from;
+};
+
+static zr_result post_pair(struct fabric *fabric, struct zr_batch *batch, const struct pair *pair)
+{
+    zr_result result = ZR_OK;
+    if (pair->in)
+        result = zr_fabric_receive(fabric, batch,
+                                   &(struct zr_transport_message){pair->from, pair->in, pair->in_bytes});
+    if (result == ZR_OK && pair->out)
+        result = zr_fabric_send(fabric, batch,
+                                &(struct zr_transport_message){pair->to, (char *)pair->out, pair->out_bytes});
+    return result;
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------------- */
+
+struct reduction {
+    const char *source;
+    size_t bytes;     /* of a shard */
+    bool each;        /* source has a shard for each rank; else one for the root */
+    bool sends, adds; /* this rank's part in it */
+    unsigned root;    /* of the sends, where not each */
+    struct zr_comm_sum sum;
+};
+
+static size_t part_bytes(const struct fabric *fabric, const struct reduction *op, size_t index)
+{
+    return smaller(op->bytes - index * fabric->each_bytes, fabric->each_bytes);
+}
+
+static char *place_in_slot(const struct fabric *fabric, size_t index, unsigned peer)
+{
+    unsigned place = peer < fabric->base.rank ? peer : peer - 1;
+    return fabric->ring + (index & 1) * fabric->slot_bytes + place * fabric->each_bytes;
+}
+
+static zr_result post_part(struct fabric *fabric, const struct reduction *op, size_t index)
+{
+    size_t bytes = part_bytes(fabric, op, index), first = index * fabric->each_bytes;
+    zr_result result = ZR_OK;
+    for (unsigned i = 1; i < fabric->base.world && result == ZR_OK; i++) {
+        unsigned to = neighbour(fabric, i), from = neighbour(fabric, fabric->base.world - i);
+        bool sends = op->sends && (op->each || to == op->root);
+        result = post_pair(
+            fabric, &fabric->batch[index & 1],
+            &(struct pair){.out = sends ? op->source + (op->each ? to * op->bytes : 0) + first : NULL,
+                           .in = op->adds ? place_in_slot(fabric, index, from) : NULL,
+                           .out_bytes = bytes,
+                           .in_bytes = bytes,
+                           .to = to,
+                           .from = from});
+    }
+    return result;
+}
+
+static void add_part(struct fabric *fabric, const struct reduction *op, size_t index)
+{
+    unsigned rank = fabric->base.rank;
+    size_t unit = zr_comm_type_bytes(op->sum.type), to_unit = op->sum.wide ? sizeof(float) : unit;
+    size_t first = index * fabric->each_bytes;
+    struct zr_comm_sum sum = op->sum;
+    for (unsigned p = 0; p < fabric->base.world; p++)
+        fabric->from[p] = p == rank ? op->source + (op->each ? rank * op->bytes : 0) + first
+                                    : place_in_slot(fabric, index, p);
+    sum.count = part_bytes(fabric, op, index) / unit;
+    sum.from = fabric->from;
+    sum.ranks = fabric->base.world;
+    sum.to = (char *)op->sum.to + first / unit * to_unit;
+    sum.base = op->sum.base ? (const char *)op->sum.base + first : NULL;
+    zr_comm_sum(fabric->base.options.kernels, &sum);
+}
+
+/* Adds part i while part i + 1 travels. */
+static zr_result run_reduction(struct fabric *fabric, const struct reduction *op)
+{
+    size_t count = op->bytes / fabric->each_bytes + (op->bytes % fabric->each_bytes != 0);
+    zr_result result = post_part(fabric, op, 0);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        if (i + 1 < count)
+            result = post_part(fabric, op, i + 1);
+        if (result == ZR_OK)
+            result = zr_fabric_wait(fabric, &fabric->batch[i & 1]);
+        if (result == ZR_OK && op->adds)
+            add_part(fabric, op, i);
+    }
+    return result;
+}
+
+static zr_result run_reduce_scatter(struct fabric *fabric, const struct zr_reduce_scatter *op)
+{
+    return run_reduction(fabric, &(struct reduction){
+                                     .source = op->source,
+                                     .bytes = op->shard_elements * zr_comm_type_bytes(op->type),
+                                     .each = true,
+                                     .sends = true,
+                                     .adds = true,
+                                     .sum = {.type = op->type,
+                                             .wide = op->wide && op->type != ZR_COMM_FP32,
+                                             .accumulate = op->accumulate,
+                                             .scale = op->scale,
+                                             .to = op->destination},
+                                 });
+}
+
+static zr_result run_reduce(struct fabric *fabric, const struct zr_reduce *op)
+{
+    bool root = fabric->base.rank == op->root;
+    return run_reduction(
+        fabric, &(struct reduction){
+                    .source = op->source,
+                    .bytes = op->elements * zr_comm_type_bytes(op->type),
+                    .sends = !root,
+                    .adds = root,
+                    .root = op->root,
+                    .sum = {.type = op->type, .scale = op->scale, .to = root ? op->destination : NULL},
+                });
+}
+
+/* ---- Gathers ---------------------------------------------------------------------------------------- */
+
+/* From each to each: `step` is how far apart the shards of the two sides lie, 0 where there is only one. */
+struct crossing {
+    const char *source;
+    char *destination;
+    size_t bytes, source_step, destination_step;
+    bool sends, receives; /* this rank's part in it */
+    unsigned only;        /* the one rank to speak with, or world */
+};
+
+static zr_result cross(struct fabric *fabric, const struct crossing *op)
+{
+    zr_result result = ZR_OK;
+    size_t first = 0;
+    do {
+        size_t bytes = smaller(op->bytes - first, fabric->most_bytes);
+        for (unsigned i = 1; i < fabric->base.world && result == ZR_OK; i++) {
+            unsigned to = neighbour(fabric, i), from = neighbour(fabric, fabric->base.world - i);
+            bool sends = op->sends && (op->only == fabric->base.world || op->only == to);
+            bool receives = op->receives && (op->only == fabric->base.world || op->only == from);
+            struct pair pair = {.out_bytes = bytes, .in_bytes = bytes, .to = to, .from = from};
+            if (sends)
+                pair.out = op->source + to * op->source_step + first;
+            if (receives)
+                pair.in = op->destination + from * op->destination_step + first;
+            result = post_pair(fabric, &fabric->batch[0], &pair);
+        }
+        if (result == ZR_OK)
+            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+        first += bytes;
+    } while (first < op->bytes && result == ZR_OK);
+    return result;
+}
+
+/* In step s each passes on what it got in step s - 1, starting with its own. */
+static zr_result gather_in_ring(struct fabric *fabric, char *all, size_t shard_bytes)
+{
+    unsigned world = fabric->base.world;
+    zr_result result = ZR_OK;
+    for (unsigned step = 0; step + 1 < world; step++)
+        for (size_t first = 0; first < shard_bytes && result == ZR_OK; first += fabric->most_bytes) {
+            size_t bytes = smaller(shard_bytes - first, fabric->most_bytes);
+            result = post_pair(
+                fabric, &fabric->batch[0],
+                &(struct pair){.out = all + neighbour(fabric, world - step) * shard_bytes + first,
+                               .in = all + neighbour(fabric, 2 * world - step - 1) * shard_bytes + first,
+                               .out_bytes = bytes,
+                               .in_bytes = bytes,
+                               .to = neighbour(fabric, 1),
+                               .from = neighbour(fabric, world - 1)});
+            if (result == ZR_OK)
+                result = zr_fabric_wait(fabric, &fabric->batch[0]);
+        }
+    return result;
+}
+
+static bool in_ring(const struct zr_comm *comm, size_t bytes)
+{
+    if (comm->options.algorithm != ZR_COMM_AUTO)
+        return comm->options.algorithm == ZR_COMM_RING;
+    return comm->world >= RING_WORLD && bytes >= RING_BYTES;
+}
+
+static zr_result run_all_gather(struct fabric *fabric, const struct zr_all_gather *op)
+{
+    char *own = (char *)op->destination + fabric->base.rank * op->shard_bytes;
+    if (own != op->source)
+        memmove(own, op->source, op->shard_bytes);
+    if (in_ring(&fabric->base, op->shard_bytes))
+        return gather_in_ring(fabric, op->destination, op->shard_bytes);
+    return cross(fabric, &(struct crossing){.source = own,
+                                            .destination = op->destination,
+                                            .bytes = op->shard_bytes,
+                                            .destination_step = op->shard_bytes,
+                                            .sends = true,
+                                            .receives = true,
+                                            .only = fabric->base.world});
+}
+
+static zr_result run_all_reduce(struct fabric *fabric, const struct zr_all_reduce *op)
+{
+    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = fabric->base.rank * bytes;
+    char *own = (char *)op->buffer + first;
+    zr_result result =
+        run_reduction(fabric, &(struct reduction){
+                                  .source = op->buffer,
+                                  .bytes = bytes,
+                                  .each = true,
+                                  .sends = true,
+                                  .adds = true,
+                                  .sum = {.type = op->type,
+                                          .scale = op->scale,
+                                          .to = own,
+                                          .base = op->base ? (const char *)op->base + first : NULL},
+                              });
+    if (result != ZR_OK)
+        return result;
+    return run_all_gather(
+        fabric, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = bytes});
+}
+
+/* What comes lies in the ring until all that goes has gone: the two may be the same memory. */
+static zr_result run_all_to_all(struct fabric *fabric, const struct zr_all_gather *op)
+{
+    size_t shard = op->shard_bytes;
+    const char *source = op->source;
+    char *destination = op->destination;
+    struct reduction parts = {.source = source, .bytes = shard, .each = true, .sends = true, .adds = true};
+    if (source != destination) {
+        size_t own = fabric->base.rank * shard;
+        memcpy(destination + own, source + own, shard);
+        return cross(fabric, &(struct crossing){.source = source,
+                                                .destination = destination,
+                                                .bytes = shard,
+                                                .source_step = shard,
+                                                .destination_step = shard,
+                                                .sends = true,
+                                                .receives = true,
+                                                .only = fabric->base.world});
+    }
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i * fabric->each_bytes < shard && result == ZR_OK; i++) {
+        result = post_part(fabric, &parts, i);
+        if (result == ZR_OK)
+            result = zr_fabric_wait(fabric, &fabric->batch[i & 1]);
+        for (unsigned p = 0; p < fabric->base.world && result == ZR_OK; p++)
+            if (p != fabric->base.rank)
+                memcpy(destination + p * shard + i * fabric->each_bytes, place_in_slot(fabric, i, p),
+                       part_bytes(fabric, &parts, i));
+    }
+    return result;
+}
+
+/* ---- From and to one -------------------------------------------------------------------------------- */
+
+/* From neighbour to neighbour, the root first: a piece is passed on while the next one comes. */
+static zr_result broadcast_in_ring(struct fabric *fabric, const struct zr_broadcast *op)
+{
+    unsigned world = fabric->base.world, place = (fabric->base.rank + world - op->root) % world;
+    size_t piece = smaller(fabric->slot_bytes, fabric->most_bytes), index = 0;
+    zr_result result = ZR_OK;
+    for (size_t first = 0; first < op->bytes && result == ZR_OK; first += piece, index++) {
+        char *at = (char *)op->buffer + first;
+        size_t bytes = smaller(op->bytes - first, piece);
+        struct zr_batch *batch = &fabric->batch[index & 1];
+        result = zr_fabric_wait(fabric, batch); /* the piece before the last has gone */
+        if (result == ZR_OK && place > 0)
+            result = zr_fabric_receive(
+                fabric, batch, &(struct zr_transport_message){neighbour(fabric, world - 1), at, bytes});
+        if (result == ZR_OK && place > 0)
+            result = zr_fabric_wait(fabric, batch);
+        if (result == ZR_OK && place + 1 < world)
+            result = zr_fabric_send(fabric, batch,
+                                    &(struct zr_transport_message){neighbour(fabric, 1), at, bytes});
+    }
+    for (unsigned i = 0; i < 2 && result == ZR_OK; i++)
+        result = zr_fabric_wait(fabric, &fabric->batch[i]);
+    return result;
+}
+
+static zr_result run_broadcast(struct fabric *fabric, const struct zr_broadcast *op)
+{
+    bool root = fabric->base.rank == op->root;
+    if (in_ring(&fabric->base, op->bytes))
+        return broadcast_in_ring(fabric, op);
+    return cross(fabric, &(struct crossing){.source = op->buffer,
+                                            .destination = op->buffer,
+                                            .bytes = op->bytes,
+                                            .sends = root,
+                                            .receives = !root,
+                                            .only = root ? fabric->base.world : op->root});
+}
+
+static zr_result run_to_root(struct fabric *fabric, const struct zr_comm_item *item)
+{
+    const struct zr_to_root *op = &item->to_root;
+    bool root = fabric->base.rank == op->root, gather = item->kind == ZR_COMM_GATHER;
+    size_t own = op->root * op->shard_bytes;
+    struct crossing crossing = {.source = op->source,
+                                .destination = op->destination,
+                                .bytes = op->shard_bytes,
+                                .source_step = gather ? 0 : op->shard_bytes,
+                                .destination_step = gather ? op->shard_bytes : 0,
+                                .sends = root != gather,
+                                .receives = root == gather,
+                                .only = root ? fabric->base.world : op->root};
+    if (root) {
+        const char *from = (const char *)op->source + (gather ? 0 : own);
+        char *to = (char *)op->destination + (gather ? own : 0);
+        if (from != to)
+            memmove(to, from, op->shard_bytes);
+    }
+    return cross(fabric, &crossing);
+}
+
+static zr_result run_transfer(struct fabric *fabric, const struct zr_transfer *op)
+{
+    zr_result result = ZR_OK;
+    for (size_t first = 0; (first < op->send_bytes || first < op->receive_bytes) && result == ZR_OK;
+         first += fabric->most_bytes) {
+        struct pair pair = {.to = op->to, .from = op->from};
+        if (first < op->send_bytes) {
+            pair.out = (const char *)op->send + first;
+            pair.out_bytes = smaller(op->send_bytes - first, fabric->most_bytes);
+        }
+        if (first < op->receive_bytes) {
+            pair.in = (char *)op->receive + first;
+            pair.in_bytes = smaller(op->receive_bytes - first, fabric->most_bytes);
+        }
+        result = post_pair(fabric, &fabric->batch[0], &pair);
+        if (result == ZR_OK)
+            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+    }
+    return result;
+}
+
+/* Twice as far in each round: after log2 N of them everybody has heard of everybody. */
+static zr_result run_barrier(struct fabric *fabric)
+{
+    char nothing = 0;
+    zr_result result = ZR_OK;
+    for (unsigned far = 1; far < fabric->base.world && result == ZR_OK; far *= 2) {
+        result = post_pair(fabric, &fabric->batch[0],
+                           &(struct pair){.out = &nothing,
+                                          .in = &nothing,
+                                          .to = neighbour(fabric, far),
+                                          .from = neighbour(fabric, fabric->base.world - far)});
+        if (result == ZR_OK)
+            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+    }
+    return result;
+}
+
+zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    struct fabric *self = (struct fabric *)comm;
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return run_reduce_scatter(self, &item->reduce_scatter);
+    case ZR_COMM_ALL_GATHER:
+        return run_all_gather(self, &item->all_gather);
+    case ZR_COMM_ALL_REDUCE:
+        return run_all_reduce(self, &item->all_reduce);
+    case ZR_COMM_EXCHANGE:
+        return item->all_gather.shard_bytes > 0 ? run_all_gather(self, &item->all_gather) : run_barrier(self);
+    case ZR_COMM_BROADCAST:
+        return run_broadcast(self, &item->broadcast);
+    case ZR_COMM_REDUCE:
+        return run_reduce(self, &item->reduce);
+    case ZR_COMM_GATHER:
+    case ZR_COMM_SCATTER:
+        return run_to_root(self, item);
+    case ZR_COMM_ALL_TO_ALL:
+        return run_all_to_all(self, &item->all_gather);
+    case ZR_COMM_SEND:
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_SEND_RECEIVE:
+        return run_transfer(self, &item->transfer);
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
+}
+
+uint64_t zr_fabric_sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    if (item->kind == ZR_COMM_BROADCAST && in_ring(comm, item->broadcast.bytes)) {
+        bool last = (comm->rank + 1) % comm->world == item->broadcast.root;
+        return last ? 0 : item->broadcast.bytes;
+    }
+    return zr_comm_direct_bytes(comm, item);
+}

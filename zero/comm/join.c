@@ -1,0 +1,425 @@
+/* join.c: ranks that a launcher of many has started one by one on this machine (torchrun, srun, mpirun, a
+ * shell) become one run of the local communicator.
+ *
+ * The process of rank 0 makes the control block and waits for the others at a socket that bears the run's
+ * key; when all have come, it hands them the block's granules and the sockets of the ranks. From then on each
+ * process is the launcher (launch.c) of its own rank, so that limits, cores and accounts that were set for it
+ * hold. The connections stay open: one that closes before its rank has ended is a process that was lost. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "alloc/os.h"
+#include "zero/comm/local.h"
+#include "zero/comm/start.h"
+
+#define JOIN_NS     60000000000ull /* for all ranks to come */
+#define HELLO_NS    1000000000ull  /* for one that has come to say who it is */
+#define FAREWELL_NS 5000000000ull  /* for the others to end after the run has failed */
+#define RETRY_MS    20
+
+enum { MAGIC = 0x7a726a31, SEGMENTS = 16, MOST_FDS = 32, WORDS = 200, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
+
+/* What one process says when it comes, and what it gets in several of `struct parcel`. */
+struct hello {
+    uint32_t magic, rank, world;
+};
+
+enum parcel_kind { REFUSED = 1, CONTROL, OUTBOXES, INBOX };
+
+struct parcel {
+    uint32_t magic, kind;
+    uint32_t first, count; /* OUTBOXES: ranks. CONTROL: segments */
+    uint64_t lead_bytes;
+    struct {
+        uint64_t offset_bytes, bytes;
+    } segments[SEGMENTS];
+    char words[WORDS]; /* REFUSED */
+};
+
+union control { /* room for the descriptors, aligned as the system wants it */
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(MOST_FDS * sizeof(int))];
+};
+
+struct meeting {
+    const struct zr_start *start;
+    struct zr_local_part *part;
+    uint64_t limit_ns, deadline_ns;
+    uint64_t failed_ns; /* when the end of the run was noticed; 0: not yet */
+};
+
+static uint64_t left_ms(const struct meeting *meeting)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    return now_ns < meeting->deadline_ns ? (meeting->deadline_ns - now_ns) / 1000000 + 1 : 0;
+}
+
+/* A name without a file: it is gone with the last socket. Nobody else's run has it, and every rank knows it.
+ */
+static socklen_t make_address(const struct zr_start *start, struct sockaddr_un *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->sun_family = AF_UNIX;
+    int length = snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "zr-run-%u-%s", (unsigned)getuid(),
+                          start->key);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static bool is_own(int fd)
+{
+    struct ucred who;
+    socklen_t bytes = sizeof(who);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == getuid();
+}
+
+/* ---- Parcels ---------------------------------------------------------------------------------------- */
+
+static bool send_parcel(int link, struct parcel *parcel, const int *fds, unsigned fds_count)
+{
+    union control control;
+    struct iovec data = {.iov_base = parcel, .iov_len = sizeof(*parcel)};
+    struct msghdr header = {.msg_iov = &data, .msg_iovlen = 1};
+    parcel->magic = MAGIC;
+    if (fds_count > 0) {
+        memset(&control, 0, sizeof(control));
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
+        memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(link, &header, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof(*parcel);
+}
+
+/* Descriptors received are this process's own. */
+static zr_result receive_parcel(const struct meeting *meeting, int link, struct parcel *parcel, int *fds,
+                                unsigned *fds_count)
+{
+    union control control;
+    struct iovec data = {.iov_base = parcel, .iov_len = sizeof(*parcel)};
+    struct msghdr header = {.msg_iov = &data,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    struct pollfd wait = {.fd = link, .events = POLLIN};
+    *fds_count = 0;
+    int ready = poll(&wait, 1, (int)left_ms(meeting));
+    if (ready <= 0)
+        return zr_fail(ZR_ERR_TIMEOUT,
+                       "not all of the %u ranks have come within %llu s; were all of them started?",
+                       meeting->start->world, (unsigned long long)(meeting->limit_ns / 1000000000u));
+    ssize_t bytes = recvmsg(link, &header, MSG_CMSG_CLOEXEC);
+    for (struct cmsghdr *part = bytes >= 0 ? CMSG_FIRSTHDR(&header) : NULL; part;
+         part = CMSG_NXTHDR(&header, part))
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+            *fds_count = (unsigned)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+            memcpy(fds, CMSG_DATA(part), *fds_count * sizeof(int));
+        }
+    if (bytes != (ssize_t)sizeof(*parcel) || parcel->magic != MAGIC)
+        return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
+    if (header.msg_flags & MSG_CTRUNC)
+        return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
+    return ZR_OK;
+}
+
+/* ---- Rank 0 ----------------------------------------------------------------------------------------- */
+
+static zr_result open_door(const struct zr_start *start, int *door)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = make_address(start, &address);
+    *door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*door < 0)
+        return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
+    if (bind(*door, (struct sockaddr *)&address, bytes) != 0 || listen(*door, ZR_COMM_MAX_WORLD) != 0)
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "another run on this machine uses the key '%s' (MASTER_PORT, or the job's number); wait for its "
+            "end, or set another MASTER_PORT",
+            start->key);
+    return ZR_OK;
+}
+
+/* Takes one process in, or sends it away with the reason. */
+static void let_in(const struct meeting *meeting, int link)
+{
+    struct hello hello = {0};
+    struct parcel no = {.kind = REFUSED};
+    struct pollfd wait = {.fd = link, .events = POLLIN};
+    int *links = meeting->part->links;
+    if (!is_own(link) || poll(&wait, 1, (int)(HELLO_NS / 1000000)) <= 0 ||
+        recv(link, &hello, sizeof(hello), MSG_DONTWAIT) != (ssize_t)sizeof(hello) || hello.magic != MAGIC) {
+        close(link);
+        return;
+    }
+    if (hello.world != meeting->start->world)
+        snprintf(no.words, sizeof(no.words), "rank %u was started with %s=%u, and rank 0 with %u", hello.rank,
+                 meeting->start->world_name, hello.world, meeting->start->world);
+    else if (hello.rank == 0 || hello.rank >= hello.world || links[hello.rank] >= 0)
+        snprintf(no.words, sizeof(no.words), "there is a rank %u already (%s)", hello.rank,
+                 meeting->start->rank_name);
+    if (no.words[0]) {
+        send_parcel(link, &no, NULL, 0);
+        close(link);
+        return;
+    }
+    links[hello.rank] = link;
+}
+
+static unsigned first_missing(const struct meeting *meeting)
+{
+    unsigned r = 1;
+    while (r < meeting->start->world && meeting->part->links[r] >= 0)
+        r++;
+    return r;
+}
+
+static zr_result wait_for_all(const struct meeting *meeting, int door)
+{
+    unsigned world = meeting->start->world;
+    while (first_missing(meeting) < world) {
+        struct pollfd wait = {.fd = door, .events = POLLIN};
+        uint64_t ms = left_ms(meeting);
+        if (ms == 0)
+            return zr_fail(
+                ZR_ERR_TIMEOUT, "rank %u of %u has not come within %llu s; were all of them started?",
+                first_missing(meeting), world, (unsigned long long)(meeting->limit_ns / 1000000000u));
+        if (poll(&wait, 1, (int)ms) <= 0)
+            continue;
+        int link = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+        if (link >= 0)
+            let_in(meeting, link);
+    }
+    return ZR_OK;
+}
+
+/* Hands one rank what it needs. One that is gone by now is noticed by its connection later. */
+static zr_result hand_out(const struct meeting *meeting, unsigned rank)
+{
+    const struct zr_local_part *part = meeting->part;
+    struct zr_segment segments[SEGMENTS];
+    struct parcel parcel = {.kind = CONTROL};
+    size_t count = SEGMENTS, lead_bytes;
+    int fds[MOST_FDS], link = part->links[rank];
+    zr_result result =
+        zr_block_export(part->control.arena, part->control.local, segments, &count, &lead_bytes);
+    if (result != ZR_OK)
+        return result;
+    parcel.count = (uint32_t)count;
+    parcel.lead_bytes = lead_bytes;
+    for (size_t i = 0; i < count; i++) {
+        parcel.segments[i].offset_bytes = segments[i].offset_bytes;
+        parcel.segments[i].bytes = segments[i].bytes;
+        fds[i] = segments[i].fd;
+    }
+    bool there = send_parcel(link, &parcel, fds, (unsigned)count);
+    for (unsigned first = 0; there && first < meeting->start->world; first += MOST_FDS) {
+        unsigned left = meeting->start->world - first, some = left < MOST_FDS ? left : MOST_FDS;
+        parcel = (struct parcel){.kind = OUTBOXES, .first = first, .count = some};
+        there = send_parcel(link, &parcel, part->sockets.outbox + first, some);
+    }
+    parcel = (struct parcel){.kind = INBOX, .first = rank, .count = 1};
+    if (there)
+        send_parcel(link, &parcel, &part->sockets.inbox[rank], 1);
+    return ZR_OK;
+}
+
+static zr_result lead(const struct meeting *meeting)
+{
+    int door = -1;
+    struct zr_local_part *part = meeting->part;
+    zr_result result = zr_local_control_make(&part->control, meeting->start->world);
+    if (result == ZR_OK)
+        result = zr_local_sockets_make(&part->sockets, meeting->start->world);
+    if (result == ZR_OK)
+        result = open_door(meeting->start, &door);
+    if (result == ZR_OK)
+        result = wait_for_all(meeting, door);
+    for (unsigned r = 1; r < meeting->start->world && result == ZR_OK; r++)
+        result = hand_out(meeting, r);
+    if (door >= 0)
+        close(door);
+    for (unsigned r = 1; r < meeting->start->world && result == ZR_OK; r++) { /* the others' own now */
+        close(part->sockets.inbox[r]);
+        part->sockets.inbox[r] = -1;
+    }
+    return result;
+}
+
+/* ---- The others ------------------------------------------------------------------------------------- */
+
+/* Rank 0 may come later. */
+static zr_result knock(const struct meeting *meeting)
+{
+    struct sockaddr_un address;
+    const struct zr_start *start = meeting->start;
+    socklen_t bytes = make_address(start, &address);
+    struct hello hello = {.magic = MAGIC, .rank = start->rank, .world = start->world};
+    int link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (link < 0)
+        return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
+    meeting->part->links[0] = link;
+    while (connect(link, (struct sockaddr *)&address, bytes) != 0) {
+        if (left_ms(meeting) == 0)
+            return zr_fail(
+                ZR_ERR_TIMEOUT,
+                "rank 0 of %u has not come within %llu s; was it started on this machine, with the same "
+                "key '%s' (MASTER_PORT, or the job's number)?",
+                start->world, (unsigned long long)(meeting->limit_ns / 1000000000u), start->key);
+        poll(NULL, 0, RETRY_MS);
+    }
+    if (!is_own(link))
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "the key '%s' belongs to another user's process; set another MASTER_PORT", start->key);
+    if (send(link, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello))
+        return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
+    return ZR_OK;
+}
+
+static zr_result map_control(struct zr_local_part *part, const struct parcel *parcel, const int *fds,
+                             unsigned fds_count)
+{
+    struct zr_segment segments[SEGMENTS];
+    if (parcel->count == 0 || parcel->count > SEGMENTS || parcel->count != fds_count)
+        return zr_fail(ZR_ERR_PEER, "rank 0 sent something that is no control block");
+    for (unsigned i = 0; i < parcel->count; i++)
+        segments[i] = (struct zr_segment){.fd = fds[i],
+                                          .offset_bytes = parcel->segments[i].offset_bytes,
+                                          .bytes = parcel->segments[i].bytes};
+    zr_result result = zr_local_control_backend(&part->control);
+    if (result == ZR_OK)
+        result = zr_import(part->control.backend, segments, parcel->count, &part->control.import);
+    if (result == ZR_OK)
+        part->control.local = (struct zr_local_world *)((char *)part->control.import + parcel->lead_bytes);
+    return result;
+}
+
+/* Takes in one parcel; *complete after the last. What it brings is kept or closed here. */
+static zr_result take_parcel(const struct meeting *meeting, bool *complete)
+{
+    struct zr_local_part *part = meeting->part;
+    struct parcel parcel;
+    int fds[MOST_FDS];
+    unsigned fds_count, kept = 0;
+    zr_result result = receive_parcel(meeting, part->links[0], &parcel, fds, &fds_count);
+    if (result == ZR_OK && parcel.kind == REFUSED) {
+        parcel.words[WORDS - 1] = '\0';
+        result = zr_fail(ZR_ERR_INVALID, "%s", parcel.words);
+    } else if (result == ZR_OK && parcel.kind == CONTROL && !part->control.local) {
+        result = map_control(part, &parcel, fds, fds_count);
+    } else if (result == ZR_OK && (parcel.kind == OUTBOXES || parcel.kind == INBOX)) {
+        int *into = parcel.kind == INBOX ? part->sockets.inbox : part->sockets.outbox;
+        *complete = parcel.kind == INBOX;
+        for (; kept < fds_count && parcel.first + kept < meeting->start->world; kept++)
+            into[parcel.first + kept] = fds[kept];
+    }
+    for (; kept < fds_count; kept++)
+        close(fds[kept]);
+    return result;
+}
+
+static zr_result follow(const struct meeting *meeting)
+{
+    bool complete = false;
+    zr_result result = knock(meeting);
+    while (result == ZR_OK && !complete)
+        result = take_parcel(meeting, &complete);
+    if (result == ZR_OK && !meeting->part->control.local)
+        result = zr_fail(ZR_ERR_PEER, "rank 0 sent no control block");
+    return result;
+}
+
+/* ---- The run ---------------------------------------------------------------------------------------- */
+
+static bool link_closed(int link)
+{
+    char byte;
+    ssize_t got = recv(link, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+/* A process whose connection has closed while its rank was still needed. */
+static void lose(struct zr_local_part *part, unsigned rank)
+{
+    char reason[ZR_LOCAL_REASON_BYTES];
+    struct zr_local_world *local = part->control.local;
+    snprintf(reason, sizeof(reason), "rank %u (pid %d) is lost: the process that was started for it is gone",
+             rank, (int)atomic_load(&local->ranks[rank].pid));
+    if (zr_local_end(local, ZR_ERR_PEER, reason))
+        zr_local_say("%s; the run ends", reason);
+    atomic_store(&local->ranks[rank].ended, true);
+    zr_local_wake(local);
+}
+
+/* True when nobody elsewhere needs this launcher any more: rank 0's stays until all are gone, since it is the
+ * one that looks. */
+static bool look_elsewhere(struct zr_local_part *part)
+{
+    struct meeting *meeting = part->state;
+    struct zr_local_world *local = part->control.local;
+    bool alone = true;
+    for (unsigned r = 0; r < local->world; r++) {
+        if (part->links[r] >= 0 && link_closed(part->links[r])) {
+            if (!atomic_load(&local->ranks[r].ended))
+                lose(part, r);
+            close(part->links[r]);
+            part->links[r] = -1;
+        }
+        alone &= part->links[r] < 0;
+    }
+    if (meeting->start->rank != 0)
+        return true;
+    uint64_t now_ns = zr_os_now_ns();
+    if (meeting->failed_ns == 0 && atomic_load(&local->abort) != 0)
+        meeting->failed_ns = now_ns;
+    return alone || (meeting->failed_ns != 0 && now_ns - meeting->failed_ns > FAREWELL_NS);
+}
+
+static int exit_code_of(zr_result result)
+{
+    return result == ZR_ERR_HOST_MEMORY || result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES ? EXIT_MEMORY
+                                                                                                 : EXIT_USAGE;
+}
+
+int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start)
+{
+    struct zr_local_part part = {.first = start->rank, .count = 1, .elsewhere = look_elsewhere};
+    struct meeting meeting = {.start = start, .part = &part, .limit_ns = JOIN_NS};
+    int code;
+    if (options->join_timeout_ns != 0 && options->join_timeout_ns < JOIN_NS)
+        meeting.limit_ns = options->join_timeout_ns;
+    meeting.deadline_ns = zr_os_now_ns() + meeting.limit_ns;
+    part.state = &meeting;
+    zr_local_sockets_clear(&part.sockets);
+    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+        part.links[r] = -1;
+    zr_result result = start->rank == 0 ? lead(&meeting) : follow(&meeting);
+    if (result == ZR_OK) {
+        code = zr_local_watch_over(options, &part);
+    } else {
+        zr_local_say("rank %u: %s", start->rank, zr_last_error());
+        code = exit_code_of(result);
+    }
+    if (code != 0 && options->clean_up)
+        options->clean_up(options->argument);
+    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+        if (part.links[r] >= 0)
+            close(part.links[r]);
+    zr_local_sockets_close(&part.sockets);
+    zr_local_control_end(&part.control);
+    return code;
+}

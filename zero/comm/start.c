@@ -1,0 +1,217 @@
+/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c
+ * and mpi_start.c; the one place of zero/ that reads the environment of launchers. */
+#define _GNU_SOURCE
+#include "zero/comm/start.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "alloc/error.h"
+#include "zero/comm/local.h"
+
+enum { EXIT_USAGE = 2, MOST_PORT = 65535 };
+
+/* ---- The environment -------------------------------------------------------------------------------- */
+
+/* Where a launcher says which rank this is. The first of these that is there counts: mpirun under srun is
+ * mpirun. */
+static const struct source {
+    enum zr_start_kind kind;
+    const char *rank, *world, *local_rank, *local_world;
+    const char *key; /* tells the ranks of one run from another's */
+} sources[] = {
+    {ZR_START_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {ZR_START_RANK, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+    {ZR_START_MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_ID"},
+    {ZR_START_SLURM, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_JOB_ID"},
+};
+
+/* An empty variable counts as none. */
+static const char *variable(const char *name)
+{
+    const char *text = name ? getenv(name) : NULL;
+    return text && text[0] ? text : NULL;
+}
+
+/* A whole number of least .. most. *out stays as it is where the variable is not set. */
+static zr_result read_number(const char *name, unsigned least, unsigned most, unsigned *out)
+{
+    const char *text = variable(name);
+    char *end;
+    if (!text)
+        return ZR_OK;
+    errno = 0;
+    unsigned long long number = text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || number < least || number > most)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%s=%.40s in the environment is no whole number of %u to %u; a launcher sets it, so unset "
+            "it if none did",
+            name, text, least, most);
+    *out = (unsigned)number;
+    return ZR_OK;
+}
+
+/* A script that sbatch started has the variables of a first task, and nobody has started the others. */
+static bool batch_script(const struct source *source)
+{
+    return source->kind == ZR_START_SLURM && variable("SLURM_JOB_ID") && !variable("SLURM_STEP_ID") &&
+           !variable("SLURM_STEPID");
+}
+
+static const struct source *find_source(void)
+{
+    for (size_t i = 0; i < sizeof(sources) / sizeof(*sources); i++)
+        if ((variable(sources[i].rank) ||
+             (variable(sources[i].world) && sources[i].kind != ZR_START_SLURM)) &&
+            !batch_script(&sources[i]))
+            return &sources[i];
+    return NULL;
+}
+
+/* An address of this machine is one that a socket can be given here. */
+static bool address_is_here(const char *address)
+{
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    char name[256] = "";
+    if (strcmp(address, "localhost") == 0 ||
+        (gethostname(name, sizeof(name) - 1) == 0 && strcmp(address, name) == 0))
+        return true;
+    bool is_four = inet_pton(AF_INET, address, &four.sin_addr) == 1;
+    if (!is_four && inet_pton(AF_INET6, address, &six.sin6_addr) != 1)
+        return false;
+    int fd = socket(is_four ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return is_four ? ntohl(four.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+    bool here = is_four ? bind(fd, (struct sockaddr *)&four, sizeof(four)) == 0
+                        : bind(fd, (struct sockaddr *)&six, sizeof(six)) == 0;
+    close(fd);
+    return here;
+}
+
+static zr_result read_source(const struct source *source, struct zr_start *out)
+{
+    const char *address = variable("MASTER_ADDR"), *step = variable("SLURM_STEP_ID");
+    out->kind = source->kind;
+    out->rank_name = source->rank;
+    out->world_name = source->world;
+    if (!variable(source->rank) || !variable(source->world))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%s is set in the environment and %s is not; a launcher sets both, so set the other, or unset "
+            "it if none did",
+            variable(source->rank) ? source->rank : source->world,
+            variable(source->rank) ? source->world : source->rank);
+    zr_result result = read_number(source->world, 1, 1000000, &out->world);
+    if (result == ZR_OK)
+        result = read_number(source->rank, 0, out->world - 1, &out->rank);
+    out->local_rank = out->rank;
+    if (result == ZR_OK)
+        result = read_number(source->local_rank, 0, out->world - 1, &out->local_rank);
+    if (result == ZR_OK)
+        result = read_number(source->local_world, 1, out->world, &out->local_world);
+    if (result == ZR_OK && source->kind != ZR_START_MPI)
+        result = read_number("MASTER_PORT", 1, MOST_PORT, &out->port);
+    if (result != ZR_OK)
+        return result;
+    out->far = address && source->kind != ZR_START_MPI && !address_is_here(address);
+    out->mpi = source->kind == ZR_START_MPI || variable("PMIX_RANK") || variable("PMI_RANK");
+    const char *key = variable(source->key);
+    if (source->kind == ZR_START_SLURM && out->port != 0)
+        snprintf(out->key, sizeof(out->key), "%u", out->port);
+    else if (key)
+        snprintf(out->key, sizeof(out->key), "%.60s%s%.20s", key, step ? "." : "", step ? step : "");
+    return ZR_OK;
+}
+
+zr_result zr_start_read(struct zr_start *out)
+{
+    const struct source *source = find_source();
+    memset(out, 0, sizeof(*out));
+    out->world = 1;
+    return source ? read_source(source, out) : ZR_OK;
+}
+
+/* ---- What goes together ------------------------------------------------------------------------------ */
+
+static zr_result check_local(const struct zr_start *start)
+{
+    if (start->world == 1)
+        return ZR_OK;
+    if (start->world > ZR_COMM_MAX_WORLD)
+        return zr_fail(ZR_ERR_INVALID, "%s=%u: a run has at most %d ranks", start->world_name, start->world,
+                       ZR_COMM_MAX_WORLD);
+    if (start->far)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "MASTER_ADDR=%.100s is not this machine, and --comm local joins ranks of one machine alone; use "
+            "--comm mpi with mpirun, or set MASTER_ADDR=127.0.0.1",
+            variable("MASTER_ADDR"));
+    if (start->local_world != 0 && start->local_world < start->world)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%u of %u ranks are on this machine, and --comm local joins ranks of one machine alone; use "
+            "--comm mpi",
+            start->local_world, start->world);
+    if (!start->key[0])
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%s and %s are set, and MASTER_PORT is not: the ranks need a number of 1 to %d, the same for "
+            "all of them, to find each other by",
+            start->rank_name, start->world_name, MOST_PORT);
+    return ZR_OK;
+}
+
+zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carrier, unsigned world,
+                         unsigned *ranks)
+{
+    *ranks = start->kind == ZR_START_FORK ? (world ? world : 1) : start->world;
+    if (world != 0 && world != *ranks)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--ranks %u: the launcher has started %u (%s in the environment); leave --ranks out, or unset "
+            "%s and %s",
+            world, start->world, start->world_name, start->rank_name, start->world_name);
+    if (*ranks > ZR_COMM_MAX_WORLD)
+        return zr_fail(ZR_ERR_INVALID, "%u ranks: a run has at most %d", *ranks, ZR_COMM_MAX_WORLD);
+    if (start->kind == ZR_START_FORK)
+        return ZR_OK;
+    if (carrier == ZR_CARRIER_MPI && !start->mpi && start->world > 1)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--comm mpi: %s and %s are set, but no MPI launcher has started this process; start it with "
+            "mpirun -n %u (or srun --mpi=pmix), or use --comm local",
+            start->rank_name, start->world_name, start->world);
+    return carrier == ZR_CARRIER_MPI ? ZR_OK : check_local(start);
+}
+
+/* ---- Start ------------------------------------------------------------------------------------------ */
+
+int zr_start_launch(const struct zr_start_run *run)
+{
+    const struct zr_start *start = run->start;
+    bool forks = start->kind == ZR_START_FORK;
+    if (run->carrier == ZR_CARRIER_MPI && forks && run->options->world > 1)
+        return zr_mpi_become(run->argv, run->options->world);
+    if (run->carrier == ZR_CARRIER_MPI && start->mpi)
+        return zr_mpi_run(run->options, start);
+    if (forks || start->world == 1)
+        return zr_local_launch(run->options);
+    return zr_local_join(run->options, start);
+}
+
+zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, enum zr_comm_carrier carrier,
+                         struct zr_local_world *local, unsigned rank)
+{
+    if (carrier == ZR_CARRIER_MPI && local && local->world > 1)
+        return zr_comm_mpi_create(out, options, local, rank);
+    return zr_comm_local_create(out, options, local, rank);
+}

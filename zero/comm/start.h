@@ -1,0 +1,61 @@
+/* start.h: how the ranks of this run come to be: forked here, or one by one by a launcher that says so in the
+ * environment. Private to zero/; read once, by the program's main(). */
+#ifndef ZR_START_H
+#define ZR_START_H
+
+#include "zero/comm/zr_comm.h"
+
+enum zr_start_kind {
+    ZR_START_FORK = 0, /* nobody else has: this process forks its ranks */
+    ZR_START_MPI,      /* mpirun: OMPI_COMM_WORLD_RANK and _SIZE, or PMI_RANK and PMI_SIZE */
+    ZR_START_RANK,     /* torchrun and its like: RANK and WORLD_SIZE */
+    ZR_START_SLURM,    /* srun: SLURM_PROCID and SLURM_NTASKS */
+};
+
+enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI, ZR_CARRIER_NCCL };
+
+struct zr_start {
+    enum zr_start_kind kind;
+    unsigned rank, world;               /* of this process; 0 of 1 with ZR_START_FORK */
+    unsigned local_rank, local_world;   /* on this machine; local_world is 0 where nobody has said */
+    const char *rank_name, *world_name; /* the variables that were read; constants */
+    unsigned port;                      /* MASTER_PORT; 0: not given */
+    bool far;                           /* MASTER_ADDR is not this machine */
+    bool mpi;                           /* a launcher that MPI can ask */
+    char key[96];                       /* what the ranks of this run, and no others, have in common */
+};
+
+/* Reads the environment. ZR_ERR_INVALID, with words that name the variable: one that is missing beside
+ * another, is no number, or contradicts another. */
+zr_result zr_start_read(struct zr_start *out);
+
+/* Whether ranks started like this can talk in this way; words say what is missing. `world` is what the
+ * command line asks for, 0: nothing. On success *ranks is the number of ranks of the run. */
+zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carrier, unsigned world,
+                         unsigned *ranks);
+
+/* Runs the ranks, or the one that this process is, as zr_local_launch() does. With ZR_CARRIER_MPI and
+ * ZR_START_FORK the process becomes an mpirun of `argv` (NULL-ended), and this returns only to say why not.
+ * The exit code. */
+struct zr_start_run {
+    const struct zr_start *start;
+    enum zr_comm_carrier carrier;
+    const struct zr_launch_options *options;
+    char **argv;
+};
+int zr_start_launch(const struct zr_start_run *run);
+
+/* The communicator of a rank, over what `carrier` says. Collective. `device`: of NCCL. */
+zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, enum zr_comm_carrier carrier,
+                         struct zr_local_world *local, unsigned rank);
+
+/* join.c: the launcher of one rank, that meets those of the others on this machine. mpi_start.c: a rank of an
+ * MPI run. The exit code. */
+int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start);
+int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
+int zr_mpi_become(char **argv, unsigned ranks);
+/* mpi_start.c: over the MPI that zr_mpi_run() has joined; one communicator at a time. */
+zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
+                             struct zr_local_world *local, unsigned rank);
+
+#endif
