@@ -3,6 +3,7 @@
 #   make            build everything           make demo         train a GPT on the King James Bible
 #   make check      all tests, ten minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
+#   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
 #   make lint       formatting, static checks  make clean
 #   make gpu-check  the CUDA backend on a card, beside the emulated driver; says so where there is none
 #
@@ -34,10 +35,12 @@ packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 valgrind strace libopenmpi-dev openmpi-bin
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
+# libFuzzer's library is a package of its own where it exists.
+packages_fuzz   = $(packages_build) clang $(shell apt-cache --names-only search '^libclang-rt-dev$$' | cut -d' ' -f1)
 
 # Installs what dpkg does not have, as root or through sudo; else prints the command to type.
-.PHONY: packages-build packages-demo packages-check packages-bench
-packages-build packages-demo packages-check packages-bench: packages-%:
+.PHONY: packages-build packages-demo packages-check packages-bench packages-fuzz
+packages-build packages-demo packages-check packages-bench packages-fuzz: packages-%:
 	@missing=""; for package in $(packages_$*); do \
 		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
 	done; \
@@ -84,15 +87,16 @@ zero_src    := $(wildcard zero/*.c)
 train_src   := $(wildcard zero/train/*.c)
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
+# Modules: what is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.
+mpicc := $(shell command -v mpicc 2>/dev/null)
+modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
+
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
 include alloc/heap.mk
 include tests/tests.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
-# What is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.
-mpicc := $(shell command -v mpicc 2>/dev/null)
-modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(modules)
 libraries := $(BUILD)/lib/libzr.so $(BUILD)/lib/libzr.a
 

@@ -39,18 +39,28 @@ $(BUILD)/tests/bench_%: tests/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_libra
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
 
+# What runs under mpirun, with the module beside it.
+mpi_tests := $(if $(mpicc),$(BUILD)/tests/mpi_ranks $(BUILD)/tests/libzr_comm_mpi.so)
+$(BUILD)/tests/mpi_ranks: tests/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
+$(BUILD)/tests/libzr_comm_mpi.so: $(BUILD)/bin/libzr_comm_mpi.so
+	@mkdir -p $(@D)
+	@cp $< $@
+
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
 check: packages-check
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
 	@tests/run $(test_bin) $(test_scripts)
 check-long: packages-check
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
 	@tests/run $(long_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
 	tests/run --verbose $<
-$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries)
+$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests)
 	tests/run --verbose tests/$*.t
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card.
@@ -68,6 +78,22 @@ bench: packages-bench
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs)
 	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
+
+# The readers of every file format under libFuzzer, for FUZZ_SECONDS; what it finds stays in the folder.
+FUZZ_SECONDS ?= 120
+fuzz_folder := $(BUILD)/fuzz
+$(BUILD)/tests/fuzz_entry: tests/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
+.PHONY: fuzz
+fuzz: packages-fuzz $(BUILD)/tests/fuzz_test
+	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,fuzzer-no-link \
+		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
+	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
+	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
+	$(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
 
 # The same sources under sanitizers, each in a build folder of its own.
 check-asan check-ubsan check-tsan: packages-check

@@ -1,0 +1,293 @@
+/* fuzz_test.c: every file format that is read here, mutated again and again: bits, numbers at the edges,
+ * words of the formats, parts cut, doubled, moved and spliced. A mutant that brings a new answer (the result
+ * and its words) joins those that are mutated, so that mutations build on one another without looking at the
+ * program.
+ *
+ *   fuzz_test [SECONDS]                 for each format; without it a fixed number of runs
+ *   fuzz_test --corpus FOLDER           writes the good files there, for other fuzzers (make fuzz)
+ *
+ * A failing input is kept in /tmp/zr-fuzz-FORMAT, and its seed is printed. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <time.h>
+
+#include "alloc/file.h"
+#include "tests/fuzz_inputs.h"
+#include "tests/fuzz_targets.h"
+#include "tests/tap.h"
+
+enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
+#ifdef __OPTIMIZE__
+enum { RUNS = 20000 };
+#else
+enum { RUNS = 5000 };
+#endif
+
+static struct fuzz_input *corpus; /* CORPUS_MOST of them */
+static size_t corpus_count;
+static bool answered[ANSWERS];
+static uint64_t random_state;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static size_t below(size_t limit)
+{
+    return limit ? next_random() % limit : 0;
+}
+
+/* ---- Mutations ----------------------------------------------------------------------------------------- */
+
+static void replace(struct fuzz_input *input, size_t at, size_t old_bytes, const void *with, size_t bytes)
+{
+    static unsigned char copy[FUZZ_MOST];
+    if (old_bytes > input->bytes - at || bytes > FUZZ_MOST - (input->bytes - old_bytes))
+        return;
+    memcpy(copy, with, bytes);
+    memmove(input->data + at + bytes, input->data + at + old_bytes, input->bytes - at - old_bytes);
+    memcpy(input->data + at, copy, bytes);
+    input->bytes += bytes - old_bytes;
+}
+
+/* A number at an edge, over one to eight bytes. */
+static void edge_number(struct fuzz_input *input, size_t at)
+{
+    static const uint64_t edges[] = {
+        0,          1,         0x7f,        0x80,       0xff,          0x7fff,
+        0xffff,     INT32_MAX, 0x80000000u, UINT32_MAX, 1ull << 32,    1ull << 40,
+        1ull << 54, INT64_MAX, 1ull << 63,  UINT64_MAX, UINT64_MAX - 1};
+    uint64_t value = edges[below(sizeof edges / sizeof *edges)];
+    size_t bytes = (size_t)1 << below(4);
+    if (bytes <= input->bytes - at)
+        memcpy(input->data + at, &value, bytes);
+}
+
+/* The decimal number around a place becomes another. */
+static void edge_decimal(struct fuzz_input *input, size_t at)
+{
+    static const char *const edges[] = {"0",
+                                        "1",
+                                        "18446744073709551615",
+                                        "18446744073709551616",
+                                        "-1",
+                                        "9223372036854775808",
+                                        "4294967295",
+                                        "1048576",
+                                        "",
+                                        "007",
+                                        "0x10"};
+    size_t first = at, end = at;
+    while (at < input->bytes && (input->data[at] < '0' || input->data[at] > '9'))
+        at++;
+    for (first = end = at; end < input->bytes && input->data[end] >= '0' && input->data[end] <= '9'; end++)
+        ;
+    const char *edge = edges[below(sizeof edges / sizeof *edges)];
+    if (end > first)
+        replace(input, first, end - first, edge, strlen(edge));
+}
+
+static void put_part_of_other(struct fuzz_input *input, size_t at)
+{
+    const struct fuzz_input *other = &corpus[below(corpus_count)];
+    size_t from = below(other->bytes), bytes = below(other->bytes - from) + 1;
+    if (other->bytes > 0)
+        replace(input, at, next_random() % 2 ? 0 : below(input->bytes - at), other->data + from, bytes);
+}
+
+static void mutate_once(struct fuzz_input *input)
+{
+    size_t at = below(input->bytes), length = below(input->bytes - at);
+    const char *word = fuzz_words[below(FUZZ_WORDS)];
+    unsigned char byte = (unsigned char)next_random();
+    if (input->bytes == 0)
+        fuzz_put(input, word, strlen(word));
+    switch (next_random() % 12) {
+    case 0:
+    case 1:
+        input->data[at] ^= (unsigned char)(1u << below(8));
+        break;
+    case 2:
+        input->data[at] = byte;
+        break;
+    case 3:
+        edge_number(input, at);
+        break;
+    case 4:
+    case 5:
+        edge_decimal(input, at);
+        break;
+    case 6:
+        replace(input, at, next_random() % 2 ? 0 : strlen(word), word, strlen(word));
+        break;
+    case 7: /* cut */
+        replace(input, at, length < 64 ? length : below(64), "", 0);
+        break;
+    case 8: /* double */
+        replace(input, at, 0, input->data + at, length < 200 ? length : below(200));
+        break;
+    case 9: /* move */
+        memmove(input->data + below(input->bytes - length), input->data + at, length);
+        break;
+    case 10:
+        put_part_of_other(input, at);
+        break;
+    default: /* the end, or a byte more */
+        if (next_random() % 4 == 0)
+            input->bytes = at;
+        else
+            replace(input, at, 0, &byte, 1);
+    }
+}
+
+/* ---- Running ------------------------------------------------------------------------------------------- */
+
+/* Which of the answers this is: the result and its words, without numbers and what is quoted from the file.
+ */
+static unsigned answer_of(zr_result result, size_t bytes)
+{
+    uint64_t hash = 14695981039346656037u ^ (unsigned)result;
+    bool quoted = false;
+    for (const char *at = result == ZR_OK ? "" : zr_last_error(); *at; at++) {
+        quoted ^= *at == '"' || *at == '\'' || *at == '`';
+        if (!quoted && (*at < '0' || (*at > '9' && *at < 'a') || *at > 'f'))
+            hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    }
+    if (result == ZR_OK) /* accepted files of many lengths are worth keeping */
+        hash = (hash ^ bytes / 8) * 1099511628211u;
+    return (unsigned)(hash >> 20) % ANSWERS;
+}
+
+static void keep_failure(const struct fuzz_target *target, const struct fuzz_input *input, uint64_t seed)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/zr-fuzz-%s", target->name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool kept = fd >= 0 && write(fd, input->data, input->bytes) == (ssize_t)input->bytes;
+    if (fd >= 0)
+        close(fd);
+    tap_note("seed %llu, %zu bytes%s%s: %s", (unsigned long long)seed, input->bytes, kept ? " kept in " : "",
+             kept ? path : "", zr_last_error());
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds)
+{
+    static struct fuzz_input input;
+    unsigned wrong = 0, accepted = 0, answers = 0;
+    uint64_t runs = 0;
+    size_t firsts = corpus_count;
+    double end = seconds_now() + seconds;
+    zr_result result = ZR_OK;
+    memset(answered, 0, sizeof answered);
+    random_state = seed | 1;
+    for (size_t i = 0; i < firsts; i++)
+        if (!target->run(corpus[i].data, corpus[i].bytes, &result) && wrong++ == 0)
+            keep_failure(target, &corpus[i], seed);
+    for (; seconds > 0 ? runs % 64 || seconds_now() < end : runs < RUNS; runs++) {
+        input = corpus[next_random() % 4 ? below(corpus_count) : below(firsts)];
+        for (size_t count = below(4) + 1; count > 0; count--)
+            mutate_once(&input);
+        if (!target->run(input.data, input.bytes, &result) && wrong++ == 0)
+            keep_failure(target, &input, seed);
+        accepted += result == ZR_OK;
+        unsigned answer = answer_of(result, input.bytes);
+        if (!answered[answer]) {
+            answered[answer] = true;
+            answers++;
+            if (corpus_count < CORPUS_MOST)
+                corpus[corpus_count++] = input;
+        }
+    }
+    tap_is(wrong, 0, "%s: %llu hostile files, %u answers, %u accepted: no contradiction, no leak",
+           target->name, (unsigned long long)runs, answers, accepted);
+}
+
+/* ---- The good files ------------------------------------------------------------------------------------ */
+
+static void add_text(const char *text, size_t bytes)
+{
+    corpus[corpus_count].bytes = 0;
+    fuzz_put(&corpus[corpus_count++], text, bytes);
+}
+
+/* The corpus of a target anew; false where one cannot be made. */
+static bool start_corpus(const struct fuzz_target *target, const char *trace_path)
+{
+    corpus_count = 0;
+    if (target->run == fuzz_trace) {
+        fuzz_snapshot(&corpus[corpus_count++], 4);
+        fuzz_snapshot(&corpus[corpus_count++], 2);
+        add_text(fuzz_rmm, sizeof fuzz_rmm - 1);
+        add_text(fuzz_minimalloc, sizeof fuzz_minimalloc - 1);
+    }
+    if (target->run == fuzz_lifetimes_file) {
+        add_text(fuzz_minimalloc, sizeof fuzz_minimalloc - 1);
+        add_text(fuzz_lifetimes, sizeof fuzz_lifetimes - 1);
+    }
+    if (target->run == fuzz_tokens)
+        fuzz_shard(&corpus[corpus_count++]);
+    if (target->run == fuzz_setting)
+        add_text(fuzz_settings, sizeof fuzz_settings - 1);
+    if (target->run == fuzz_zrt || target->run == fuzz_trace)
+        return fuzz_killed_trace(&corpus[corpus_count++], trace_path);
+    return true;
+}
+
+/* Files named target-number, the target's number as their first byte. */
+static int write_corpus(const char *folder, const char *trace_path)
+{
+    for (unsigned t = 0; t < FUZZ_TARGETS; t++) {
+        if (!start_corpus(&fuzz_targets[t], trace_path))
+            return 1;
+        for (size_t i = 0; i < corpus_count; i++) {
+            char path[512];
+            unsigned char first = (unsigned char)t;
+            snprintf(path, sizeof path, "%s/%s-%zu", folder, fuzz_targets[t].name, i);
+            int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+            if (fd < 0 || write(fd, &first, 1) != 1 ||
+                write(fd, corpus[i].data, corpus[i].bytes) != (ssize_t)corpus[i].bytes || close(fd) != 0)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    const char *text = getenv("ZR_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 2654435761u;
+    char scratch[] = "/tmp/zr-fuzz-test-XXXXXX", trace_path[64];
+    corpus = calloc(CORPUS_MOST, sizeof *corpus);
+    if (!corpus || !mkdtemp(scratch) || !fuzz_start()) {
+        tap_ok(false, "a folder and an arena: %s", zr_last_error());
+        return tap_done();
+    }
+    snprintf(trace_path, sizeof trace_path, "%s/trace.zrt", scratch);
+    if (count == 3 && strcmp(arguments[1], "--corpus") == 0) {
+        int code = write_corpus(arguments[2], trace_path);
+        zr_path_remove_folder(scratch);
+        return code;
+    }
+    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    for (unsigned t = 0; t < FUZZ_TARGETS; t++) {
+        tap_ok(start_corpus(&fuzz_targets[t], trace_path), "%s: good files to start from",
+               fuzz_targets[t].name);
+        fuzz(&fuzz_targets[t], seed + t, count == 2 ? strtod(arguments[1], NULL) : 0);
+    }
+    tap_is(fuzz_live_bytes(), 0, "every record went back to the arena");
+    fuzz_end();
+    free(corpus);
+    zr_path_remove_folder(scratch);
+    return tap_done();
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""fuzz_test.c for a while on each format, under AddressSanitizer and UndefinedBehaviorSanitizer together."""
+import os
+import subprocess
+
+from zrtest import BUILD, done, note, ok, same
+
+SECONDS = 20  # for each format
+folder = os.path.join(BUILD, "fuzz-test")
+program = os.path.join(folder, "tests", "fuzz_test")
+made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined", program],
+                      capture_output=True, text=True, timeout=1500)
+if not same(made.returncode, 0, "built with both sanitizers"):
+    note((made.stdout + made.stderr)[-3000:])
+else:
+    got = subprocess.run([program, str(SECONDS)], capture_output=True, text=True, errors="replace", timeout=900)
+    for line in got.stdout.splitlines():
+        if "hostile files" in line:
+            ok(line.startswith("ok"), line.split(" - ", 1)[1])
+    if not ok(got.returncode == 0 and "Sanitizer" not in got.stderr and "runtime error" not in got.stderr,
+              "nothing is reported"):
+        note((got.stdout + got.stderr)[-3000:])
+done()
