@@ -74,9 +74,11 @@ void zr_arenas_after_fork(void)
 
 void zr_arenas_after_fork_child(void)
 {
-    /* The thread that waited for readers, if there was one, is not in the child. */
-    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+    /* The threads that waited, for readers or for the lock, are not in the child. */
+    for (struct zr_arena *arena = arenas; arena; arena = arena->next) {
         arena->reclaiming = false;
+        arena->lock.sleepers = 0;
+    }
     zr_arenas_after_fork();
 }
 
@@ -124,7 +126,9 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->visible = backend->can.host_visible;
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->stock.granule_bytes = arena->granule_bytes;
+    arena->asynchronous = !backend->can.synchronous;
     zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
+    zr_pool_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
     if (!zr_pool_reserve(&arena->spans, ZR_ZONE_COUNT))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = reserve_range(arena, options->reserve_bytes);
@@ -151,6 +155,7 @@ static void tear_down(struct zr_arena *arena)
     }
     if (arena->index.regions)
         zr_index_end(&arena->index);
+    zr_streams_end(arena);
     zr_pool_end(&arena->spans);
     zr_pages_give(arena, sizeof *arena);
 }
@@ -302,28 +307,54 @@ static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_ex
     zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
 }
 
+/* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
+ */
+static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
+                                  struct zr_need need)
+{
+    if (__builtin_expect(!arena->asynchronous, 1))
+        return zr_space_find(arena, need, 0);
+    unsigned owner = zr_streams_find(arena, request->stream);
+    struct zr_place place = zr_space_find(arena, need, owner);
+    if ((!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 && zr_streams_poll(arena))
+        place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+    return place;
+}
+
+/* Memory under the place and a block on it, in no books yet. */
+static zr_result settle(struct zr_arena *arena, struct zr_place place, struct zr_need need,
+                        struct zr_span **out)
+{
+    if (!place.gap)
+        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
+                       need.bytes, arena->range->bytes);
+    struct zr_extent part = {place.offset_bytes, need.bytes}, stuck;
+    struct zr_span *block = zr_space_carve(arena, place.gap, part);
+    zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
+    if (result == ZR_OK)
+        *out = block;
+    else
+        withdraw(arena, block, stuck);
+    return result;
+}
+
 /* lock: arena->lock */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_span **out)
 {
+    struct zr_span *block;
     if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
         return ZR_ERR_HOST_MEMORY;
-    struct zr_place place = zr_space_find(arena, need);
-    if (!place.gap)
-        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
-                       need.bytes, arena->range->bytes);
-    struct zr_extent part = {place.offset_bytes, need.bytes};
-    struct zr_span *block = zr_space_carve(arena, place.gap, part);
-    if (__builtin_expect(place.missing > 0, 0)) {
-        struct zr_extent stuck;
-        zr_result result = zr_map(arena, part, &stuck);
-        if (result != ZR_OK) {
-            withdraw(arena, block, stuck);
-            return result;
-        }
-    }
+    zr_result result = settle(arena, find_place(arena, request, need), need, &block);
+    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
+    if (__builtin_expect(result != ZR_OK, 0) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS))
+        result = settle(arena, zr_space_find(arena, need, 0), need, &block);
+    if (result != ZR_OK)
+        return result;
     block->requested_bytes = request->bytes;
     block->stream = request->stream;
+    block->uses = NULL;
     block->tag = (uint8_t)request->tag;
     zr_index_insert(&arena->index, block);
     count_block(arena, block);
@@ -388,21 +419,32 @@ static zr_result refuse_free(const struct zr_arena *arena, const void *address, 
     return zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
 }
 
+/* Whose gap the block's space becomes. */
+static void set_owner(struct zr_arena *arena, struct zr_span *block)
+{
+    block->owner = 0;
+    if (!arena->asynchronous)
+        return;
+    unsigned owner = zr_streams_number(arena, block->stream);
+    if (owner)
+        block->serial = ++arena->streams[owner]->freed;
+    else
+        zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
+    block->owner = (uint8_t)owner;
+}
+
 /* With the last record gone: waits for the readers without the lock, and makes the block's own record the
- * hole. The block is in no index any more, and its neighbours do not merge with what is leaving. */
+ * gap. The block is in no index any more, and its neighbours do not merge with what is leaving. */
 static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
 {
     block->kind = ZR_SPAN_LEAVING;
     zr_lock_give(&arena->lock);
     zr_index_synchronize();
     zr_lock_take(&arena->lock);
-    struct zr_span *spare = block;
-    if (!zr_space_free_needs_span(block)) {
-        zr_space_free(arena, block, NULL);
+    bool used = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, block);
+    if (!used)
         zr_pool_give(&arena->spans, block);
-    } else {
-        zr_space_free(arena, block, spare);
-    }
 }
 
 static void retire(struct zr_arena *arena, struct zr_span *block)
@@ -410,6 +452,19 @@ static void retire(struct zr_arena *arena, struct zr_span *block)
     block->previous = arena->retired;
     arena->retired = block;
     arena->retired_count++;
+}
+
+static inline void vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    bool needs = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, needs ? zr_pool_take(&arena->spans) : NULL);
+    retire(arena, block);
+}
+
+void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    set_owner(arena, block);
+    vacate(arena, block);
 }
 
 /* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without. */
@@ -449,15 +504,15 @@ static zr_result release_block(struct zr_arena *arena, struct zr_span *block)
     if (arena->poison)
         zr_poison_free(address, block->bytes);
     uncount_block(arena, block);
-    if (!zr_space_free_needs_span(block)) {
-        zr_space_free(arena, block, NULL);
-        retire(arena, block);
-    } else if (__builtin_expect(zr_pool_reserve(&arena->spans, 1), 1)) {
-        zr_space_free(arena, block, zr_pool_take(&arena->spans));
-        retire(arena, block);
-    } else {
-        free_without_spare(arena, block);
+    if (__builtin_expect(block->uses != NULL, 0)) {
+        zr_streams_defer(arena, block);
+        return result;
     }
+    set_owner(arena, block);
+    if (zr_space_free_needs_span(block) && !zr_pool_reserve(&arena->spans, ZR_FREE_SPANS))
+        free_without_spare(arena, block);
+    else
+        vacate(arena, block);
     if (__builtin_expect(arena->retired_count >= ZR_RETIRED_BATCH && !arena->reclaiming, 0))
         reclaim(arena);
     return result;
@@ -487,6 +542,8 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
     zr_lock_take(&arena->lock);
+    if (arena->asynchronous)
+        zr_streams_poll(arena);
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);

@@ -4,6 +4,7 @@
  *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
+ *   streams.c space that streams may still use    region.c  addresses for a plan
  *
  * All of it under arena->lock unless a function says otherwise. Lock order: arenas, arena, backend. */
 #ifndef ZR_ARENA_INTERNAL_H
@@ -17,6 +18,7 @@
 #include "alloc/record.h"
 #include "alloc/span.h"
 #include "alloc/stock.h"
+#include "alloc/streams.h"
 #include "alloc/trace.h"
 #include "alloc/zr.h"
 
@@ -45,6 +47,7 @@ struct zr_arena {
     unsigned check;        /* enum zr_check_level */
     size_t bitmap_bytes;   /* of `granules` */
     size_t canary_bytes;   /* kept past each block's end; 0 below ZR_CHECK_BYTES */
+    bool asynchronous;     /* streams run later: freed space has owners */
     bool visible;          /* the memory can be written from here */
     bool poison;           /* free space is reported to ASan or Valgrind */
     struct zr_arena *next; /* all arenas of the process, by number; lock: that of the list */
@@ -59,6 +62,13 @@ struct zr_arena {
     struct zr_span *retired; /* through `previous` */
     size_t retired_count;
     bool reclaiming; /* some thread waits for readers with a batch in its hands */
+
+    /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
+    struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
+    unsigned streams_count, recent_stream;
+    struct zr_pool uses;
+    struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through next_deferred */
+    size_t deferred_bytes;
 
     /* Physical memory. */
     struct zr_stock stock;
@@ -113,23 +123,29 @@ struct zr_place {
 
 /* Divides the range into zones, a gap over each. */
 void zr_space_init(struct zr_arena *arena);
-/* The place that best fit gives the need. */
-struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need);
+/* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
-/* Makes the block's space a gap and merges it with its neighbours. `spare` becomes the gap where a new span
- * is needed and is not used where not. The block is out of the list, the caller's to retire. */
+/* Makes the block's space a gap of block->owner and merges it with its neighbours. `spare` becomes the gap
+ * where a new span is needed and is not used where not. The block is out of the list, the caller's to retire.
+ */
 void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
 /* True if zr_space_free() of the block will need a span of its own. */
 bool zr_space_free_needs_span(const struct zr_span *block);
+
+/* A gap with an owner becomes anybody's. */
+void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
+/* Free bytes that have an owner, deferred blocks included. */
+size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
 /* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
 struct zr_stretch {
     size_t first, end;
 };
 struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap);
-/* The gaps from the largest on: those in holes of all zones after the open ends. Start with NULL; ends with
- * NULL. A gap without a whole granule ends the walk. */
+/* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
+ * NULL; ends with NULL. A gap without a whole granule ends the walk. */
 struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap);
 /* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
@@ -182,6 +198,13 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
  */
 
 zr_result zr_check_arena(struct zr_arena *arena);
+
+/* ---- arena.c --------------------------------------------------------------------------------------------
+ */
+
+/* The space of a block that was freed, is in no index and has no uses becomes a gap; its record is retired.
+ * The caller has reserved ZR_FREE_SPANS. */
+void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */

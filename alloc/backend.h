@@ -184,5 +184,6 @@ struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_
 
 /* The simulated time of a sim backend. */
 uint64_t zr_sim_clock_ns(const zr_backend *backend);
+void zr_sim_clock_advance(zr_backend *backend, uint64_t ns);
 
 #endif

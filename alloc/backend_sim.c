@@ -19,6 +19,7 @@
 struct sim_backend {
     zr_backend front; /* first */
     uint64_t call_ns[ZR_BACKEND_OPERATION_COUNT];
+    uint64_t work_ns; /* between the recording of a point in a stream and its passing */
     _Atomic uint64_t clock_ns;
     uintptr_t next_address;       /* lock: front.lock */
     _Atomic uint64_t next_offset; /* of the next handle: handles created in order continue one another */
@@ -33,6 +34,20 @@ static void spend(zr_backend *backend, enum zr_backend_operation operation)
 uint64_t zr_sim_clock_ns(const zr_backend *backend)
 {
     return atomic_load(&((const struct sim_backend *)backend)->clock_ns);
+}
+
+void zr_sim_clock_advance(zr_backend *backend, uint64_t ns)
+{
+    atomic_fetch_add(&((struct sim_backend *)backend)->clock_ns, ns);
+}
+
+/* Waiting lets the time pass, unless it has. */
+static void move_clock(zr_backend *backend, uint64_t until_ns)
+{
+    struct sim_backend *sim = (struct sim_backend *)backend;
+    uint64_t now = atomic_load(&sim->clock_ns);
+    while (now < until_ns && !atomic_compare_exchange_weak(&sim->clock_ns, &now, until_ns))
+        ;
 }
 
 static void sim_end(zr_backend *backend)
@@ -112,7 +127,7 @@ static zr_result sim_fill(zr_backend *backend, const struct zr_fill *fill)
 static zr_result sim_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
 {
     (void)stream;
-    out->ticket = zr_sim_clock_ns(backend);
+    out->ticket = zr_sim_clock_ns(backend) + ((struct sim_backend *)backend)->work_ns;
     return ZR_OK;
 }
 
@@ -123,13 +138,13 @@ static bool sim_event_done(zr_backend *backend, const struct zr_stream_point *ev
 
 static zr_result sim_event_wait(zr_backend *backend, const struct zr_stream_point *event)
 {
-    (void)backend, (void)event;
+    move_clock(backend, event->ticket);
     return ZR_OK;
 }
 
 static zr_result sim_synchronize(zr_backend *backend)
 {
-    (void)backend;
+    move_clock(backend, zr_sim_clock_ns(backend) + ((struct sim_backend *)backend)->work_ns);
     return ZR_OK;
 }
 
@@ -187,11 +202,12 @@ zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *o
         return ZR_ERR_HOST_MEMORY;
     sim->front.ops = &sim_ops;
     sim->front.can = (struct zr_capabilities){
-        .granule_bytes = granule_bytes, .aliases = true, .moves = true, .synchronous = true};
+        .granule_bytes = granule_bytes, .aliases = true, .moves = true, .synchronous = options->work_ns == 0};
     sim->front.limit_bytes = options->capacity_bytes & ~(granule_bytes - 1);
     if (options->capacity_bytes && !sim->front.limit_bytes)
         sim->front.limit_bytes = 1; /* less than one granule: nothing fits */
     sim->next_address = SIM_FIRST_ADDRESS;
+    sim->work_ns = options->work_ns;
     memcpy(sim->call_ns, options->call_ns, sizeof sim->call_ns);
     zr_fork_prepare();
     result = zr_backend_init(&sim->front);

@@ -9,6 +9,7 @@
 struct sums {
     size_t live_bytes, requested_bytes, blocks_count;
     size_t gaps_count[ZR_ZONE_COUNT];
+    size_t pending_bytes; /* in gaps with an owner */
     size_t by_tag_bytes[ZR_TAG_COUNT];
     size_t end_bytes; /* where the next span must begin */
 };
@@ -34,15 +35,22 @@ static zr_result check_block(struct zr_arena *arena, const struct zr_span *span,
 static zr_result check_gap(const struct zr_arena *arena, const struct zr_span *gap, struct sums *sums)
 {
     const struct zr_zone *zone = &arena->zones[gap->zone];
-    bool tail = zr_span_end(gap) == zone->end_bytes;
+    bool tail = zr_span_end(gap) == zone->end_bytes && gap->owner == 0;
     if (gap->offset_bytes < zone->first_bytes || zr_span_end(gap) > zone->end_bytes)
         return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
     if (gap->key_bytes != (tail ? 0 : gap->bytes) || tail != (zone->tail == gap))
         return corrupt("the gap at %zu is filed under %zu bytes, not %zu", gap->offset_bytes, gap->key_bytes,
                        gap->bytes);
-    if (gap->next && gap->next->kind == ZR_SPAN_GAP && gap->next->zone == gap->zone)
+    if (gap->next && gap->next->kind == ZR_SPAN_GAP && gap->next->zone == gap->zone &&
+        gap->next->owner == gap->owner)
         return corrupt("two gaps of one zone touch at %zu", zr_span_end(gap));
-    sums->gaps_count[gap->zone] += !tail;
+    if (gap->owner > arena->streams_count)
+        return corrupt("the gap at %zu belongs to stream number %u of %u", gap->offset_bytes, gap->owner,
+                       arena->streams_count);
+    if (gap->owner)
+        sums->pending_bytes += gap->bytes;
+    else
+        sums->gaps_count[gap->zone] += !tail;
     return ZR_OK;
 }
 
@@ -141,6 +149,9 @@ zr_result zr_check_arena(struct zr_arena *arena)
                        sums.blocks_count, arena->live_bytes, arena->blocks_count);
     if (memcmp(sums.by_tag_bytes, arena->live_by_tag_bytes, sizeof sums.by_tag_bytes) != 0)
         return corrupt("the bytes per tag are not those of the blocks");
+    if (sums.pending_bytes + arena->deferred_bytes != zr_space_pending_bytes(arena))
+        return corrupt("%zu bytes are pending, %zu are counted", sums.pending_bytes + arena->deferred_bytes,
+                       zr_space_pending_bytes(arena));
     zr_result result = check_granules(arena);
     if (result == ZR_OK)
         result = check_stock(arena);

@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Looks at a held lock before sleeping: two or three microseconds, less than a sleep and a wake cost. */
@@ -19,12 +21,18 @@ static inline void relax(void)
 #endif
 }
 
-static bool try_open(struct zr_lock *lock)
+static inline bool try_open(struct zr_lock *lock)
 {
-    uint32_t open = ZR_LOCK_OPEN;
-    return atomic_load_explicit(&lock->state, memory_order_relaxed) == ZR_LOCK_OPEN &&
-           atomic_compare_exchange_strong_explicit(&lock->state, &open, ZR_LOCK_HELD, memory_order_acquire,
-                                                   memory_order_relaxed);
+    return atomic_load_explicit(&lock->held, memory_order_relaxed) == 0 && zr_lock_try(lock);
+}
+
+/* Every running thread of the process passes a fence. False on kernels without it. */
+static bool fence_all(void)
+{
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0)
+        return true;
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+           syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 void zr_lock_wait(struct zr_lock *lock)
@@ -35,16 +43,19 @@ void zr_lock_wait(struct zr_lock *lock)
             return;
         relax();
     }
-    /* Taken from here, the lock counts as awaited: others may sleep too, and one wake too many is harmless.
-     */
-    while (atomic_exchange_explicit(&lock->state, ZR_LOCK_AWAITED, memory_order_acquire) != ZR_LOCK_OPEN)
-        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, ZR_LOCK_AWAITED, NULL, NULL, 0);
+    atomic_fetch_add(&lock->sleepers, 1);
+    bool fenced = fence_all();
+    /* Without the fence a wake can be missed, and the sleep has an end of its own. */
+    const struct timespec most = {.tv_nsec = 200000};
+    while (!try_open(lock))
+        syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, fenced ? NULL : &most, NULL, 0);
+    atomic_fetch_sub(&lock->sleepers, 1);
     errno = error;
 }
 
 void zr_lock_wake(struct zr_lock *lock)
 {
     int error = errno;
-    syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     errno = error;
 }

@@ -1,7 +1,12 @@
 /* lock.h: a lock for sections of tens of nanoseconds. Private to alloc/.
  *
- * One word and one atomic step each way, inlined; a contender spins for about as long as a few sections take,
- * then sleeps in the kernel. All zeros is open. Not recursive, not fair, for threads of one process. */
+ * One atomic step to take it, a plain store to give it, inlined; a contender spins for about as long as a few
+ * sections take, then sleeps in the kernel. All zeros is open. Not recursive, not fair, for threads of one
+ * process.
+ *
+ * Giving looks at `sleepers` after its store without a fence between, and the processor may swap the two.
+ * Whoever goes to sleep makes up for it: it counts itself, then has every running thread of the process pass
+ * a fence (membarrier(2)), then looks at the state again. */
 #ifndef ZR_LOCK_H
 #define ZR_LOCK_H
 
@@ -9,33 +14,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum zr_lock_state {
-    ZR_LOCK_OPEN = 0,
-    ZR_LOCK_HELD,
-    ZR_LOCK_AWAITED, /* held, and somebody may sleep */
-};
-
 struct zr_lock {
-    _Atomic uint32_t state; /* enum zr_lock_state */
+    _Atomic uint32_t held; /* 1: held */
+    _Atomic uint32_t sleepers;
 };
 
 /* The slow halves. */
 void zr_lock_wait(struct zr_lock *lock);
 void zr_lock_wake(struct zr_lock *lock);
 
+static inline bool zr_lock_try(struct zr_lock *lock)
+{
+    uint32_t open = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->held, &open, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
 static inline void zr_lock_take(struct zr_lock *lock)
 {
-    uint32_t open = ZR_LOCK_OPEN;
-    if (__builtin_expect(!atomic_compare_exchange_strong_explicit(&lock->state, &open, ZR_LOCK_HELD,
-                                                                  memory_order_acquire, memory_order_relaxed),
-                         0))
+    if (__builtin_expect(!zr_lock_try(lock), 0))
         zr_lock_wait(lock);
 }
 
 static inline void zr_lock_give(struct zr_lock *lock)
 {
-    if (__builtin_expect(
-            atomic_exchange_explicit(&lock->state, ZR_LOCK_OPEN, memory_order_release) == ZR_LOCK_AWAITED, 0))
+    atomic_store_explicit(&lock->held, 0, memory_order_release);
+    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
         zr_lock_wake(lock);
 }
 

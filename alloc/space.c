@@ -54,24 +54,39 @@ static inline bool is_tail(const struct zr_arena *arena, const struct zr_span *g
     return arena->zones[gap->zone].tail == gap;
 }
 
+static inline struct zr_holes *holes_of(struct zr_arena *arena, const struct zr_span *gap)
+{
+    return __builtin_expect(gap->owner == 0, 1) ? &arena->zones[gap->zone].gaps
+                                                : &arena->streams[gap->owner]->gaps[gap->zone];
+}
+
+static inline void count_pending(struct zr_arena *arena, const struct zr_span *gap, ptrdiff_t change)
+{
+    if (__builtin_expect(gap->owner != 0, 0))
+        arena->streams[gap->owner]->pending_bytes += (size_t)change;
+}
+
 static inline void file_gap(struct zr_arena *arena, struct zr_span *gap)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
-    if (zr_span_end(gap) == zone->end_bytes) {
+    if (zr_span_end(gap) == zone->end_bytes && gap->owner == 0) {
         zone->tail = gap;
         gap->key_bytes = 0;
     } else {
-        zr_holes_add(&zone->gaps, gap, gap->bytes);
+        zr_holes_add(holes_of(arena, gap), gap, gap->bytes);
+        count_pending(arena, gap, (ptrdiff_t)gap->bytes);
     }
 }
 
 static inline void unfile_gap(struct zr_arena *arena, struct zr_span *gap)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
-    if (zone->tail == gap)
+    if (zone->tail == gap) {
         zone->tail = NULL;
-    else
-        zr_holes_remove(&zone->gaps, gap);
+    } else {
+        zr_holes_remove(holes_of(arena, gap), gap);
+        count_pending(arena, gap, -(ptrdiff_t)gap->bytes);
+    }
 }
 
 /* A filed gap takes a new place and size. It becomes no open end by that; it may cease to be one. */
@@ -86,14 +101,18 @@ static inline void move_gap(struct zr_arena *arena, struct zr_span *gap, struct 
             file_gap(arena, gap);
         }
     } else {
-        zr_holes_move(&zone->gaps, gap, place.offset_bytes, place.bytes);
+        count_pending(arena, gap, (ptrdiff_t)place.bytes - (ptrdiff_t)gap->bytes);
+        zr_holes_move(holes_of(arena, gap), gap, place.offset_bytes, place.bytes);
     }
 }
 
-/* The gap beside a block that it would merge with, NULL if there is none. */
-static inline struct zr_span *gap_beside(const struct zr_span *block, struct zr_span *neighbour)
+/* The gap beside a span that it would merge with, NULL if there is none. */
+static inline struct zr_span *gap_beside(const struct zr_span *span, struct zr_span *neighbour)
 {
-    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == block->zone ? neighbour : NULL;
+    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == span->zone &&
+                   neighbour->owner == span->owner
+               ? neighbour
+               : NULL;
 }
 
 /* ---- Zones --------------------------------------------------------------------------------------------- */
@@ -119,6 +138,7 @@ void zr_space_init(struct zr_arena *arena)
             continue;
         struct zr_span *gap = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){at, sizes[i]});
         gap->zone = (uint8_t)i;
+        gap->owner = 0;
         insert_after(arena, last, gap);
         file_gap(arena, gap);
         last = gap;
@@ -161,37 +181,53 @@ static struct zr_place place_in(const struct zr_arena *arena, struct zr_span *ga
     return place;
 }
 
-static struct zr_place find_in(const struct zr_arena *arena, const struct zr_zone *zone, struct zr_need need)
+/* Best fit among the gaps of one owner. */
+static struct zr_place find_gap(const struct zr_arena *arena, const struct zr_holes *gaps,
+                                struct zr_need need)
 {
-    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
     struct zr_place place = {0};
     if (gap)
         place = place_in(arena, gap, need);
     if (!place.gap && gap && need.alignment > ZR_UNIT_BYTES) {
-        gap = zr_holes_best(&zone->gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
+        gap = zr_holes_best(gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
         if (gap)
             place = place_in(arena, gap, need);
     }
     if (place.missing > 0) {
         /* The next larger gap may need fewer granules; beyond it the fit is no longer best. */
-        struct zr_span *larger = zr_holes_larger(&zone->gaps, gap);
+        struct zr_span *larger = zr_holes_larger(gaps, gap);
         struct zr_place other = larger ? place_in(arena, larger, need) : place;
         if (other.gap && other.missing < place.missing)
             place = other;
+    }
+    return place;
+}
+
+static struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_need need,
+                               unsigned owner)
+{
+    const struct zr_zone *zone = &arena->zones[number];
+    struct zr_place place = find_gap(arena, &zone->gaps, need);
+    if (__builtin_expect(owner != 0, 0)) {
+        struct zr_place own = find_gap(arena, &arena->streams[owner]->gaps[number], need);
+        if (own.gap && (!place.gap || own.missing < place.missing ||
+                        (own.missing == place.missing && own.gap->bytes <= place.gap->bytes)))
+            place = own;
     }
     if (!place.gap && zone->tail)
         place = place_in(arena, zone->tail, need);
     return place;
 }
 
-struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need)
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
 {
     unsigned first = zone_of(arena, need);
-    struct zr_place place = find_in(arena, &arena->zones[first], need);
+    struct zr_place place = find_in(arena, first, need, owner);
     /* A zone that is full: any other will do. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)
-            place = find_in(arena, &arena->zones[i], need);
+            place = find_in(arena, i, need, owner);
     return place;
 }
 
@@ -202,6 +238,8 @@ struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, stru
     size_t end = zr_span_end(gap), part_end = part.offset_bytes + part.bytes;
     struct zr_span *block = new_span(arena, ZR_SPAN_BLOCK, part);
     block->zone = gap->zone;
+    block->owner = gap->owner;
+    block->serial = gap->serial;
 
     zr_assert(part.offset_bytes >= gap->offset_bytes && part_end <= end);
     if (part.offset_bytes == gap->offset_bytes && part_end == end) {
@@ -217,6 +255,8 @@ struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, stru
         if (part_end < end) {
             struct zr_span *rest = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){part_end, end - part_end});
             rest->zone = gap->zone;
+            rest->owner = gap->owner;
+            rest->serial = gap->serial;
             insert_after(arena, block, rest);
             move_gap(arena, gap,
                      (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
@@ -234,27 +274,38 @@ bool zr_space_free_needs_span(const struct zr_span *block)
     return !gap_beside(block, block->previous) && !gap_beside(block, block->next);
 }
 
+/* Of two counts of frees of a stream the later one. */
+static inline uint32_t later(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b) > 0 ? a : b;
+}
+
 void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare)
 {
     struct zr_span *left = gap_beside(block, block->previous), *right = gap_beside(block, block->next);
     struct zr_extent place = {block->offset_bytes, block->bytes};
+    uint32_t serial = block->serial;
     if (left && right) {
         /* The right one stays: it may be the open end. */
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes + right->bytes;
+        serial = later(serial, left->serial);
         unlink_span(arena, block);
         unfile_gap(arena, left);
         unlink_span(arena, left);
         zr_pool_give(&arena->spans, left);
+        right->serial = later(serial, right->serial);
         move_gap(arena, right, place);
     } else if (right) {
         place.bytes += right->bytes;
         unlink_span(arena, block);
+        right->serial = later(serial, right->serial);
         move_gap(arena, right, place);
     } else if (left) {
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes;
         unlink_span(arena, block);
+        left->serial = later(serial, left->serial);
         if (zr_span_end(block) == arena->zones[block->zone].end_bytes) {
             unfile_gap(arena, left);
             left->bytes = place.bytes;
@@ -263,7 +314,7 @@ void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
             move_gap(arena, left, place);
         }
     } else {
-        unsigned zone = block->zone;
+        unsigned zone = block->zone, owner = block->owner;
         if (spare != block) {
             insert_after(arena, block, spare);
             unlink_span(arena, block);
@@ -272,9 +323,22 @@ void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
         spare->bytes = place.bytes;
         spare->kind = ZR_SPAN_GAP;
         spare->zone = (uint8_t)zone;
+        spare->owner = (uint8_t)owner;
+        spare->serial = serial;
         spare->key_bytes = 0;
         file_gap(arena, spare);
     }
+}
+
+void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
+{
+    unfile_gap(arena, gap);
+    gap->owner = 0;
+    /* As a block that is freed to nobody in particular; its record is the gap, or is not needed. */
+    bool used = zr_space_free_needs_span(gap);
+    zr_space_free(arena, gap, gap);
+    if (!used)
+        zr_pool_give(&arena->spans, gap);
 }
 
 /* ---- What lies in gaps --------------------------------------------------------------------------------- */
@@ -318,4 +382,12 @@ size_t zr_space_idle_bytes(const struct zr_arena *arena)
         count += zr_granules_mapped(arena->granules, whole.first, whole.end);
     }
     return count * arena->granule_bytes;
+}
+
+size_t zr_space_pending_bytes(const struct zr_arena *arena)
+{
+    size_t bytes = arena->deferred_bytes;
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        bytes += arena->streams[i]->pending_bytes;
+    return bytes;
 }

@@ -2,7 +2,7 @@
  *
  * The spans of an arena are linked in address order without holes and cover the whole reservation. What is
  * mapped under a gap is in the granules' bitmap: a gap's size, by which it is found, does not change when
- * granules move. Gaps of one zone never touch. Offsets are from the start of the reservation. */
+ * granules move. Gaps of one zone and owner never touch. Offsets are from the start of the reservation. */
 #ifndef ZR_SPAN_H
 #define ZR_SPAN_H
 
@@ -23,21 +23,29 @@ enum zr_span_kind {
 /* Which addresses a size goes to (space.c says why). */
 enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE_COUNT };
 
+struct zr_use;
+
 struct zr_span {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
-        size_t requested_bytes; /* block */
-        size_t key_bytes;       /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
+        size_t requested_bytes;        /* block */
+        struct zr_span *next_deferred; /* leaving, until other streams have passed */
+        size_t key_bytes; /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
     };
     union {
-        uint64_t stream;             /* block */
+        struct {
+            uint64_t stream;     /* block */
+            struct zr_use *uses; /* block: other streams that use it, see streams.h */
+        };
         struct zr_span *children[2]; /* gap, filed: smaller and larger */
     };
     struct zr_span *previous, *next; /* by address; NULL at the ends. Retired: the next one in `previous` */
     uint8_t kind;                    /* enum zr_span_kind */
     uint8_t tag;                     /* block */
     uint8_t zone;                    /* enum zr_zone_number */
+    uint8_t owner;                   /* gap: the stream that alone may use it yet, see streams.h; 0: anyone */
+    uint32_t serial;                 /* gap with an owner: when it was freed, in that stream's counting */
 };
 
 static inline size_t zr_span_end(const struct zr_span *span)

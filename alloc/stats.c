@@ -16,7 +16,9 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
         .mapped_bytes = arena->mapped_bytes,
         .stock_bytes = arena->stock.bytes,
         .reserved_bytes = arena->reserved_bytes,
-        .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_idle_bytes(arena),
+        .pending_bytes = zr_space_pending_bytes(arena),
+        .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_pending_bytes(arena) -
+                          zr_space_idle_bytes(arena),
         .peak_live_bytes = arena->peak_live_bytes,
         .peak_requested_bytes = arena->peak_requested_bytes,
         .peak_reserved_bytes = arena->peak_reserved_bytes,
@@ -64,10 +66,11 @@ struct number {
 #field, offsetof(struct zr_arena_stats, field)                                                       \
     }
 static const struct number numbers[] = {
-    NUMBER(live_bytes),      NUMBER(requested_bytes),      NUMBER(mapped_bytes),
-    NUMBER(stock_bytes),     NUMBER(reserved_bytes),       NUMBER(stranded_bytes),
-    NUMBER(peak_live_bytes), NUMBER(peak_requested_bytes), NUMBER(peak_reserved_bytes),
-    NUMBER(blocks_count),    NUMBER(allocations_count),    NUMBER(backend_calls_count),
+    NUMBER(live_bytes),          NUMBER(requested_bytes), NUMBER(mapped_bytes),
+    NUMBER(stock_bytes),         NUMBER(reserved_bytes),  NUMBER(stranded_bytes),
+    NUMBER(pending_bytes),       NUMBER(peak_live_bytes), NUMBER(peak_requested_bytes),
+    NUMBER(peak_reserved_bytes), NUMBER(blocks_count),    NUMBER(allocations_count),
+    NUMBER(backend_calls_count),
 };
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "numbers are read as 64 bits");
 

@@ -96,6 +96,8 @@ ZR_API zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_o
 struct zr_sim_options {
     size_t granule_bytes;  /* 0: 2 MiB */
     size_t capacity_bytes; /* physical memory that is simulated; 0: no end */
+    uint64_t work_ns; /* streams are asynchronous: a point in one has passed so long after it was recorded; 0:
+                         synchronous */
     uint64_t call_ns[8]; /* what each operation adds to the clock, by enum zr_backend_operation; 0: nothing */
 };
 
@@ -170,9 +172,17 @@ struct zr_request {
  * ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system grants. */
 ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 
-/* Frees a block by its first byte. NULL is fine and does nothing. ZR_ERR_FOREIGN: not a block's first byte.
- * ZR_ERR_DOUBLE_FREE where it can be told. ZR_ERR_CORRUPT (check:3): written past its end; it is freed. */
+/* Frees a block by its first byte. Work that the block's stream was given before may still run: the stream
+ * itself may get the memory again at once, everybody else when it has passed this point. NULL is fine and
+ * does nothing. ZR_ERR_FOREIGN: not a block's first byte. ZR_ERR_DOUBLE_FREE where it can be told.
+ * ZR_ERR_CORRUPT (check:3): written past its end; it is freed. */
 ZR_API zr_result zr_arena_free(zr_arena *arena, void *block);
+
+/* Tells that a block is used on a second stream too, up to its free. The free then waits, without waiting
+ * itself, until that stream has passed it: call this after giving the stream its work or before, but before
+ * the free. On a backend whose streams are synchronous (host, sim) it only checks the pointer. Any thread.
+ * ZR_ERR_FOREIGN: no block begins there. */
+ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream);
 
 /* Gives idle granules back to the backend until at most `keep_bytes` of them remain. *released_bytes may be
  * NULL. */
@@ -198,13 +208,14 @@ struct zr_arena_stats {
     size_t mapped_bytes;    /* granules mapped under blocks and holes */
     size_t stock_bytes;     /* granules owned and not mapped */
     size_t reserved_bytes;  /* mapped + stock: physical memory held */
+    size_t pending_bytes;   /* freed, and a stream may still be working on it */
     size_t stranded_bytes;  /* free, mapped, and in no whole granule: usable by nobody elsewhere */
     size_t peak_live_bytes;
     size_t peak_requested_bytes;
     size_t peak_reserved_bytes;
     size_t blocks_count;
     uint64_t allocations_count;   /* successful, ever */
-    uint64_t backend_calls_count; /* create, destroy, map, unmap, set access, ever */
+    uint64_t backend_calls_count; /* create, destroy, map, unmap, set access, record an event; ever */
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* each tag's live bytes at the first moment live_bytes peaked */
 };

@@ -1,0 +1,219 @@
+/* streams.c: who may use what was freed, and when anybody may. Stands on space.c and backend.c. */
+#include "alloc/streams.h"
+
+#include <string.h>
+
+#include "alloc/arena_internal.h"
+#include "alloc/error.h"
+
+/* ---- Streams as numbers -------------------------------------------------------------------------------- */
+
+unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
+{
+    unsigned recent = arena->recent_stream;
+    if (recent && arena->streams[recent]->stream == stream)
+        return recent;
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        if (arena->streams[i]->stream == stream)
+            return arena->recent_stream = i;
+    return 0;
+}
+
+unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
+{
+    unsigned number = zr_streams_find(arena, stream);
+    if (number)
+        return number;
+    /* One that owns nothing any more gives its place. */
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        if (arena->streams[i]->pending_bytes == 0) {
+            arena->streams[i]->stream = stream;
+            arena->streams[i]->marks_count = 0;
+            return i;
+        }
+    if (arena->streams_count == ZR_STREAMS_MOST)
+        return 0;
+    struct zr_stream *own = zr_pages_take(sizeof *own);
+    if (!own)
+        return 0;
+    own->stream = stream;
+    arena->streams[++arena->streams_count] = own;
+    return arena->streams_count;
+}
+
+void zr_streams_end(struct zr_arena *arena)
+{
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        zr_pages_give(arena->streams[i], sizeof *arena->streams[i]);
+    arena->streams_count = 0;
+    zr_pool_end(&arena->uses);
+}
+
+/* ---- Gaps that pass ------------------------------------------------------------------------------------ */
+
+/* Everything that the stream freed up to `passed` becomes anybody's. */
+static bool release_passed(struct zr_arena *arena, struct zr_stream *own)
+{
+    bool any = false;
+    for (unsigned zone = 0; zone < ZR_ZONE_COUNT; zone++) {
+        struct zr_span *gap = zr_holes_largest(&own->gaps[zone]), *next;
+        for (; gap; gap = next) {
+            next = zr_holes_smaller(&own->gaps[zone], gap);
+            if ((int32_t)(gap->serial - own->passed) > 0)
+                continue;
+            zr_space_disown(arena, gap);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Records an event behind all that the stream has freed, unless there is one, or no room for one. */
+static void mark(struct zr_arena *arena, struct zr_stream *own)
+{
+    struct zr_stream_mark *next = &own->marks[own->marks_count];
+    if (own->freed == own->passed || own->marks_count == ZR_STREAM_MARKS ||
+        (own->marks_count > 0 && next[-1].freed == own->freed))
+        return;
+    arena->backend_calls_count++;
+    if (zr_backend_event_record(arena->backend, own->stream, &next->point) != ZR_OK)
+        return;
+    next->freed = own->freed;
+    own->marks_count++;
+}
+
+static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
+{
+    unsigned done = 0;
+    if (own->pending_bytes == 0)
+        return false;
+    mark(arena, own);
+    while (done < own->marks_count && zr_backend_event_done(arena->backend, &own->marks[done].point))
+        own->passed = own->marks[done++].freed;
+    if (done == 0)
+        return false;
+    own->marks_count -= done;
+    memmove(own->marks, own->marks + done, own->marks_count * sizeof *own->marks);
+    mark(arena, own);
+    return release_passed(arena, own);
+}
+
+/* ---- Blocks that several streams use ------------------------------------------------------------------- */
+
+zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
+{
+    bool freed;
+    zr_result result = ZR_OK;
+    if (!arena || !block)
+        return zr_fail(ZR_ERR_INVALID, "the use of a block needs its arena and its address");
+    size_t offset = (size_t)((const char *)block - arena->base);
+    struct zr_span *span = NULL;
+    zr_lock_take(&arena->lock);
+    if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
+        span = zr_index_exact(&arena->index, offset, &freed);
+    if (!span) {
+        result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
+    } else if (arena->asynchronous && stream != span->stream) {
+        struct zr_use *use = span->uses;
+        while (use && use->stream != stream)
+            use = use->next;
+        if (!use && !zr_pool_reserve(&arena->uses, 1)) {
+            result = ZR_ERR_HOST_MEMORY;
+        } else if (!use) {
+            use = zr_pool_take(&arena->uses);
+            use->stream = stream;
+            use->next = span->uses;
+            span->uses = use;
+        }
+    }
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
+{
+    for (struct zr_use *use = block->uses; use; use = use->next) {
+        arena->backend_calls_count++;
+        /* Without an event there is only waiting for everything; a driver that fails both runs nothing. */
+        if (zr_backend_event_record(arena->backend, use->stream, &use->point) != ZR_OK) {
+            zr_backend_synchronize(arena->backend);
+            use->point = (struct zr_stream_point){0};
+        }
+    }
+    block->kind = ZR_SPAN_LEAVING;
+    arena->deferred_bytes += block->bytes;
+    block->next_deferred = NULL;
+    if (arena->deferred_last)
+        arena->deferred_last->next_deferred = block;
+    else
+        arena->deferred = block;
+    arena->deferred_last = block;
+}
+
+/* True if every use of the block has passed; those that have are given back. */
+static bool uses_passed(struct zr_arena *arena, struct zr_span *block)
+{
+    while (block->uses && zr_backend_event_done(arena->backend, &block->uses->point)) {
+        struct zr_use *use = block->uses;
+        block->uses = use->next;
+        zr_pool_give(&arena->uses, use);
+    }
+    return block->uses == NULL;
+}
+
+/* Lets go of the deferred blocks whose uses have passed. */
+static bool poll_deferred(struct zr_arena *arena)
+{
+    bool any = false;
+    struct zr_span *block = arena->deferred, *kept = NULL;
+    while (block) {
+        struct zr_span *next = block->next_deferred;
+        /* A span for the gap; without one the block waits for another time. */
+        if (uses_passed(arena, block) && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS)) {
+            if (kept)
+                kept->next_deferred = next;
+            else
+                arena->deferred = next;
+            if (arena->deferred_last == block)
+                arena->deferred_last = kept;
+            arena->deferred_bytes -= block->bytes;
+            zr_arena_vacate(arena, block);
+            any = true;
+        } else {
+            kept = block;
+        }
+        block = next;
+    }
+    return any;
+}
+
+/* ---- Asking and waiting -------------------------------------------------------------------------------- */
+
+bool zr_streams_poll(struct zr_arena *arena)
+{
+    bool any = arena->deferred && poll_deferred(arena);
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        any |= poll_stream(arena, arena->streams[i]);
+    return any;
+}
+
+bool zr_streams_wait(struct zr_arena *arena)
+{
+    for (struct zr_span *block = arena->deferred; block; block = block->next_deferred)
+        for (struct zr_use *use = block->uses; use; use = use->next)
+            zr_backend_event_wait(arena->backend, &use->point);
+    bool any = arena->deferred && poll_deferred(arena);
+    for (unsigned i = 1; i <= arena->streams_count; i++) {
+        struct zr_stream *own = arena->streams[i];
+        /* The oldest marks first: the last one may find room only then. */
+        while (own->pending_bytes > 0) {
+            mark(arena, own);
+            if (own->marks_count == 0 ||
+                zr_backend_event_wait(arena->backend, &own->marks[own->marks_count - 1].point) != ZR_OK ||
+                !poll_stream(arena, own))
+                break;
+            any = true;
+        }
+    }
+    return any;
+}

@@ -1,0 +1,142 @@
+/* streams_test.c: who gets freed space, and when, on a backend whose streams run later: sim with a clock that
+ * only the test moves. */
+#include <string.h>
+
+#include "alloc/backend.h"
+#include "alloc/zr.h"
+#include "tests/tap.h"
+
+#define GRANULE ((size_t)64 << 10)
+enum { WORK_NS = 1000 };
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static void start(size_t limit_bytes)
+{
+    tap_result(zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE,
+                                                                        .capacity_bytes = limit_bytes,
+                                                                        .work_ns = WORK_NS}),
+               ZR_OK, "a backend whose streams run later");
+    tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}), ZR_OK, "an arena");
+}
+
+static void stop(void)
+{
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+static void *take(size_t bytes, uint64_t stream)
+{
+    void *block = NULL;
+    if (zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .stream = stream}, &block) != ZR_OK)
+        tap_note("%zu bytes: %s", bytes, zr_last_error());
+    return block;
+}
+
+static struct zr_arena_stats stats(void)
+{
+    struct zr_arena_stats now;
+    zr_arena_get_stats(arena, &now);
+    return now;
+}
+
+static void test_order(void)
+{
+    start(0);
+    char *a = take(3 * GRANULE + 512, 1), *wall = take(GRANULE + 256, 1);
+    zr_arena_free(arena, a);
+    tap_is(stats().pending_bytes, 3 * GRANULE + 512, "a free of stream 1 is pending");
+    tap_ok(take(3 * GRANULE + 512, 1) == a, "stream 1 itself gets it again at once");
+    zr_arena_free(arena, a);
+    char *b = take(3 * GRANULE + 512, 2);
+    tap_ok(b && b != a, "stream 2 does not");
+    tap_ok(take(3 * GRANULE + 512, 1) == a, "and stream 1 still does");
+    zr_arena_free(arena, a);
+    char *c = take(3 * GRANULE + 256, 3);
+    tap_ok(c && c != a, "nor does stream 3, though it has asked: an event is recorded now");
+    zr_sim_clock_advance(backend, WORK_NS);
+    size_t reserved = stats().reserved_bytes;
+    char *d = take(3 * GRANULE, 3);
+    tap_ok(d && stats().reserved_bytes == reserved, "when it has passed, the granules are anybody's");
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_free(arena, wall);
+    uint64_t calls = stats().backend_calls_count;
+    for (unsigned i = 0; i < 1000; i++)
+        zr_arena_free(arena, take(GRANULE + 256, 1));
+    tap_is(stats().backend_calls_count, calls, "a steady stream makes no driver calls");
+    stop();
+}
+
+static void test_merging(void)
+{
+    start(0);
+    char *block[8];
+    for (unsigned i = 0; i < 8; i++)
+        block[i] = take(GRANULE + 256 * (i + 1), 1 + i % 2);
+    for (unsigned i = 0; i < 8; i++)
+        zr_arena_free(arena, block[i]);
+    tap_result(zr_arena_check(arena), ZR_OK, "neighbours of two streams do not merge: %s", zr_last_error());
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(stats().mapped_bytes > 0, "nothing is unmapped under a stream that may still work on it");
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(stats().pending_bytes == 0 && stats().reserved_bytes == 0, "all is, after both have passed");
+    stop();
+}
+
+static void test_use(void)
+{
+    start(0);
+    char *a = take(GRANULE, 1);
+    tap_result(zr_block_use(arena, a, 2), ZR_OK, "stream 2 uses a block of stream 1");
+    tap_result(zr_block_use(arena, a, 2), ZR_OK, "twice is once");
+    tap_result(zr_block_use(arena, a, 1), ZR_OK, "its own stream is no other");
+    tap_result(zr_block_use(arena, a + 256, 2), ZR_ERR_FOREIGN, "the use of no block");
+    tap_result(zr_block_use(arena, NULL, 2), ZR_ERR_INVALID, "the use of nothing");
+    zr_arena_free(arena, a);
+    tap_is(stats().live_bytes, 0, "its free is a free");
+    tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "and a second one an error");
+    tap_ok(take(GRANULE, 1) != a, "stream 1 does not get it while stream 2 may use it");
+    zr_sim_clock_advance(backend, WORK_NS);
+    char *b = take(GRANULE, 1);
+    tap_ok(b == a, "but when that has passed");
+    stop();
+}
+
+static void test_waiting(void)
+{
+    start(4 * GRANULE);
+    char *a = take(2 * GRANULE, 1), *b = take(2 * GRANULE, 2);
+    zr_block_use(arena, b, 3);
+    zr_arena_free(arena, a);
+    zr_arena_free(arena, b);
+    tap_ok(take(4 * GRANULE, 4) != NULL, "rather than fail, an allocation waits for the streams");
+    stop();
+}
+
+static void test_many_streams(void)
+{
+    start(0);
+    for (uint64_t i = 0; i < 600; i++)
+        zr_arena_free(arena, take(GRANULE * (1 + i % 3), 1000 + i));
+    tap_result(zr_arena_check(arena), ZR_OK, "600 streams: %s", zr_last_error());
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, 0, NULL);
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(stats().reserved_bytes, 0, "nothing stays with any of them");
+    stop();
+}
+
+int main(void)
+{
+    test_order();
+    test_merging();
+    test_use();
+    test_waiting();
+    test_many_streams();
+    return tap_done();
+}
