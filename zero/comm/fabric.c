@@ -199,6 +199,7 @@ static zr_result greet(struct fabric *fabric, struct greeting *mine, struct gree
                              (unsigned long long)mine->slot_bytes);
     }
     fabric->acquainted = result == ZR_OK;
+    memset(&fabric->base.counters, 0, sizeof(fabric->base.counters)); /* nobody has asked for anything yet */
     return result;
 }
 

@@ -96,9 +96,11 @@ int main(int argc, char **argv)
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
         .carrier = (enum zr_comm_carrier)config.comm,
-        .options =
-            &(struct zr_launch_options){
-                .world = config.ranks, .rank_main = zr_train_rank, .argument = &config, .clean_up = clean_up},
+        .options = &(struct zr_launch_options){.world = config.ranks,
+                                               .rank_main = zr_train_rank,
+                                               .argument = &config,
+                                               .clean_up = clean_up,
+                                               .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });
     zr_checkpoint_let_go(&hold, config.save);

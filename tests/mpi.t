@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The mpi communicator, under the mpirun that is here: every operation against plain sums, the same losses as local to
+the bit, and a rank that is killed at any moment ends the run, with its number."""
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from zrtest import BUILD, ZR_TRAIN, arguments, done, leftovers, note, ok, path, same, skip, text_file, train
+
+RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
+MODULE = os.path.abspath(os.path.join(BUILD, "bin", "libzr_comm_mpi.so"))
+# What Open MPI wants to hear where it runs as root, or with more ranks than cores.
+SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "OMPI_MCA_mpi_yield_when_idle": "1"}
+SEED = int(os.environ.get("ZR_TEST_SEED", time.time()))
+
+
+def mpirun(ranks, *command, flags=(), timeout=120):
+    return subprocess.run(["mpirun", *flags, "-n", str(ranks), *map(str, command)], capture_output=True, text=True,
+                          errors="replace", timeout=timeout, env={**os.environ, **SETTINGS}, stdin=subprocess.DEVNULL)
+
+
+def check_operations():
+    for ranks in (1, 2, 3, 4, 8):
+        for bucket, way in ((4096, "direct"), (65536, "ring")) if ranks > 1 else ((4096, "auto"),):
+            got = mpirun(ranks, RANKS, "operations", bucket, way, SEED)
+            if not same(got.returncode, 0, f"{ranks} ranks, {way}: every operation, in fp32, bf16 and fp16"):
+                note(got.stderr[-800:])
+
+
+def check_losses():
+    for ranks in (2, 3, 4):
+        flags = dict(ranks=ranks, stage=1, bucket_bytes=4096)
+        local = train(**flags)
+        report = path("mpi.json")
+        got = mpirun(ranks, ZR_TRAIN, *arguments(**dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11,
+                                                      data=text_file(), comm="mpi", json=report, stage=1,
+                                                      bucket_bytes=4096)))
+        if not same(got.returncode, 0, f"mpirun -n {ranks} zr-train --comm mpi"):
+            note(got.stderr[-800:])
+        by_itself = train(**flags, comm="mpi")
+        same(by_itself.code, 0, f"zr-train --ranks {ranks} --comm mpi starts mpirun by itself")
+        same(by_itself.losses, local.losses, f"{ranks} ranks: --comm mpi has the losses of --comm local, to the bit")
+        if by_itself.report and local.report:
+            for key in ("sent_elements_per_step", "planned_bytes"):
+                same([rank[key] for rank in by_itself.report["ranks"]], [rank[key] for rank in local.report["ranks"]],
+                     f"{ranks} ranks: and its {key}")
+            same(by_itself.report["ranks"][0]["peak_bytes"]["comm"], local.report["ranks"][0]["peak_bytes"]["comm"],
+                 f"{ranks} ranks: and its bytes of ring")
+
+
+def ranks_of(pid):
+    """The processes that mpirun has started, by rank."""
+    found = {}
+    for child in open(f"/proc/{pid}/task/{pid}/children", encoding="ascii").read().split():
+        try:
+            with open(f"/proc/{child}/environ", "rb") as file:
+                number = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", file.read())
+        except OSError:
+            continue
+        if number:
+            found[int(number[1])] = int(child)
+    return found
+
+
+def kill_one(words, flags, delay, rng):
+    log = path("log.jsonl")
+    if os.path.exists(log):
+        os.unlink(log)
+    command = [ZR_TRAIN] + arguments(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4,
+                                     comm="mpi", log=log)
+    process = subprocess.Popen(["mpirun", *flags, "-n", "3", *command], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
+    limit = time.time() + 30
+    pids = {}
+    while time.time() < limit and len(pids) < 3:
+        time.sleep(0.02)
+        pids = ranks_of(process.pid)
+    while delay is None and time.time() < limit and (not os.path.exists(log) or os.path.getsize(log) < 200):
+        time.sleep(0.02)
+    time.sleep(delay if delay is not None else rng.random() / 4)
+    victim = rng.randrange(3)
+    began = time.time()
+    os.kill(pids[victim], signal.SIGKILL)
+    try:
+        _, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, err = process.communicate()
+    took = time.time() - began
+    good = ok(took < 10, f"{words}: rank {victim} killed by -9, the run ended after {took:.1f} s")
+    if not flags:  # with --enable-recovery a job counts as good while one of its ranks is
+        good &= ok(process.returncode != 0, f"{words}: exit {process.returncode}")
+    good &= ok(re.search(rf"rank {victim}\b", err), f"{words}: the words name rank {victim}")
+    good &= same(leftovers(), [], f"{words}: no process stays")
+    if not good:
+        note(err[-1200:])
+
+
+def check_deaths():
+    rng = random.Random(SEED)
+    for _ in range(2):
+        kill_one("in the steps", [], None, rng)
+    kill_one("at a random moment", [], rng.random(), rng)
+    kill_one("an mpirun that lets the others live", ["--enable-recovery"], None, rng)
+
+
+def check_words():
+    alone = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi", "--ranks", "2"], capture_output=True,
+                           text=True, env={**os.environ, "PATH": "/nonexistent"}, timeout=60)
+    same(alone.returncode, 2, "without mpirun on PATH: exit 2")
+    ok("mpirun" in alone.stderr and "PATH" in alone.stderr, "and words that name it")
+    lonely = path("bin")
+    os.mkdir(lonely)
+    shutil.copy(ZR_TRAIN, lonely)
+    got = mpirun(2, os.path.join(lonely, "zr-train"), "--data", text_file(), "--comm", "mpi")
+    ok(got.returncode == 2 and "libzr_comm_mpi.so" in got.stderr, "without its module: exit 2, and its name")
+    rank = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi"], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29400"})
+    ok(rank.returncode == 2 and "mpirun" in rank.stderr, "started one by one without MPI: exit 2, and the way out")
+    more = mpirun(2, ZR_TRAIN, "--data", text_file(), "--comm", "mpi", "--ranks", "3")
+    ok(more.returncode == 2 and "--ranks 3" in more.stderr, "other --ranks than mpirun's: exit 2, and both numbers")
+    listed = subprocess.run(["readelf", "--dynamic", ZR_TRAIN], capture_output=True, text=True, check=True).stdout
+    ok("libmpi" not in listed, "zr-train itself needs no MPI")
+
+
+note(f"ZR_TEST_SEED={SEED}")
+if not shutil.which("mpirun"):
+    skip("mpirun is not installed (openmpi-bin)")
+elif not os.path.exists(MODULE):
+    skip("the module is not built: no mpicc (libopenmpi-dev)")
+elif "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+    skip("this mpirun is not Open MPI's, and the settings of the test are")
+else:
+    check_operations()
+    check_losses()
+    check_deaths()
+    check_words()
+done()

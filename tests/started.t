@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Ranks that somebody else has started, one process each: by RANK and WORLD_SIZE, by SLURM's variables, by mpirun. They
+find each other on this machine, train like forked ones to the bit, end together, and say which variable is wrong."""
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+from zrtest import ZR_TRAIN, arguments, done, leftovers, note, ok, path, same, text_file, train
+
+SMALL = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, stage=1, data=text_file())
+LONG = dict(steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, data=text_file())
+SEED = int(os.environ.get("ZR_TEST_SEED", time.time()))
+rng = random.Random(SEED)
+CLEAN = {key: value for key, value in os.environ.items()
+         if not re.match(r"(OMPI|PMI|PMIX|SLURM|MASTER)_|(LOCAL_)?RANK$|(LOCAL_)?WORLD_SIZE$", key)}
+port = 20000 + os.getpid() % 20000
+
+
+def fresh_port():
+    global port
+    port += 1
+    return str(port)
+
+
+def start(variables, **flags):
+    return subprocess.Popen([ZR_TRAIN] + arguments(**flags), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                            errors="replace", env={**CLEAN, **variables})
+
+
+def finish(process, timeout=60):
+    try:
+        _, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, err = process.communicate()
+        err += "\n[did not end]"
+    return process.returncode, err
+
+
+def like_torchrun(rank, world, key):
+    return {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": key}
+
+
+def like_srun(rank, world, key):
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(world), "SLURM_LOCALID": str(rank), "SLURM_JOB_ID": key,
+            "SLURM_STEP_ID": "0"}
+
+
+def like_mpirun(rank, world, key):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(world), "PMIX_NAMESPACE": key,
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(world)}
+
+
+def check_losses():
+    import json
+    for how, world in ((like_torchrun, 1), (like_torchrun, 2), (like_torchrun, 4), (like_srun, 3), (like_mpirun, 2)):
+        key, report = fresh_port(), path("report.json")
+        order = list(range(world))
+        rng.shuffle(order)  # the first may come last
+        there = []
+        for rank in order:
+            there.append(start(how(rank, world, key), json=report, **SMALL))
+            time.sleep(rng.random() / 5)
+        ends = [finish(process) for process in there]
+        if not same([code for code, _ in ends], [0] * world, f"{how.__name__}: {world} ranks, in the order {order}"):
+            note("\n".join(err[-300:] for _, err in ends))
+            continue
+        with open(report, encoding="utf-8") as file:
+            losses = json.load(file)["loss_hex"]
+        same(losses, train(**SMALL, ranks=world).losses, f"{how.__name__}: the losses of {world} forked ranks, to the bit")
+
+
+def child_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def begin(world, **flags):
+    """A run that is in its steps: its processes by rank."""
+    key, log = fresh_port(), path("log.jsonl")
+    if os.path.exists(log):
+        os.unlink(log)
+    there = [start(like_torchrun(rank, world, key), log=log, **{**LONG, **flags}) for rank in range(world)]
+    limit = time.time() + 30
+    while time.time() < limit and (not os.path.exists(log) or os.path.getsize(log) < 200):
+        time.sleep(0.02)
+    time.sleep(rng.random() / 4)
+    return there
+
+
+def all_end(words, there, names, zero=()):
+    began = time.time()
+    ends = [finish(process, 15) for process in there]
+    took = time.time() - began
+    err = "\n".join(text for _, text in ends)
+    good = ok(took < 3, f"{words}: all ended after {took:.1f} s")
+    good &= same([rank for rank, (code, _) in enumerate(ends) if code == 0], list(zero), f"{words}: the exit codes")
+    for name in names:
+        good &= ok(name in err, f"{words}: the words hold {name!r}")
+    good &= same(leftovers(), [], f"{words}: no process stays")
+    if not good:
+        note(err[-1500:])
+
+
+def check_deaths():
+    for world in (2, 3):
+        victim = rng.randrange(world)
+        there = begin(world)
+        os.kill(child_of(there[victim].pid)[0], signal.SIGKILL)
+        all_end(f"rank {victim} of {world} killed by -9", there, [f"rank {victim}", "signal 9"])
+    for victim in (0, 2):
+        there = begin(3)
+        there[victim].send_signal(signal.SIGKILL)
+        all_end(f"the process that was started for rank {victim} killed by -9", there, ["gone"])
+    there = begin(3)
+    family = [there[1].pid] + child_of(there[1].pid)
+    for pid in family:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in family:
+        os.kill(pid, signal.SIGKILL)
+    all_end("both processes of rank 1 killed by -9 at once", there, ["rank 1"])
+    there = begin(2, save=path("saved"))
+    there[1].send_signal(signal.SIGTERM)
+    all_end("SIGTERM to one of them", there, ["saved step"], zero=[0, 1])
+
+
+def check_hostile():
+    key = fresh_port()
+    cases = [
+        ({"RANK": "0"}, ["WORLD_SIZE"]),
+        ({"WORLD_SIZE": "2"}, ["RANK"]),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_PORT": key}, ["RANK=2", "0 to 1"]),
+        ({"RANK": "-1", "WORLD_SIZE": "2", "MASTER_PORT": key}, ["RANK=-1"]),
+        ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_PORT": key}, ["RANK=x"]),
+        ({"RANK": "0", "WORLD_SIZE": "99999999999999999999", "MASTER_PORT": key}, ["WORLD_SIZE"]),
+        ({"RANK": "0", "WORLD_SIZE": "0", "MASTER_PORT": key}, ["WORLD_SIZE=0"]),
+        ({"RANK": "0", "WORLD_SIZE": "1000", "MASTER_PORT": key}, ["1000", "256"]),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_PORT"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "0"}, ["MASTER_PORT=0"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, ["MASTER_PORT=70000"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "A" * 100000}, ["MASTER_PORT=AAA"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": key, "MASTER_ADDR": "192.0.2.7"}, ["192.0.2.7", "mpi"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": key, "MASTER_ADDR": "%n%s"}, ["MASTER_ADDR=%n%s"]),
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": key}, ["2 of 4", "mpi"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "7", "MASTER_PORT": key}, ["LOCAL_RANK=7"]),
+        ({"SLURM_PROCID": "0"}, ["SLURM_NTASKS"]),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "1"}, ["SLURM_PROCID=1"]),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, ["MASTER_PORT"]),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, ["OMPI_COMM_WORLD_SIZE"]),
+        ({"PMI_RANK": "abc", "PMI_SIZE": "2"}, ["PMI_RANK=abc"]),
+    ]
+    for variables, names in cases:
+        code, err = finish(start(variables, **SMALL), 20)
+        shown = " ".join(f"{name}={value[:12]}" for name, value in variables.items())
+        if not ok(code == 2 and all(name in err for name in names), f"{shown}: exit 2, and words with {names}"):
+            note(f"exit {code}: {err[-500:]}")
+    for variables in ({"RANK": "", "WORLD_SIZE": ""}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "5"},
+                      {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "5"}, {"MASTER_PORT": "junk"}):
+        code, err = finish(start(variables, ranks=2, **SMALL), 30)
+        same(code, 0, f"{variables}: no launch by others, --ranks 2 forks")
+    code, err = finish(start({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": key}, ranks=3, **SMALL), 20)
+    ok(code == 2 and "--ranks 3" in err and "WORLD_SIZE" in err, "--ranks against WORLD_SIZE: exit 2, and both")
+
+
+def check_meetings():
+    key = fresh_port()
+    for rank, missing in ((0, "rank 1"), (1, "rank 0")):
+        began = time.time()
+        code, err = finish(start(like_torchrun(rank, 2, key), comm_timeout=1, **SMALL), 20)
+        good = ok(code == 2 and missing in err and time.time() - began < 5,
+                  f"rank {rank} alone gives up after --comm-timeout and says that {missing} is missing")
+        if not good:
+            note(f"exit {code}: {err[-400:]}")
+    key = fresh_port()
+    leader = start(like_torchrun(0, 2, key), comm_timeout=20, **SMALL)
+    time.sleep(0.3)
+    code, err = finish(start(like_torchrun(1, 3, key), comm_timeout=20, **SMALL), 20)
+    ok(code == 2 and "WORLD_SIZE=3" in err, "a rank of another WORLD_SIZE is sent away")
+    code, err = finish(start(like_torchrun(0, 2, key), comm_timeout=20, **SMALL), 20)
+    ok(code == 2 and key in err, "a second rank 0 on one MASTER_PORT is refused, with the key")
+    code, err = finish(start(like_torchrun(1, 2, key), comm_timeout=20, **SMALL), 20)
+    same((code, finish(leader, 20)[0]), (0, 0), "and the run goes on with the right ones")
+
+
+note(f"ZR_TEST_SEED={SEED}")
+check_losses()
+check_deaths()
+check_hostile()
+check_meetings()
+done()
