@@ -92,6 +92,8 @@ struct zr_arena {
     bool at_peak;
 
     struct zr_trace *trace; /* NULL: none */
+
+    struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
 };
 
 static inline size_t zr_round_up(size_t bytes, size_t unit)

@@ -1,6 +1,7 @@
 /* check.c: every invariant of an arena's records, recomputed from the spans and the mappings. Stands on
  * space.c. Linear in the number of spans: for tests and ZR_CONF=check:2. */
 #include "alloc/arena_internal.h"
+#include "alloc/contiguous.h"
 
 #include <string.h>
 
@@ -133,6 +134,18 @@ static zr_result check_holes(const struct zr_holes *holes, size_t want_count)
     return ZR_OK;
 }
 
+/* Entries of contiguous pools count like blocks. */
+static void add_pools(const struct zr_arena *arena, struct sums *sums)
+{
+    struct zr_pool_books pools;
+    zr_pools_books(arena, &pools);
+    sums->live_bytes += pools.live_bytes;
+    sums->requested_bytes += pools.requested_bytes;
+    sums->blocks_count += pools.entries_count;
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        sums->by_tag_bytes[tag] += pools.live_by_tag_bytes[tag];
+}
+
 zr_result zr_check_arena(struct zr_arena *arena)
 {
     struct sums sums = {0};
@@ -141,6 +154,7 @@ zr_result zr_check_arena(struct zr_arena *arena)
         if (result != ZR_OK)
             return result;
     }
+    add_pools(arena, &sums);
     if (sums.end_bytes != arena->range->bytes)
         return corrupt("the spans end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
     if (sums.live_bytes != arena->live_bytes || sums.requested_bytes != arena->requested_bytes ||

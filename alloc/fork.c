@@ -7,6 +7,7 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/backend.h"
+#include "alloc/contiguous.h"
 #include "alloc/error.h"
 #include "alloc/index.h"
 
@@ -14,6 +15,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void before_fork(void)
 {
+    zr_pools_before_fork();
     zr_arenas_before_fork();
     zr_backend_before_fork();
     zr_index_before_fork();
@@ -24,6 +26,7 @@ static void after_fork_parent(void)
     zr_index_after_fork_parent();
     zr_backend_after_fork();
     zr_arenas_after_fork();
+    zr_pools_after_fork();
 }
 
 static void after_fork_child(void)
@@ -31,6 +34,7 @@ static void after_fork_child(void)
     zr_index_after_fork_child();
     zr_backend_after_fork();
     zr_arenas_after_fork_child();
+    zr_pools_after_fork();
 }
 
 static void wire(void)

@@ -2,6 +2,7 @@
  *
  * The names are an interface to tools: they are the fields of struct zr_arena_stats, and stay. */
 #include "alloc/arena_internal.h"
+#include "alloc/contiguous.h"
 
 #include <string.h>
 
@@ -29,6 +30,11 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
     memcpy(out->live_by_tag_bytes, arena->live_by_tag_bytes, sizeof out->live_by_tag_bytes);
     memcpy(out->peak_by_tag_bytes, arena->at_peak ? arena->live_by_tag_bytes : arena->peak_by_tag_bytes,
            sizeof out->peak_by_tag_bytes);
+    struct zr_pool_books pools;
+    zr_pools_books(arena, &pools);
+    out->mapped_bytes += arena->lent_bytes;
+    out->pending_bytes += pools.pending_bytes;
+    out->stranded_bytes += arena->lent_bytes - pools.pending_bytes - pools.idle_bytes; /* modulo 2^64 */
 }
 
 zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)

@@ -205,7 +205,7 @@ ZR_API zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_b
 struct zr_arena_stats {
     size_t live_bytes;      /* blocks, with rounding */
     size_t requested_bytes; /* blocks, as requested */
-    size_t mapped_bytes;    /* granules mapped under blocks and holes */
+    size_t mapped_bytes;    /* granules mapped under blocks, holes and contiguous pools */
     size_t stock_bytes;     /* granules owned and not mapped */
     size_t reserved_bytes;  /* mapped + stock: physical memory held */
     size_t pending_bytes;   /* freed, and a stream may still be working on it */
@@ -233,6 +233,133 @@ ZR_API zr_result zr_ctl_get(const char *name, uint64_t *out);
 /* Runs every consistency check over the arena's records. ZR_ERR_CORRUPT with words on the first that fails.
  */
 ZR_API zr_result zr_arena_check(zr_arena *arena);
+
+/* ---- Contiguous pools ---------------------------------------------------------------------------------- */
+
+/* Memory of one purpose in one row of addresses: gradients, activation checkpoints. A pool reserves addresses
+ * of its own and maps an arena's granules under the part in use. Entries follow one another in the order in
+ * which they are appended and are written where they lie; the pool grows by mapping more at its end and
+ * shrinks by unmapping what no entry touches, and no fixed entry ever moves. Entries made movable are moved
+ * down by zr_contiguous_compact(), unless borrowed. Live bytes, tags, peaks and physical memory count in the
+ * arena's statistics.
+ *
+ * An entry belongs to one stream at a time: the one it was appended with, then the one of its last
+ * zr_contiguous_return(); work of the next stream is ordered after that of the last by whoever hands it on.
+ * What lay under a freed or moved entry serves its own stream at once, everything else when the stream has
+ * passed that point. Any thread may call, not a child after fork() of a process with CUDA. A call that fails
+ * leaves every entry where it is and as it is. */
+typedef struct zr_contiguous zr_contiguous;
+
+/* An entry of one pool; 0 is none. */
+typedef uint64_t zr_entry;
+
+/* Told of every change of the mapped memory, as a communication library that registers buffers must be.
+ * Called with the pool's lock: it may not call the pool. Either may be NULL. */
+struct zr_map_watch {
+    void (*mapped)(void *argument, void *address, size_t bytes);
+    void (*unmapping)(void *argument, void *address, size_t bytes); /* about to go */
+    void *argument;
+};
+
+struct zr_contiguous_options {
+    zr_arena *arena;      /* borrowed; must outlive the pool */
+    const char *name;     /* shown in messages; copied, cut at 31 characters; NULL: "pool" */
+    zr_tag tag;           /* of all its entries */
+    size_t reserve_bytes; /* addresses, the farthest an entry can end; 0: as many as the arena has */
+    size_t keep_bytes;    /* idle granules kept mapped for what comes next; 0: all go back at once */
+    struct zr_map_watch watch;
+};
+
+/* Reserves the addresses. On success *out owns the pool until zr_contiguous_destroy(), which comes before
+ * that of the arena. ZR_ERR_INVALID: bad tag or size. ZR_ERR_ADDRESSES: the reservation was refused. */
+ZR_API zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_options *options);
+/* Waits for the streams and gives all memory back to the arena, live entries included; *leaked_bytes (may be
+ * NULL) gets what was still live. The pool is gone whatever the result. ZR_ERR_UNAVAILABLE: the driver would
+ * not unmap some of its addresses; they stay reserved, their memory is the arena's again. */
+ZR_API zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes);
+
+struct zr_entry_request {
+    size_t bytes;     /* above 0 */
+    size_t alignment; /* a power of two from 16 to the granule size; 0: 256. With the granule's, a movable
+                       * entry's whole granules move without a copy */
+    bool movable;
+    uint64_t stream;
+};
+
+/* Appends one entry behind the last. The memory is not cleared. *address (may be NULL) gets the first byte of
+ * a fixed entry, its place until it is freed; NULL for a movable one: borrow it. ZR_ERR_INVALID: bytes or
+ * alignment. ZR_ERR_MEMORY: the arena has no granules left. ZR_ERR_ADDRESSES: the reservation ends, or the
+ * system's mappings do; compact the pool, or reserve more. */
+ZR_API zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_request *request,
+                                      zr_entry *out, void **address);
+/* Frees an entry; 0 does nothing. ZR_ERR_DOUBLE_FREE: it was freed before. ZR_ERR_FOREIGN: never an entry of
+ * this pool. ZR_ERR_INVALID: it is borrowed. */
+ZR_API zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry);
+
+/* Lends the address of an entry, which stays where it is until as many returns as borrows. Failures as for a
+ * free. ZR_ERR_CORRUPT: a move of it was refused half way, and so was the way back; its contents are lost. */
+ZR_API zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **address);
+/* Work submitted to `stream` so far has used the address. ZR_ERR_INVALID: not borrowed. */
+ZR_API zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t stream);
+
+/* Moves movable entries down, in order, until none of them has room before it but for its alignment; borrowed
+ * and fixed ones stay. Contents move in the entries' streams: whole granules by mapping them elsewhere where
+ * that can be, else by copies. Waits until what became free has been given back. ZR_ERR_MEMORY,
+ * ZR_ERR_ADDRESSES and others: as far as it came. */
+ZR_API zr_result zr_contiguous_compact(zr_contiguous *pool);
+/* Gives idle granules back to the arena until at most `keep_bytes` remain. *released_bytes may be NULL. */
+ZR_API zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *released_bytes);
+
+struct zr_contiguous_stats {
+    size_t live_bytes;      /* entries, with rounding */
+    size_t requested_bytes; /* entries, as requested */
+    size_t pending_bytes;   /* freed or left behind, in use by a stream still */
+    size_t mapped_bytes;    /* physical memory held */
+    size_t idle_bytes;      /* of it in whole granules that nothing touches */
+    size_t stranded_bytes;  /* mapped, and none of the above */
+    size_t end_bytes;       /* where the last entry ends */
+    size_t peak_live_bytes, peak_mapped_bytes;
+    size_t entries_count, borrowed_count;
+    uint64_t copied_bytes, remapped_bytes; /* by compaction, ever */
+    uint64_t backend_calls_count;          /* map, unmap, set access, ever */
+};
+ZR_API zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stats *out);
+/* Runs every consistency check over the pool's records. ZR_ERR_CORRUPT with words on the first that fails. */
+ZR_API zr_result zr_contiguous_check(zr_contiguous *pool);
+
+/* ---- Buffer rings -------------------------------------------------------------------------------------- */
+
+/* Buffers of one size for data on its way, handed out in order, in memory that is taken, aligned and
+ * registered once: its size is fixed at the start and does not grow with what passes through. Any thread may
+ * acquire and release. */
+typedef struct zr_ring zr_ring;
+
+struct zr_ring_options {
+    zr_arena *arena; /* borrowed; the buffers are one block of it */
+    zr_tag tag;
+    size_t buffer_bytes;
+    unsigned buffers_count;
+    size_t alignment;          /* of each buffer: a power of two up to the granule size; 0: 256 */
+    struct zr_map_watch watch; /* told once of all the memory when it is there, and once before it goes */
+};
+
+/* The bytes that a ring with these numbers takes from its arena; 0: more than there can be. */
+ZR_API size_t zr_ring_bytes(const struct zr_ring_options *options);
+/* ZR_ERR_INVALID: no buffers, no bytes, bad alignment or tag; else the arena's failure. */
+ZR_API zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options);
+/* Waits for the streams that use the buffers. ZR_ERR_INVALID: buffers are acquired still, or a thread waits
+ * for one; nothing is released then. NULL does nothing. */
+ZR_API zr_result zr_ring_destroy(zr_ring *ring);
+
+#define ZR_RING_WAIT UINT64_MAX /* as a timeout: none */
+
+/* Lends the next buffer, for work in `stream`: after the last one comes the first again. Waits until it has
+ * been released, and until the stream that used it last has passed that point, if that is another one.
+ * ZR_ERR_TIMEOUT: it took longer than `timeout_ns` (0: only if it can be had at once). */
+ZR_API zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, void **out);
+/* Gives a buffer back, in any order; work submitted to `stream` so far has used it. ZR_ERR_FOREIGN: no buffer
+ * begins there. ZR_ERR_DOUBLE_FREE: it is not acquired. */
+ZR_API zr_result zr_ring_release(zr_ring *ring, void *buffer, uint64_t stream);
 
 /* ---- Sharing between processes ------------------------------------------------------------------------- */
 
