@@ -22,6 +22,8 @@ struct zr_gemm_state *zr_context_gemm(const struct zr_kernel_context *context);
 
 void zr_kernel_fail(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
+/* Each thread's own, for products; at the start of the workspace. */
+#define ZR_THREAD_SCRATCH_BYTES ((size_t)2 << 20)
 /* Partial results that reductions keep between their two halves. */
 #define ZR_PARTIAL_BYTES ((size_t)4096 * sizeof(double))
 /* The head's logits, a chunk of rows at a time. */

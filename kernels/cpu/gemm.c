@@ -29,7 +29,7 @@ enum {
     SLICE_GRAIN = 32,
     TILE_ROWS = 256
 };
-#define SCRATCH_BYTES ((size_t)2 << 20) /* per thread; a primitive that wants more is not used */
+#define SCRATCH_BYTES ZR_THREAD_SCRATCH_BYTES /* a primitive that wants more is not used */
 
 /* The end of the scratch; the library has the rest. */
 #define TILE_BYTES ((size_t)TILE_ROWS * SLICE_MOST * sizeof(float))
@@ -76,9 +76,8 @@ size_t zr_gemm_scratch_bytes(unsigned threads)
     return (size_t)threads * SCRATCH_BYTES;
 }
 
-char *zr_gemm_scratch(const struct zr_kernel_context *context, size_t *each)
+char *zr_gemm_scratch(const struct zr_kernel_context *context)
 {
-    *each = SCRATCH_BYTES;
     return ((struct zr_gemm_state *)context->library)->scratch;
 }
 

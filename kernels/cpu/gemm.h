@@ -21,9 +21,9 @@ void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
 size_t zr_gemm_state_bytes(unsigned threads);
 size_t zr_gemm_scratch_bytes(unsigned threads);
 
-/* The scratch of thread 0; *each gets its bytes, and the next thread's follows. Free while no product runs.
- */
-char *zr_gemm_scratch(const struct zr_kernel_context *context, size_t *each);
+/* The scratch of thread 0, ZR_THREAD_SCRATCH_BYTES of it, and then the next thread's. Free while no product
+ * of this file runs. */
+char *zr_gemm_scratch(const struct zr_kernel_context *context);
 
 /* 0, or -1 with the words for zr_kernel_why(). */
 int zr_gemm_open(struct zr_kernel_context *context);

@@ -15,7 +15,7 @@ enum { ROWS = 4, COLUMNS = 2 * VF_LANES, GRAIN = 1 };
 #elif VF_LANES == 8
 enum { ROWS = 6, COLUMNS = 2 * VF_LANES, GRAIN = 1 };
 #else
-enum { ROWS = 8, COLUMNS = 2 * VF_LANES, GRAIN = 1 };
+enum { ROWS = 14, COLUMNS = 2 * VF_LANES, GRAIN = 1 };
 #endif
 
 #ifdef PANEL_PAIRS
@@ -31,8 +31,9 @@ VF_INLINE vf units_along(const uint16_t *p, size_t n, enum zr_precision precisio
 {
 #ifdef PANEL_PAIRS
     (void)precision;
-    __mmask32 there = n >= 32 ? 0xffffffffu : (1u << n) - 1;
-    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(there, p));
+    if (n >= 32)
+        return vf_load((const float *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16((1u << n) - 1, p));
 #else
     return precision == ZR_PRECISION_BF16 ? vf_get_bf16(p, n) : vf_get_fp16(p, n);
 #endif
@@ -45,9 +46,9 @@ VF_INLINE vf units_across(const uint16_t *p, size_t depth_stride, size_t n, bool
 {
 #ifdef PANEL_PAIRS
     (void)precision;
-    __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vf_first(n), p));
+    __m512i first = _mm512_cvtepu16_epi32(vf_load_narrow(p, n));
     if (whole) {
-        __m256i second = _mm256_maskz_loadu_epi16(vf_first(n), p + depth_stride);
+        __m256i second = vf_load_narrow(p + depth_stride, n);
         first = _mm512_or_si512(first, _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
     }
     return _mm512_castsi512_ps(first);
@@ -108,14 +109,14 @@ VF_INLINE void pack_turned(const struct zr_panel_source *s, size_t from, const s
 VF_INLINE void pack_along(const struct zr_panel_source *s, size_t from, size_t width,
                           enum zr_precision precision, float *to)
 {
-    for (size_t l = 0; l < width; l++)
-        for (size_t u = 0; u < s->units; u += VF_LANES) {
-            vf units = vf_set(0.0f);
-            if (from + l < s->lanes && u * UNIT < s->depth)
-                units = units_along(s->at + (from + l) * s->lane_stride + u * UNIT, s->depth - u * UNIT,
-                                    precision);
-            vf_store(to + l * PANEL_LINE + u, units); /* the line has room for whole vectors */
-        }
+    for (size_t l = 0; l < width; l++, to += PANEL_LINE) { /* a line has room for whole vectors */
+        const uint16_t *p = s->at + (from + l) * s->lane_stride;
+        size_t there = from + l < s->lanes ? s->depth : 0, u = 0;
+        for (; u * UNIT < there; u += VF_LANES)
+            vf_store(to + u, units_along(p + u * UNIT, there - u * UNIT, precision));
+        for (; u < s->units; u += VF_LANES)
+            vf_store(to + u, vf_set(0.0f));
+    }
 }
 
 #ifdef PANEL_TILES
@@ -248,6 +249,7 @@ VF_INLINE void multiply_as(const struct zr_panel_product *p, const size_t lane_s
             sum[r][1] = unit_multiply(sum[r][1], factor, right);
         }
     }
+#pragma GCC unroll 16 /* the sums are in registers */
     for (size_t r = 0; r < ROWS; r++)
         for (size_t v = 0; v < 2; v++) {
             float *c = p->c + r * p->c_stride + v * VF_LANES;
@@ -323,7 +325,10 @@ static void tiles_end(void)
 }
 #endif
 
-const struct zr_panels ZR_PANELS = {
+#ifndef PANELS_STORAGE /* tests keep theirs to themselves */
+#define PANELS_STORAGE
+#endif
+PANELS_STORAGE const struct zr_panels ZR_PANELS = {
     .rows = ROWS,
     .columns = COLUMNS,
     .unit_depth = UNIT,

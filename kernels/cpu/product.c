@@ -13,13 +13,12 @@
 
 #include <stdatomic.h>
 
-enum { ROWS_MOST = 256, COLUMNS_MOST = 384, BLOCKS_PER_THREAD = 4, COLUMNS_LEAST = 64 };
+enum { ROWS_MOST = 288, COLUMNS_MOST = 384, BLOCKS_PER_THREAD = 2, COLUMNS_LEAST = 64 };
 
 struct job {
     const struct zr_product *product;
     const struct zr_panels *panels;
-    char *scratch; /* of thread 0 */
-    size_t scratch_bytes;
+    char *scratch;                    /* of thread 0 */
     size_t rows, columns;             /* of a block */
     size_t block_rows, block_columns; /* how many blocks */
     size_t units, depths;             /* of a block of depth, and how many */
@@ -33,10 +32,8 @@ enum {
     RIGHT_FLOATS = PANEL_UNITS_MOST * COLUMNS_MOST
 };
 
-size_t zr_product_scratch_bytes(void)
-{
-    return (size_t)(SUM_FLOATS + LEFT_FLOATS + RIGHT_FLOATS) * sizeof(float);
-}
+_Static_assert((SUM_FLOATS + LEFT_FLOATS + RIGHT_FLOATS) * sizeof(float) <= ZR_THREAD_SCRATCH_BYTES,
+               "a thread's share of the workspace holds its block and panels");
 
 static size_t over(size_t n, size_t by)
 {
@@ -116,7 +113,7 @@ static void product_part(void *argument, unsigned part, unsigned parts)
     struct job *job = argument;
     const struct zr_product *p = job->product;
     size_t blocks = job->block_rows * job->block_columns;
-    struct block b = {.sums = (float *)(job->scratch + part * job->scratch_bytes)};
+    struct block b = {.sums = (float *)(job->scratch + part * ZR_THREAD_SCRATCH_BYTES)};
     (void)parts;
     b.left = b.sums + SUM_FLOATS;
     b.right = b.left + LEFT_FLOATS;
@@ -158,7 +155,7 @@ void zr_product_by(struct zr_kernel_context *context, const struct zr_product *p
     struct job job = {.product = product, .panels = panels};
     if (product->m == 0 || product->n == 0)
         return;
-    job.scratch = zr_gemm_scratch(context, &job.scratch_bytes);
+    job.scratch = zr_gemm_scratch(context);
     cut(&job, context->parallel.threads == 0 ? 1 : context->parallel.threads);
     atomic_init(&job.next, 0);
     zr_parallel_run(context, product_part, &job);

@@ -24,7 +24,4 @@ void zr_product(struct zr_kernel_context *context, const struct zr_product *prod
 void zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
                    const struct zr_panels *panels);
 
-/* What it takes of a thread's share of the workspace. */
-size_t zr_product_scratch_bytes(void);
-
 #endif

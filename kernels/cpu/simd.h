@@ -93,12 +93,22 @@ VF_INLINE void vd_store(double *p, vd v)
 
 VF_INLINE __mmask16 vf_first(size_t n)
 {
-    return n >= VF_LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    return (__mmask16)((1u << n) - 1);
+}
+VF_INLINE __m256i vf_load_narrow(const uint16_t *p, size_t n)
+{
+    return n >= VF_LANES ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(vf_first(n), p);
+}
+VF_INLINE void vf_store_narrow(uint16_t *p, size_t n, __m256i narrow)
+{
+    if (n >= VF_LANES)
+        _mm256_storeu_si256((__m256i *)p, narrow);
+    else
+        _mm256_mask_storeu_epi16(p, vf_first(n), narrow);
 }
 VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
 {
-    __m256i narrow = _mm256_maskz_loadu_epi16(vf_first(n), p);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(vf_load_narrow(p, n)), 16));
 }
 /* In whole numbers: AVX512_BF16's own conversion makes denormals zero. */
 VF_INLINE __m256i vf_to_bf16(vf v)
@@ -112,16 +122,15 @@ VF_INLINE __m256i vf_to_bf16(vf v)
 }
 VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
 {
-    _mm256_mask_storeu_epi16(p, vf_first(n), vf_to_bf16(v));
+    vf_store_narrow(p, n, vf_to_bf16(v));
 }
 VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
 {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_first(n), p));
+    return _mm512_cvtph_ps(vf_load_narrow(p, n));
 }
 VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
 {
-    __m256i narrow = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_mask_storeu_epi16(p, vf_first(n), narrow);
+    vf_store_narrow(p, n, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 /* Lane j of row[i] and lane i of row[j] change places. */
