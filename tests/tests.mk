@@ -48,6 +48,10 @@ $(BUILD)/tests/mpi_ranks: tests/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_l
 $(BUILD)/tests/libzr_comm_mpi.so: $(BUILD)/bin/libzr_comm_mpi.so
 	@mkdir -p $(@D)
 	@cp $< $@
+$(BUILD)/tests/mpi_stock: tests/mpi_stock.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  mpicc $@"
+	@$(mpicc) -std=gnu11 -O2 $(WARN) -o $@ $<
 
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
@@ -75,7 +79,7 @@ gpu-check: packages-check
 bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 .PHONY: bench
 bench: packages-bench
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
 
