@@ -1,24 +1,30 @@
 #!/usr/bin/env python3
-"""The wide matrix of train_bits.t: world sizes x stages x buckets x recomputation x threads x shapes."""
+"""The wide matrix of train_bits.t: world sizes x stages x buckets x micro-batches x recomputation x threads x
+shapes."""
 import itertools
 
 from zrtest import done, note, ok, same, train
 
 SHAPES = [
     dict(layers=1, hidden=8, heads=1, seq=2, batch=1),
-    dict(layers=2, hidden=33, heads=3, seq=7, batch=5),
-    dict(layers=4, hidden=96, heads=6, seq=64, batch=2),
+    dict(layers=7, hidden=33, heads=3, seq=7, batch=3),
+    dict(layers=6, hidden=96, heads=6, seq=32, batch=1),
 ]
-for shape, ranks in itertools.product(SHAPES, (1, 2, 3, 4, 5, 8)):
-    base = train(ranks=ranks, steps=3, **shape)
-    words = f"{shape} on {ranks} ranks"
+gathering = 0
+for shape, ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 5, 8), (1, 3, 4)):
+    base = train(ranks=ranks, steps=3, accumulate=accumulate, **shape)
+    words = f"{shape} on {ranks} ranks, {accumulate} micro-batches"
     if not same(base.code, 0, words):
         note(base.err)
         continue
-    for stage, bucket, recompute in itertools.product((0, 1), (4096, 65536, 1 << 22), ("none", "full")):
-        got = train(ranks=ranks, steps=3, stage=stage, bucket_bytes=bucket, recompute=recompute, **shape)
+    for stage, bucket in itertools.product((0, 1, 2, 3), (65536, 1 << 20, 64 << 20)):
+        recompute = ("none", "selective", "full")[(stage + accumulate) % 3]
+        got = train(ranks=ranks, steps=3, stage=stage, bucket_bytes=bucket, accumulate=accumulate,
+                    recompute=recompute, **shape)
         same(got.losses, base.losses, f"{words}: stage {stage}, bucket {bucket}, recompute {recompute}")
+        gathering += bool(got.report) and got.report["ranks"][0]["peak_bytes"]["gathered"] > 0
     for threads in (1, 2, 3):
-        got = train(ranks=ranks, steps=3, threads=threads, **shape)
-        same(got.losses, base.losses, f"{words}: {threads} threads")
+        got = train(ranks=ranks, steps=3, threads=threads, stage=3, accumulate=accumulate, **shape)
+        same(got.losses, base.losses, f"{words}: {threads} threads at stage 3")
+ok(gathering > 50, f"{gathering} of these runs gather parameters")
 done()

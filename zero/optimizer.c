@@ -5,8 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "kernels/zr_sgd.h"
-
 static zr_result wait_for_gradients(struct zr_engine *engine)
 {
     for (size_t u = engine->layout.units_count; u-- > 0;) {
@@ -115,28 +113,32 @@ static void update_part(struct zr_engine *engine, const struct zr_parameter *par
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
-    size_t count = part->to - part->from;
+    const struct zr_kernels *kernels = engine->options.kernels;
+    float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
+    const struct zr_update numbers = {.n = part->to - part->from,
+                                      .gradient = {part->gradients, ZR_PRECISION_FP32},
+                                      .master = part->parameters,
+                                      .momentum = part->momentum,
+                                      .variance = part->variance};
 
-    if (o->kind == ZR_OPTIMIZER_SGD) {
-        if (!engine->dry)
-            zr_kernel_sgd(engine->options.context,
-                          &(struct zr_sgd){.rate = update->rate * group->rate_factor,
-                                           .momentum_factor = o->momentum_factor,
-                                           .weight_decay = o->weight_decay * group->decay_factor,
-                                           .gradient_scale = update->gradient_scale},
-                          count, part->parameters, part->gradients, part->momentum);
-        return;
-    }
-    engine->options.kernels->adamw(engine->options.context,
-                                   &(struct zr_adamw){.rate = update->rate * group->rate_factor,
-                                                      .beta1 = o->beta1,
-                                                      .beta2 = o->beta2,
-                                                      .epsilon = o->epsilon,
-                                                      .weight_decay = o->weight_decay * group->decay_factor,
-                                                      .gradient_scale = update->gradient_scale,
-                                                      .correction1 = update->correction1,
-                                                      .correction2 = update->correction2},
-                                   count, part->parameters, part->gradients, part->momentum, part->variance);
+    if (o->kind == ZR_OPTIMIZER_SGD)
+        kernels->update_sgd(engine->options.context,
+                            &(struct zr_sgd){.rate = rate,
+                                             .momentum_factor = o->momentum_factor,
+                                             .weight_decay = weight_decay,
+                                             .gradient_scale = update->gradient_scale},
+                            &numbers);
+    else
+        kernels->update_adamw(engine->options.context,
+                              &(struct zr_adamw){.rate = rate,
+                                                 .beta1 = o->beta1,
+                                                 .beta2 = o->beta2,
+                                                 .epsilon = o->epsilon,
+                                                 .weight_decay = weight_decay,
+                                                 .gradient_scale = update->gradient_scale,
+                                                 .correction1 = update->correction1,
+                                                 .correction2 = update->correction2},
+                              &numbers);
 }
 
 static void update_unit(struct zr_engine *engine, size_t unit, const struct update *update)

@@ -5,14 +5,12 @@
  * every moment of a step a stage holds no more than the one below. */
 #include "zero/engine.h"
 
-/* Units whose gradients may be staged at a time: two that are held (an embedding of two tables), and, where
- * it costs nothing, one more, so that a large unit's reduction has two others' computation to hide behind. */
-enum { STAGED_UNITS_LEAST = 2, STAGED_UNITS_MOST = 3 };
+enum { LARGEST_MOST = 2 };
 
-/* The sum of the `count` largest units of at most `limit` elements each; count <= STAGED_UNITS_MOST. */
+/* The sum of the `count` largest units of at most `limit` elements each; count <= LARGEST_MOST. */
 static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count)
 {
-    size_t largest[STAGED_UNITS_MOST + 1] = {0}, sum = 0;
+    size_t largest[LARGEST_MOST + 1] = {0}, sum = 0;
     for (size_t u = 0; u < layout->units_count; u++) {
         size_t elements = layout->units[u].padded_elements;
         if (elements > limit)
@@ -27,6 +25,14 @@ static size_t largest_units(const struct zr_layout *layout, size_t limit, unsign
     return sum;
 }
 
+/* Elements that may be staged at a time: two units, so that the reduction of one hides behind the computation
+ * of the other's gradients; and, where it costs nothing, a little for a small unit between two large ones. */
+static size_t staging_limit(const struct zr_layout *layout, bool with_small)
+{
+    size_t two = largest_units(layout, SIZE_MAX, 2), second = two - largest_units(layout, SIZE_MAX, 1);
+    return two + (with_small ? second / 16 : 0);
+}
+
 /* Stage 2 in the place of stage 1: shards and staging, where there were whole gradients, and a shard of sums
  * with several micro-batches. */
 static void place_gradients(struct zr_engine *engine)
@@ -39,13 +45,12 @@ static void place_gradients(struct zr_engine *engine)
 
     if (sums)
         below_bytes += layout->shards_elements * sizeof(float);
-    for (unsigned count = STAGED_UNITS_MOST;
-         engine->options.stage >= 2 && engine->world > 1 && count >= STAGED_UNITS_LEAST; count--) {
-        engine->staging_limit = largest_units(layout, SIZE_MAX, count);
+    for (int with_small = 1;
+         engine->options.stage >= 2 && engine->world > 1 && with_small >= 0 && !engine->shards_gradients;
+         with_small--) {
+        engine->staging_limit = staging_limit(layout, with_small);
         engine->shards_gradients =
             shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
-        if (engine->shards_gradients)
-            break;
     }
     engine->gradients_elements = engine->shards_gradients ? layout->shards_elements : layout->pool_elements;
 }

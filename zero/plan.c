@@ -39,12 +39,12 @@ static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *req
         if (result == ZR_OK)
             result = zr_engine_step(replica.engine, 0, &report);
     }
+    zr_comm_counters_get(comm, &after);
     if (result == ZR_OK)
         result = zr_gpt_evaluate(replica.model, request->shape.batch, &loss);
     if (result == ZR_OK)
         result = zr_arena_get_stats(arena, &stats);
     if (result == ZR_OK) {
-        zr_comm_counters_get(comm, &after);
         out->elements = zr_engine_elements(replica.engine);
         out->sent_elements_per_step = after.sent_elements - before.sent_elements;
         out->peak_bytes = stats.peak_live_bytes;
@@ -64,6 +64,7 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
     zr_result result;
 
     memset(out, 0, sizeof *out);
+    out->stage = request->stage;
     result =
         zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
     if (result != ZR_OK)
@@ -97,5 +98,18 @@ unwind:
             result = zr_fail(ZR_ERR_CORRUPT, "the rehearsal of the plan left %zu bytes behind", leaked);
     }
     zr_backend_destroy(backend);
+    return result;
+}
+
+zr_result zr_plan_place(struct zr_plan *out, const struct zr_plan_request *request)
+{
+    struct zr_plan_request lower = *request;
+    struct zr_plan plan;
+    zr_result result = zr_plan_make(out, request);
+    while (result == ZR_OK && request->world > 1 && lower.stage-- > 0) {
+        result = zr_plan_make(&plan, &lower);
+        if (result == ZR_OK && plan.peak_reserved_bytes < out->peak_reserved_bytes)
+            *out = plan;
+    }
     return result;
 }

@@ -12,6 +12,7 @@
 
 #include "alloc/os.h"
 #include "zero/train/flags.h"
+#include "zero/train/shape.h"
 #include "zero/train/terminal.h"
 
 enum zr_exit zr_exit_of(zr_result result)
@@ -162,7 +163,10 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
     if (number < flag->least || number > flag->most)
         return wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
     float narrow = (float)number;
-    memcpy((char *)config + flag->offset, &narrow, sizeof narrow);
+    if (flag->room_bytes == sizeof number)
+        memcpy((char *)config + flag->offset, &number, sizeof number);
+    else
+        memcpy((char *)config + flag->offset, &narrow, sizeof narrow);
     return -1;
 }
 
@@ -324,11 +328,24 @@ static bool prompt_is_tokens(const struct zr_train_config *config)
     return true;
 }
 
+static bool given(const struct zr_train_config *config, const char *name)
+{
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (strcmp(zr_flags[i].name, name) == 0)
+            return config->given >> i & 1;
+    return false;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_gpt_shape *shape = &config->shape;
     const char *words = NULL;
 
+    if (config->parameters > 0 &&
+        (given(config, "layers") || given(config, "hidden") || given(config, "heads"))) {
+        zr_say("--params: chooses the shape; leave out --layers, --hidden and --heads, or give them alone");
+        return ZR_EXIT_USAGE;
+    }
     if (shape->hidden % shape->heads != 0) {
         size_t below = shape->hidden - shape->hidden % shape->heads;
         zr_say("--heads %zu: does not divide --hidden %zu; heads share the channels equally, so try --hidden "
@@ -401,6 +418,8 @@ static void settle(struct zr_train_config *config)
     struct zr_gpt_shape *shape = &config->shape;
 
     shape->vocabulary_padded = (shape->vocabulary + 63) / 64 * 64;
+    if (config->parameters > 0)
+        zr_shape_choose(shape, config->parameters);
     if (config->dry_run && config->world_size)
         config->ranks = config->world_size;
     if (config->min_rate < 0)
@@ -478,9 +497,13 @@ static void print_value(struct zr_text *text, const struct zr_flag *flag,
 {
     const char *choice = flag->choices;
     float real;
+    double wide;
 
     if (flag->kind == ZR_FLAG_TEXT) {
         print_quoted(text, (const char *)config + flag->offset);
+    } else if (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide) {
+        memcpy(&wide, (const char *)config + flag->offset, sizeof wide);
+        zr_text_print(text, " %.15g", wide);
     } else if (flag->kind == ZR_FLAG_REAL) {
         memcpy(&real, (const char *)config + flag->offset, sizeof real);
         zr_text_print(text, " %g", (double)real);

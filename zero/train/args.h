@@ -36,6 +36,7 @@ struct zr_train_config {
     char prompt[1024]; /* --prompt, "" is fine */
 
     struct zr_gpt_shape shape; /* batch is per rank */
+    double parameters;         /* --params; 0: the shape was given */
     bool bytes;                /* --vocab byte: tokens are bytes; else the data is a token shard */
 
     uint64_t steps;

@@ -280,6 +280,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     if (zr_os_resident(&resident) != ZR_OK)
         resident.peak_bytes = 0;
     memcpy(report->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof report->peak_by_tag_bytes);
+    memcpy(report->kept_by_tag_bytes, stats.live_by_tag_bytes, sizeof report->kept_by_tag_bytes);
     report->peak_by_tag_bytes[ZR_TAG_OTHER] += host.peak_live_bytes;
     report->peak_bytes = stats.peak_live_bytes + host.peak_live_bytes;
     report->peak_reserved_bytes = stats.peak_reserved_bytes + host.peak_reserved_bytes;

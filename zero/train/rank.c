@@ -44,25 +44,28 @@ static zr_result make_plan(struct zr_plan *out, const struct zr_train_config *co
     zr_result result = choose_isa(&isa);
     if (result != ZR_OK)
         return result;
-    return zr_plan_make(out, &(struct zr_plan_request){.shape = config->shape,
-                                                       .stage = config->stage,
-                                                       .micro_batches = config->micro_batches,
-                                                       .reduce = config->reduce,
-                                                       .optimizer = config->optimizer,
-                                                       .rank = rank,
-                                                       .world = config->ranks,
-                                                       .threads = config->threads,
-                                                       .bucket_bytes = config->bucket_bytes,
-                                                       .isa = isa,
-                                                       .host_arena = host_arena});
+    return zr_plan_place(out, &(struct zr_plan_request){.shape = config->shape,
+                                                        .stage = config->stage,
+                                                        .micro_batches = config->micro_batches,
+                                                        .reduce = config->reduce,
+                                                        .optimizer = config->optimizer,
+                                                        .rank = rank,
+                                                        .world = config->ranks,
+                                                        .threads = config->threads,
+                                                        .bucket_bytes = config->bucket_bytes,
+                                                        .isa = isa,
+                                                        .host_arena = host_arena});
 }
 
 static void note_plan(struct zr_rank_report *report, const struct zr_plan *plan, unsigned rank)
 {
     report->rank = rank;
     memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
+    report->placed_stage = plan->stage;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
+    memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
+           sizeof report->planned_kept_by_tag_bytes);
 }
 
 /* A plan that cannot fit is refused before step 1, with the limit it meets. */
@@ -250,7 +253,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                               .parallel = zr_team_parallel(out->team),
                                                               .comm = out->comm,
                                                               .shape = config->shape,
-                                                              .stage = config->stage,
+                                                              .stage = out->plan.stage,
                                                               .micro_batches = config->micro_batches,
                                                               .reduce = config->reduce,
                                                               .seed = config->seed,

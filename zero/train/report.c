@@ -106,6 +106,19 @@ static void print_model(struct page *page, const struct zr_train_config *config,
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
 }
 
+size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT])
+{
+    return by_tag_bytes[ZR_TAG_PARAM] + by_tag_bytes[ZR_TAG_GRAD] + by_tag_bytes[ZR_TAG_OPTIMIZER] +
+           by_tag_bytes[ZR_TAG_MASTER];
+}
+
+static double stranded_percent(const struct zr_rank_report *rank)
+{
+    if (rank->planned_bytes == 0)
+        return 0;
+    return 100.0 * ((double)rank->planned_reserved_bytes / (double)rank->planned_bytes - 1);
+}
+
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world)
 {
@@ -128,9 +141,15 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
                   zr_number_bytes(number[0], rank->planned_bytes),
                   zr_number_grouped(number[1], rank->planned_bytes));
-    zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules\n", "reserved",
+    zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules: %.2f %% more\n", "reserved",
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
-                  zr_number_grouped(number[1], rank->planned_reserved_bytes));
+                  zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
+    zr_text_print(&page.text, "  %-11s %10s  %18s  between steps: model, gradients, optimizer\n", "state",
+                  zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
+                  zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
+    if (rank->placed_stage != config->stage)
+        zr_text_print(&page.text, "  placed as stage %u: a model this small takes less so\n",
+                      rank->placed_stage);
     if (!ranks_agree(ranks, world)) {
         size_t least = rank->planned_bytes;
         for (unsigned r = 0; r < world; r++)

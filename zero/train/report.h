@@ -11,11 +11,14 @@
 /* A rank's numbers; fixed size, exchanged between ranks as they are. */
 struct zr_rank_report {
     unsigned rank;
+    unsigned placed_stage; /* the stage asked for, or one below that takes less */
     size_t planned_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak */
     size_t planned_bytes;
     size_t planned_reserved_bytes;
-    size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* measured by the arena, likewise */
+    size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, likewise */
     size_t peak_bytes;
+    size_t kept_by_tag_bytes[ZR_TAG_COUNT]; /* at the end of the last step */
     size_t peak_reserved_bytes;
     size_t peak_resident_bytes;                             /* VmHWM */
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
@@ -45,6 +48,8 @@ struct zr_run_report {
 /* The byte plan. `plans` are the ranks' reports with the planned fields filled in. */
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world);
+/* Parameters, gradients, optimizer state and masters of what is kept between steps. */
+size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */
 zr_result zr_report_end(const struct zr_run_report *run);
 /* The --json file, written to the side and renamed; "-": stdout; "": nothing. */

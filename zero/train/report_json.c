@@ -82,15 +82,31 @@ static void print_tags(struct zr_text *text, const char *key, const size_t by_ta
     zr_text_print(text, "\"total\": %zu}", total);
 }
 
+/* What is kept between steps; the state alone is what ZeRO's formulas speak of. */
+static void print_kept(struct zr_text *text, const char *key, const size_t by_tag_bytes[ZR_TAG_COUNT])
+{
+    size_t total = 0;
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
+        total += by_tag_bytes[tag];
+    zr_text_print(text, "\"%s\": {", key);
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
+        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), by_tag_bytes[tag]);
+    zr_text_print(text, "\"state\": %zu, \"total\": %zu}", zr_report_state_bytes(by_tag_bytes), total);
+}
+
 static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, bool measured)
 {
-    zr_text_print(text, "{\"rank\": %u,\n   ", rank->rank);
+    zr_text_print(text, "{\"rank\": %u, \"placed_stage\": %u,\n   ", rank->rank, rank->placed_stage);
     print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
+    zr_text_print(text, ",\n   ");
+    print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
     zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu, \"sent_elements_per_step\": %" PRIu64,
                   rank->planned_reserved_bytes, rank->sent_elements_per_step);
     if (measured) {
         zr_text_print(text, ",\n   ");
         print_tags(text, "peak_bytes", rank->peak_by_tag_bytes, rank->peak_bytes);
+        zr_text_print(text, ",\n   ");
+        print_kept(text, "persistent_bytes", rank->kept_by_tag_bytes);
         zr_text_print(
             text,
             ",\n   \"peak_reserved_bytes\": %zu, \"peak_rss_bytes\": %zu, \"rss_anonymous_bytes\": %zu, "
@@ -133,8 +149,11 @@ static void print_list(struct zr_text *text, const char *key, const double *valu
 static void print_head(struct zr_text *text, const struct zr_train_config *config, uint64_t parameters,
                        unsigned world)
 {
+    const struct zr_gpt_shape *shape = &config->shape;
     zr_text_print(text, "{\"version\": 1, \"world_size\": %u, \"stage\": %u, \"parameters\": %" PRIu64 ",\n",
                   world, config->stage, parameters);
+    zr_text_print(text, " \"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"accumulate\": %u,\n",
+                  shape->layers, shape->hidden, shape->heads, config->micro_batches);
 }
 
 zr_result zr_report_json(const struct zr_run_report *run)

@@ -1,0 +1,45 @@
+"""pairs.py: what several test scripts need to try many settings: rows in which every two values of every two factors
+meet (most faults need no more), and saved steps as one piece, to compare those of different worlds."""
+import itertools
+import json
+import os
+import random
+import struct
+
+
+def pairwise(seed, **factors):
+    """Rows as dictionaries; few, but not the fewest."""
+    rng = random.Random(seed)
+    names = list(factors)
+    missing = {(a, b, x, y) for a, b in itertools.combinations(names, 2)
+               for x in range(len(factors[a])) for y in range(len(factors[b]))}
+    while missing:
+        best, best_met = None, set()
+        for _ in range(40):  # of some rows around a missing pair, the one that has most of them
+            row = {name: rng.randrange(len(factors[name])) for name in names}
+            a, b, x, y = rng.choice(sorted(missing))
+            row[a], row[b] = x, y
+            met = missing & {(a, b, row[a], row[b]) for a, b in itertools.combinations(names, 2)}
+            if len(met) > len(best_met):
+                best, best_met = row, met
+        missing -= best_met
+        yield {name: factors[name][best[name]] for name in names}
+
+
+def saved_tensors(folder):
+    """A saved step as {tensor: bytes in global order}, whatever the number of shards."""
+    pieces = {}
+    with open(os.path.join(folder, "manifest.json")) as file:
+        manifest = json.load(file)
+    for shard in manifest["shards"]:
+        with open(os.path.join(folder, shard["file"]), "rb") as file:
+            data = file.read()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:start])
+        ranges = [tuple(map(int, text.split("+"))) for text in header.pop("__metadata__")["ranges"].split()]
+        for name, tensor in header.items():
+            at = start + tensor["data_offsets"][0]
+            for first, count in ranges:
+                pieces.setdefault(name, []).append((first, data[at:at + 4 * count]))
+                at += 4 * count
+    return {name: b"".join(part for _, part in sorted(parts)) for name, parts in pieces.items()}
