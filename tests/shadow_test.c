@@ -50,6 +50,7 @@ struct world {
     const struct medium *medium;
     zr_backend *backend;
     zr_arena *arena;
+    const struct zr_emulator *emulator; /* NULL on the host */
     size_t limit_bytes;
     unsigned steps; /* of each thread and round */
     uint64_t streams[STREAMS];
@@ -185,6 +186,18 @@ static void count(struct counts *counts, const struct held *held, int sign)
     counts->by_tag[held->tag] += sign * (int64_t)held->reserved_bytes;
 }
 
+/* A second stream will use the block: once the first is done with what the memory was used for before. */
+static void add_second(struct worker *worker, struct held *held, uint64_t stream)
+{
+    struct world *world = worker->world;
+    if (stream == 0 || stream == held->stream)
+        return;
+    held->second = stream;
+    worker->counts.uses++;
+    if (zr_block_use(world->arena, held->address, stream) != ZR_OK || !passed(world, held->stream))
+        wrong(world, "no second stream", held);
+}
+
 /* NULL when there is no memory. */
 static struct held *allocate(struct worker *worker)
 {
@@ -216,6 +229,8 @@ static struct held *allocate(struct worker *worker)
     if (request.alignment && (uintptr_t)block % request.alignment != 0)
         wrong(world, "not aligned", &made);
     made.reserved_bytes = info.reserved_bytes;
+    if (dice >> 60 < 4 && made.bytes >= 4 * PART)
+        add_second(worker, &made, world->streams[(dice >> 40) % STREAMS]);
     struct held *held = malloc(sizeof *held);
     if (!held)
         abort();
@@ -281,6 +296,8 @@ static void step_bad(struct worker *worker, const struct held *held)
     if (held->bytes > 1 &&
         zr_arena_free(world->arena, held->address + 1 + (dice >> 8) % (held->bytes - 1)) != ZR_ERR_FOREIGN)
         wrong(world, "freed by an address inside", held);
+    if (zr_block_use(world->arena, &world->wrong, held->stream) != ZR_ERR_FOREIGN)
+        wrong(world, "a stream uses what is no block", held);
     if (zr_arena_free(world->arena, &world->wrong) != ZR_ERR_FOREIGN ||
         zr_arena_free(world->arena, NULL) != ZR_OK)
         wrong(world, "foreign or NULL", held);
@@ -406,7 +423,9 @@ static bool books_agree(struct world *world, struct worker *workers)
             (int64_t)stats.requested_bytes == sum.requested_bytes &&
             (int64_t)stats.live_bytes == sum.live_bytes && stats.allocations_count == sum.allocations &&
             stats.mapped_bytes + stats.stock_bytes == stats.reserved_bytes &&
-            stats.reserved_bytes == world->backend->held_bytes && stats.reserved_bytes <= world->limit_bytes;
+            stats.reserved_bytes == world->backend->held_bytes &&
+            stats.reserved_bytes <= world->limit_bytes &&
+            (!world->emulator || world->emulator->state().used_bytes == stats.reserved_bytes);
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         good &= (int64_t)stats.live_by_tag_bytes[tag] == sum.by_tag[tag];
     if (!good)
@@ -498,6 +517,51 @@ static void test_host(uint64_t seed, unsigned operations)
     run_world(&world, seed, operations);
 }
 
+/* ---- The emulated GPU ---------------------------------------------------------------------------------- */
+
+enum { WORK_TICKS = 50 }; /* driver calls of all threads that work takes */
+
+/* Streams of the device's primary context, which wait for no other; the first is the default stream. */
+static bool make_streams(struct world *world, const struct zr_cuda_driver *driver)
+{
+    zr_cu_result (*create)(zr_cu_stream *, unsigned int) = NULL;
+    void *library = dlopen(cuda_emulator_path(), RTLD_NOW | RTLD_LOCAL);
+    zr_cu_context context, popped;
+    bool good = library != NULL;
+    if (good)
+        create = (zr_cu_result(*)(zr_cu_stream *, unsigned int))dlsym(library, "cuStreamCreate");
+    driver->context_retain(&context, 0);
+    driver->context_push(context);
+    for (unsigned i = 1; i < STREAMS && good && create; i++) {
+        zr_cu_stream stream = NULL;
+        good = create(&stream, ZR_CU_STREAM_NON_BLOCKING) == 0;
+        world->streams[i] = (uint64_t)(uintptr_t)stream;
+    }
+    driver->context_pop(&popped);
+    driver->context_release(0);
+    return good && create;
+}
+
+static void test_cuda(uint64_t seed, unsigned operations)
+{
+    static struct world world;
+    const struct zr_cuda_driver *driver = NULL;
+    setenv("ZR_EMULATOR_GRANULARITY", "65536", 1);
+    world.medium = &cuda_medium;
+    world.emulator = cuda_emulator();
+    if (!world.emulator) {
+        tap_skip("streams of an emulated GPU: %s", zr_last_error());
+        return;
+    }
+    tap_result(zr_backend_cuda_create(&world.backend, NULL), ZR_OK, "an emulated GPU");
+    zr_cuda_driver_get(&driver);
+    tap_ok(make_streams(&world, driver), "with %d streams", STREAMS);
+    world.emulator->work_ticks(WORK_TICKS);
+    run_world(&world, seed, operations);
+    tap_is(world.emulator->state().used_bytes + world.emulator->state().mappings_count, 0,
+           "the driver has everything back");
+}
+
 int main(int count_of, char **arguments)
 {
     const char *text = getenv("ZR_TEST_SEED");
@@ -505,6 +569,6 @@ int main(int count_of, char **arguments)
     unsigned operations = count_of > 1 ? (unsigned)atoi(arguments[1]) : 60000;
     tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
     test_host(seed, operations);
-    (void)cuda_medium;
+    test_cuda(seed, operations);
     return tap_done();
 }
