@@ -38,7 +38,7 @@ same(small.losses, base.losses, "small pages change no bit")
 
 # Instruction sets: each runs; the values agree closely, their bits need not.
 losses = {}
-for isa in ("plain", "avx2", "avx512", "avx512_bf16"):
+for isa in ("plain", "avx2", "avx512", "avx512_bf16", "amx"):
     run = train(steps=5, environment={"ZR_CONF": f"isa:{isa}"})
     if run.code != 0 and "processor" in run.err:
         zrtest.skip(f"{isa}: this processor has it not")

@@ -4,8 +4,8 @@
 #include "kernels/cpu/panels.h"
 
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+int arch_prctl(int code, unsigned long argument); /* the C library has it and declares it nowhere */
 
 static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16", "amx"};
 static const char *const precision_names[ZR_PRECISION_COUNT] = {"fp32", "bf16", "fp16"};
@@ -32,7 +32,7 @@ static bool has_amx(void)
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) /* bf16, tile */
         return false;
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return arch_prctl(REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 enum zr_isa zr_isa_best(void)
