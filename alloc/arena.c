@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/follow.h"
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
@@ -78,6 +79,7 @@ void zr_arenas_after_fork_child(void)
     for (struct zr_arena *arena = arenas; arena; arena = arena->next) {
         arena->reclaiming = false;
         arena->lock.sleepers = 0;
+        zr_follow_after_fork_child(arena);
     }
     zr_arenas_after_fork();
 }
@@ -156,6 +158,7 @@ static void tear_down(struct zr_arena *arena)
     if (arena->index.regions)
         zr_index_end(&arena->index);
     zr_streams_end(arena);
+    zr_follow_end(arena);
     zr_pool_end(&arena->spans);
     zr_pages_give(arena, sizeof *arena);
 }
@@ -331,6 +334,9 @@ static zr_result settle(struct zr_arena *arena, struct zr_place place, struct zr
     struct zr_extent part = {place.offset_bytes, need.bytes}, stuck;
     struct zr_span *block = zr_space_carve(arena, place.gap, part);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
+    /* The last resort: what a plan's region holds and does not use. */
+    if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->follow && zr_follow_give_back(arena) > 0)
+        result = zr_map(arena, part, &stuck);
     if (result == ZR_OK)
         *out = block;
     else
@@ -339,12 +345,10 @@ static zr_result settle(struct zr_arena *arena, struct zr_place place, struct zr
 }
 
 /* lock: arena->lock */
-static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
-                          struct zr_span **out)
+static zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_request *request,
+                                    struct zr_need need, struct zr_span **out)
 {
     struct zr_span *block;
-    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
-        return ZR_ERR_HOST_MEMORY;
     zr_result result = settle(arena, find_place(arena, request, need), need, &block);
     /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
     if (__builtin_expect(result != ZR_OK, 0) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
@@ -356,6 +360,22 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
     block->stream = request->stream;
     block->uses = NULL;
     block->tag = (uint8_t)request->tag;
+    *out = block;
+    return ZR_OK;
+}
+
+/* lock: arena->lock */
+static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                          struct zr_span **out)
+{
+    struct zr_span *block = NULL;
+    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
+        return ZR_ERR_HOST_MEMORY;
+    if (__builtin_expect(arena->follow != NULL, 0))
+        block = zr_follow_alloc(arena, request, need);
+    zr_result result = block ? ZR_OK : allocate_unplanned(arena, request, need, &block);
+    if (result != ZR_OK)
+        return result;
     zr_index_insert(&arena->index, block);
     count_block(arena, block);
     *out = block;
@@ -366,6 +386,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
 {
     struct zr_need need = {0};
     struct zr_span *block = NULL;
+    bool work = false;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a block needs somewhere to go");
     *out = NULL;
@@ -380,6 +401,8 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     if (__builtin_expect(result == ZR_OK, 1)) {
         char *address = arena->base + block->offset_bytes;
         *out = address;
+        if (__builtin_expect(arena->follow != NULL, 0))
+            work = zr_follow_note_alloc(arena, request, block, need.alignment);
         if (arena->poison)
             zr_poison_block(address,
                             request->bytes + (arena->canary_bytes ? block->bytes - request->bytes : 0),
@@ -397,6 +420,8 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     if (__builtin_expect(arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count, 0))
         zr_assert(zr_check_arena(arena) == ZR_OK);
     zr_lock_give(&arena->lock);
+    if (__builtin_expect(work, 0))
+        zr_follow_work(arena);
     return result;
 }
 
@@ -463,6 +488,10 @@ static inline void vacate(struct zr_arena *arena, struct zr_span *block)
 
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
 {
+    if (block->zone == ZR_ZONE_COUNT) {
+        zr_follow_free(arena, block);
+        return;
+    }
     set_owner(arena, block);
     vacate(arena, block);
 }
@@ -504,8 +533,14 @@ static zr_result release_block(struct zr_arena *arena, struct zr_span *block)
     if (arena->poison)
         zr_poison_free(address, block->bytes);
     uncount_block(arena, block);
+    if (__builtin_expect(arena->follow != NULL, 0))
+        zr_follow_note_free(arena, block);
     if (__builtin_expect(block->uses != NULL, 0)) {
         zr_streams_defer(arena, block);
+        return result;
+    }
+    if (block->kind == ZR_SPAN_PLANNED) {
+        zr_follow_free(arena, block);
         return result;
     }
     set_owner(arena, block);
@@ -544,6 +579,8 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     zr_lock_take(&arena->lock);
     if (arena->asynchronous)
         zr_streams_poll(arena);
+    if (arena->follow)
+        zr_follow_give_back(arena);
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);

@@ -5,6 +5,7 @@
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
  *   streams.c space that streams may still use    region.c  addresses for a plan
+ *   follow.c  allocations from a plan (and follow_*.c)
  *
  * All of it under arena->lock unless a function says otherwise. Lock order: arenas, arena, backend. */
 #ifndef ZR_ARENA_INTERNAL_H
@@ -91,7 +92,8 @@ struct zr_arena {
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];
     bool at_peak;
 
-    struct zr_trace *trace; /* NULL: none */
+    struct zr_trace *trace;   /* NULL: none */
+    struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
 
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/follow.h"
 
 struct sums {
     size_t live_bytes, requested_bytes, blocks_count;
@@ -70,6 +71,14 @@ static zr_result check_span(struct zr_arena *arena, const struct zr_span *span, 
     if (span->kind == ZR_SPAN_BLOCK && !zr_granules_all_mapped(arena->granules, first, end))
         return corrupt("the block at %zu lies on a granule that is not mapped", span->offset_bytes);
     return span->kind == ZR_SPAN_BLOCK ? check_block(arena, span, sums) : ZR_OK;
+}
+
+static zr_result check_planned(struct zr_arena *arena, struct sums *sums)
+{
+    zr_result result = zr_follow_check(arena);
+    for (const struct zr_span *block = NULL; result == ZR_OK && (block = zr_follow_next_block(arena, block));)
+        result = check_block(arena, block, sums);
+    return result;
 }
 
 static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
@@ -155,6 +164,9 @@ zr_result zr_check_arena(struct zr_arena *arena)
             return result;
     }
     add_pools(arena, &sums);
+    zr_result result = check_planned(arena, &sums);
+    if (result != ZR_OK)
+        return result;
     if (sums.end_bytes != arena->range->bytes)
         return corrupt("the spans end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
     if (sums.live_bytes != arena->live_bytes || sums.requested_bytes != arena->requested_bytes ||
@@ -166,7 +178,7 @@ zr_result zr_check_arena(struct zr_arena *arena)
     if (sums.pending_bytes + arena->deferred_bytes != zr_space_pending_bytes(arena))
         return corrupt("%zu bytes are pending, %zu are counted", sums.pending_bytes + arena->deferred_bytes,
                        zr_space_pending_bytes(arena));
-    zr_result result = check_granules(arena);
+    result = check_granules(arena);
     if (result == ZR_OK)
         result = check_stock(arena);
     for (unsigned i = 0; result == ZR_OK && i < ZR_ZONE_COUNT; i++)

@@ -21,7 +21,7 @@ enum zr_span_kind {
 };
 
 /* Which addresses a size goes to (space.c says why). */
-enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE_COUNT };
+enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE_COUNT /* a plan's */ };
 
 struct zr_use;
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/follow.h"
 #include "alloc/option.h"
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
@@ -19,7 +20,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
         .reserved_bytes = arena->reserved_bytes,
         .pending_bytes = zr_space_pending_bytes(arena),
         .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_pending_bytes(arena) -
-                          zr_space_idle_bytes(arena),
+                          zr_follow_idle_bytes(arena) - zr_space_idle_bytes(arena),
         .peak_live_bytes = arena->peak_live_bytes,
         .peak_requested_bytes = arena->peak_requested_bytes,
         .peak_reserved_bytes = arena->peak_reserved_bytes,

@@ -2,11 +2,21 @@
  * (zr_trace_event in arena.c and extend.c). Stands on trace.c. */
 #include "alloc/arena_internal.h"
 #include "alloc/error.h"
+#include "alloc/follow.h"
 #include "alloc/trace.h"
+
+static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_span *block)
+{
+    zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                                        .bytes = block->requested_bytes,
+                                                        .reserved_bytes = block->bytes,
+                                                        .tag = (zr_tag)block->tag,
+                                                        .stream = block->stream});
+}
 
 /* Writes what is there already, so that a trace started late is as complete as one started at once: granules
  * first, then the blocks on them. */
-static void write_present(struct zr_trace *trace, const struct zr_arena *arena)
+static void write_present(struct zr_trace *trace, struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t first = 0, after; first < end; first = after) {
@@ -15,15 +25,11 @@ static void write_present(struct zr_trace *trace, const struct zr_arena *arena)
         if (first < after)
             zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
-    for (const struct zr_span *span = arena->first; span; span = span->next) {
-        if (span->kind != ZR_SPAN_BLOCK) /* the free of one that is leaving came before */
-            continue;
-        zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + span->offset_bytes,
-                                                            .bytes = span->requested_bytes,
-                                                            .reserved_bytes = span->bytes,
-                                                            .tag = (zr_tag)span->tag,
-                                                            .stream = span->stream});
-    }
+    for (const struct zr_span *span = arena->first; span; span = span->next)
+        if (span->kind == ZR_SPAN_BLOCK) /* the free of one that is leaving came before */
+            write_block(trace, arena, span);
+    for (const struct zr_span *block = NULL; (block = zr_follow_next_block(arena, block));)
+        write_block(trace, arena, block);
     zr_trace_write_begin(trace);
 }
 

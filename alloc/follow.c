@@ -1,0 +1,338 @@
+/* follow.c: serves allocations from a plan. Stands on follow_plan.c, region.c and extend.c.
+ *
+ * Each lane has a cursor into its circular list of steps. A request that is the step at the cursor, or one
+ * close by, or one to which the last few unknown requests lead, gets that step's place; any other is a stray
+ * and takes the dynamic path, the plan staying in force. That the order of frees is as it was learned is
+ * never assumed: each step knows which blocks are to be gone when it comes, and one that is not is late until
+ * it goes. While a lane has nothing late, every live block of it is within the time that the plan gave it, so
+ * no two share addresses; else a place is compared with each late block first. So a plan that is out of date
+ * costs memory, not correctness.
+ *
+ * The region's granules are mapped when a step first needs them and stay, so a step that repeats maps
+ * nothing. A slot remembers the region's count of unmaps at which it saw all its granules mapped. */
+#include "alloc/follow_internal.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+
+enum {
+    WINDOW = 32,    /* steps that are looked at on either side of the cursor */
+    LATE_MOST = 64, /* late blocks that a place is compared with; with more the plan has no use */
+};
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t threads_count;
+/* 0: none yet. Twelve bytes of static TLS do not keep the library from being loaded late. */
+static __thread uint32_t thread_number __attribute__((tls_model("initial-exec")));
+
+static uint32_t number_thread(void)
+{
+    return thread_number = atomic_fetch_add(&threads_count, 1) + 1;
+}
+
+uint32_t zr_thread_number(void)
+{
+    uint32_t number = thread_number;
+    return __builtin_expect(number != 0, 1) ? number : number_thread();
+}
+
+uint32_t zr_thread_become(uint32_t number)
+{
+    uint32_t before = zr_thread_number();
+    thread_number = number;
+    return before;
+}
+
+/* ---- Finding the step ---------------------------------------------------------------------------------- */
+
+uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread)
+{
+    uint64_t hash = request->bytes * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ (hash >> 29) ^ request->stream ^ ((uint64_t)thread << 32) ^
+            ((uint64_t)request->tag << 24) ^ alignment) *
+           UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint32_t)(hash >> 32);
+}
+
+uint32_t zr_follow_gram(const uint32_t *hashes)
+{
+    uint32_t gram = 0;
+    for (unsigned i = 0; i < ZR_FOLLOW_RECENT; i++)
+        gram = (gram ^ hashes[i]) * UINT32_C(0x9e3779b1);
+    return gram ^ gram >> 15;
+}
+
+static inline bool serves(const struct zr_slot *slot, const struct zr_request *request, size_t alignment,
+                          uint32_t thread)
+{
+    return slot->span.requested_bytes == request->bytes && slot->span.stream == request->stream &&
+           slot->span.tag == (uint8_t)request->tag && slot->alignment_bytes == alignment &&
+           slot->thread == thread && !zr_slot_live(slot->plan, slot);
+}
+
+static struct zr_lane *lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream)
+{
+    struct zr_lane *lane = plan->last_lane;
+    if (__builtin_expect(
+            lane->any || (lane->thread == thread && (lane->any_stream || lane->stream == stream)), 1))
+        return lane;
+    for (lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++)
+        if (lane->thread == thread && (lane->any_stream || lane->stream == stream))
+            return plan->last_lane = lane;
+    return NULL;
+}
+
+/* The slot whose step and those before it are the lane's recent requests; NULL: none known. */
+static struct zr_slot *find_recent(const struct zr_follow_plan *plan, const struct zr_lane *lane)
+{
+    uint32_t gram = zr_follow_gram(lane->recent);
+    for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
+        uint32_t entry = plan->grams[(gram + probe) & (plan->grams_count - 1)];
+        if (entry == 0)
+            return NULL;
+        struct zr_slot *slot = plan->slots + (entry - 1), *back = slot;
+        if (slot < lane->slots || slot >= lane->end)
+            continue;
+        unsigned same = 0;
+        while (same < ZR_FOLLOW_RECENT && back->hash == lane->recent[ZR_FOLLOW_RECENT - 1 - same]) {
+            same++;
+            back = zr_step_back(lane, back);
+        }
+        if (same == ZR_FOLLOW_RECENT)
+            return slot;
+    }
+    return NULL;
+}
+
+/* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
+static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
+                              const struct zr_request *request, size_t alignment, uint32_t thread)
+{
+    struct zr_slot *ahead = lane->cursor, *behind = lane->cursor;
+    size_t most = (size_t)(lane->end - lane->slots) / 2;
+    for (size_t i = 0; i < WINDOW && i < most; i++) {
+        ahead = zr_step_on(lane, ahead);
+        behind = zr_step_back(lane, behind);
+        if (serves(ahead, request, alignment, thread))
+            return ahead;
+        if (serves(behind, request, alignment, thread))
+            return behind;
+    }
+    memmove(lane->recent, lane->recent + 1, sizeof lane->recent - sizeof *lane->recent);
+    lane->recent[ZR_FOLLOW_RECENT - 1] = zr_follow_hash(request, alignment, thread);
+    if (lane->recent_count < ZR_FOLLOW_RECENT)
+        lane->recent_count++;
+    if (lane->recent_count < ZR_FOLLOW_RECENT)
+        return NULL;
+    struct zr_slot *slot = find_recent(plan, lane);
+    return slot && serves(slot, request, alignment, thread) ? slot : NULL;
+}
+
+/* ---- Time ---------------------------------------------------------------------------------------------- */
+
+static void make_late(struct zr_lane *lane, struct zr_slot *slot)
+{
+    if (slot->late)
+        return;
+    slot->late = true;
+    slot->span.previous = NULL;
+    slot->span.next = (struct zr_span *)lane->late;
+    if (lane->late)
+        lane->late->span.previous = &slot->span;
+    lane->late = slot;
+    lane->late_count++;
+}
+
+static void unmake_late(struct zr_lane *lane, struct zr_slot *slot)
+{
+    slot->late = false;
+    if (slot->span.previous)
+        slot->span.previous->next = slot->span.next;
+    else
+        lane->late = (struct zr_slot *)slot->span.next;
+    if (slot->span.next)
+        slot->span.next->previous = slot->span.previous;
+    lane->late_count--;
+}
+
+/* The step's time has come: what should be gone and is not is late. */
+static inline void reach(const struct zr_follow_plan *plan, struct zr_lane *lane, const struct zr_slot *slot)
+{
+    for (uint32_t i = slot->due_first; i < slot[1].due_first; i++) {
+        uint32_t number = plan->due[i];
+        if (__builtin_expect(plan->live[number / 64] >> (number % 64) & 1, 0))
+            make_late(lane, plan->slots + number);
+    }
+}
+
+/* The cursor goes somewhere else than on: what is live outside of its time there is late. */
+static void jump(const struct zr_follow_plan *plan, struct zr_lane *lane, struct zr_slot *to)
+{
+    size_t count = (size_t)(lane->end - lane->slots);
+    size_t ahead = (size_t)(to - lane->cursor + (to < lane->cursor ? (ptrdiff_t)count : 0));
+    if (ahead <= WINDOW) {
+        for (; lane->cursor != to; lane->cursor = zr_step_on(lane, lane->cursor))
+            reach(plan, lane, lane->cursor);
+        return;
+    }
+    for (size_t word = 0; word * 64 < plan->slots_count; word++)
+        for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
+            struct zr_slot *slot = &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)];
+            size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
+            if (slot >= lane->slots && slot < lane->end && age >= slot->alive_count)
+                make_late(lane, slot);
+        }
+    lane->cursor = to;
+}
+
+/* ---- Passes -------------------------------------------------------------------------------------------- */
+
+void zr_follow_begin_pass(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    follow->pass = (struct zr_pass){0};
+    follow->pass_left = follow->plan ? follow->plan->slots_count : SIZE_MAX;
+    follow->pass_calls_count = arena->backend_calls_count;
+    follow->strays_run = 0;
+}
+
+static void end_pass(struct zr_arena *arena, struct zr_follow *follow)
+{
+    /* A plan that is not kept to must not sit on its memory. */
+    if (follow->pass_left > 0)
+        zr_follow_give_back(arena);
+    follow->pass.allocations_count = follow->plan->slots_count - follow->pass_left;
+    follow->pass.whole = follow->pass_left == 0;
+    follow->pass.driver_calls_count = arena->backend_calls_count - follow->pass_calls_count;
+    follow->counts.passes_count++;
+    if (follow->observer) {
+        unsigned wish = follow->observer->passed(follow->state, &follow->pass);
+        follow->work_due |= (wish & ZR_OBSERVER_WORK) != 0;
+        follow->awake = !(wish & ZR_OBSERVER_SLEEP);
+    }
+    zr_follow_begin_pass(arena);
+}
+
+static struct zr_span *note_stray(struct zr_arena *arena, struct zr_follow *follow)
+{
+    follow->counts.strays_count++;
+    follow->pass.strays_count++;
+    follow->strays_run++;
+    follow->pass_left--;
+    if (follow->pass_left == 0 || follow->strays_run == ZR_FOLLOW_LOST)
+        end_pass(arena, follow);
+    return NULL;
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+static bool clear_of_late(const struct zr_lane *lane, const struct zr_slot *slot)
+{
+    if (lane->late_count > LATE_MOST)
+        return false;
+    for (const struct zr_slot *late = lane->late; late; late = (const struct zr_slot *)late->span.next)
+        if (late->span.offset_bytes < zr_span_end(&slot->span) &&
+            slot->span.offset_bytes < zr_span_end(&late->span))
+            return false;
+    return true;
+}
+
+static bool map_slot(struct zr_arena *arena, struct zr_slot *slot)
+{
+    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    struct zr_extent extent = {under.first * arena->granule_bytes,
+                               (under.end - under.first) * arena->granule_bytes};
+    if (!zr_granules_all_mapped(arena->granules, under.first, under.end) &&
+        zr_map(arena, extent, NULL) != ZR_OK)
+        return false;
+    slot->seen_epoch = slot->plan->epoch;
+    return true;
+}
+
+/* The step is known; whether its place can be had. */
+static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, struct zr_slot *slot)
+{
+    struct zr_follow *follow = arena->follow;
+    struct zr_follow_plan *plan = slot->plan;
+    if (!slot->placed) {
+        follow->counts.unplaced_count++;
+        return NULL;
+    }
+    if (__builtin_expect(lane->late_count > 0, 0) && !clear_of_late(lane, slot)) {
+        follow->counts.conflicts_count++;
+        follow->pass.conflicts_count++;
+        return NULL;
+    }
+    if (__builtin_expect(slot->seen_epoch != plan->epoch, 0) && !map_slot(arena, slot)) {
+        follow->counts.refused_count++;
+        follow->pass.refused_count++;
+        return NULL;
+    }
+    size_t number = (size_t)(slot - plan->slots);
+    plan->live[number / 64] |= UINT64_C(1) << (number % 64);
+    plan->live_count++;
+    follow->counts.planned_count++;
+    return &slot->span;
+}
+
+struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
+{
+    struct zr_follow *follow = arena->follow;
+    struct zr_follow_plan *plan = follow->plan;
+    if (!plan)
+        return NULL;
+    uint32_t thread = zr_thread_number();
+    struct zr_lane *lane = lane_of(plan, thread, request->stream);
+    if (!lane)
+        return note_stray(arena, follow);
+    struct zr_slot *slot = lane->cursor;
+    if (__builtin_expect(!serves(slot, request, need.alignment, thread), 0)) {
+        slot = resync(plan, lane, request, need.alignment, thread);
+        if (!slot)
+            return note_stray(arena, follow);
+        jump(plan, lane, slot);
+        lane->recent_count = 0;
+    }
+    reach(plan, lane, slot);
+    lane->cursor = zr_step_on(lane, slot);
+    follow->strays_run = 0;
+    struct zr_span *block = take(arena, lane, slot);
+    if (__builtin_expect(--follow->pass_left == 0, 0))
+        end_pass(arena, follow);
+    return block;
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------------------- */
+
+static struct zr_lane *lane_with(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+{
+    struct zr_lane *lane = plan->lanes;
+    while (slot >= lane->end)
+        lane++;
+    return lane;
+}
+
+void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
+{
+    struct zr_slot *slot = (struct zr_slot *)block;
+    struct zr_follow_plan *plan = slot->plan;
+    size_t number = (size_t)(slot - plan->slots);
+    zr_assert(zr_slot_live(plan, slot));
+    if (__builtin_expect(slot->late, 0))
+        unmake_late(lane_with(plan, slot), slot);
+    plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
+    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
+        /* Other streams used it: while it waited for them it was in their list. */
+        block->kind = ZR_SPAN_PLANNED;
+        block->requested_bytes = slot->requested_bytes;
+    }
+    if (--plan->live_count > 0 || plan == arena->follow->plan)
+        return;
+    struct zr_follow_plan **link = &arena->follow->retired;
+    while (*link != plan)
+        link = &(*link)->next;
+    *link = plan->next;
+    zr_follow_bury(arena, plan);
+}

@@ -1,0 +1,36 @@
+/* follow.h: the arena's side of following a plan. Private to alloc/; plan.h is what the other rooms see.
+ *
+ * All of it under the arena's lock unless a function says otherwise. */
+#ifndef ZR_FOLLOW_H
+#define ZR_FOLLOW_H
+
+#include "alloc/arena_internal.h"
+#include "alloc/plan.h"
+
+/* The planned place for the request, mapped and taken: a span of kind ZR_SPAN_PLANNED that the caller enters
+ * into the index and counts. NULL: the request takes the dynamic path. */
+struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request,
+                                struct zr_need need);
+/* A planned block that has left the index and the counts. */
+void zr_follow_free(struct zr_arena *arena, struct zr_span *block);
+
+/* Tells the observer. True: call zr_follow_work() once the lock is open. */
+bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request,
+                          const struct zr_span *block, size_t alignment);
+void zr_follow_note_free(struct zr_arena *arena, const struct zr_span *block);
+/* Without the lock. */
+void zr_follow_work(struct zr_arena *arena);
+
+/* Unmaps granules of regions that no block uses, into the stock; returns the bytes. The plan maps them again
+ * when it needs them. */
+size_t zr_follow_give_back(struct zr_arena *arena);
+/* What it would give back. */
+size_t zr_follow_idle_bytes(struct zr_arena *arena);
+/* The live planned block after this one, NULL at the end; NULL gives the first. In no order. */
+struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block);
+zr_result zr_follow_check(struct zr_arena *arena);
+void zr_follow_after_fork_child(struct zr_arena *arena);
+/* Before the arena ends; nothing is unmapped. */
+void zr_follow_end(struct zr_arena *arena);
+
+#endif

@@ -1,0 +1,159 @@
+/* follow_memory.c: granules that regions hold and do not need, and granules kept mapped for strays. Stands on
+ * extend.c. */
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/follow_internal.h"
+#include "alloc/option.h"
+
+/* ---- What regions can spare ---------------------------------------------------------------------------- */
+
+/* Marks the granules of the region that blocks touch, in plan->busy. */
+static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    size_t first = plan->region->offset_bytes / arena->granule_bytes,
+           count = plan->region->bytes / arena->granule_bytes;
+    memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
+    for (size_t word = 0; word * 64 < plan->slots_count; word++)
+        for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
+            struct zr_stretch under =
+                zr_granules_under(arena, &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)].span);
+            zr_granules_set(plan->busy, under.first - first, under.end - first, true);
+        }
+}
+
+/* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
+ * end. */
+static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_follow_plan *plan, size_t at)
+{
+    size_t first = plan->region->offset_bytes / arena->granule_bytes,
+           end = zr_span_end(plan->region) / arena->granule_bytes;
+    struct zr_stretch idle = {at, at};
+    while (idle.first < end) {
+        idle.first = zr_granules_next(arena->granules, idle.first, end, true);
+        size_t mapped_end = zr_granules_next(arena->granules, idle.first, end, false);
+        idle.first = first + zr_granules_next(plan->busy, idle.first - first, mapped_end - first, false);
+        idle.end = first + zr_granules_next(plan->busy, idle.first - first, mapped_end - first, true);
+        if (idle.first < idle.end)
+            return idle;
+        idle.first = mapped_end;
+    }
+    return (struct zr_stretch){end, end};
+}
+
+static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    size_t all_bytes = 0, granule = arena->granule_bytes;
+    struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
+    mark_busy(arena, plan);
+    /* Streams may still work on what was freed here: no gap has them as its owner. */
+    if (arena->asynchronous && next_idle(arena, plan, idle.end).first < zr_span_end(plan->region) / granule &&
+        zr_backend_synchronize(arena->backend) != ZR_OK)
+        return 0;
+    for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
+         idle = next_idle(arena, plan, idle.end)) {
+        struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
+        size_t bytes = 0;
+        zr_result result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
+        all_bytes += bytes;
+        if (result != ZR_OK)
+            break;
+    }
+    if (all_bytes > 0)
+        plan->epoch++;
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    return all_bytes;
+}
+
+size_t zr_follow_give_back(struct zr_arena *arena)
+{
+    size_t bytes = arena->follow->plan ? give_back_of(arena, arena->follow->plan) : 0;
+    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+        bytes += give_back_of(arena, plan);
+    return bytes;
+}
+
+static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
+    size_t count = 0;
+    mark_busy(arena, plan);
+    for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
+         idle = next_idle(arena, plan, idle.end))
+        count += idle.end - idle.first;
+    return count * arena->granule_bytes;
+}
+
+size_t zr_follow_idle_bytes(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    size_t bytes = follow && follow->plan ? idle_bytes_of(arena, follow->plan) : 0;
+    for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan; plan = plan->next)
+        bytes += idle_bytes_of(arena, plan);
+    return bytes;
+}
+
+/* ---- Room for strays ----------------------------------------------------------------------------------- */
+
+void zr_follow_swing(struct zr_follow *follow, const struct zr_span *block, bool freed)
+{
+    struct zr_swing *of = &follow->swings[block->zone];
+    /* Blocks from before the plan are freed without having been counted. */
+    if (freed)
+        of->now_bytes -= block->bytes < of->now_bytes ? block->bytes : of->now_bytes;
+    else
+        of->now_bytes += block->bytes;
+    if (of->now_bytes > of->most_bytes)
+        of->most_bytes = of->now_bytes;
+}
+
+/* Maps the first bytes of a zone's open end. No matter if there is no memory. */
+static void map_ahead(struct zr_arena *arena, const struct zr_zone *zone, size_t bytes)
+{
+    struct zr_span *gap = zone->tail;
+    if (!gap || bytes == 0 || gap->bytes <= bytes || !zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS + 2))
+        return;
+    struct zr_span *block = zr_space_carve(arena, gap, (struct zr_extent){gap->offset_bytes, bytes});
+    struct zr_extent stuck, part = {block->offset_bytes, bytes};
+    zr_result result = zr_map(arena, part, &stuck);
+    if (result != ZR_OK && stuck.bytes > 0) {
+        block->kind = ZR_SPAN_LEAVING; /* the driver has it, and the arena's end asks again */
+        return;
+    }
+    bool used = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, block);
+    if (!used)
+        zr_pool_give(&arena->spans, block);
+}
+
+static void settle(struct zr_arena *arena, struct zr_follow *follow)
+{
+    size_t kept_bytes = 0, wanted[ZR_ZONE_COUNT];
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        wanted[i] = zr_round_up(2 * follow->swings[i].most_bytes, arena->granule_bytes);
+        kept_bytes += wanted[i];
+    }
+    if (!follow->settled)
+        zr_trim(arena, kept_bytes);
+    follow->settled = true;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++)
+        if (wanted[i] > follow->swings[i].kept_bytes) {
+            map_ahead(arena, &arena->zones[i], wanted[i]);
+            follow->swings[i].kept_bytes = wanted[i];
+        }
+}
+
+void zr_arena_settle_plan(zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+    if (arena->follow && arena->follow->plan) {
+        settle(arena, arena->follow);
+        zr_follow_begin_pass(arena);
+    }
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_lock_give(&arena->lock);
+}

@@ -1,0 +1,134 @@
+/* plan.h: a plan for a repeating sequence of allocations, and a window for whoever makes one. Private to zr.
+ *
+ * alloc/ follows plans and does not make them; defrag/ makes them (defrag/learner.c). A plan is a list of
+ * steps per lane: what will be asked for, in order and over and over, and where in the plan's region it goes.
+ * Nothing depends on the program keeping to it: what differs takes the dynamic path (alloc/follow.c). */
+#ifndef ZR_PLAN_H
+#define ZR_PLAN_H
+
+#include "alloc/zr.h"
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+/* A small number for the calling thread, given at its first call; never given twice. */
+uint32_t zr_thread_number(void);
+/* From now on the calling thread counts as that one, so that a replay can speak for several; returns the
+ * number it had. */
+uint32_t zr_thread_become(uint32_t number);
+
+/* ---- Plans --------------------------------------------------------------------------------------------- */
+
+#define ZR_PLAN_NOWHERE                                                                                      \
+    SIZE_MAX /* the offset of a step that is known and stays dynamic: its block lives too long */
+
+/* The cursor of a lane: where it is in the plan before, which has the same steps in the same lanes. */
+#define ZR_PLAN_KEEP_CURSOR SIZE_MAX
+
+/* One allocation of the sequence. */
+struct zr_plan_step {
+    struct zr_request request; /* alignment as it is kept: at least 256 */
+    uint32_t thread;
+    size_t offset_bytes; /* in the region; or ZR_PLAN_NOWHERE */
+    /* The block is to be gone when the lane is so many steps on from this one: 1 to the lane's count. Within
+     * that time its place is no other step's. */
+    uint32_t alive_count;
+};
+
+/* One circular sequence. A lane hears every thread, or one thread and one stream. */
+struct zr_plan_lane {
+    size_t first, count; /* of the plan's steps, lane after lane; count above 0 */
+    size_t cursor;       /* the step that comes next, from `first`; or ZR_PLAN_KEEP_CURSOR */
+    bool any;            /* every thread and stream; only as the only lane */
+    bool any_stream;     /* every stream of the thread */
+    uint32_t thread;
+    uint64_t stream;
+};
+
+struct zr_plan {
+    const struct zr_plan_step *steps;
+    size_t steps_count;
+    const struct zr_plan_lane *lanes;
+    size_t lanes_count; /* up to ZR_PLAN_LANES */
+    size_t region_bytes;
+};
+
+enum { ZR_PLAN_LANES = 64 };
+
+/* Copies the plan and follows it from now on in place of the one before, whose blocks live on until they are
+ * freed. NULL: follows none. The plan's addresses are reserved and mapped as they are first used.
+ * ZR_ERR_INVALID: a step that does not fit its region; ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it;
+ * the plan before stays in force. Any thread, with no lock held. */
+zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
+
+/* ---- Watching ------------------------------------------------------------------------------------------ */
+
+/* A block that was allocated, under the arena's lock. */
+struct zr_observation {
+    const struct zr_request *request; /* borrowed for the call */
+    size_t offset_bytes;              /* of the block, from the arena's base: its name until it is freed */
+    size_t bytes;                     /* with rounding */
+    size_t alignment;
+    size_t live_bytes, reserved_bytes; /* of the arena, with the block */
+    uint32_t thread;
+    bool planned;
+};
+
+/* How a plan has served since the last pass ended: as many allocations as the plan has steps, or fewer where
+ * too many in a row were unknown. */
+struct zr_pass {
+    size_t allocations_count;
+    size_t strays_count;    /* not in the plan */
+    size_t conflicts_count; /* in the plan, and another block lay in the way */
+    size_t refused_count;   /* in the plan, and no memory could be mapped there */
+    uint64_t driver_calls_count;
+    bool whole; /* not cut short by strays */
+};
+
+/* The observer's answers, which may be joined. */
+enum zr_observer_wish {
+    ZR_OBSERVER_NOTHING = 0,
+    ZR_OBSERVER_WORK = 1,  /* call work() as soon as the lock is open */
+    ZR_OBSERVER_SLEEP = 2, /* no more calls but passed() */
+};
+
+/* Called under the arena's lock, so they only record; work() is called without, from the thread whose
+ * allocation found something to do. */
+struct zr_observer {
+    unsigned (*allocated)(void *state, const struct zr_observation *what);
+    void (*freed)(void *state, size_t offset_bytes, size_t live_bytes);
+    /* Also while asleep. Any answer but sleep wakes the observer. */
+    unsigned (*passed)(void *state, const struct zr_pass *pass);
+    void (*work)(void *state);
+    void (*forked)(void *state); /* in the child, under the lock */
+};
+
+/* One observer per arena, awake from the start; NULL removes it, when no other thread is in a call on the
+ * arena. `observer` is borrowed. ZR_ERR_INVALID: it has one. ZR_ERR_HOST_MEMORY. */
+zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, void *state);
+/* Holds the arena's lock, so that the observer's own state may be read and changed. Not recursive. */
+void zr_arena_hold(zr_arena *arena);
+void zr_arena_unhold(zr_arena *arena);
+/* Wakes the observer or lets it sleep. Held. */
+void zr_arena_observe_awake(zr_arena *arena, bool awake);
+
+/* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer, and
+ * keeps twice what blocks outside of the plan took since it is in force mapped for strays to come. Each later
+ * call only adds to that. Takes the lock itself. */
+void zr_arena_settle_plan(zr_arena *arena);
+
+struct zr_follow_counts {
+    uint64_t planned_count, strays_count, unplaced_count, conflicts_count, refused_count, passes_count,
+        plans_count;
+    size_t region_bytes; /* of the plan in force; 0: none */
+    size_t steps_count;
+};
+void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
+/* The arena's facts that a maker of plans needs: the canary's bytes, the granule, and whether streams are in
+ * program order. Set at creation. */
+struct zr_plan_rules {
+    size_t canary_bytes, granule_bytes;
+    bool synchronous;
+};
+struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena);
+
+#endif
