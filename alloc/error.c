@@ -88,8 +88,11 @@ zr_result zr_fail(zr_result result, const char *format, ...)
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
     va_end(list);
-    if (!text_of_thread)
+    if (!text_of_thread) {
+        /* A system that has no record for the words makes take_text() fail with words of its own. */
+        text_of_thread = &text_of_last_resort;
         text_of_thread = take_text();
+    }
     memcpy(text_of_thread ? text_of_thread : &text_of_last_resort, words, strlen(words) + 1);
     errno = saved_errno;
     return result;

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/backend.h"
@@ -277,12 +279,38 @@ static void test_walk(const struct setting *setting, unsigned first_record)
     }
 }
 
+/* ---- The first words of a process ---------------------------------------------------------------------- */
+
+/* The first failure takes a record for its words. Where the system has none left, it is told all the same. */
+static void test_first_words(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("no memory for the first words: a sanitizer reserves terabytes itself");
+#else
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        void *block;
+        struct rlimit none = {0, 0};
+        alarm(20);
+        bool good = setrlimit(RLIMIT_AS, &none) == 0 &&
+                    zr_arena_alloc(NULL, &(struct zr_request){.bytes = 1}, &block) == ZR_ERR_INVALID &&
+                    strstr(zr_last_error(), "needs an arena");
+        _exit(good ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    tap_is(status, 0, "a first failure without memory for its words ends, and is told");
+#endif
+}
+
 int main(void)
 {
     static const struct setting settings[] = {{"sim", false, (size_t)2 << 20}, {"host", true, 4096}};
     const char *text = getenv("ZR_TEST_SEED");
     unsigned seed = text ? (unsigned)strtoul(text, NULL, 0) : (unsigned)getpid();
     tap_note("ZR_TEST_SEED=%u", seed);
+    test_first_words(); /* before any other failure */
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         test_walk(&settings[i], 1 + seed % RECORDS_STRIDE);
     return tap_done();
