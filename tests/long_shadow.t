@@ -34,4 +34,11 @@ for name, operations in OPERATIONS.items():
     clean = not any(mark in got.stderr for mark in ("Sanitizer", "runtime error", "=="))
     if not ok(got.returncode == 0 and clean, f"{words}: nothing is wrong, nothing reported ({time.time() - began:.0f} s)"):
         tail(got)
+
+# The walk of failures_test.c without strides: each driver call, each record.
+program = os.path.join(BUILD, "tests", "failures_test")
+made = subprocess.run(["make", "--silent", f"BUILD={BUILD}", program], capture_output=True, text=True, timeout=1500)
+got = subprocess.run([program, "all"], capture_output=True, text=True, timeout=1500)
+if not same(got.returncode, 0, "each driver call and each record failing in turn"):
+    tail(got)
 done()
