@@ -39,6 +39,18 @@ $(BUILD)/tests/bench_%: tests/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_libra
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
 
+# And an emulated NCCL; its header serves the comparison of declarations alone.
+nccl_emulator := $(BUILD)/tests/emulator/libnccl.so.2
+$(nccl_emulator): $(call obj,$(wildcard tests/nccl_emulator/*.c))
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ $(ALL_LDFLAGS)
+$(BUILD)/tests/nccl_test: | $(nccl_emulator)
+nccl_header := $(and $(cuda_header),$(wildcard $(dir $(cuda_header))cuda_runtime.h),$(wildcard $(dir $(cuda_header))nccl.h))
+ifneq ($(nccl_header),)
+$(BUILD)/tests/nccl_test: private OBJ_CFLAGS := -idirafter $(dir $(nccl_header)) -DZR_TEST_NCCL_HEADER='"$(nccl_header)"'
+endif
+
 # What runs under mpirun, with the module beside it.
 mpi_tests := $(if $(mpicc),$(BUILD)/tests/mpi_ranks $(BUILD)/tests/libzr_comm_mpi.so)
 $(BUILD)/tests/mpi_ranks: tests/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)

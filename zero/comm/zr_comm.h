@@ -200,6 +200,22 @@ struct zr_comm_options {
 zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                               unsigned world);
 
+/* ---- NCCL: one process per GPU ------------------------------------------------------------------------
+ */
+
+struct zr_nccl_options {
+    struct zr_comm_options comm;  /* arena: of the GPU's memory; the ring there is registered with NCCL */
+    struct zr_local_world *local; /* of a rank that has one: its launcher knows who has died. NULL: none */
+    void *stream;                 /* cudaStream_t of all operations; what they read must be complete before */
+    bool deterministic; /* sums in rank order, where the processor can read the memory; else NCCL's own */
+};
+
+/* A communicator whose data goes by NCCL (libnccl.so.2, loaded here) and whose exchanges go by `talk`, which
+ * has the same ranks. The GPU's context is current in the calling thread. On success `talk` belongs to it.
+ * Collective. ZR_ERR_UNAVAILABLE: no NCCL, too old a one, or it refuses (two ranks on one GPU, for instance).
+ */
+zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk);
+
 /* ---- Local: ranks forked on one machine, granules shared ------------------------------------------------
  */
 

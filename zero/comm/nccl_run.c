@@ -1,0 +1,370 @@
+/* nccl_run.c: the operations over NCCL. Below nccl.c.
+ *
+ * Data goes by NCCL's own gathers and by groups of sends and receives. Sums are NCCL's own, whose order is
+ * NCCL's, unless the communicator is deterministic or the sum is of a kind that NCCL has not (with a base, or
+ * wide): then each gets the others' parts in the ring and adds them in rank order, as everywhere else. */
+#include <string.h>
+
+#include "alloc/error.h"
+#include "zero/comm/local.h"
+#include "zero/comm/nccl.h"
+
+#define NAP_NS  20000ull
+#define LOOK_NS 100000000ull /* between looks whether the peers live */
+
+static zr_result refused(const struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
+{
+    return zr_fail(ZR_ERR_PEER, "NCCL's %s failed: %s", zr_comm_kind_name(kind),
+                   self->nccl->error_text(code));
+}
+
+/* Waits until the stream is through. NCCL itself waits for a dead rank for ever. */
+static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
+{
+    struct zr_stream_point point;
+    _Atomic uint32_t nobody = 0;
+    uint64_t start_ns = zr_os_now_ns(), looked_ns = start_ns;
+    zr_nccl_result error = 0;
+    zr_result result = zr_backend_event_record(self->backend, (uint64_t)(uintptr_t)self->stream, &point);
+    while (result == ZR_OK && !zr_backend_event_done(self->backend, &point)) {
+        uint64_t now_ns = zr_os_now_ns();
+        zr_word_wait(&nobody, 0, NAP_NS);
+        if (now_ns - looked_ns < LOOK_NS)
+            continue;
+        looked_ns = now_ns;
+        self->nccl->async_error(self->comm, &error);
+        if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
+            result = refused(self, error, kind);
+        else if (self->base.local)
+            result = zr_local_check(self->base.local, ZR_LOCAL_ALL);
+        if (result == ZR_OK && now_ns - start_ns > self->base.options.timeout_ns)
+            result = zr_fail(ZR_ERR_TIMEOUT,
+                             "NCCL's %s has not ended within %llu s on rank %u: a rank does not answer",
+                             zr_comm_kind_name(kind), (unsigned long long)((now_ns - start_ns) / 1000000000u),
+                             self->base.rank);
+    }
+    return result;
+}
+
+static int type_of(enum zr_comm_type type)
+{
+    return type == ZR_COMM_FP32 ? ZR_NCCL_FP32 : type == ZR_COMM_BF16 ? ZR_NCCL_BF16 : ZR_NCCL_FP16;
+}
+
+static zr_result copy(struct nccl_comm *self, void *to, const void *from, size_t bytes)
+{
+    if (to == from || bytes == 0)
+        return ZR_OK;
+    return zr_backend_copy(self->backend, &(struct zr_copy){.to = to,
+                                                            .from = from,
+                                                            .bytes = bytes,
+                                                            .stream = (uint64_t)(uintptr_t)self->stream});
+}
+
+/* ---- Groups of sends and receives ------------------------------------------------------------------- */
+
+/* From each to each, as one group; NULL: this rank has no part on that side. `only`: with that rank alone. */
+struct crossing {
+    enum zr_comm_kind kind;
+    const char *source;
+    char *destination;
+    size_t bytes, source_step, destination_step;
+    unsigned only;
+};
+
+static zr_result cross(struct nccl_comm *self, const struct crossing *op)
+{
+    const struct zr_nccl *nccl = self->nccl;
+    unsigned world = self->base.world;
+    zr_nccl_result code = nccl->group_start();
+    for (unsigned p = 0; p < world && code == 0; p++) {
+        if (p == self->base.rank || (op->only < world && p != op->only))
+            continue;
+        if (op->source)
+            code = nccl->send(op->source + p * op->source_step, op->bytes, ZR_NCCL_UINT8, (int)p, self->comm,
+                              self->stream);
+        if (op->destination && code == 0)
+            code = nccl->receive(op->destination + p * op->destination_step, op->bytes, ZR_NCCL_UINT8, (int)p,
+                                 self->comm, self->stream);
+    }
+    zr_nccl_result ended = nccl->group_end();
+    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, op->kind) : ZR_OK;
+}
+
+static zr_result run_all_gather(struct nccl_comm *self, const struct zr_all_gather *op)
+{
+    zr_nccl_result code = self->nccl->all_gather(op->source, op->destination, op->shard_bytes, ZR_NCCL_UINT8,
+                                                 self->comm, self->stream);
+    return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_ALL_GATHER);
+}
+
+static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast *op)
+{
+    zr_nccl_result code = self->nccl->broadcast(op->buffer, op->buffer, op->bytes, ZR_NCCL_UINT8,
+                                                (int)op->root, self->comm, self->stream);
+    return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_BROADCAST);
+}
+
+static zr_result run_to_root(struct nccl_comm *self, const struct zr_comm_item *item)
+{
+    const struct zr_to_root *op = &item->to_root;
+    bool root = self->base.rank == op->root, gather = item->kind == ZR_COMM_GATHER;
+    size_t own = op->root * op->shard_bytes;
+    zr_result result = ZR_OK;
+    if (root)
+        result = copy(self, (char *)op->destination + (gather ? own : 0),
+                      (const char *)op->source + (gather ? 0 : own), op->shard_bytes);
+    if (result != ZR_OK)
+        return result;
+    return cross(self, &(struct crossing){.kind = item->kind,
+                                          .source = root != gather ? op->source : NULL,
+                                          .destination = root == gather ? op->destination : NULL,
+                                          .bytes = op->shard_bytes,
+                                          .source_step = gather ? 0 : op->shard_bytes,
+                                          .destination_step = gather ? op->shard_bytes : 0,
+                                          .only = root ? self->base.world : op->root});
+}
+
+static char *slot_of(const struct nccl_comm *self, unsigned peer)
+{
+    return self->ring + (peer < self->base.rank ? peer : peer - 1) * self->each_bytes;
+}
+
+/* One part of every peer's shard into the ring, and of this rank's to them: `each` as elsewhere. */
+static zr_result cross_part(struct nccl_comm *self, const struct crossing *op, size_t first, size_t bytes)
+{
+    const struct zr_nccl *nccl = self->nccl;
+    unsigned world = self->base.world;
+    zr_nccl_result code = nccl->group_start();
+    for (unsigned p = 0; p < world && code == 0; p++) {
+        if (p == self->base.rank)
+            continue;
+        if (op->source && (op->only == world || op->only == p))
+            code = nccl->send(op->source + p * op->source_step + first, bytes, ZR_NCCL_UINT8, (int)p,
+                              self->comm, self->stream);
+        if (op->destination && code == 0)
+            code = nccl->receive(slot_of(self, p), bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
+    }
+    zr_nccl_result ended = nccl->group_end();
+    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, op->kind) : ZR_OK;
+}
+
+static zr_result run_all_to_all(struct nccl_comm *self, const struct zr_all_gather *op)
+{
+    size_t shard = op->shard_bytes, own = self->base.rank * shard;
+    struct crossing crossing = {.kind = ZR_COMM_ALL_TO_ALL,
+                                .source = op->source,
+                                .destination = op->destination,
+                                .bytes = shard,
+                                .source_step = shard,
+                                .destination_step = shard,
+                                .only = self->base.world};
+    zr_result result = ZR_OK;
+    if (op->source != op->destination) {
+        result = copy(self, (char *)op->destination + own, (const char *)op->source + own, shard);
+        return result == ZR_OK ? cross(self, &crossing) : result;
+    }
+    for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
+        size_t bytes = shard - first < self->each_bytes ? shard - first : self->each_bytes;
+        result = cross_part(self, &crossing, first, bytes);
+        for (unsigned p = 0; p < self->base.world && result == ZR_OK; p++)
+            if (p != self->base.rank)
+                result = copy(self, (char *)op->destination + p * shard + first, slot_of(self, p), bytes);
+    }
+    return result;
+}
+
+static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item *item)
+{
+    const struct zr_transfer *op = &item->transfer;
+    const struct zr_nccl *nccl = self->nccl;
+    zr_nccl_result code = nccl->group_start();
+    if (code == 0 && op->send_bytes > 0)
+        code = nccl->send(op->send, op->send_bytes, ZR_NCCL_UINT8, (int)op->to, self->comm, self->stream);
+    if (code == 0 && op->receive_bytes > 0)
+        code = nccl->receive(op->receive, op->receive_bytes, ZR_NCCL_UINT8, (int)op->from, self->comm,
+                             self->stream);
+    zr_nccl_result ended = nccl->group_end();
+    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, item->kind) : ZR_OK;
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------------- */
+
+/* A sum in rank order. Kernels of the processor cannot read a GPU's memory. */
+struct reduction {
+    struct crossing crossing; /* source, steps; destination: anything but NULL where this rank adds */
+    struct zr_comm_sum sum;   /* from, count and ranks are filled in */
+};
+
+static zr_result add_part(struct nccl_comm *self, const struct reduction *op, size_t first, size_t bytes)
+{
+    size_t unit = zr_comm_type_bytes(op->sum.type), to_unit = op->sum.wide ? sizeof(float) : unit;
+    struct zr_comm_sum sum = op->sum;
+    for (unsigned p = 0; p < self->base.world; p++)
+        self->from[p] = p == self->base.rank ? op->crossing.source + p * op->crossing.source_step + first
+                                             : slot_of(self, p);
+    sum.count = bytes / unit;
+    sum.from = self->from;
+    sum.ranks = self->base.world;
+    sum.to = (char *)op->sum.to + first / unit * to_unit;
+    sum.base = op->sum.base ? (const char *)op->sum.base + first : NULL;
+    zr_comm_sum(self->base.options.kernels, &sum);
+    return ZR_OK;
+}
+
+static zr_result add_in_order(struct nccl_comm *self, const struct reduction *op)
+{
+    bool adds = op->crossing.destination != NULL;
+    zr_result result = ZR_OK;
+    if (!self->backend->can.host_visible)
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "%s in rank order, or with a base, needs sums on the GPU, which this version has not; leave "
+            "--deterministic out",
+            zr_comm_kind_name(op->crossing.kind));
+    for (size_t first = 0; first < op->crossing.bytes && result == ZR_OK; first += self->each_bytes) {
+        size_t left = op->crossing.bytes - first, bytes = left < self->each_bytes ? left : self->each_bytes;
+        struct crossing part = op->crossing;
+        part.source = adds && part.only != self->base.world ? NULL : part.source;
+        result = cross_part(self, &part, first, bytes);
+        if (result == ZR_OK)
+            result = wait_for_stream(self, op->crossing.kind);
+        if (result == ZR_OK && adds)
+            result = add_part(self, op, first, bytes);
+    }
+    return result;
+}
+
+/* NCCL's operator for scale * sum, if it has one that means the same: *made says that it is to be given back.
+ */
+static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float scale, int *sum, bool *made)
+{
+    *made = false;
+    *sum = scale == 1.0f ? ZR_NCCL_SUM : ZR_NCCL_AVERAGE;
+    if (self->deterministic)
+        return false;
+    if (scale == 1.0f || scale == 1.0f / (float)self->base.world)
+        return true;
+    if (type != ZR_COMM_FP32) /* the scale itself would be rounded to two bytes */
+        return false;
+    *made = self->nccl->scaled_sum(sum, &scale, ZR_NCCL_FP32, ZR_NCCL_SCALAR_ON_HOST, self->comm) == 0;
+    return *made;
+}
+
+static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_reduce_scatter *op)
+{
+    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type);
+    bool wide = op->wide && op->type != ZR_COMM_FP32, made = false;
+    int sum;
+    if (!op->accumulate && !wide && own_sum(self, op->type, op->scale, &sum, &made)) {
+        zr_nccl_result code = self->nccl->reduce_scatter(op->source, op->destination, op->shard_elements,
+                                                         type_of(op->type), sum, self->comm, self->stream);
+        if (made)
+            self->nccl->sum_destroy(sum, self->comm);
+        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE_SCATTER);
+    }
+    return add_in_order(self, &(struct reduction){.crossing = {.kind = ZR_COMM_REDUCE_SCATTER,
+                                                               .source = op->source,
+                                                               .destination = op->destination,
+                                                               .bytes = bytes,
+                                                               .source_step = bytes,
+                                                               .only = self->base.world},
+                                                  .sum = {.type = op->type,
+                                                          .wide = wide,
+                                                          .accumulate = op->accumulate,
+                                                          .scale = op->scale,
+                                                          .to = op->destination}});
+}
+
+static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_all_reduce *op)
+{
+    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = self->base.rank * bytes;
+    char *own = (char *)op->buffer + first;
+    bool made = false;
+    int sum;
+    if (!op->base && own_sum(self, op->type, op->scale, &sum, &made)) {
+        zr_nccl_result code =
+            self->nccl->all_reduce(op->buffer, op->buffer, op->shard_elements * self->base.world,
+                                   type_of(op->type), sum, self->comm, self->stream);
+        if (made)
+            self->nccl->sum_destroy(sum, self->comm);
+        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_ALL_REDUCE);
+    }
+    zr_result result = add_in_order(
+        self, &(struct reduction){.crossing = {.kind = ZR_COMM_ALL_REDUCE,
+                                               .source = op->buffer,
+                                               .destination = own,
+                                               .bytes = bytes,
+                                               .source_step = bytes,
+                                               .only = self->base.world},
+                                  .sum = {.type = op->type,
+                                          .scale = op->scale,
+                                          .to = own,
+                                          .base = op->base ? (const char *)op->base + first : NULL}});
+    if (result != ZR_OK)
+        return result;
+    return run_all_gather(
+        self, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = bytes});
+}
+
+static zr_result run_reduce(struct nccl_comm *self, const struct zr_reduce *op)
+{
+    bool root = self->base.rank == op->root, made = false;
+    int sum;
+    if (own_sum(self, op->type, op->scale, &sum, &made)) {
+        zr_nccl_result code =
+            self->nccl->reduce(op->source, root ? op->destination : NULL, op->elements, type_of(op->type),
+                               sum, (int)op->root, self->comm, self->stream);
+        if (made)
+            self->nccl->sum_destroy(sum, self->comm);
+        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE);
+    }
+    return add_in_order(
+        self, &(struct reduction){.crossing = {.kind = ZR_COMM_REDUCE,
+                                               .source = op->source,
+                                               .destination = root ? op->destination : NULL,
+                                               .bytes = op->elements * zr_comm_type_bytes(op->type),
+                                               .only = op->root},
+                                  .sum = {.type = op->type, .scale = op->scale, .to = op->destination}});
+}
+
+static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
+{
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return run_reduce_scatter(self, &item->reduce_scatter);
+    case ZR_COMM_ALL_REDUCE:
+        return run_all_reduce(self, &item->all_reduce);
+    case ZR_COMM_REDUCE:
+        return run_reduce(self, &item->reduce);
+    case ZR_COMM_ALL_GATHER:
+        return run_all_gather(self, &item->all_gather);
+    case ZR_COMM_BROADCAST:
+        return run_broadcast(self, &item->broadcast);
+    case ZR_COMM_GATHER:
+    case ZR_COMM_SCATTER:
+        return run_to_root(self, item);
+    case ZR_COMM_ALL_TO_ALL:
+        return run_all_to_all(self, &item->all_gather);
+    case ZR_COMM_SEND:
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_SEND_RECEIVE:
+        return run_transfer(self, item);
+    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
+}
+
+zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    struct nccl_comm *self = (struct nccl_comm *)comm;
+    const struct zr_all_gather *talk = &item->all_gather;
+    if (item->kind == ZR_COMM_EXCHANGE) /* the host's memory */
+        return talk->shard_bytes > 0
+                   ? zr_comm_exchange(self->talk, talk->source, talk->shard_bytes, talk->destination)
+                   : zr_comm_barrier(self->talk);
+    zr_result result = begin(self, item);
+    return result == ZR_OK ? wait_for_stream(self, item->kind) : result;
+}
