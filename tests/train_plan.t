@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The byte plan: equal to what is measured, for every tag; and equal to a formula that shares no code with it."""
 import os
+import time
 
 from zrtest import PLANNED_TAGS, done, note, ok, same, train
 
@@ -17,23 +18,32 @@ def up(n, multiple):
     return -(-n // multiple) * multiple
 
 
-def formula(layers, hidden, heads, seq, batch, vocabulary, ranks, stage, recompute):
-    """Bytes of states, checkpoints and activations at the peak, from the shapes alone. The peak is the start of the
-    last block's backward: all blocks' activations, the gradient of the residual stream and of the wide layer."""
+def units(layers, hidden, seq, vocabulary, **_):
+    """Elements of what is gathered and reduced at a time: the two embeddings, each block, the last norm."""
     block = [hidden] * 2 + [3 * hidden * hidden, 3 * hidden] + [hidden * hidden, hidden] + [hidden] * 2 + \
         [4 * hidden * hidden, 4 * hidden] + [4 * hidden * hidden, hidden]
-    elements = vocabulary * hidden + seq * hidden + layers * sum(block) + 2 * hidden
+    return [vocabulary * hidden, seq * hidden] + layers * [sum(block)] + [2 * hidden]
+
+
+def formula(layers, hidden, heads, seq, batch, vocabulary, ranks, stage, recompute, accumulate):
+    """Bytes of states, checkpoints and activations at the peak, from the shapes alone. The peak is the start of the
+    last block's backward: all blocks' activations, the gradient of the residual stream and of the wide layer. At
+    stages 2 and 3 gradients that pass through whole are beside the state, see below."""
+    elements = sum(units(layers, hidden, seq, vocabulary))
     rows = batch * seq
     kept = hidden * (1 + 3 + 1 + 1 + 1 + 4 + 4) + 4 + heads  # norms, qkv, attention, middle, fc, gelu; statistics
     if recompute == "none":
         kept += heads * seq
     blocks_kept = 1 if recompute == "full" else layers
-    states = {"param": FLOAT * elements, "grad": FLOAT * elements,
+    late = stage >= 2 and recompute == "full"  # the peak is one block later, when a second one's gradients are staged
+    states = {"param": FLOAT * elements / (ranks if stage == 3 else 1),
               "optimizer": 2 * FLOAT * elements / (ranks if stage else 1)}
-    if ranks > 1:  # the tied embedding's first contribution, summed aside
-        states["grad"] += FLOAT * vocabulary * hidden / ranks
+    if stage < 2:
+        states["grad"] = FLOAT * elements
+        if ranks > 1:  # what is summed aside: micro-batches, or the tied embedding's first contribution
+            states["grad"] += FLOAT * (elements if accumulate > 1 else vocabulary * hidden) / ranks
     return {**states,
-            "checkpoint": FLOAT * rows * hidden * layers,
+            "checkpoint": FLOAT * rows * hidden * (layers - late),
             "activation": FLOAT * rows * (blocks_kept * kept + hidden + 4 * hidden + hidden + 3)}
 
 
@@ -44,7 +54,52 @@ SHAPES = [
     dict(layers=6, hidden=192, heads=6, seq=96, batch=4, ranks=2, stage=0),
     dict(layers=5, hidden=128, heads=2, seq=128, batch=8, ranks=2, stage=1, recompute="full"),
     dict(layers=5, hidden=128, heads=2, seq=128, batch=8, ranks=1, stage=0, recompute="selective"),
+    dict(layers=6, hidden=192, heads=6, seq=96, batch=4, ranks=2, stage=1, accumulate=3),
+    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=2, stage=2),
+    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, stage=3, accumulate=3),
+    dict(layers=12, hidden=120, heads=6, seq=48, batch=8, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
 ]
+
+
+def state(shape, padding):
+    """ZeRO's formulas in fp32, between steps: 16, 8 + 8/N, 4 + 12/N, 16/N bytes per parameter; and 4/N more where the
+    micro-batches' sum is kept beside whole gradients."""
+    ranks, stage = shape["ranks"], shape["stage"]
+    factor = {0: 16, 1: 8 + 8 / ranks, 2: 4 + 12 / ranks, 3: 16 / ranks}[stage]
+    if shape.get("accumulate", 1) > 1 and ranks > 1 and stage < 2:
+        factor += 4 / ranks
+    elements = sum(units(**shape, vocabulary=256))
+    return factor * elements, factor * padding
+
+
+def elements_sent(shape):
+    """Without padding. Every micro-batch reduces each unit, the tied embedding twice; what was updated travels once;
+    at stage 3 each micro-batch gathers each unit twice (positions once) instead."""
+    wte, wpe, *rest = units(**shape, vocabulary=256)
+    once, rounds, ranks = wte + wpe + sum(rest), shape.get("accumulate", 1), shape["ranks"]
+    travels = rounds * (2 * once - wpe) if shape["stage"] == 3 else once
+    return (rounds * (once + wte) + travels) * (ranks - 1) / ranks
+
+
+def check_stage(shape, rank):
+    """What a rank keeps between steps and sends in each, beside the formulas."""
+    layers, ranks = shape["layers"], shape["ranks"]
+    padding = (layers + 3) * (64 * ranks + 12 * 16)
+    want, slack = state(shape, padding)
+    kept = rank["persistent_bytes"]
+    same(kept, rank["planned_persistent_bytes"], f"rank {rank['rank']}: kept between steps as planned")
+    ok(want <= kept["state"] <= want + slack, f"rank {rank['rank']}: its state is {kept['state']}, formula {want:.0f}")
+    sent = elements_sent(shape)
+    ok(sent <= rank["sent_elements_per_step"] <= sent + 6 * shape.get("accumulate", 1) * padding,
+       f"rank {rank['rank']}: sends {rank['sent_elements_per_step']} elements a step, formula {sent:.0f}")
+    two = FLOAT * (sum(sorted(units(**shape, vocabulary=256))[-2:]) + padding)
+    ok(rank["peak_bytes"]["gathered"] <= two, "gathered is at most two units")
+    ok((rank["peak_bytes"]["gathered"] > 0) == (shape["stage"] == 3), "and is there at stage 3 alone")
+    ok(shape["stage"] < 2 or kept["grad"] <= rank["peak_bytes"]["grad"] <= kept["grad"] + two * 33 / 32,
+       "staged gradients are at most two units and a little")
+
+
+
 optimizer = {}
 for shape in SHAPES:
     words = " ".join(f"{key} {value}" for key, value in shape.items())
@@ -52,7 +107,11 @@ for shape in SHAPES:
     if not same(run.code, 0, f"runs: {words}"):
         note(run.err)
         continue
-    want = formula(vocabulary=256, **{"recompute": "none", **shape})
+    dry = train(**shape, steps=4, dry_run=True)
+    same([rank["sent_elements_per_step"] for rank in dry.report["ranks"]],
+         [rank["sent_elements_per_step"] for rank in run.report["ranks"]], "elements sent in a step are as planned")
+    sizes = {key: value for key, value in shape.items() if key != "bucket_bytes"}
+    want = formula(vocabulary=256, **{"recompute": "none", "accumulate": 1, **sizes})
     for rank in run.report["ranks"]:
         planned, measured = rank["planned_bytes"], rank["peak_bytes"]
         same({t: measured[t] for t in PLANNED_TAGS}, {t: planned[t] for t in PLANNED_TAGS},
@@ -66,8 +125,10 @@ for shape in SHAPES:
             ok(abs(planned[tag] - value) <= 0.02 * value + slack,
                f"rank {rank['rank']}: {tag} is {planned[tag]}, the formula says {value:.0f}")
         ok(rank["peak_reserved_bytes"] >= measured["total"] - measured["other"], "reserved covers what is live")
-    optimizer[tuple(sorted((k, v) for k, v in shape.items() if k != "stage")), shape["stage"]] = \
-        run.report["ranks"][0]["peak_bytes"]["optimizer"]
+        check_stage(sizes, rank)
+    if "accumulate" not in shape:
+        optimizer[tuple(sorted((k, v) for k, v in shape.items() if k != "stage")), shape["stage"]] = \
+            run.report["ranks"][0]["peak_bytes"]["optimizer"]
 
 for (shape, stage), sharded in optimizer.items():
     whole = optimizer.get((shape, 0))
@@ -75,6 +136,16 @@ for (shape, stage), sharded in optimizer.items():
         ranks = dict(shape)["ranks"]
         ok(abs(sharded * ranks - whole) <= 64 * 256 * ranks,
            f"optimizer bytes at stage 1 ({sharded}) are 1/{ranks} of stage 0's ({whole})")
+
+# A thousand ranks and a trillion parameters: rehearsed in seconds, and what the paper's figures are, in fp32.
+start = time.monotonic()
+run = train(dry_run=True, params="1e12", world_size=1024, stage=3, layers=None, hidden=None, heads=None, ranks=None)
+seconds = time.monotonic() - start
+if same(run.code, 0, "a trillion parameters on 1,024 ranks, dry"):
+    ok(seconds < 10, f"in {seconds:.1f} s")
+    state_bytes = run.report["ranks"][0]["planned_persistent_bytes"]["state"]
+    ok(abs(state_bytes / (16e12 / 1024) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.2f} GB of state")
+    ok(len(run.report["ranks"]) == 1024, "and each of them is told")
 
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=64, batch=2, vocab=16384, ranks=1, stage=0, steps=2)
