@@ -77,6 +77,7 @@ struct zr_follow {
         size_t now_bytes, most_bytes, kept_bytes;
     } swings[ZR_ZONE_COUNT];
     bool settled;
+    unsigned settled_count; /* times that strays made the driver map since: each keeps more */
 
     const struct zr_observer *observer;
     void *state;

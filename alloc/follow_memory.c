@@ -6,6 +6,8 @@
 #include "alloc/follow_internal.h"
 #include "alloc/option.h"
 
+enum { SETTLED_MOST = 4 };
+
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
 /* Marks the granules of the region that blocks touch, in plan->busy. */
@@ -110,38 +112,59 @@ void zr_follow_swing(struct zr_follow *follow, const struct zr_span *block, bool
         of->most_bytes = of->now_bytes;
 }
 
-/* Maps the first bytes of a zone's open end. No matter if there is no memory. */
-static void map_ahead(struct zr_arena *arena, const struct zr_zone *zone, size_t bytes)
+/* Maps the first bytes of a gap; returns the bytes of it. No matter if there is no memory. */
+static size_t map_ahead(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
 {
-    struct zr_span *gap = zone->tail;
-    if (!gap || bytes == 0 || gap->bytes <= bytes || !zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS + 2))
-        return;
+    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS))
+        return 0;
     struct zr_span *block = zr_space_carve(arena, gap, (struct zr_extent){gap->offset_bytes, bytes});
     struct zr_extent stuck, part = {block->offset_bytes, bytes};
     zr_result result = zr_map(arena, part, &stuck);
     if (result != ZR_OK && stuck.bytes > 0) {
         block->kind = ZR_SPAN_LEAVING; /* the driver has it, and the arena's end asks again */
-        return;
+        return 0;
     }
     bool used = zr_space_free_needs_span(block);
     zr_space_free(arena, block, block);
     if (!used)
         zr_pool_give(&arena->spans, block);
+    return result == ZR_OK ? bytes : 0;
+}
+
+/* Best fit looks at gaps between blocks first, mapped or not, so those are filled first. */
+static void map_zone_ahead(struct zr_arena *arena, unsigned zone, size_t bytes)
+{
+    for (struct zr_span *gap = arena->first; gap && bytes > 0; gap = gap->next) {
+        if (gap->kind != ZR_SPAN_GAP || gap->zone != zone || gap->owner != 0 ||
+            gap == arena->zones[zone].tail || gap->bytes > bytes)
+            continue;
+        struct zr_stretch under = zr_granules_under(arena, gap);
+        if (zr_granules_all_mapped(arena->granules, under.first, under.end))
+            continue;
+        struct zr_span *before = gap->previous;
+        bytes -= map_ahead(arena, gap, gap->bytes);
+        gap = before ? before->next : arena->first; /* the gap has another record now */
+    }
+    struct zr_span *tail = arena->zones[zone].tail;
+    if (tail && bytes > 0 && tail->bytes > bytes)
+        map_ahead(arena, tail, zr_round_up(bytes, ZR_UNIT_BYTES));
 }
 
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
     size_t kept_bytes = 0, wanted[ZR_ZONE_COUNT];
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
-        wanted[i] = zr_round_up(2 * follow->swings[i].most_bytes, arena->granule_bytes);
+        wanted[i] =
+            zr_round_up((2 + follow->settled_count) * follow->swings[i].most_bytes, arena->granule_bytes);
         kept_bytes += wanted[i];
     }
     if (!follow->settled)
         zr_trim(arena, kept_bytes);
+    follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
     follow->settled = true;
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++)
         if (wanted[i] > follow->swings[i].kept_bytes) {
-            map_ahead(arena, &arena->zones[i], wanted[i]);
+            map_zone_ahead(arena, i, wanted[i]);
             follow->swings[i].kept_bytes = wanted[i];
         }
 }

@@ -243,6 +243,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
         memset(follow->swings, 0, sizeof follow->swings);
     follow->settled = false;
+    follow->settled_count = 0;
     follow->counts.plans_count += made != NULL;
     follow->counts.region_bytes = made ? made->region->bytes : 0;
     follow->counts.steps_count = made ? made->slots_count : 0;

@@ -1,16 +1,26 @@
 /* policy_arena.c: our own arena on the sim backend, as any program uses it. Stands on alloc/zr.h. */
 #include "alloc/error.h"
+#include "alloc/plan.h"
 #include "defrag/model.h"
+
+/* For packing a plan, as much as `zr pack` takes: a replay is no training run. */
+#define LEARNER_NS UINT64_C(8000000000)
+/* Above any number that a thread of ours gets. */
+#define TRACE_THREADS UINT32_C(0x80000000)
 
 struct arena_model {
     struct zr_model model; /* first */
     zr_backend *backend;
     zr_arena *arena;
+    zr_learner *learner;
+    uint32_t thread; /* the caller's own number: it speaks for the trace's threads */
 };
 
 static void arena_destroy(struct zr_model *model)
 {
     struct arena_model *own = (struct arena_model *)model;
+    zr_thread_become(own->thread);
+    zr_learner_destroy(own->learner);
     if (own->arena)
         zr_arena_destroy(own->arena, NULL);
     if (own->backend)
@@ -27,13 +37,19 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
     if (result != ZR_OK)
         return result;
     struct arena_model *own = room;
-    *own = (struct arena_model){.model = {.ops = &zr_model_arena, .options = *options}};
+    *own = (struct arena_model){.model = {.ops = &zr_model_arena, .options = *options},
+                                .thread = zr_thread_number()};
     result = zr_backend_sim_create(&own->backend,
                                    &(struct zr_sim_options){.granule_bytes = options->granule_bytes,
                                                             .capacity_bytes = options->capacity_bytes});
     if (result == ZR_OK)
         result = zr_arena_create(&own->arena,
                                  &(struct zr_arena_options){.backend = own->backend, .name = "replay"});
+    if (result == ZR_OK)
+        result =
+            zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena,
+                                                                          .host_arena = options->host_arena,
+                                                                          .budget_ns = LEARNER_NS});
     if (result != ZR_OK)
         arena_destroy(&own->model);
     else
@@ -43,6 +59,7 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
 
 static zr_result arena_alloc(struct zr_model *model, const struct zr_event *event, void **out)
 {
+    zr_thread_become(TRACE_THREADS + event->thread);
     return zr_arena_alloc(
         ((struct arena_model *)model)->arena,
         &(struct zr_request){.bytes = event->bytes, .tag = (zr_tag)event->tag, .stream = event->stream}, out);

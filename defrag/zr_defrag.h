@@ -97,6 +97,51 @@ zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *
  * ZR_ERR_CORRUPT names a pair that does. */
 zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
+/* ---- Learning ---------------------------------------------------------------------------------------------
+ */
+
+/* Watches an arena, finds out by itself with what period the program allocates, and installs a plan that the
+ * arena follows from then on: addresses fixed in advance, nothing to map. What is not as planned takes the
+ * arena's own way, and a sequence that has changed is learned again. */
+typedef struct zr_learner zr_learner;
+
+struct zr_learner_options {
+    zr_arena *arena;      /* watched; it must outlive the learner */
+    zr_arena *host_arena; /* for records and scratch, not `arena`; NULL: one of the learner's own */
+    /* Time for packing a plan, of the thread whose allocation finds the period (0: 20 ms); copying, aligning
+     * and installing come on top, about a microsecond per allocation of the period. `zr pack` spends 8
+     * seconds. */
+    uint64_t budget_ns;
+    uint64_t refine_ns; /* packing once more, at the end of a step that went as planned; 0: never */
+    bool steps_only;    /* work is done inside zr_learner_step() only, never inside an allocation */
+};
+
+/* The caller owns *out. ZR_ERR_INVALID: the arena has a learner already, or is the host arena too. */
+zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options);
+/* The arena forgets the plan; planned blocks live on. No other thread may be in a call on the arena. NULL is
+ * fine. */
+void zr_learner_destroy(zr_learner *learner);
+/* One step of the program ended here. Optional: marks need no recurrence to be recognised. Any thread. */
+zr_result zr_learner_step(zr_learner *learner);
+
+struct zr_learner_stats {
+    uint64_t periods_count;       /* found */
+    uint64_t plans_count;         /* installed */
+    uint64_t refined_plans_count; /* of those, replaced by a lower one of the same steps */
+    uint64_t refused_plans_count; /* not installed: more memory than without */
+    uint64_t passes_count;        /* times that a plan was gone through */
+    uint64_t planned_count;       /* allocations served by plans */
+    uint64_t strays_count;        /* not in the plan */
+    uint64_t unplaced_count;      /* in the plan as too long-lived for it */
+    uint64_t conflicts_count;     /* in the plan, and a block lay in the way that should have been freed */
+    uint64_t refused_count;       /* in the plan, and no memory was to be had */
+    uint64_t spent_ns;            /* on finding, packing and installing */
+    uint64_t period_count;        /* allocations in the period in force */
+    size_t region_bytes;          /* addresses of the plan in force; 0: none */
+    bool asleep;                  /* all goes as planned: nothing is recorded */
+};
+zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
+
 /* ---- Replay
  * ------------------------------------------------------------------------------------------------ */
 

@@ -1,0 +1,350 @@
+/* learner_plan.c: from two occurrences of a period to a plan. Stands on the packer.
+ *
+ * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
+ * longer of the two it had. The circle of steps is cut where the fewest bytes cross; a block that does cross
+ * keeps its place to itself. What lives longer than a period is known and stays dynamic. */
+#include "defrag/learner.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/os.h"
+#include "defrag/lifetimes.h"
+
+enum {
+    SHIFT_MOST = 96,  /* strays in a row that aligning gets over */
+    AGREE = 4,        /* steps that must agree after such a gap */
+    COMMON_PART = 4,  /* of five: less in common is no period */
+    LEAST_BYTES = 256 /* the grain of blocks */
+};
+
+/* ---- Aligning ------------------------------------------------------------------------------------------ */
+
+struct pair {
+    uint32_t first, second;
+};
+
+static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
+{
+    return a->hash == b->hash && a->bytes == b->bytes && a->stream == b->stream && a->thread == b->thread &&
+           a->tag == b->tag && a->alignment == b->alignment;
+}
+
+struct stretch {
+    const struct zr_seen *seen;
+    size_t count;
+};
+
+static bool agree(struct stretch a, size_t i, struct stretch b, size_t k, size_t most)
+{
+    if (i >= a.count || k >= b.count)
+        return false;
+    size_t left = a.count - i < b.count - k ? a.count - i : b.count - k;
+    if (left > most)
+        left = most;
+    for (size_t n = 0; n < left; n++)
+        if (!same(&a.seen[i + n], &b.seen[k + n]))
+            return false;
+    return true;
+}
+
+/* Moves both on to the next place where they agree, the nearest in sum; one on each where there is none near.
+ * Two strays close to each other leave short agreements between them, which count only where they are near.
+ */
+static void get_over(struct stretch a, size_t *i, struct stretch b, size_t *k)
+{
+    static const struct {
+        size_t sum_most, agreed;
+    } tries[] = {{4, AGREE}, {4, 1}, {SHIFT_MOST, AGREE}};
+    for (size_t t = 0; t < sizeof tries / sizeof *tries; t++)
+        for (size_t sum = 1; sum <= tries[t].sum_most; sum++)
+            for (size_t on = 0; on <= sum; on++)
+                if (agree(a, *i + on, b, *k + (sum - on), tries[t].agreed)) {
+                    *i += on;
+                    *k += sum - on;
+                    return;
+                }
+    ++*i;
+    ++*k;
+}
+
+static size_t align(struct stretch a, struct stretch b, struct pair *out)
+{
+    size_t count = 0, misses = 0;
+    for (size_t i = 0, k = 0; i < a.count && k < b.count;) {
+        if (same(&a.seen[i], &b.seen[k])) {
+            out[count++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
+        } else {
+            get_over(a, &i, b, &k);
+            if (++misses > (a.count + b.count) / 8 + AGREE)
+                return 0; /* two different things: not worth the time */
+        }
+    }
+    return count;
+}
+
+/* ---- Lifetimes ----------------------------------------------------------------------------------------- */
+
+/* Of one lane while its steps are made. */
+struct lane_work {
+    const struct zr_seen_lane *lane;
+    struct pair *pairs;
+    size_t count;                   /* steps */
+    uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
+    uint32_t *upper;    /* by step: freed before that step, above `count` in the next period; 0: dynamic */
+    uint64_t *crossing; /* by step: bytes alive across the boundary before it */
+};
+
+static void count_steps(uint32_t *before, size_t positions, const struct lane_work *work, bool second)
+{
+    size_t step = 0;
+    for (size_t at = 0; at <= positions; at++) {
+        while (step < work->count && (second ? work->pairs[step].second : work->pairs[step].first) < at)
+            step++;
+        before[at] = (uint32_t)step;
+    }
+}
+
+/* Where in the circle a block that was seen at `at` was freed, in steps from the start of its own period;
+ * UINT32_MAX: later than can be told. */
+static uint32_t upper_in_first(const struct lane_work *work, uint32_t at)
+{
+    uint32_t upper = work->lane->seen[at].upper;
+    if (upper <= work->lane->first_count)
+        return work->in_first[upper];
+    upper -= (uint32_t)work->lane->first_count;
+    if (work->lane->seen[at].upper == ZR_SEEN_LIVE || upper > work->lane->second_count)
+        return UINT32_MAX;
+    return (uint32_t)work->count + work->in_second[upper];
+}
+
+static uint32_t upper_in_second(const struct lane_work *work, uint32_t at)
+{
+    const struct zr_seen *seen = &work->lane->seen[work->lane->first_count + at];
+    if (seen->upper == ZR_SEEN_LIVE)
+        return 0; /* too early to tell */
+    uint32_t upper = seen->upper - (uint32_t)work->lane->first_count;
+    if (upper <= work->lane->second_count)
+        return work->in_second[upper];
+    /* The third occurrence has just begun: its allocations are steps, but for a few. */
+    upper -= (uint32_t)work->lane->second_count;
+    return (uint32_t)work->count + (upper < work->count ? upper : (uint32_t)work->count);
+}
+
+static void find_lifetimes(struct zr_candidate *candidate, struct lane_work *work)
+{
+    uint64_t alive = 0;
+    memset(work->crossing, 0, (work->count + 1) * sizeof *work->crossing);
+    for (size_t step = 0; step < work->count; step++) {
+        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        uint32_t upper = upper_in_first(work, work->pairs[step].first);
+        uint32_t other = upper_in_second(work, work->pairs[step].second);
+        upper = upper != UINT32_MAX && other > upper ? other : upper;
+        candidate->step_bytes += seen->bytes;
+        work->upper[step] = 0;
+        if (upper == UINT32_MAX || upper - step > work->count) {
+            candidate->outlive_bytes += seen->bytes;
+            continue;
+        }
+        work->upper[step] = upper;
+        /* Differences first, summed up below. Alive across the boundaries (step, upper). */
+        if (upper - step < 2)
+            continue;
+        work->crossing[step + 1] += seen->bytes;
+        if (upper <= work->count) {
+            work->crossing[upper] -= seen->bytes;
+        } else {
+            alive += seen->bytes;
+            work->crossing[upper - work->count] -= seen->bytes;
+        }
+    }
+    for (size_t step = 0; step < work->count; step++) {
+        alive += work->crossing[step];
+        work->crossing[step] = alive;
+    }
+}
+
+static size_t best_cut(const struct lane_work *work)
+{
+    size_t best = 0;
+    for (size_t step = 1; step < work->count; step++)
+        if (work->crossing[step] < work->crossing[best])
+            best = step;
+    return best;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *work, struct zr_plan_lane *out,
+                           struct zr_lifetimes *lifetimes)
+{
+    size_t cut = best_cut(work), count = work->count, placed = 0;
+    struct zr_plan_step *steps = candidate->steps + candidate->plan.steps_count;
+    struct zr_buffer *buffers = zr_scratch_take(&candidate->scratch, count, sizeof *buffers);
+    if (!buffers)
+        return candidate->scratch.result;
+    for (size_t i = 0; i < count; i++) {
+        size_t step = cut + i < count ? cut + i : cut + i - count;
+        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        steps[i] = (struct zr_plan_step){.request = {.bytes = seen->bytes,
+                                                     .alignment = seen->alignment,
+                                                     .tag = (zr_tag)seen->tag,
+                                                     .stream = seen->stream},
+                                         .thread = seen->thread,
+                                         .offset_bytes = ZR_PLAN_NOWHERE};
+        if (work->upper[step] == 0)
+            continue;
+        steps[i].alive_count = (uint32_t)(work->upper[step] - step);
+        uint64_t upper = i + steps[i].alive_count;
+        buffers[placed] = (struct zr_buffer){.id = i,
+                                             .bytes = seen->bytes,
+                                             .lower = upper > count ? 0 : i,
+                                             .upper = upper > count ? count : upper};
+        placed++;
+    }
+    /* Some of the third occurrence has passed already. */
+    size_t passed = work->lane->count - work->lane->first_count - work->lane->second_count;
+    *out = (struct zr_plan_lane){.first = candidate->plan.steps_count,
+                                 .count = count,
+                                 .cursor = (count - cut + passed) % count,
+                                 .any = work->lane->any,
+                                 .any_stream = work->lane->any_stream,
+                                 .thread = work->lane->thread,
+                                 .stream = work->lane->stream};
+    *lifetimes =
+        (struct zr_lifetimes){.buffers = buffers, .count = placed, .host_arena = candidate->scratch.arena};
+    uint64_t crossing = work->crossing[0];
+    candidate->rest_bytes += work->lane->rest_bytes > crossing ? work->lane->rest_bytes - crossing : 0;
+    candidate->seen_count += work->lane->second_count;
+    candidate->plan.steps_count += count;
+    return ZR_OK;
+}
+
+static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *lane)
+{
+    struct zr_scratch scratch = {.arena = candidate->scratch.arena};
+    size_t number = candidate->plan.lanes_count;
+    size_t least = lane->first_count < lane->second_count ? lane->first_count : lane->second_count;
+    size_t most = lane->first_count > lane->second_count ? lane->first_count : lane->second_count;
+    struct lane_work work = {.lane = lane};
+    work.pairs = zr_scratch_take(&scratch, least, sizeof *work.pairs);
+    work.in_first = zr_scratch_take(&scratch, lane->first_count + 1, sizeof *work.in_first);
+    work.in_second = zr_scratch_take(&scratch, lane->second_count + 1, sizeof *work.in_second);
+    work.upper = zr_scratch_take(&scratch, least, sizeof *work.upper);
+    work.crossing = zr_scratch_take(&scratch, least + 1, sizeof *work.crossing);
+    zr_result result = scratch.result;
+    if (result == ZR_OK) {
+        work.count = align((struct stretch){lane->seen, lane->first_count},
+                           (struct stretch){lane->seen + lane->first_count, lane->second_count}, work.pairs);
+        if (work.count == 0 || work.count * 5 < most * COMMON_PART)
+            result =
+                zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",
+                        lane->first_count, lane->second_count, work.count);
+    }
+    if (result == ZR_OK) {
+        count_steps(work.in_first, lane->first_count, &work, false);
+        count_steps(work.in_second, lane->second_count, &work, true);
+        find_lifetimes(candidate, &work);
+        result = make_lane(candidate, &work, &candidate->lanes[number], &candidate->lifetimes[number]);
+        candidate->plan.lanes_count += result == ZR_OK;
+    }
+    zr_scratch_end(&scratch);
+    return result;
+}
+
+zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
+                            zr_arena *host_arena)
+{
+    size_t most = 0;
+    *out = (struct zr_candidate){.scratch.arena = host_arena};
+    for (size_t i = 0; i < lanes_count; i++)
+        most += lanes[i].first_count;
+    out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
+    zr_result result = out->scratch.result;
+    for (size_t i = 0; i < lanes_count && result == ZR_OK; i++)
+        result = add_lane(out, &lanes[i]);
+    out->plan.steps = out->steps;
+    out->plan.lanes = out->lanes;
+    return result;
+}
+
+void zr_candidate_end(struct zr_candidate *candidate)
+{
+    zr_scratch_end(&candidate->scratch);
+    *candidate = (struct zr_candidate){0};
+}
+
+/* ---- Placing ------------------------------------------------------------------------------------------- */
+
+static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+/* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at
+ * all; then as low as can be for the rest of it. The better answer is left in the offsets. */
+static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules, uint64_t budget_ns,
+                           struct zr_pack_report *report)
+{
+    struct zr_scratch scratch = {.arena = lifetimes->host_arena};
+    struct zr_pack_report first;
+    uint64_t start_ns = zr_os_now_ns();
+    zr_result result = zr_lifetimes_measure(lifetimes);
+    if (result != ZR_OK)
+        return result;
+    uint64_t target_bytes = round_up(lifetimes->lower_bound_bytes, rules.granule_bytes);
+    struct zr_pack_options options = {
+        .capacity_bytes = target_bytes, .alignment_bytes = LEAST_BYTES, .time_ns = budget_ns / 8 + 1};
+    result = zr_pack(lifetimes, &options, &first);
+    *report = first;
+    uint64_t spent_ns = zr_os_now_ns() - start_ns;
+    if (result != ZR_OK || first.verdict == ZR_PACK_FOUND || spent_ns >= budget_ns)
+        return result;
+    uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
+    if (!offsets)
+        return scratch.result;
+    for (size_t i = 0; i < lifetimes->count; i++)
+        offsets[i] = lifetimes->buffers[i].offset_bytes;
+    options.capacity_bytes = 0;
+    options.time_ns = budget_ns - spent_ns;
+    result = zr_pack(lifetimes, &options, report);
+    if (result == ZR_OK && report->height_bytes > first.height_bytes) {
+        for (size_t i = 0; i < lifetimes->count; i++)
+            lifetimes->buffers[i].offset_bytes = offsets[i];
+        *report = first;
+    }
+    zr_scratch_end(&scratch);
+    return result;
+}
+
+zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t budget_ns)
+{
+    size_t base_bytes = 0, lanes_count = candidate->plan.lanes_count;
+    candidate->tight = true;
+    for (size_t l = 0; l < lanes_count; l++) {
+        struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
+        struct zr_plan_step *steps = candidate->steps + candidate->lanes[l].first;
+        struct zr_pack_report report = {0};
+        /* What the arena will take for it; room to align where more than the grain is asked for. */
+        for (size_t i = 0; i < lifetimes->count; i++) {
+            const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
+            lifetimes->buffers[i].bytes =
+                round_up(request->bytes + rules.canary_bytes, LEAST_BYTES) +
+                (request->alignment > LEAST_BYTES ? request->alignment - LEAST_BYTES : 0);
+        }
+        zr_result result = pack_lane(lifetimes, rules, budget_ns / lanes_count, &report);
+        if (result != ZR_OK)
+            return result;
+        for (size_t i = 0; i < lifetimes->count; i++) {
+            struct zr_plan_step *step = &steps[lifetimes->buffers[i].id];
+            step->offset_bytes =
+                round_up(base_bytes + lifetimes->buffers[i].offset_bytes, step->request.alignment);
+        }
+        if (report.height_bytes > round_up(report.lower_bound_bytes, rules.granule_bytes))
+            candidate->tight = false;
+        /* Lanes never share a granule: their order is not certain. */
+        base_bytes += round_up(report.height_bytes, rules.granule_bytes);
+    }
+    candidate->plan.region_bytes = base_bytes ? base_bytes : rules.granule_bytes;
+    return ZR_OK;
+}
