@@ -4,8 +4,9 @@
  *
  *   bench_operations ALLOCATOR SEQUENCE [REPEATS [THREADS]]
  *
- * ALLOCATOR is zr (our arena on sim: what zr itself does, with no driver behind it), bestfit (best fit in one
- * growing range, as `zr replay` has it), jemalloc or mimalloc (the system's libraries, opened at run time).
+ * ALLOCATOR is zr (our arena on sim: what zr itself does, with no driver behind it), planned (the same arena
+ * that follows a plan packed from the sequence beforehand), bestfit (best fit in one growing range, as `zr
+ * replay` has it), jemalloc or mimalloc (the system's libraries, opened at run time).
  * SEQUENCE is a trace, or training, server or small, which are made here. Nobody touches the memory: the
  * allocators of the processor's memory are asked for addresses of the same sizes. Each of THREADS runs the
  * whole sequence. The answer is one line of "name value" pairs. */
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "alloc/plan.h"
 #include "defrag/model.h"
 
 enum { EVENTS_MOST = 200000, REPEATS_MOST = 101, THREADS_MOST = 8, WARM = 2 };
@@ -168,6 +170,61 @@ static void arena_free(void *block)
     zr_arena_free(arena, block);
 }
 
+/* The steps of the plan: every allocation, where the packer put it and how long it stays. What is live at the
+ * end is freed before the sequence begins again. */
+static void fill_steps(struct zr_plan_step *steps, const struct zr_sequence *sequence,
+                       const struct zr_lifetimes *lifetimes)
+{
+    size_t *step_of = calloc(sequence->blocks_count + 1, sizeof *step_of), count = 0;
+    if (!step_of)
+        fail("memory for a plan");
+    for (size_t i = 0; i < sequence->events_count; i++) {
+        const struct zr_event *event = &sequence->events[i];
+        if (event->kind == ZR_EVENT_ALLOC) {
+            step_of[event->block] = count;
+            steps[count++] = (struct zr_plan_step){.request = {.bytes = event->bytes,
+                                                               .alignment = 256,
+                                                               .tag = (zr_tag)event->tag,
+                                                               .stream = event->stream},
+                                                   .thread = zr_thread_number()};
+        } else if (event->kind == ZR_EVENT_FREE) {
+            struct zr_plan_step *step = &steps[step_of[event->block]];
+            step->alive_count = (uint32_t)(count - step_of[event->block]);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        if (steps[i].alive_count == 0)
+            steps[i].alive_count = (uint32_t)(count - i);
+    for (size_t i = 0; i < lifetimes->count; i++)
+        steps[step_of[lifetimes->buffers[i].id]].offset_bytes = (size_t)lifetimes->buffers[i].offset_bytes;
+    free(step_of);
+}
+
+static void planned_open(const struct zr_sequence *sequence)
+{
+    struct zr_lifetimes lifetimes;
+    struct zr_pack_report report;
+    arena_open(sequence);
+    if (zr_lifetimes_of(&lifetimes, sequence, sequence->host_arena) != ZR_OK ||
+        zr_pack(&lifetimes, &(struct zr_pack_options){.alignment_bytes = 256, .time_ns = 1000000000},
+                &report) != ZR_OK)
+        fail("the packer");
+    struct zr_plan_step *steps = calloc(sequence->blocks_count, sizeof *steps);
+    if (!steps)
+        fail("memory for a plan");
+    fill_steps(steps, sequence, &lifetimes);
+    struct zr_plan_lane lane = {.count = sequence->blocks_count, .any = true};
+    if (zr_arena_install_plan(
+            arena, &(struct zr_plan){.steps = steps,
+                                     .steps_count = sequence->blocks_count,
+                                     .lanes = &lane,
+                                     .lanes_count = 1,
+                                     .region_bytes = (report.height_bytes + (2 << 20)) >> 21 << 21}) != ZR_OK)
+        fail("the plan");
+    zr_lifetimes_end(&lifetimes);
+    free(steps);
+}
+
 static void bestfit_open(const struct zr_sequence *sequence)
 {
     if (zr_model_bestfit.create(&model, &(struct zr_model_options){.host_arena = sequence->host_arena,
@@ -222,6 +279,7 @@ static void peer_free_block(void *block)
 
 static const struct allocator allocators[] = {
     {"zr", arena_open, arena_alloc, arena_free, true},
+    {"planned", planned_open, arena_alloc, arena_free, false},
     {"bestfit", bestfit_open, bestfit_alloc, bestfit_free, false},
     {"jemalloc", jemalloc_open, peer_alloc_event, peer_free_block, true},
     {"mimalloc", mimalloc_open, peer_alloc_event, peer_free_block, true},
@@ -351,6 +409,12 @@ static void measure(const struct allocator *allocator, const struct zr_sequence 
     }
     size_t samples = repeats > 2 * WARM ? repeats - WARM : repeats;
     double each = (double)operations * threads;
+    struct zr_follow_counts followed = {0};
+    if (arena)
+        zr_arena_follow_counts(arena, &followed);
+    if (followed.plans_count)
+        printf("unplanned %llu ", (unsigned long long)(followed.strays_count + followed.unplaced_count +
+                                                       followed.conflicts_count + followed.refused_count));
     printf("operations %zu refused %zu divided %u median_ns %.2f least_ns %.2f most_ns %.2f\n", operations,
            refused, 1u << shift, (double)ns[samples / 2] / each, (double)ns[0] / each,
            (double)ns[samples - 1] / each);
@@ -389,7 +453,7 @@ int main(int count, char **arguments)
     zr_backend *host;
     zr_arena *host_arena;
     if (count < 3) {
-        fprintf(stderr, "usage: bench_operations zr|bestfit|jemalloc|mimalloc "
+        fprintf(stderr, "usage: bench_operations zr|planned|bestfit|jemalloc|mimalloc "
                         "FILE|training|server|small [REPEATS [THREADS]]\n");
         return 2;
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one allocation or free costs: zr's arena beside best fit, jemalloc and mimalloc on the same sequences, in
+"""What one allocation or free costs: zr's arena, dynamic and following a plan of the sequence, beside best fit, jemalloc and mimalloc on the same sequences, in
 nanoseconds and in instructions (counted by callgrind), and two threads beside one. Prints; never fails on time.
 
 Nobody touches the memory. The PyTorch traces come first where there are any: ../shared/traces, or the files named."""
@@ -14,7 +14,7 @@ from zrtest import BUILD, path
 PROGRAM = os.path.join(BUILD, "tests", "bench_operations")
 # As it comes, jemalloc gives unused pages back to the system after a while, which costs calls; the arena does not
 # before it is asked, so jemalloc is shown keeping them too.
-ALLOCATORS = {"zr": ("zr", {}), "bestfit": ("bestfit", {}), "jemalloc": ("jemalloc", {}),
+ALLOCATORS = {"zr": ("zr", {}), "  planned": ("planned", {}), "bestfit": ("bestfit", {}), "jemalloc": ("jemalloc", {}),
               "  keeping": ("jemalloc", {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"}),
               "mimalloc": ("mimalloc", {})}
 REPEATS, COUNTED_REPEATS = 25, 3
@@ -67,6 +67,7 @@ for sequence in sequences:
         print(f"{os.path.basename(sequence):<32} {one['operations']:>10.0f}  {allocator:<9} {one['median_ns']:>12.1f} "
               f"{spread:>18} {shown(instructions(allocator, sequence)):>12} {shown(rate, '{:.2f} x'):>9}"
               + (f"  sizes divided by {one['divided']:.0f}" if one["divided"] > 1 else "")
-              + (f"  {one['refused']:.0f} requests refused" if one["refused"] else ""), flush=True)
+              + (f"  {one['refused']:.0f} requests refused" if one["refused"] else "")
+              + (f"  {one['unplanned']:.0f} outside the plan" if one.get("unplanned") else ""), flush=True)
 print("ns and instructions are per allocation or free, medians of a repeated sequence with one thread; "
       "2 threads: their rate together on one arena or heap, as a multiple of one thread's")
