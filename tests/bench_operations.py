@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What one allocation or free costs: zr's arena, dynamic and following a plan of the sequence, beside best fit, jemalloc and mimalloc on the same sequences, in
-nanoseconds and in instructions (counted by callgrind), and two threads beside one. Prints; never fails on time.
+"""What one allocation or free costs: zr's arena, dynamic and following a plan of the sequence, beside best fit, jemalloc
+and mimalloc on the same sequences, in nanoseconds and in instructions (counted by callgrind), and two threads beside
+one. Prints; never fails on time.
 
 Nobody touches the memory. The PyTorch traces come first where there are any: ../shared/traces, or the files named."""
 import glob
