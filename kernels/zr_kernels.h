@@ -9,10 +9,12 @@
  * `void *` parameters of the operations point to such elements: parameters, activations and gradients. What
  * is a float stays one at every precision: means, log-sums, losses, logits for sampling, master weights,
  * momentum and variance. Two-byte operations compute in floats (products add up in floats) and round to
- * nearest even once, when they store; NaN stays NaN, denormals are kept, and fp16 becomes infinite from
- * 65,520 on, so that a caller who scales its loss sees the overflow in the gradients' norm or by
- * find_nonfinite_in(). Operations on the engine's state work on what they are told (`struct zr_numbers`),
- * whatever the context's precision.
+ * nearest even once, when they store. Inside two of them more is rounded: attention's probabilities, as if
+ * they had been kept, and the gradient of the head's logits. NaN stays NaN; fp16 keeps its denormals, and
+ * becomes infinite from 65,520 on, so that a caller who scales its loss sees the overflow in the gradients'
+ * norm or by find_nonfinite_in(). Arithmetic takes a float's denormals, and so bf16's, for zero; conversions
+ * keep them. Operations on the engine's state work on what they are told (`struct zr_numbers`), whatever the
+ * context's precision.
  *
  * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
  * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
@@ -44,7 +46,9 @@ struct zr_parallel {
 /* Each has all of those before it. In fp32 and fp16 the last three give the same bits. */
 enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_AMX, ZR_ISA_COUNT };
 const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16", "amx" */
-enum zr_isa zr_isa_best(void);            /* the best that this processor (and its system) has */
+/* The best that this processor and its system have. Where there is AMX, asks the system to let this process
+ * and its children use it. */
+enum zr_isa zr_isa_best(void);
 
 /* The largest problem a context will be asked to do; sizes its scratch. */
 struct zr_kernel_limits {
@@ -171,7 +175,8 @@ struct zr_kernels {
 
     /* losses[rows] = -log softmax(logits)[target]. When dx is given, also the gradient of
      * (sum of losses) * scale: dx[rows, C] overwritten, dwte[Vp, C] overwritten or accumulated. The logits
-     * live in the workspace, a chunk of rows at a time, so the result depends on the limits' shape only. */
+     * live in the workspace, a chunk of rows at a time, so the result depends on the limits' shape only. At
+     * two bytes dwte is rounded once per chunk. */
     void (*head_loss)(struct zr_kernel_context *, const struct zr_head *, const void *x, const void *wte,
                       float *losses, float scale, void *dx, void *dwte, bool accumulate);
     /* logits[V] of one row, for sampling */

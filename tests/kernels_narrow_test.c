@@ -480,6 +480,23 @@ static bool begin(struct zr_kernel_context *context, const struct shape *s, enum
     return opened;
 }
 
+/* More logits than the workspace holds at once: the rows come in chunks, and dwte is added up over them. */
+static void check_chunks(enum zr_isa isa)
+{
+    static const struct shape wide = {1, 66, 3, 1, 3, 262100, 262144};
+    struct zr_kernel_context context;
+    unsigned threads = 2;
+    bool intact = true;
+    precision = ZR_PRECISION_BF16;
+    if (!begin(&context, &wide, isa, &threads))
+        return;
+    double error = case_head(&context, &wide);
+    intact = context_end(&context);
+    tensors_finish(&intact);
+    tap_ok(error <= 1 && intact, "%s: the head in chunks of rows is right (%.3f of the tolerance)",
+           zr_isa_name(isa), error);
+}
+
 static void run_case(const struct test_case *test, const struct shape *s, size_t number, enum zr_isa isa)
 {
     uint64_t hash[3];
@@ -506,6 +523,7 @@ static void run_case(const struct test_case *test, const struct shape *s, size_t
 static void test_isa(enum zr_isa isa)
 {
     kernels = zr_kernels_cpu(isa);
+    check_chunks(isa);
     for (precision = ZR_PRECISION_BF16; precision < ZR_PRECISION_COUNT; precision++) {
         struct zr_kernel_context context;
         unsigned threads = 2;
