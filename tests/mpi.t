@@ -68,12 +68,13 @@ def ranks_of(pid):
     return found
 
 
-def kill_one(words, flags, delay, rng):
+def kill_one(words, flags, delay, rng, sign=signal.SIGKILL):
     log = path("log.jsonl")
     if os.path.exists(log):
         os.unlink(log)
     command = [ZR_TRAIN] + arguments(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4,
-                                     comm="mpi", log=log)
+                                     comm="mpi", log=log,
+                                     comm_timeout=600 if sign == signal.SIGKILL else 2)
     process = subprocess.Popen(["mpirun", *flags, "-n", "3", *command], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
     limit = time.time() + 30
@@ -86,14 +87,14 @@ def kill_one(words, flags, delay, rng):
     time.sleep(delay if delay is not None else rng.random() / 4)
     victim = rng.randrange(3)
     began = time.time()
-    os.kill(pids[victim], signal.SIGKILL)
+    os.kill(pids[victim], sign)
     try:
         _, err = process.communicate(timeout=30)
     except subprocess.TimeoutExpired:
         process.kill()
         _, err = process.communicate()
     took = time.time() - began
-    good = ok(took < 10, f"{words}: rank {victim} killed by -9, the run ended after {took:.1f} s")
+    good = ok(took < 10, f"{words}: rank {victim} got {sign.name}, the run ended after {took:.1f} s")
     if not flags:  # with --enable-recovery a job counts as good while one of its ranks is
         good &= ok(process.returncode != 0, f"{words}: exit {process.returncode}")
     good &= ok(re.search(rf"rank {victim}\b", err), f"{words}: the words name rank {victim}")
@@ -108,6 +109,7 @@ def check_deaths():
         kill_one("in the steps", [], None, rng)
     kill_one("at a random moment", [], rng.random(), rng)
     kill_one("an mpirun that lets the others live", ["--enable-recovery"], None, rng)
+    kill_one("a rank that stands still, --comm-timeout 2", [], None, rng, signal.SIGSTOP)
 
 
 def check_words():

@@ -128,6 +128,23 @@ def check_deaths():
     all_end("SIGTERM to one of them", there, ["saved step"], zero=[0, 1])
 
 
+def check_silence():
+    """A rank that neither dies nor answers."""
+    there = begin(2, comm_timeout=2)
+    still = child_of(there[1].pid)[0]
+    os.kill(still, signal.SIGSTOP)
+    began = time.time()
+    ends = [finish(process, 20) for process in there]
+    err = "\n".join(text for _, text in ends)
+    took = time.time() - began
+    good = ok(1 < took < 9, f"a rank that stands still: the run ended after {took:.1f} s, --comm-timeout was 2")
+    good &= ok("rank 1 (pid" in err and "has not answered" in err, "and the words name it")
+    good &= ok(all(code != 0 for code, _ in ends), "and no process says that all was well")
+    good &= same(leftovers(), [], "and none stays, the one that stood still included")
+    if not good:
+        note(err[-1500:])
+
+
 def check_hostile():
     key = fresh_port()
     cases = [
@@ -189,6 +206,7 @@ def check_meetings():
 note(f"ZR_TEST_SEED={SEED}")
 check_losses()
 check_deaths()
+check_silence()
 check_hostile()
 check_meetings()
 done()

@@ -26,7 +26,7 @@
     (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
                    */
 
-enum { EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 
 struct launcher {
     const struct zr_launch_options *options;
@@ -320,7 +320,10 @@ static void release_signals(struct launcher *launcher)
 
 static int exit_code(const struct launcher *launcher)
 {
-    return launcher->forced ? EXIT_SIGNAL + launcher->request : launcher->code;
+    if (launcher->forced)
+        return EXIT_SIGNAL + launcher->request;
+    /* A run that another of its launchers has ended is no success here either. */
+    return launcher->code == 0 && launcher->ending ? EXIT_FAILED : launcher->code;
 }
 
 /* A rank's failing exit is said at the end, unless all ranks had the same, or somebody has told more. */
