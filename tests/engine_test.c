@@ -310,6 +310,22 @@ static uint64_t travelling_elements(struct rig *rig, const struct setting *setti
     return elements / setting->world * (setting->world - 1);
 }
 
+/* By seed and global index alone, whoever holds them. */
+static bool first_values_are_right(struct rig *rig, size_t p, size_t global_index, const float *values)
+{
+    size_t count = zr_parameter_elements(&parameters[p]);
+    float *want = malloc(count * sizeof *want);
+    const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
+    if (parameters[p].init_deviation == 0)
+        kernels->fill(&rig->context, count, parameters[p].init_mean, want);
+    else
+        kernels->init_normal(&rig->context, count, 9, global_index, parameters[p].init_mean,
+                             parameters[p].init_deviation, want);
+    bool same = memcmp(want, values, count * sizeof *want) == 0;
+    free(want);
+    return same;
+}
+
 static int follow_reference(struct rig *rig, const struct setting *setting)
 {
     struct model model = {.elements = zr_parameter_list_elements(&list)};
@@ -323,6 +339,7 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
     for (size_t p = 0; p < PARAMETERS; p++) {
         const float *base;
         must(zr_engine_gather(rig->engine, parameters[p].unit, &base) == ZR_OK);
+        must(first_values_are_right(rig, p, e, base + zr_engine_offset(rig->engine, p)));
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
             model.w[e++] = (double)base[zr_engine_offset(rig->engine, p) + i];
         zr_engine_release(rig->engine, parameters[p].unit);
