@@ -122,6 +122,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
     arena->backend = backend;
     arena->granule_bytes = backend->can.granule_bytes;
+    arena->granule_shift = (unsigned)__builtin_ctzl(arena->granule_bytes);
     arena->limit_bytes = zr_round_down(options->limit_bytes, arena->granule_bytes);
     arena->check = (unsigned)zr_option_get(ZR_OPTION_CHECK);
     arena->canary_bytes = arena->check >= ZR_CHECK_BYTES ? 16 : 0;
@@ -310,16 +311,145 @@ static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_ex
     zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
 }
 
+/* Whose gap the block's space becomes. */
+static void set_owner(struct zr_arena *arena, struct zr_span *block)
+{
+    block->owner = 0;
+    if (!arena->asynchronous)
+        return;
+    unsigned owner = zr_streams_number(arena, block->stream);
+    if (owner)
+        block->serial = ++arena->streams[owner]->freed;
+    else
+        zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
+    block->owner = (uint8_t)owner;
+}
+
+/* With the last record gone: waits for the readers without the lock, and makes the block's own record the
+ * gap. The block is in no index any more, and its neighbours do not merge with what is leaving. */
+static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
+{
+    block->kind = ZR_SPAN_LEAVING;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    set_owner(arena, block); /* again: its stream may have lost its number meanwhile */
+    bool used = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, block);
+    if (!used)
+        zr_pool_give(&arena->spans, block);
+}
+
+static void retire(struct zr_arena *arena, struct zr_span *block)
+{
+    block->previous = arena->retired;
+    arena->retired = block;
+    arena->retired_count++;
+}
+
+static inline void vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    bool needs = zr_space_free_needs_span(block);
+    zr_space_free(arena, block, needs ? zr_pool_take(&arena->spans) : NULL);
+    retire(arena, block);
+}
+
+/* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
+ */
+
+static inline bool is_warm(const struct zr_span *span)
+{
+    return span && span->kind == ZR_SPAN_WARM;
+}
+
+static void cool(struct zr_arena *arena, struct zr_span **place)
+{
+    vacate(arena, *place);
+    *place = NULL;
+    arena->warm_count--;
+}
+
+/* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
+ * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
+ * arena->lock; spans are reserved. */
+static inline void set_free(struct zr_arena *arena, struct zr_span *block)
+{
+    if (__builtin_expect(is_warm(block->previous) || is_warm(block->next), 0))
+        zr_arena_settle(arena);
+    if (!zr_space_free_needs_span(block)) {
+        vacate(arena, block);
+        return;
+    }
+    struct zr_span **place = &arena->warm[arena->warm_next];
+    if (*place)
+        cool(arena, place);
+    block->kind = ZR_SPAN_WARM;
+    *place = block;
+    arena->warm_count++;
+    arena->warm_next = (arena->warm_next + 1) % ZR_WARM_BLOCKS;
+}
+
+/* A warm block of exactly the size, that the stream may use: under a new record, for readers may hold the old
+ * one. */
+static inline struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
+                                        struct zr_need need)
+{
+    for (unsigned i = 1; i <= ZR_WARM_BLOCKS; i++) {
+        struct zr_span **place = &arena->warm[(arena->warm_next - i) % ZR_WARM_BLOCKS];
+        struct zr_span *old = *place;
+        if (!old || old->bytes != need.bytes || (old->offset_bytes & (need.alignment - 1)) != 0 ||
+            (old->owner && old->stream != request->stream))
+            continue;
+        struct zr_span *block = zr_space_replace(arena, old);
+        block->kind = ZR_SPAN_BLOCK;
+        retire(arena, old);
+        *place = NULL;
+        arena->warm_count--;
+        return block;
+    }
+    return NULL;
+}
+
+/* True if a warm block would fit the need better than the place does. */
+static inline bool warm_fits(const struct zr_arena *arena, struct zr_need need, struct zr_place place)
+{
+    size_t most = place.gap && place.missing == 0 ? place.gap->bytes : SIZE_MAX;
+    for (unsigned i = 0; i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i] && arena->warm[i]->bytes >= need.bytes && arena->warm[i]->bytes < most)
+            return true;
+    return false;
+}
+
+void zr_arena_settle(struct zr_arena *arena)
+{
+    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i] && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS))
+            cool(arena, &arena->warm[i]);
+}
+
+void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    if (block->zone == ZR_ZONE_COUNT) {
+        zr_follow_free(arena, block);
+        return;
+    }
+    set_owner(arena, block);
+    vacate(arena, block);
+}
+
 /* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
  */
 static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
                                   struct zr_need need)
 {
-    if (__builtin_expect(!arena->asynchronous, 1))
-        return zr_space_find(arena, need, 0);
-    unsigned owner = zr_streams_find(arena, request->stream);
+    unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
     struct zr_place place = zr_space_find(arena, need, owner);
-    if ((!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 && zr_streams_poll(arena))
+    if (arena->warm_count > 0 && warm_fits(arena, need, place)) {
+        zr_arena_settle(arena);
+        place = zr_space_find(arena, need, owner);
+    }
+    if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
     return place;
 }
@@ -349,10 +479,13 @@ static zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_requ
                                     struct zr_need need, struct zr_span **out)
 {
     struct zr_span *block;
-    zr_result result = settle(arena, find_place(arena, request, need), need, &block);
+    zr_result result = ZR_OK;
+    block = take_warm(arena, request, need);
+    if (!block)
+        result = settle(arena, find_place(arena, request, need), need, &block);
     /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
     if (__builtin_expect(result != ZR_OK, 0) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
-        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS))
+        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
         result = settle(arena, zr_space_find(arena, need, 0), need, &block);
     if (result != ZR_OK)
         return result;
@@ -369,7 +502,7 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
                           struct zr_span **out)
 {
     struct zr_span *block = NULL;
-    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS) || !zr_index_reserve(&arena->index))
+    if (!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index))
         return ZR_ERR_HOST_MEMORY;
     if (__builtin_expect(arena->follow != NULL, 0))
         block = zr_follow_alloc(arena, request, need);
@@ -444,58 +577,6 @@ static zr_result refuse_free(const struct zr_arena *arena, const void *address, 
     return zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
 }
 
-/* Whose gap the block's space becomes. */
-static void set_owner(struct zr_arena *arena, struct zr_span *block)
-{
-    block->owner = 0;
-    if (!arena->asynchronous)
-        return;
-    unsigned owner = zr_streams_number(arena, block->stream);
-    if (owner)
-        block->serial = ++arena->streams[owner]->freed;
-    else
-        zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
-    block->owner = (uint8_t)owner;
-}
-
-/* With the last record gone: waits for the readers without the lock, and makes the block's own record the
- * gap. The block is in no index any more, and its neighbours do not merge with what is leaving. */
-static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
-{
-    block->kind = ZR_SPAN_LEAVING;
-    zr_lock_give(&arena->lock);
-    zr_index_synchronize();
-    zr_lock_take(&arena->lock);
-    bool used = zr_space_free_needs_span(block);
-    zr_space_free(arena, block, block);
-    if (!used)
-        zr_pool_give(&arena->spans, block);
-}
-
-static void retire(struct zr_arena *arena, struct zr_span *block)
-{
-    block->previous = arena->retired;
-    arena->retired = block;
-    arena->retired_count++;
-}
-
-static inline void vacate(struct zr_arena *arena, struct zr_span *block)
-{
-    bool needs = zr_space_free_needs_span(block);
-    zr_space_free(arena, block, needs ? zr_pool_take(&arena->spans) : NULL);
-    retire(arena, block);
-}
-
-void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
-{
-    if (block->zone == ZR_ZONE_COUNT) {
-        zr_follow_free(arena, block);
-        return;
-    }
-    set_owner(arena, block);
-    vacate(arena, block);
-}
-
 /* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without. */
 static void reclaim(struct zr_arena *arena)
 {
@@ -544,10 +625,10 @@ static zr_result release_block(struct zr_arena *arena, struct zr_span *block)
         return result;
     }
     set_owner(arena, block);
-    if (zr_space_free_needs_span(block) && !zr_pool_reserve(&arena->spans, ZR_FREE_SPANS))
-        free_without_spare(arena, block);
+    if (__builtin_expect(zr_pool_reserve(&arena->spans, 2 * ZR_FREE_SPANS), 1))
+        set_free(arena, block);
     else
-        vacate(arena, block);
+        free_without_spare(arena, block);
     if (__builtin_expect(arena->retired_count >= ZR_RETIRED_BATCH && !arena->reclaiming, 0))
         reclaim(arena);
     return result;
@@ -577,6 +658,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
     zr_lock_take(&arena->lock);
+    zr_arena_settle(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     if (arena->follow)

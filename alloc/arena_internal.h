@@ -36,6 +36,9 @@ struct zr_zone {
     size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
 };
 
+/* Freed blocks kept for the next request of their size. */
+enum { ZR_WARM_BLOCKS = 4 };
+
 struct zr_arena {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
@@ -44,14 +47,15 @@ struct zr_arena {
     struct zr_range *range;
     char *base; /* range->address */
     size_t granule_bytes;
-    size_t limit_bytes;    /* of reserved_bytes; 0: the backend's own */
-    unsigned check;        /* enum zr_check_level */
-    size_t bitmap_bytes;   /* of `granules` */
-    size_t canary_bytes;   /* kept past each block's end; 0 below ZR_CHECK_BYTES */
-    bool asynchronous;     /* streams run later: freed space has owners */
-    bool visible;          /* the memory can be written from here */
-    bool poison;           /* free space is reported to ASan or Valgrind */
-    struct zr_arena *next; /* all arenas of the process, by number; lock: that of the list */
+    unsigned granule_shift; /* log2 of it */
+    size_t limit_bytes;     /* of reserved_bytes; 0: the backend's own */
+    unsigned check;         /* enum zr_check_level */
+    size_t bitmap_bytes;    /* of `granules` */
+    size_t canary_bytes;    /* kept past each block's end; 0 below ZR_CHECK_BYTES */
+    bool asynchronous;      /* streams run later: freed space has owners */
+    bool visible;           /* the memory can be written from here */
+    bool poison;            /* free space is reported to ASan or Valgrind */
+    struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
     struct zr_lock lock; /* everything below */
 
@@ -62,7 +66,10 @@ struct zr_arena {
     struct zr_index index;   /* written under lock, read without */
     struct zr_span *retired; /* through `previous` */
     size_t retired_count;
-    bool reclaiming; /* some thread waits for readers with a batch in its hands */
+    struct zr_span
+        *warm[ZR_WARM_BLOCKS];      /* freed and not merged yet, for a request of the same size: see warm.c */
+    unsigned warm_count, warm_next; /* next: the oldest once all are taken */
+    bool reclaiming;                /* some thread waits for readers with a batch in its hands */
 
     /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
@@ -112,6 +119,9 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
  */
 
 enum { ZR_CARVE_SPANS = 2, ZR_FREE_SPANS = 1 };
+/* What an operation under way may have reserved and not taken yet: whoever takes spans in its middle leaves
+ * so many. */
+enum { ZR_PROMISED_SPANS = 2 * ZR_CARVE_SPANS };
 
 /* What the search is for. */
 struct zr_need {
@@ -138,6 +148,8 @@ void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
 /* True if zr_space_free() of the block will need a span of its own. */
 bool zr_space_free_needs_span(const struct zr_span *block);
 
+/* A new record takes the span's place in the list; the old one is the caller's to retire. Not for gaps. */
+struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span);
 /* A gap with an owner becomes anybody's. */
 void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
 /* Free bytes that have an owner, deferred blocks included. */
@@ -209,6 +221,9 @@ zr_result zr_check_arena(struct zr_arena *arena);
 /* The space of a block that was freed, is in no index and has no uses becomes a gap; its record is retired.
  * The caller has reserved ZR_FREE_SPANS. */
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
+/* Makes gaps of the freed blocks that are kept for requests of their size. Before anything looks at the gaps
+ * as a whole: stealing, trimming, statistics, checks. Some stay where the system refuses a record. */
+void zr_arena_settle(struct zr_arena *arena);
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */

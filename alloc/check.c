@@ -158,6 +158,7 @@ static void add_pools(const struct zr_arena *arena, struct sums *sums)
 zr_result zr_check_arena(struct zr_arena *arena)
 {
     struct sums sums = {0};
+    zr_arena_settle(arena);
     for (const struct zr_span *span = arena->first; span; span = span->next) {
         zr_result result = check_span(arena, span, &sums);
         if (result != ZR_OK)

@@ -155,13 +155,31 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most,
 
 /* ---- From gaps ----------------------------------------------------------------------------------------- */
 
+/* How many handles may still be mapped apart from what they continue: with most of the budget of mappings
+ * used up, fresh runs are kinder to it, and the rest is kept for small needs. */
+static size_t may_scatter(const struct zr_arena *arena)
+{
+    size_t budget = arena->backend->can.vma_budget;
+    if (budget == 0)
+        return SIZE_MAX;
+    size_t pieces = zr_backend_pieces_count(arena->backend), most = budget / 4 * 3;
+    return pieces < most ? most - pieces : 0;
+}
+
+/* To unmap granules parts the stretch that they are in: not beyond the budget, or the system refuses. */
+static bool may_part(const struct zr_arena *arena)
+{
+    size_t budget = arena->backend->can.vma_budget;
+    return budget == 0 || zr_backend_pieces_count(arena->backend) < budget;
+}
+
 /* Takes up to `bytes` from gaps, open ends and large ones first. Returns what it got. */
 static size_t steal(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
 {
     size_t granule = arena->granule_bytes, got = 0;
     zr_result result = ZR_OK;
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap && got < bytes && result == ZR_OK;
-         gap = zr_space_next_gap(arena, gap)) {
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL);
+         gap && got < bytes && result == ZR_OK && may_part(arena); gap = zr_space_next_gap(arena, gap)) {
         struct zr_stretch whole = zr_gap_granules(arena, gap);
         struct zr_extent extent = {whole.first * granule, (whole.end - whole.first) * granule};
         size_t taken;
@@ -171,11 +189,23 @@ static size_t steal(struct zr_arena *arena, size_t bytes, struct zr_handle_list 
     return got;
 }
 
-/* Stealing scatters granules; with most of the budget of mappings used up, fresh runs are kinder to it. */
-static bool may_steal(const struct zr_arena *arena)
+/* From the stock, as much as may be scattered. What may not goes back to the driver, up to the need, for
+ * fresh runs to take its place. Returns what it got. */
+static size_t take_stock(struct zr_arena *arena, size_t bytes, size_t scatter, struct zr_handle_list *list)
 {
-    size_t budget = arena->backend->can.vma_budget;
-    return budget == 0 || zr_backend_pieces_count(arena->backend) < budget / 4 * 3;
+    size_t got = 0, given = 0;
+    struct zr_handle *handle;
+    while (got + given < bytes && (handle = zr_stock_take(&arena->stock, bytes - got - given))) {
+        if (scatter > 0 || bytes == arena->granule_bytes) {
+            zr_handle_list_push(list, handle);
+            got += handle->bytes;
+            scatter -= scatter > 0;
+        } else {
+            given += handle->bytes;
+            destroy_handle(arena, handle);
+        }
+    }
+    return got;
 }
 
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
@@ -237,14 +267,15 @@ static zr_result gather(struct zr_arena *arena, size_t bytes, struct zr_handle_l
     struct zr_handle *handle;
     zr_result result = ZR_OK;
     size_t missing = bytes;
-    while (missing > 0 && (handle = zr_stock_take(&arena->stock, missing))) {
-        zr_handle_list_push(&own, handle);
-        missing -= handle->bytes;
-    }
+    size_t scatter = may_scatter(arena), granule = arena->granule_bytes;
+    missing -= take_stock(arena, bytes, scatter, &own);
+    scatter -= scatter < (bytes - missing) / granule ? scatter : (bytes - missing) / granule;
+    if (missing > 0)
+        zr_arena_settle(arena);
+    /* To steal a granule can part two stretches: where it was, and where it comes to. */
     size_t idle = missing > 0 ? zr_space_idle_bytes(arena) : 0;
-    size_t room = arena->limit_bytes ? arena->limit_bytes - arena->reserved_bytes : SIZE_MAX;
-    if (idle > 0 && !may_steal(arena) && room >= missing)
-        idle = 0;
+    if (idle / granule > scatter / 2)
+        idle = scatter / 2 * granule;
     if (missing > idle) {
         result = create_or_break_up(arena, missing - idle, &own);
         missing = idle;

@@ -10,6 +10,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span
     /* One more: for giving it back. */
     if (!zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS))
         return ZR_ERR_HOST_MEMORY;
+    zr_arena_settle(arena);
     struct zr_place place = zr_space_find(arena, need, 0);
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row for a plan", arena->name,

@@ -92,6 +92,7 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
+    zr_arena_settle(arena);
     take_survey(arena, &survey);
     size_t idle_bytes = survey.free_bytes + arena->stock.bytes;
     bool fragmented = idle_bytes >= request->bytes;

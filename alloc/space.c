@@ -157,13 +157,15 @@ static inline unsigned zone_of(const struct zr_arena *arena, struct zr_need need
 
 static inline size_t missing_under(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
 {
-    size_t first = offset_bytes / arena->granule_bytes;
-    size_t end = (offset_bytes + bytes - 1) / arena->granule_bytes + 1;
+    size_t first = offset_bytes >> arena->granule_shift;
+    size_t end = ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1;
+    if (__builtin_expect(zr_granules_all_mapped(arena->granules, first, end), 1))
+        return 0;
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
 /* The place in the gap that needs fewer granules: its low end or its high one. */
-static struct zr_place place_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
 {
     size_t low = zr_round_up(gap->offset_bytes, need.alignment);
     struct zr_place place = {.gap = gap, .offset_bytes = low};
@@ -182,8 +184,8 @@ static struct zr_place place_in(const struct zr_arena *arena, struct zr_span *ga
 }
 
 /* Best fit among the gaps of one owner. */
-static struct zr_place find_gap(const struct zr_arena *arena, const struct zr_holes *gaps,
-                                struct zr_need need)
+static inline struct zr_place find_gap(const struct zr_arena *arena, const struct zr_holes *gaps,
+                                       struct zr_need need)
 {
     struct zr_span *gap = zr_holes_best(gaps, need.bytes);
     struct zr_place place = {0};
@@ -204,8 +206,8 @@ static struct zr_place find_gap(const struct zr_arena *arena, const struct zr_ho
     return place;
 }
 
-static struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_need need,
-                               unsigned owner)
+static inline struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_need need,
+                                      unsigned owner)
 {
     const struct zr_zone *zone = &arena->zones[number];
     struct zr_place place = find_gap(arena, &zone->gaps, need);
@@ -224,6 +226,12 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 {
     unsigned first = zone_of(arena, need);
     struct zr_place place = find_in(arena, first, need, owner);
+    /* What a granule of small blocks has left may save a granule here. Not the other way about. */
+    if (first == ZR_ZONE_GENERAL && place.missing > 0 && need.bytes < arena->granule_bytes / 2) {
+        struct zr_place other = find_in(arena, ZR_ZONE_SMALL, need, owner);
+        if (other.gap && other.missing < place.missing)
+            place = other;
+    }
     /* A zone that is full: any other will do. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)
@@ -267,6 +275,19 @@ struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, stru
         }
     }
     return block;
+}
+
+struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span)
+{
+    struct zr_span *copy = zr_pool_take(&arena->spans);
+    *copy = *span;
+    if (copy->previous)
+        copy->previous->next = copy;
+    else
+        arena->first = copy;
+    if (copy->next)
+        copy->next->previous = copy;
+    return copy;
 }
 
 bool zr_space_free_needs_span(const struct zr_span *block)

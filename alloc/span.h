@@ -14,6 +14,7 @@ enum { ZR_UNIT_BYTES = 256, ZR_UNIT_SHIFT = 8 };
 enum zr_span_kind {
     ZR_SPAN_BLOCK = 0, /* a caller's */
     ZR_SPAN_GAP,       /* free addresses, granules beneath or not */
+    ZR_SPAN_WARM,      /* free, mapped, not merged with its neighbours yet */
     ZR_SPAN_REGION,    /* a plan's: its blocks are in no list, granules beneath as they were needed */
     ZR_SPAN_PLANNED,   /* a block in a region; not linked */
     ZR_SPAN_LEAVING, /* a block whose free is under way without the lock, or memory the driver will not unmap

@@ -12,6 +12,7 @@
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
 {
+    zr_arena_settle(arena);
     *out = (struct zr_arena_stats){
         .live_bytes = arena->live_bytes,
         .requested_bytes = arena->requested_bytes,

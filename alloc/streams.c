@@ -24,7 +24,8 @@ unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
     unsigned number = zr_streams_find(arena, stream);
     if (number)
         return number;
-    /* One that owns nothing any more gives its place. */
+    /* One that owns nothing any more gives its place. (A warm block's owner shows in its gap only.) */
+    zr_arena_settle(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++)
         if (arena->streams[i]->pending_bytes == 0) {
             arena->streams[i]->stream = stream;
@@ -169,7 +170,7 @@ static bool poll_deferred(struct zr_arena *arena)
     while (block) {
         struct zr_span *next = block->next_deferred;
         /* A span for the gap; without one the block waits for another time. */
-        if (uses_passed(arena, block) && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS)) {
+        if (uses_passed(arena, block) && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
             if (kept)
                 kept->next_deferred = next;
             else
