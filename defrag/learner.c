@@ -271,6 +271,12 @@ static void note_hit(struct track *track, uint32_t at, uint32_t before)
     uint32_t run = at - track->run_start + track->distance, history = track->count;
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
+    /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
+     * but not for long, because strays make them differ a little. */
+    uint32_t length = before - first, now = track->distance;
+    uint32_t apart = length > now ? length - now : now - length;
+    if (apart > now / 64 + 2 || (apart > 0 && at - track->run_start < now + now / 4))
+        return;
     track->first = first - lead;
     track->second = before - lead;
     track->third = at - lead;
@@ -595,12 +601,12 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
 }
 
 /* No more memory than the dynamic path took, but for a sixty-fourth, which is what never calling the driver
- * is worth; where threads cannot share, an eighth. */
+ * is worth; where threads cannot share, a quarter. */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
                           const struct view *view)
 {
     uint64_t allowed = view->most_reserved_bytes + learner->rules.granule_bytes;
-    allowed += allowed / (candidate->plan.lanes_count > 1 ? 8 : 64);
+    allowed += allowed / (candidate->plan.lanes_count > 1 ? 4 : 64);
     return candidate->plan.region_bytes + candidate->rest_bytes <= allowed;
 }
 
