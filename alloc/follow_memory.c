@@ -158,6 +158,7 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
             zr_round_up((2 + follow->settled_count) * follow->swings[i].most_bytes, arena->granule_bytes);
         kept_bytes += wanted[i];
     }
+    zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
     if (!follow->settled)
         zr_trim(arena, kept_bytes);
     follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
