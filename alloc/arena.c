@@ -53,22 +53,31 @@ struct zr_arena *zr_arenas_lock(unsigned number)
     return arena;
 }
 
-void zr_arenas_unlock(struct zr_arena *arena)
+void zr_arenas_unlock(void)
 {
-    zr_lock_give(&arena->lock);
     pthread_mutex_unlock(&arenas_lock);
+}
+
+/* The member after this one, of the family and then of the next; NULL after the last. lock: arenas_lock */
+static struct zr_arena *next_member(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = atomic_load(&head->siblings_count), seat = 0;
+    while (arena != head && head->siblings[seat++] != arena)
+        ;
+    return seat < count ? head->siblings[seat] : head->next;
 }
 
 void zr_arenas_before_fork(void)
 {
     pthread_mutex_lock(&arenas_lock);
-    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena))
         zr_lock_take(&arena->lock);
 }
 
 void zr_arenas_after_fork(void)
 {
-    for (struct zr_arena *arena = arenas; arena; arena = arena->next)
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena))
         zr_lock_give(&arena->lock);
     pthread_mutex_unlock(&arenas_lock);
 }
@@ -76,7 +85,7 @@ void zr_arenas_after_fork(void)
 void zr_arenas_after_fork_child(void)
 {
     /* The threads that waited, for readers or for the lock, are not in the child. */
-    for (struct zr_arena *arena = arenas; arena; arena = arena->next) {
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
         arena->reclaiming = false;
         arena->lock.sleepers = 0;
         zr_follow_after_fork_child(arena);
@@ -120,6 +129,9 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
 {
     zr_backend *backend = options->backend;
     snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
+    arena->head = arena;
+    arena->members_most = options->threads > 1 ? options->threads : 1;
+    arena->sibling_reserve_bytes = options->reserve_bytes;
     arena->backend = backend;
     arena->granule_bytes = backend->can.granule_bytes;
     arena->granule_shift = (unsigned)__builtin_ctzl(arena->granule_bytes);
@@ -171,6 +183,9 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     *out = NULL;
     if (!options || !options->backend)
         return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
+    if (options->threads > ZR_SIBLINGS_MOST + 1)
+        return zr_fail(ZR_ERR_INVALID, "an arena serves at most %d threads at once, not %u",
+                       ZR_SIBLINGS_MOST + 1, options->threads);
     if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
         return zr_fail(ZR_ERR_INVALID, "an arena's limit of %zu bytes is below one granule (%zu)",
                        options->limit_bytes, options->backend->can.granule_bytes);
@@ -188,6 +203,51 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     return ZR_OK;
 }
 
+unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count)
+{
+    struct zr_arena *arena = NULL;
+    unsigned made = 0;
+    pthread_mutex_lock(&arenas_lock);
+    if (1 + atomic_load(&head->siblings_count) != count || head->together || head->no_more)
+        goto unlock; /* somebody was faster */
+    arena = zr_pages_take(sizeof *arena);
+    if (arena && prepare(arena, &(struct zr_arena_options){.backend = head->backend,
+                                                           .name = head->name,
+                                                           .reserve_bytes = head->sibling_reserve_bytes,
+                                                           .limit_bytes = head->limit_bytes}) == ZR_OK) {
+        arena->head = head;
+        head->siblings[count - 1] = arena;
+        atomic_store_explicit(&head->siblings_count, count, memory_order_release);
+        made = 1;
+    } else {
+        /* No addresses or records for one more: the family stays as it is. */
+        if (arena)
+            tear_down(arena);
+        head->no_more = true;
+    }
+unlock:
+    pthread_mutex_unlock(&arenas_lock);
+    return made;
+}
+
+bool zr_arena_keep_together(struct zr_arena *head, int change)
+{
+    pthread_mutex_lock(&arenas_lock);
+    atomic_fetch_add(&head->together, (unsigned)change);
+    bool alone = atomic_load(&head->siblings_count) == 0;
+    pthread_mutex_unlock(&arenas_lock);
+    return alone;
+}
+
+static zr_result end_member(struct zr_arena *arena, size_t *leaked_bytes)
+{
+    if (leaked_bytes)
+        *leaked_bytes += arena->live_bytes;
+    zr_result result = zr_release_all(arena);
+    tear_down(arena);
+    return result;
+}
+
 zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
 {
     zr_result result = ZR_OK;
@@ -199,12 +259,14 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
     if (arena->trace)
         result = zr_trace_close(arena->trace);
     arena->trace = NULL;
-    if (leaked_bytes)
-        *leaked_bytes = arena->live_bytes;
-    zr_result released = zr_release_all(arena);
+    zr_backend *backend = arena->backend;
+    for (unsigned i = arena->siblings_count; i-- > 0;) {
+        zr_result released = end_member(arena->siblings[i], leaked_bytes);
+        result = result == ZR_OK ? released : result;
+    }
+    zr_result released = end_member(arena, leaked_bytes);
     result = result == ZR_OK ? released : result;
-    count_arena(arena->backend, -1);
-    tear_down(arena);
+    count_arena(backend, -1);
     return result;
 }
 
@@ -272,6 +334,8 @@ static void count_block(struct zr_arena *arena, const struct zr_span *block)
     }
     if (arena->requested_bytes > arena->peak_requested_bytes)
         arena->peak_requested_bytes = arena->requested_bytes;
+    if (__builtin_expect(arena->head->members_most > 1, 0))
+        zr_siblings_tell(arena);
 }
 
 static void uncount_block(struct zr_arena *arena, const struct zr_span *block)
@@ -284,6 +348,8 @@ static void uncount_block(struct zr_arena *arena, const struct zr_span *block)
     arena->requested_bytes -= block->requested_bytes;
     arena->live_by_tag_bytes[block->tag] -= block->bytes;
     arena->blocks_count--;
+    if (__builtin_expect(arena->head->members_most > 1, 0))
+        zr_siblings_tell(arena);
 }
 
 static struct zr_block_info info_of(const struct zr_arena *arena, const struct zr_span *block)
@@ -515,6 +581,15 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
     return ZR_OK;
 }
 
+/* The arena that serves this thread, with its lock taken. */
+static inline struct zr_arena *take_member(struct zr_arena *arena)
+{
+    if (__builtin_expect(arena->members_most > 1, 0))
+        return zr_siblings_take(arena);
+    zr_lock_take(&arena->lock);
+    return arena;
+}
+
 zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
 {
     struct zr_need need = {0};
@@ -528,9 +603,17 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     zr_result result = check_request(arena, request, &need);
     if (result != ZR_OK)
         return result;
-    zr_lock_take(&arena->lock);
+    arena = take_member(arena);
     uint64_t calls = arena->backend_calls_count;
     result = allocate(arena, request, need, &block);
+    if (__builtin_expect(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0, 0)) {
+        /* What the others have idle may do. */
+        zr_lock_give(&arena->lock);
+        size_t trimmed = zr_siblings_trim(arena);
+        zr_lock_take(&arena->lock);
+        if (trimmed > 0)
+            result = allocate(arena, request, need, &block);
+    }
     if (__builtin_expect(result == ZR_OK, 1)) {
         char *address = arena->base + block->offset_bytes;
         *out = address;
@@ -642,6 +725,7 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         return ZR_OK;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+    arena = zr_arena_member_of(arena, address);
     size_t offset = (size_t)((char *)address - arena->base);
     zr_lock_take(&arena->lock);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
@@ -651,12 +735,8 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     return result;
 }
 
-zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes)
+static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
 {
-    if (released_bytes)
-        *released_bytes = 0;
-    if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
     zr_lock_take(&arena->lock);
     zr_arena_settle(arena);
     if (arena->asynchronous)
@@ -667,6 +747,16 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
     zr_lock_give(&arena->lock);
+    return released;
+}
+
+zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes)
+{
+    if (released_bytes)
+        *released_bytes = 0;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
+    size_t released = zr_siblings_trim(arena) + trim_member(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
     return ZR_OK;
@@ -679,6 +769,7 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     bool found = false;
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "a search needs an arena and somewhere to put its answer");
+    arena = zr_arena_member_of(arena, pointer);
     size_t offset = (size_t)((const char *)pointer - arena->base);
     *out = (struct zr_block_info){0};
     if (offset < arena->range->bytes) {

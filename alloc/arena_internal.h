@@ -39,6 +39,9 @@ struct zr_zone {
 /* Freed blocks kept for the next request of their size. */
 enum { ZR_WARM_BLOCKS = 4 };
 
+/* Arenas beside the head of a family. */
+enum { ZR_SIBLINGS_MOST = 7 };
+
 struct zr_arena {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
@@ -56,6 +59,17 @@ struct zr_arena {
     bool visible;           /* the memory can be written from here */
     bool poison;            /* free space is reported to ASan or Valgrind */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
+
+    /* The family: siblings.c. All but `head` is the head's. */
+    struct zr_arena *head;                       /* itself, unless it is a sibling */
+    unsigned members_most;                       /* 1: no siblings, ever */
+    bool no_more;                                /* there was no room for one more; lock: that of the list */
+    size_t sibling_reserve_bytes;                /* addresses of each */
+    struct zr_arena *siblings[ZR_SIBLINGS_MOST]; /* set before siblings_count counts them, until the end */
+    _Atomic unsigned siblings_count, next_seat;
+    _Atomic unsigned together; /* not 0: something watches the head, so all allocate there */
+    _Atomic size_t family_reserved_bytes, family_live_bytes, family_peak_live_bytes;
+    _Atomic size_t peak_reserved_bytes;
 
     struct zr_lock lock; /* everything below */
 
@@ -95,7 +109,8 @@ struct zr_arena {
 
     /* Peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is stale: the
      * copy is made at the next free, not at each of the allocations that lead up to the peak. */
-    size_t peak_live_bytes, peak_requested_bytes, peak_reserved_bytes;
+    size_t peak_live_bytes, peak_requested_bytes;
+    size_t told_bytes; /* of live_bytes, to the family */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];
     bool at_peak;
 
@@ -225,13 +240,43 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
  * as a whole: stealing, trimming, statistics, checks. Some stay where the system refuses a record. */
 void zr_arena_settle(struct zr_arena *arena);
 
+/* ---- siblings.c: any thread; without a member's lock unless said otherwise --------------------------------
+ */
+
+/* The member that serves the calling thread, with its lock taken. */
+struct zr_arena *zr_siblings_take(struct zr_arena *head);
+/* The member in whose range the address lies; the head, if none. */
+struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address);
+static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
+{
+    if (__builtin_expect(arena->members_most > 1, 0) &&
+        (size_t)((const char *)address - arena->base) >= arena->range->bytes)
+        return zr_siblings_of(arena, address);
+    return arena;
+}
+/* Counts bytes against the family's limit; false with words. Any lock may be held. */
+bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes);
+void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes);
+void zr_siblings_note_peak(struct zr_arena *arena);
+/* Gives back what the other members have idle; returns the bytes. */
+size_t zr_siblings_trim(struct zr_arena *arena);
+/* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
+void zr_siblings_tell(struct zr_arena *arena);
+/* Adds the siblings' numbers to the head's. */
+void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out);
+/* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */
+unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count);
+/* With change 1 all threads allocate from the head until it is called with -1; true if it has no siblings.
+ * (arena.c) */
+bool zr_arena_keep_together(struct zr_arena *head, int change);
+
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */
 
-/* The arena of that number with its lock taken, NULL if none. The caller unlocks it with zr_arenas_unlock().
- */
+/* The arena of that number with its lock taken, NULL if none. The caller gives the lock, then
+ * zr_arenas_unlock(). */
 struct zr_arena *zr_arenas_lock(unsigned number);
-void zr_arenas_unlock(struct zr_arena *arena);
+void zr_arenas_unlock(void);
 void zr_arenas_before_fork(void);
 void zr_arenas_after_fork(void);
 void zr_arenas_after_fork_child(void);

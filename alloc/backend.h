@@ -15,6 +15,7 @@
 
 #include "alloc/record.h"
 #include "alloc/slots.h"
+#include "alloc/family.h"
 #include "alloc/zr.h"
 
 /* The operations that cost driver time; the order of zr_sim_options.call_ns. */
@@ -168,11 +169,12 @@ struct zr_extent {
 };
 zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent);
 zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent);
-zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
+ZR_FAMILY zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
-zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out);
+ZR_FAMILY zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
+                                            struct zr_stream_point *out);
 /* True when everything before the event is complete. */
-bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
+ZR_FAMILY bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_synchronize(zr_backend *backend);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);

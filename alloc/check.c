@@ -191,8 +191,13 @@ zr_result zr_arena_check(zr_arena *arena)
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to check");
-    zr_lock_take(&arena->lock);
-    zr_result result = zr_check_arena(arena);
-    zr_lock_give(&arena->lock);
+    zr_result result = ZR_OK;
+    unsigned count = 1 + atomic_load(&arena->siblings_count);
+    for (unsigned i = 0; i < count && result == ZR_OK; i++) {
+        struct zr_arena *member = i ? arena->siblings[i - 1] : arena;
+        zr_lock_take(&member->lock);
+        result = zr_check_arena(member);
+        zr_lock_give(&member->lock);
+    }
     return result;
 }

@@ -31,6 +31,7 @@ static size_t run_bytes(const struct zr_arena *arena, size_t bytes)
 static void destroy_handle(struct zr_arena *arena, struct zr_handle *handle)
 {
     arena->reserved_bytes -= handle->bytes;
+    zr_siblings_unreserve(arena, handle->bytes);
     arena->backend_calls_count++;
     zr_result result = zr_backend_destroy_handle(arena->backend, handle);
     zr_assert(result == ZR_OK);
@@ -48,9 +49,8 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, struct zr_
 {
     struct zr_handle_list created = {0};
     struct zr_handle *handle;
-    if (arena->limit_bytes && bytes > arena->limit_bytes - arena->reserved_bytes)
-        return zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", arena->reserved_bytes,
-                       arena->limit_bytes);
+    if (!zr_siblings_reserve(arena, bytes))
+        return ZR_ERR_MEMORY;
     size_t run = run_bytes(arena, bytes);
     while (bytes > 0) {
         while (run > bytes)
@@ -58,6 +58,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, struct zr_
         arena->backend_calls_count++;
         zr_result result = zr_backend_create(arena->backend, run, &handle);
         if (result != ZR_OK) {
+            zr_siblings_unreserve(arena, bytes);
             destroy_list(arena, &created);
             return result;
         }
@@ -364,12 +365,6 @@ static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct 
     put_back(arena, &list);
 }
 
-static void note_reserved(struct zr_arena *arena)
-{
-    if (arena->reserved_bytes > arena->peak_reserved_bytes)
-        arena->peak_reserved_bytes = arena->reserved_bytes;
-}
-
 zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck)
 {
     size_t granule = arena->granule_bytes;
@@ -397,7 +392,7 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
         unmap_again(arena, where, stuck ? stuck : &none);
         return result;
     }
-    note_reserved(arena);
+    zr_siblings_note_peak(arena);
     return ZR_OK;
 }
 
@@ -415,7 +410,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
     if (result == ZR_OK) {
         *out = list;
         arena->lent_bytes += bytes;
-        note_reserved(arena);
+        zr_siblings_note_peak(arena);
     } else {
         put_back(arena, &list);
     }

@@ -31,6 +31,7 @@ static zr_result make_follow(struct zr_arena *arena)
     if (!lost) {
         follow->pass_left = SIZE_MAX;
         arena->follow = follow;
+        atomic_fetch_add(&arena->together, 1);
     }
     zr_lock_give(&arena->lock);
     if (lost)

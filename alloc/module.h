@@ -5,15 +5,16 @@
 #ifndef ZR_MODULE_H
 #define ZR_MODULE_H
 
+#include "alloc/family.h"
 #include "alloc/zr.h"
 
 /* Loads `file` from the folder of this program, or from ../lib beside it, and finds `symbol` in it.
  * ZR_ERR_UNAVAILABLE with the loader's words: it is not there, or it needs something that is not. */
-zr_result zr_module_load(const char *file, const char *symbol, void **out);
+ZR_FAMILY zr_result zr_module_load(const char *file, const char *symbol, void **out);
 
 /* Finds a library of the system by name (the first of `names` that is there, NULL-ended) and the functions of
  * `symbols` (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with
  * '?'. */
-zr_result zr_module_find(const char *const *names, const char *const *symbols, void **functions);
+ZR_FAMILY zr_result zr_module_find(const char *const *names, const char *const *symbols, void **functions);
 
 #endif

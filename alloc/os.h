@@ -6,10 +6,11 @@
 
 #include <pthread.h>
 
+#include "alloc/family.h"
 #include "alloc/zr.h"
 
 /* Monotonic time. Replaceable for tests by zr_os_clock_set(); NULL puts the real one back. */
-uint64_t zr_os_now_ns(void);
+ZR_FAMILY uint64_t zr_os_now_ns(void);
 void zr_os_clock_set(uint64_t (*now_ns)(void));
 
 struct zr_thread {
@@ -21,16 +22,16 @@ struct zr_thread {
 /* Starts a thread on a stack of `stack_bytes` (0: 256 KiB) from `arena` (host visible), all signals blocked
  * in it. The caller owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system;
  * ZR_ERR_HOST_MEMORY: no more threads; else the arena's own failure. */
-zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes, void *(*run)(void *),
-                          void *argument);
+ZR_FAMILY zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
+                                    void *(*run)(void *), void *argument);
 /* Waits for the end of the thread and frees its stack; asserts that it did not run over. A struct that was
  * never started, all zeros, is fine. */
-void zr_thread_join(struct zr_thread *thread);
+ZR_FAMILY void zr_thread_join(struct zr_thread *thread);
 
 /* Waits while *word == expected, at most `timeout_ns` (0: no wait at all). Works between processes on shared
  * memory. True when woken or changed, false on time-out; a spurious true is allowed: look again. */
-bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
-void zr_word_wake_all(_Atomic uint32_t *word);
+ZR_FAMILY bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+ZR_FAMILY void zr_word_wake_all(_Atomic uint32_t *word);
 
 /* What this process may use; 0 where the system states no limit. */
 struct zr_machine {
@@ -46,7 +47,7 @@ struct zr_machine {
     bool huge_pages;                 /* a memfd granule can become one huge page here */
     char cpu_name[64];
 };
-void zr_os_machine(struct zr_machine *out);
+ZR_FAMILY void zr_os_machine(struct zr_machine *out);
 /* The part of it that comes from the files under `root`/proc and `root`/sys, so that tests can make a machine
  * up. Fills in *out, which holds the rest already: the groups only lower cores_count. */
 void zr_os_machine_under(const char *root, struct zr_machine *out);

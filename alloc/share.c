@@ -40,6 +40,7 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     bool freed;
     if (!arena || !count || !lead_bytes || (!segments && *count > 0))
         return zr_fail(ZR_ERR_INVALID, "an export needs an arena and somewhere to put its segments");
+    arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_span *span = NULL;
     zr_lock_take(&arena->lock);

@@ -46,6 +46,7 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
     zr_lock_take(&arena->lock);
     zr_stats_fill(arena, out);
     zr_lock_give(&arena->lock);
+    zr_siblings_stats(arena, out);
     return ZR_OK;
 }
 
@@ -53,12 +54,17 @@ zr_result zr_arena_reset_peaks(zr_arena *arena)
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena whose peaks to reset");
-    zr_lock_take(&arena->lock);
-    arena->peak_live_bytes = arena->live_bytes;
-    arena->peak_requested_bytes = arena->requested_bytes;
-    arena->peak_reserved_bytes = arena->reserved_bytes;
-    arena->at_peak = true;
-    zr_lock_give(&arena->lock);
+    unsigned count = 1 + atomic_load(&arena->siblings_count);
+    for (unsigned i = 0; i < count; i++) {
+        struct zr_arena *member = i ? arena->siblings[i - 1] : arena;
+        zr_lock_take(&member->lock);
+        member->peak_live_bytes = member->live_bytes;
+        member->peak_requested_bytes = member->requested_bytes;
+        member->at_peak = true;
+        zr_lock_give(&member->lock);
+    }
+    arena->peak_reserved_bytes = arena->family_reserved_bytes;
+    arena->family_peak_live_bytes = arena->family_live_bytes;
     return ZR_OK;
 }
 
@@ -130,7 +136,9 @@ static bool numbered_arena(const char *name, uint64_t *out)
     if (!arena)
         return false;
     zr_stats_fill(arena, &stats);
-    zr_arenas_unlock(arena);
+    zr_lock_give(&arena->lock);
+    zr_siblings_stats(arena, &stats);
+    zr_arenas_unlock();
     return arena_number(&stats, name + digits + 1, out);
 }
 

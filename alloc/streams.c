@@ -107,6 +107,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
     zr_result result = ZR_OK;
     if (!arena || !block)
         return zr_fail(ZR_ERR_INVALID, "the use of a block needs its arena and its address");
+    arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_span *span = NULL;
     zr_lock_take(&arena->lock);

@@ -39,6 +39,14 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
     zr_result result;
     if (!arena || !path)
         return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
+    if (!zr_arena_keep_together(arena, 1)) {
+        zr_arena_keep_together(arena, -1);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "the threads of arena '%s' have addresses of their own already: start its trace before "
+            "they allocate, or make it for one thread",
+            arena->name);
+    }
     /* Under the lock from the look to the switch: two starts must not open one file twice. */
     zr_lock_take(&arena->lock);
     if (arena->trace) {
@@ -57,6 +65,8 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
     arena->trace = trace;
 unwind:
     zr_lock_give(&arena->lock);
+    if (result != ZR_OK)
+        zr_arena_keep_together(arena, -1);
     return result;
 }
 
@@ -80,5 +90,6 @@ zr_result zr_trace_stop(zr_arena *arena)
     zr_lock_give(&arena->lock);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
+    zr_arena_keep_together(arena, -1);
     return zr_trace_close(trace);
 }

@@ -142,6 +142,11 @@ struct zr_arena_options {
     const char *name;     /* shown in reports; copied, cut at 31 characters; NULL: "arena" */
     size_t reserve_bytes; /* addresses to reserve; 0: chosen from the limit and the machine */
     size_t limit_bytes;   /* physical memory the arena may hold mapped or in stock; 0: the backend's limit */
+    /* Threads that allocate at once without waiting for one another, up to 8; 0: 1, and blocks are packed
+     * best. More: a thread that keeps meeting others gets addresses of its own, under the same limit. Then
+     * peak_live_bytes is right to a MiB per thread, and the peaks of requests and tags are sums of each one's
+     * own. Traces, learners and plans keep all threads together. */
+    unsigned threads;
 };
 
 /* Reserves the addresses of an arena. On success *out owns them until zr_arena_destroy(). Thread-safe

@@ -1,0 +1,157 @@
+/* siblings.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
+ *
+ * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
+ * its own: a sibling with its own addresses, gaps, index and lock, on the same backend and under the same
+ * limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole granules,
+ * through the driver, when one of them finds none. While a trace is written, an observer watches or a plan is
+ * in force, all allocate from the head, which is what these see. */
+#include "alloc/arena_internal.h"
+
+#include "alloc/error.h"
+#include "alloc/follow.h"
+
+/* How often a thread may find the lock taken, at every other attempt, before it takes another seat. */
+enum { PATIENCE = 32 };
+/* How much a member's live bytes may differ from what the family knows of them. */
+#define TOLD_BYTES ((size_t)1 << 20)
+
+/* ---- Who serves whom ----------------------------------------------------------------------------------- */
+
+static inline struct zr_arena *member(struct zr_arena *head, unsigned seat)
+{
+    return seat == 0 ? head : head->siblings[seat - 1];
+}
+
+struct zr_arena *zr_siblings_take(struct zr_arena *head)
+{
+    static __thread unsigned own_seat, impatience;
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    bool apart = atomic_load_explicit(&head->together, memory_order_relaxed) == 0;
+    struct zr_arena *arena = member(head, apart ? own_seat % count : 0);
+    if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
+        impatience -= impatience > 0;
+        return arena;
+    }
+    impatience += 2;
+    if (apart && impatience > PATIENCE) {
+        impatience = 0;
+        if (count < head->members_most)
+            count += zr_arena_add_sibling(head, count);
+        own_seat = atomic_fetch_add(&head->next_seat, 1) + 1;
+        arena = member(head, own_seat % count);
+    }
+    zr_lock_take(&arena->lock);
+    return arena;
+}
+
+struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address)
+{
+    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if ((size_t)((const char *)address - head->siblings[i]->base) < head->siblings[i]->range->bytes)
+            return head->siblings[i];
+    return head;
+}
+
+/* ---- Memory that is the family's ----------------------------------------------------------------------- */
+
+static void raise_to(_Atomic size_t *most, size_t bytes)
+{
+    size_t now = atomic_load_explicit(most, memory_order_relaxed);
+    while (now < bytes && !atomic_compare_exchange_weak(most, &now, bytes))
+        ;
+}
+
+bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_arena *head = arena->head;
+    size_t now = atomic_load(&head->family_reserved_bytes);
+    do {
+        if (head->limit_bytes && (now > head->limit_bytes || bytes > head->limit_bytes - now)) {
+            zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now, head->limit_bytes);
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&head->family_reserved_bytes, &now, now + bytes));
+    return true;
+}
+
+void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes)
+{
+    atomic_fetch_sub(&arena->head->family_reserved_bytes, bytes);
+}
+
+void zr_siblings_note_peak(struct zr_arena *arena)
+{
+    raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
+}
+
+size_t zr_siblings_trim(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    size_t released = 0;
+    for (unsigned i = 0; count > 1 && i < count; i++) {
+        struct zr_arena *other = member(head, i);
+        if (other == arena)
+            continue;
+        zr_lock_take(&other->lock);
+        zr_arena_settle(other);
+        if (other->asynchronous)
+            zr_streams_poll(other);
+        released += zr_trim(other, 0);
+        zr_lock_give(&other->lock);
+    }
+    return released;
+}
+
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
+
+void zr_siblings_tell(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
+    if (difference + TOLD_BYTES <= 2 * TOLD_BYTES)
+        return;
+    arena->told_bytes = arena->live_bytes;
+    size_t now = atomic_fetch_add(&head->family_live_bytes, difference) + difference;
+    if (now < SIZE_MAX / 2)
+        raise_to(&head->family_peak_live_bytes, now);
+}
+
+/* What the members have in common is added up; what the head alone knows stays. */
+static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *one)
+{
+    sum->live_bytes += one->live_bytes;
+    sum->requested_bytes += one->requested_bytes;
+    sum->mapped_bytes += one->mapped_bytes;
+    sum->stock_bytes += one->stock_bytes;
+    sum->reserved_bytes += one->reserved_bytes;
+    sum->pending_bytes += one->pending_bytes;
+    sum->stranded_bytes += one->stranded_bytes;
+    sum->peak_requested_bytes += one->peak_requested_bytes;
+    sum->blocks_count += one->blocks_count;
+    sum->allocations_count += one->allocations_count;
+    sum->backend_calls_count += one->backend_calls_count;
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        sum->live_by_tag_bytes[tag] += one->live_by_tag_bytes[tag];
+        sum->peak_by_tag_bytes[tag] += one->peak_by_tag_bytes[tag];
+    }
+}
+
+void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out)
+{
+    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        struct zr_arena_stats one;
+        zr_lock_take(&head->siblings[i]->lock);
+        zr_stats_fill(head->siblings[i], &one);
+        zr_lock_give(&head->siblings[i]->lock);
+        add_stats(out, &one);
+    }
+    if (count == 0)
+        return;
+    size_t known = atomic_load(&head->family_peak_live_bytes);
+    out->peak_live_bytes = known > out->peak_live_bytes ? known : out->peak_live_bytes;
+    if (out->live_bytes > out->peak_live_bytes)
+        out->peak_live_bytes = out->live_bytes;
+}
