@@ -144,7 +144,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules: %.2f %% more\n", "reserved",
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
                   zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
-    zr_text_print(&page.text, "  %-11s %10s  %18s  between steps: model, gradients, optimizer\n", "state",
+    zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
     if (rank->placed_stage != config->stage)
