@@ -113,14 +113,16 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(const struct load *load, unsigned threads)
+/* Returns the median, of all threads together. */
+static double measure(const struct load *load, unsigned threads)
 {
     double samples[ROUNDS];
     struct zr_arena_stats stats;
     zr_backend *backend;
     zr_arena *arena;
     if (zr_backend_sim_create(&backend, NULL) != ZR_OK ||
-        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK) {
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = threads}) !=
+            ZR_OK) {
         fprintf(stderr, "%s\n", zr_last_error());
         exit(1);
     }
@@ -143,6 +145,7 @@ static void measure(const struct load *load, unsigned threads)
            (unsigned long long)stats.backend_calls_count);
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
+    return samples[ROUNDS / 2];
 }
 
 int main(int count, char **arguments)
@@ -156,9 +159,9 @@ int main(int count, char **arguments)
     for (unsigned i = 0; i < sizeof loads / sizeof *loads; i++) {
         if (count > 2 && strcmp(arguments[2], loads[i].name) != 0)
             continue;
-        measure(&loads[i], 1);
+        double one = measure(&loads[i], 1);
         if (count < 3)
-            measure(&loads[i], 2);
+            printf("%-9s two threads' rate: %.2f times one's\n", loads[i].name, one / measure(&loads[i], 2));
     }
     return 0;
 }

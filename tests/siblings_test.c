@@ -1,0 +1,183 @@
+/* siblings_test.c: an arena made for several threads: who gets a seat, one limit and one set of numbers for
+ * all, memory that goes from one to the other. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/arena_internal.h"
+#include "tests/tap.h"
+
+#define GRANULE ((size_t)64 << 10)
+enum { THREADS = 4, HELD = 64 };
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static void start(unsigned threads, size_t limit_bytes)
+{
+    zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE});
+    tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
+                                                                  .reserve_bytes = (size_t)1 << 30,
+                                                                  .limit_bytes = limit_bytes,
+                                                                  .threads = threads}),
+               ZR_OK, "an arena for %u threads", threads);
+}
+
+static void stop(size_t want_leaked)
+{
+    size_t leaked = 0;
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_result(zr_arena_destroy(arena, &leaked), ZR_OK, "the arena ends");
+    tap_is(leaked, want_leaked, "and knows what was live");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+static void *take(size_t bytes)
+{
+    void *block = NULL;
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &block);
+    return block;
+}
+
+static struct zr_arena_stats stats(void)
+{
+    struct zr_arena_stats now;
+    zr_arena_get_stats(arena, &now);
+    return now;
+}
+
+/* Makes a sibling by hand, for what must not hang on how threads meet, and sends this thread's requests to a
+ * member. */
+static void add_sibling(void)
+{
+    tap_is(zr_arena_add_sibling(arena, 1 + atomic_load(&arena->siblings_count)), 1, "a sibling");
+}
+
+static void *take_from(struct zr_arena *member, size_t bytes)
+{
+    void *block = NULL;
+    zr_arena_alloc(member, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &block);
+    return block;
+}
+
+/* ---- Threads that meet --------------------------------------------------------------------------------- */
+
+static _Atomic(char *) exchange[HELD];
+static _Atomic unsigned wrong;
+static _Atomic bool enough;
+
+static void *work(void *argument)
+{
+    uint64_t random = (uintptr_t)argument * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    while (!atomic_load(&enough)) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        size_t bytes = 64 + random % 4096;
+        char *block = take(bytes);
+        struct zr_block_info info;
+        if (!block || zr_arena_find(arena, block + bytes - 1, &info) != ZR_OK || info.address != block)
+            atomic_fetch_add(&wrong, 1);
+        if (block)
+            memset(block, 7, bytes);
+        char *old = atomic_exchange(&exchange[random >> 32 & (HELD - 1)], block);
+        if (old && (old[0] != 7 || zr_arena_free(arena, old) != ZR_OK))
+            atomic_fetch_add(&wrong, 1);
+    }
+    return NULL;
+}
+
+static void test_threads(void)
+{
+    pthread_t threads[THREADS];
+    unsigned forked = 0;
+    start(THREADS, 0);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, (void *)(i + 1));
+    /* Until the threads have met often enough, or have had the time to. */
+    for (unsigned i = 0; i < 2000 && atomic_load(&arena->siblings_count) == 0; i++)
+        usleep(1000);
+    for (unsigned i = 0; i < 5; i++) {
+        int status = 1;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            void *block = take(5000);
+            _exit(block && zr_arena_free(arena, block) == ZR_OK && zr_arena_check(arena) == ZR_OK ? 0 : 1);
+        }
+        waitpid(child, &status, 0);
+        forked += status == 0;
+        zr_arena_trim(arena, 0, NULL);
+    }
+    atomic_store(&enough, true);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    tap_is(atomic_load(&wrong), 0, "%d threads take, find and free, also what others took", THREADS);
+    tap_is(forked, 5, "children allocate");
+    tap_ok(atomic_load(&arena->siblings_count) >= 1, "%u siblings came of it",
+           atomic_load(&arena->siblings_count));
+    tap_ok(atomic_load(&arena->siblings_count) < THREADS, "no more than the threads it was made for");
+    for (unsigned i = 0; i < HELD; i++)
+        if (exchange[i])
+            zr_arena_free(arena, exchange[i]);
+    tap_is(stats().live_bytes, 0, "all is free");
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(stats().reserved_bytes, 0, "and given back");
+    stop(0);
+}
+
+/* ---- One family ---------------------------------------------------------------------------------------- */
+
+static void test_family(void)
+{
+    struct zr_block_info info;
+    start(2, 10 * GRANULE);
+    char *a = take(4 * GRANULE);
+    add_sibling();
+    struct zr_arena *sibling = arena->siblings[0];
+    char *b = take_from(sibling, 4 * GRANULE);
+    tap_ok(a && b, "a block from each");
+    struct zr_arena_stats now = stats();
+    tap_ok(now.live_bytes == 8 * GRANULE && now.reserved_bytes == 8 * GRANULE && now.blocks_count == 2 &&
+               now.live_by_tag_bytes[ZR_TAG_GRAD] == 8 * GRANULE,
+           "the numbers are the family's");
+    tap_is(now.peak_reserved_bytes, 8 * GRANULE, "the peak of the reserved bytes too");
+    tap_result(zr_arena_find(arena, b + 5, &info), ZR_OK, "a block of the sibling is found");
+    tap_result(zr_arena_free(arena, b + 256), ZR_ERR_FOREIGN, "what is not its first byte is not freed");
+    tap_result(zr_block_use(arena, b, 3), ZR_OK, "used by a stream");
+    tap_ok(take_from(sibling, 4 * GRANULE) == NULL, "one limit for both: %s", zr_last_error());
+    zr_arena_free(arena, a);
+    a = take_from(sibling, 5 * GRANULE);
+    tap_ok(a != NULL, "what one has idle, the other gets");
+    tap_is(stats().reserved_bytes, 9 * GRANULE, "under the limit");
+    tap_result(zr_arena_free(arena, b), ZR_OK, "freed where it lies");
+    tap_result(zr_arena_free(arena, b), ZR_ERR_DOUBLE_FREE, "once");
+    tap_result(zr_trace_start(arena, "/dev/null"), ZR_ERR_INVALID, "a trace comes too late: %s",
+               zr_last_error());
+    size_t released = 0;
+    zr_arena_trim(arena, 0, &released);
+    tap_is(released, 4 * GRANULE, "a trim reaches both");
+    stop(5 * GRANULE);
+}
+
+static void test_one(void)
+{
+    zr_arena *none;
+    zr_backend_host_create(&backend, NULL);
+    tap_result(zr_arena_create(&none, &(struct zr_arena_options){.backend = backend, .threads = 9}),
+               ZR_ERR_INVALID, "nine threads are too many: %s", zr_last_error());
+    zr_backend_destroy(backend);
+    start(1, 0);
+    tap_ok(arena->members_most == 1, "an arena for one thread never has siblings");
+    stop(0);
+}
+
+int main(void)
+{
+    test_one();
+    test_family();
+    test_threads();
+    return tap_done();
+}
