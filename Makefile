@@ -97,8 +97,10 @@ include alloc/heap.mk
 include tests/tests.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
+comma := ,
+paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(modules)
-libraries := $(BUILD)/lib/libzr.so $(BUILD)/lib/libzr.a
+libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
 
 .PHONY: all
 all: packages-build
@@ -119,15 +121,41 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 	@echo "  cc    $<"
 	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -c $< -o $@
 
+# ---- the libraries -----------------------------------------------------------------------------------------------
+# libzr.so is alloc/ alone: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
+# engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
+# Both show what their headers mark ZR_API, and libzr.so what alloc/family.h is about; see there.
+version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
+major := $(firstword $(subst ., ,$(version)))
+zr_headers := alloc/zr.h
+zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h kernels/zr_kernels.h
+marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
+
 $(BUILD)/lib/libzr.a: $(call obj,$(alloc_src))
+$(BUILD)/lib/libzr_zero.a: $(call obj,$(zero_src) $(comm_src) $(kernels_src))
+$(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 	@mkdir -p $(@D)
 	@echo "  ar    $@"
 	@rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/lib/libzr.so: $(call obj,$(alloc_src))
+# libNAME.so and libNAME.so.0 are links to the file with the whole version.
+$(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
+	@ln -sf $(<F) $@.$(major) && ln -sf $(@F).$(major) $@
+link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs \
+	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
+
+$(BUILD)/lib/libzr.map: $(wildcard alloc/*.h) Makefile
 	@mkdir -p $(@D)
-	@echo "  link  $@"
-	@$(CC) -shared -Wl,-soname,libzr.so.0 -Wl,-z,defs -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
+		'$(patsubst %,%;,$(call marked,ZR_FAMILY,alloc/*.h))' '};' > $@
+$(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src)) $(BUILD)/lib/libzr.map
+	$(call link_library,libzr) $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
+
+# What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
+$(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
+	$(call link_library,libzr_zero) $(patsubst %,-Wl$(comma)-u$(comma)%,$(call marked,ZR_API,$(zr_zero_headers))) $< \
+		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(kernels_libs) -lm || \
+		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_FAMILY: see alloc/family.h" >&2; exit 1; }
 
 train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(heap_src) $(alloc_src))
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)

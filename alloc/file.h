@@ -40,7 +40,7 @@ ZR_FAMILY zr_result zr_file_close(struct zr_file *file);
 
 ZR_FAMILY zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes);
 /* Cuts or extends (with zeros) to `bytes`. */
-ZR_FAMILY zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
+zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
 /* Reads exactly `bytes` at `offset_bytes`. ZR_ERR_FORMAT: the file ends before. */
 ZR_FAMILY zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data,
                                     size_t bytes);

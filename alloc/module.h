@@ -10,7 +10,7 @@
 
 /* Loads `file` from the folder of this program, or from ../lib beside it, and finds `symbol` in it.
  * ZR_ERR_UNAVAILABLE with the loader's words: it is not there, or it needs something that is not. */
-ZR_FAMILY zr_result zr_module_load(const char *file, const char *symbol, void **out);
+zr_result zr_module_load(const char *file, const char *symbol, void **out);
 
 /* Finds a library of the system by name (the first of `names` that is there, NULL-ended) and the functions of
  * `symbols` (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with

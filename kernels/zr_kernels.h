@@ -25,9 +25,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef ZR_API /* alloc/zr.h says the same; nothing here stands on it */
+#if defined(__GNUC__)
+#define ZR_API __attribute__((visibility("default")))
+#else
+#define ZR_API
+#endif
+#endif
+
 enum zr_precision { ZR_PRECISION_FP32 = 0, ZR_PRECISION_BF16, ZR_PRECISION_FP16, ZR_PRECISION_COUNT };
-const char *zr_precision_name(enum zr_precision precision); /* "fp32", "bf16", "fp16" */
-size_t zr_precision_bytes(enum zr_precision precision);     /* of one element: 4, 2, 2 */
+ZR_API const char *zr_precision_name(enum zr_precision precision); /* "fp32", "bf16", "fp16" */
+ZR_API size_t zr_precision_bytes(enum zr_precision precision);     /* of one element: 4, 2, 2 */
 
 /* Numbers of one kind; the function that takes it says how many. */
 struct zr_numbers {
@@ -45,10 +57,10 @@ struct zr_parallel {
 
 /* Each has all of those before it. In fp32 and fp16 the last three give the same bits. */
 enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_AMX, ZR_ISA_COUNT };
-const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16", "amx" */
+ZR_API const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16", "amx" */
 /* The best that this processor and its system have. Where there is AMX, asks the system to let this process
  * and its children use it. */
-enum zr_isa zr_isa_best(void);
+ZR_API enum zr_isa zr_isa_best(void);
 
 /* The largest problem a context will be asked to do; sizes its scratch. */
 struct zr_kernel_limits {
@@ -73,14 +85,14 @@ struct zr_kernel_context {
 /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only (it is the
  * same for every precision), so that a plan made without arithmetic knows it. Bounded: the head works on rows
  * in chunks of at most 64 MiB of logits.*/
-size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
+ZR_API size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
 
 /* Prepares / ends a context; `context` belongs to the caller, with parallel, workspace, workspace_bytes and
  * isa and precision set. 0 or -1 (the matrix library refused; zr_kernel_why() says why in words). Create it
  * after every fork, in the process that uses it. One thread at a time per context. */
-int zr_kernel_open(struct zr_kernel_context *context);
-void zr_kernel_close(struct zr_kernel_context *context);
-const char *zr_kernel_why(void);
+ZR_API int zr_kernel_open(struct zr_kernel_context *context);
+ZR_API void zr_kernel_close(struct zr_kernel_context *context);
+ZR_API const char *zr_kernel_why(void);
 
 struct zr_embedding {
     const int32_t *tokens; /* [B, T], each in [0, V) */
@@ -219,7 +231,11 @@ struct zr_kernels {
 };
 
 /* Owned by the library, constant. */
-const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
-const struct zr_kernels *zr_kernels_null(void);
+ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
+ZR_API const struct zr_kernels *zr_kernels_null(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

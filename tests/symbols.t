@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the objects need and what the library shows, read with nm: zero/ and kernels/ can reach no allocation function
-but zr's own, alloc/ none of malloc's family, and libzr.so exports the functions that zr.h declares and no more."""
+but zr's own, alloc/ none of malloc's family, and the libraries export the functions that their public headers declare
+and no more."""
 import glob
 import os
 import re
@@ -137,23 +138,67 @@ def check_alloc():
     ok(not bad, "alloc/ needs nothing of malloc's family, no stream and no exit")
 
 
-def declared():
-    """The functions that zr.h declares with ZR_API."""
+PUBLIC = {"libzr.so": ["alloc/zr.h"],
+          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "kernels/zr_kernels.h"]}
+
+
+def without_comments(path):
+    with open(path, encoding="utf-8") as file:
+        return re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+
+
+def declared(mark, *paths):
+    """The functions that headers declare with a mark."""
+    return {name for path in paths
+            for name in re.findall(rf"^{mark}\b[^;(]*?\b(\w+)\s*\(", without_comments(path), flags=re.M)}
+
+
+def unmarked(path):
+    """Functions of a public header that a user would look for in the library in vain."""
+    text = without_comments(path).replace('extern "C" {', "")
+    text = re.sub(r"\{[^{}]*\}", "", re.sub(r"\{[^{}]*\}", "", text))
+    return [name for line, name in re.findall(r"^((?!ZR_API|#|typedef|static)[a-z][^;(]*?\b(zr_\w+))\(", text, flags=re.M)]
+
+
+def shown_by(library):
+    """{version: names} of a library's dynamic symbols; "" is no version."""
+    lines = subprocess.run(["nm", "--format=posix", "--dynamic", "--extern-only", "--defined-only", library], check=True,
+                           capture_output=True, text=True).stdout.splitlines()
+    shown = {}
+    for name, letter in (line.split()[:2] for line in lines):
+        if letter != "A" and not name.startswith("_"):
+            shown.setdefault(name.partition("@")[2].lstrip("@"), set()).add(name.partition("@")[0])
+    return shown
+
+
+def check_shown():
     with open("alloc/zr.h", encoding="utf-8") as file:
-        text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
-    return set(re.findall(r"^ZR_API\b[^;(]*?\b(\w+)\s*\(", text, flags=re.M))
+        release = ".".join(re.findall(r"^#define ZR_VERSION_(?:MAJOR|MINOR) (\d+)", file.read(), flags=re.M))
+    for file, headers in PUBLIC.items():
+        library = f"{BUILD}/lib/{file}"
+        if not ok(os.path.exists(library), f"{library} is built"):
+            continue
+        names, shown = declared("ZR_API", *headers), shown_by(library)
+        family = shown.pop(f"ZR_PRIVATE_{release}", set())
+        public = set().union(*shown.values())
+        ok(len(names) >= 20, f"{' '.join(headers)}: {len(names)} functions")
+        same(sorted(public - names), [], f"{file} exports nothing that is not declared there")
+        same(sorted(names - public), [], "and everything that is")
+        same([name for path in headers for name in unmarked(path)], [], "no public header forgets the mark ZR_API")
+        wanted = declared("ZR_FAMILY", *glob.glob("alloc/*.h")) if file == "libzr.so" else set()
+        same(sorted(family ^ wanted), [], f"for its family it shows {len(wanted)} functions more, under a release's name")
+    said = subprocess.run(["readelf", "--dynamic", "--wide", f"{BUILD}/lib/libzr_zero.so"], capture_output=True,
+                          text=True).stdout
+    ok("[libzr.so.0]" in said and "(SONAME)" in said and "[libzr_zero.so.0]" in said,
+       "libzr_zero.so.0 stands on libzr.so.0 instead of a copy of alloc/")
+    used = needs(f"{BUILD}/lib/libzr_zero.so")
+    same(sorted(declared("ZR_FAMILY", *glob.glob("alloc/*.h")) - used), [], "and nothing has the family's mark for nothing")
 
 
 def check_library():
     library = f"{BUILD}/lib/libzr.so"
-    if not ok(os.path.exists(library), f"{library} is built"):
+    if not os.path.exists(library):
         return
-    shown = {name for name, letter in nm("--dynamic", "--extern-only", "--defined-only", library)
-             if not name.startswith("_")}
-    names = declared()
-    ok(len(names) >= 20, f"zr.h declares {len(names)} functions")
-    same(sorted(shown - names), [], "libzr.so exports nothing that zr.h does not declare")
-    same(sorted(names - shown), [], "and everything that it does")
     every = {name for name, _ in nm(library)}
     same(sorted(name for name in every if "zr_je_" in name or name.startswith("je_") or "mallocx" in name), [],
          "it holds no jemalloc")
@@ -198,6 +243,17 @@ check(zr.zr_backend_destroy(backend))
 print(leaked.value)
 """
 
+ENGINE = """
+import ctypes, sys
+zero = ctypes.CDLL(sys.argv[1])
+zr = ctypes.CDLL("libzr.so.0")
+zero.zr_kernels_cpu.restype = ctypes.POINTER(ctypes.c_char_p)
+print(zero.zr_kernels_cpu(0)[0].decode())
+zr.zr_result_name.restype = zr.zr_last_error.restype = ctypes.c_char_p
+print(zr.zr_result_name(zero.zr_engine_save(None, b"nowhere")).decode())
+print(b"needs an engine" in zr.zr_last_error())
+"""
+
 
 def check_dlopen():
     library = os.path.abspath(f"{BUILD}/lib/libzr.so")
@@ -207,6 +263,11 @@ def check_dlopen():
     run = subprocess.run([sys.executable, "-c", PYTHON, library], capture_output=True, text=True)
     if not same((run.returncode, run.stdout.split()), (0, ["90", "0"]),
                 "Python's ctypes opens libzr.so, allocates, writes, reads and frees"):
+        note(run.stderr)
+    run = subprocess.run([sys.executable, "-c", ENGINE, os.path.abspath(f"{BUILD}/lib/libzr_zero.so")],
+                         capture_output=True, text=True)
+    if not same((run.returncode, run.stdout.split()), (0, ["cpu", "invalid", "True"]),
+                "and libzr_zero.so, which finds libzr.so beside it; a failure there has its words here"):
         note(run.stderr)
 
 
@@ -221,6 +282,7 @@ def main():
     allowed = check_rooms(read_whitelist())
     check_that_it_can_fail(allowed)
     check_alloc()
+    check_shown()
     check_library()
     check_dlopen()
     done()

@@ -21,6 +21,10 @@
 #include "kernels/zr_kernels.h"
 #include "zero/comm/zr_comm.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct zr_parameter {
     char name[48];   /* "h.0.attn.c_attn.weight" */
     size_t shape[2]; /* shape[1] == 0: a vector */
@@ -43,8 +47,8 @@ struct zr_parameter_list {
 };
 
 /* Numbers of elements, without padding. 0 on overflow. */
-uint64_t zr_parameter_elements(const struct zr_parameter *parameter);
-uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list);
+ZR_API uint64_t zr_parameter_elements(const struct zr_parameter *parameter);
+ZR_API uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list);
 
 /* Parameters that are updated in one way. */
 struct zr_parameter_group {
@@ -97,27 +101,27 @@ typedef struct zr_engine zr_engine;
  * zeros, and proves by checksum that all replicas agree. Collective. ZR_ERR_INVALID: a stage that is not
  * there, an empty list, units out of order, a group that is not there, ZR_REDUCE_ONCE above stage 1.
  * ZR_ERR_MEMORY: does not fit. */
-zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
-void zr_engine_destroy(zr_engine *engine);
+ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
+ZR_API void zr_engine_destroy(zr_engine *engine);
 
 /* The elements of a unit in order, ready to be read until zr_engine_release(), which belongs to each call.
  * Waits for what is still under way. The parameter with index i lies at zr_engine_offset(engine, i) elements
  * from the base of its unit. At stage 3 a collective; a third unit at a time is ZR_ERR_INVALID there. */
-zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base);
-void zr_engine_release(zr_engine *engine, unsigned unit);
+ZR_API zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base);
+ZR_API void zr_engine_release(zr_engine *engine, unsigned unit);
 /* A hint that this unit is the next to be gathered: at stage 3 that begins now, behind the caller's work, if
  * there is room. The same calls on every rank. */
-zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit);
+ZR_API zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit);
 /* Whether gathering of some unit is a collective: then all ranks read parameters, or none. */
-bool zr_engine_gathers(const zr_engine *engine);
-size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
+ZR_API bool zr_engine_gathers(const zr_engine *engine);
+ZR_API size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 
 /* Where the gradients of a unit are to be written, whole, with the layout of the parameters; padding stays
  * untouched. *accumulate tells whether to add to what is there. Then zr_engine_reduce() hands them over: the
  * reduction runs while the caller computes on. Each unit gets as many rounds per step as it has contributions
  * times micro-batches. At most two units may be between the two calls at a time. */
-zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate);
-zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
+ZR_API zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate);
+ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 
 struct zr_step_report {
     double gradient_norm; /* before clipping; the same bits at every stage */
@@ -126,17 +130,17 @@ struct zr_step_report {
 
 /* Ends a step: waits for the reductions, clips, updates, and starts to spread the new parameters. Collective.
  * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. */
-zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
+ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
-enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
-uint64_t zr_engine_steps_done(const zr_engine *engine);
-uint64_t zr_engine_elements(const zr_engine *engine); /* without padding */
-uint64_t zr_engine_padded_elements(const zr_engine *engine);
+ZR_API enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
+ZR_API uint64_t zr_engine_steps_done(const zr_engine *engine);
+ZR_API uint64_t zr_engine_elements(const zr_engine *engine); /* without padding */
+ZR_API uint64_t zr_engine_padded_elements(const zr_engine *engine);
 
 /* Checks that all ranks hold the same parameters. Collective. ZR_ERR_CORRUPT names a rank that differs. */
-zr_result zr_engine_verify_replicas(zr_engine *engine);
+ZR_API zr_result zr_engine_verify_replicas(zr_engine *engine);
 /* Names the first parameter that is not finite. ZR_OK: all are. ZR_ERR_CORRUPT: words name it. Local. */
-zr_result zr_engine_verify_finite(zr_engine *engine);
+ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);
 
 /* What this rank owns, for saving and loading: pieces of whole parameters without padding, in global order.
  * Each element of the model belongs to exactly one rank, at every stage. */
@@ -146,12 +150,28 @@ struct zr_shard_segment {
     float *parameter, *momentum;
     float *variance; /* NULL where the optimizer has none */
 };
-size_t zr_engine_segments_count(const zr_engine *engine);
-void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);
+ZR_API size_t zr_engine_segments_count(const zr_engine *engine);
+ZR_API void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);
 /* Waits until nothing is under way, so that the segments may be read or written. */
-zr_result zr_engine_settle(zr_engine *engine);
+ZR_API zr_result zr_engine_settle(zr_engine *engine);
 /* After the segments were loaded: makes every replica whole again from its owners. `steps_done` is the number
  * of updates the loaded state has seen. Collective. */
-zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
+ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
+
+/* Saves parameters, optimizer state and the number of steps as one safetensors file with the parameters under
+ * their names, between steps. The bytes depend neither on the stage nor on the number of ranks, so any may
+ * load them. Every rank writes its own part: the path must be the same file on all of them. Written aside
+ * (PATH.partial), synced, renamed: what was there stays until the new file is whole. Memory is constant.
+ * Collective: the same result on every rank. ZR_ERR_IO with the cause. */
+ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
+/* Loads what an engine of the same parameter list and optimizer has saved, at any stage and number of ranks,
+ * and makes all replicas whole. The file is read and proved before anything changes. Collective.
+ * ZR_ERR_FORMAT: no such file, or one of another list. ZR_ERR_CORRUPT: it is damaged. After ZR_ERR_IO, or
+ * ZR_ERR_CORRUPT of a file that changes meanwhile, part of the values may be new: load again. */
+ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

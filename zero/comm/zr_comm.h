@@ -13,6 +13,10 @@
 #include "alloc/zr.h"
 #include "kernels/zr_kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct zr_comm zr_comm;
 typedef uint64_t zr_ticket; /* 0 is always complete */
 
@@ -26,7 +30,7 @@ enum { ZR_COMM_MAX_WORLD = 256 };
 /* What the elements of an operation are. Those of two bytes are added in fp32, and the sum is rounded once.
  */
 enum zr_comm_type { ZR_COMM_FP32 = 0, ZR_COMM_BF16, ZR_COMM_FP16, ZR_COMM_TYPE_COUNT };
-size_t zr_comm_type_bytes(enum zr_comm_type type);
+ZR_API size_t zr_comm_type_bytes(enum zr_comm_type type);
 
 enum zr_comm_kind {
     ZR_COMM_REDUCE_SCATTER = 1,
@@ -44,7 +48,7 @@ enum zr_comm_kind {
     ZR_COMM_KIND_COUNT
 };
 /* "reduce-scatter" for ZR_COMM_REDUCE_SCATTER; never NULL. */
-const char *zr_comm_kind_name(enum zr_comm_kind kind);
+ZR_API const char *zr_comm_kind_name(enum zr_comm_kind kind);
 
 /* What one kind of operation has come to. */
 struct zr_comm_volume {
@@ -63,13 +67,13 @@ struct zr_comm_counters {
     struct zr_comm_volume by_kind[ZR_COMM_KIND_COUNT]; /* exchanges too */
 };
 
-unsigned zr_comm_rank(const zr_comm *comm);
-unsigned zr_comm_world(const zr_comm *comm);
+ZR_API unsigned zr_comm_rank(const zr_comm *comm);
+ZR_API unsigned zr_comm_world(const zr_comm *comm);
 /* "local", "mpi", "nccl", "null" */
-const char *zr_comm_name(const zr_comm *comm);
-void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
+ZR_API const char *zr_comm_name(const zr_comm *comm);
+ZR_API void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
 /* Bytes of ring that a communicator with these numbers takes from its arena: 0 for one rank. */
-size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
+ZR_API size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
 /* ---- Sums ----------------------------------------------------------------------------------------------
  */
@@ -86,7 +90,8 @@ struct zr_reduce_scatter {
     enum zr_comm_type type;
     bool wide; /* not in place then */
 };
-zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
+                                        zr_ticket *ticket);
 
 /* Reduce-scatter and all-gather one after the other, piece by piece: buffer[world * shard_elements] becomes
  * scale * the sums. With `base` (world * shard_elements or NULL), base is added on each element: base + scale
@@ -98,7 +103,7 @@ struct zr_all_reduce {
     float scale;
     enum zr_comm_type type;
 };
-zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
 
 /* destination[elements] = scale * sum over ranks p, in order, of p's source[elements], on rank `root` alone;
  * elsewhere the destination is not looked at. destination may be source. */
@@ -110,7 +115,7 @@ struct zr_reduce {
     enum zr_comm_type type;
     unsigned root;
 };
-zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
 
 /* ---- Data ----------------------------------------------------------------------------------------------
  */
@@ -123,7 +128,7 @@ struct zr_all_gather {
     size_t shard_bytes;
     enum zr_comm_type type;
 };
-zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
 /* buffer[bytes] of rank `root` comes to all ranks. */
 struct zr_broadcast {
@@ -132,7 +137,7 @@ struct zr_broadcast {
     unsigned root;
     enum zr_comm_type type;
 };
-zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket);
 
 /* Gather: root's destination[p * shard_bytes ...] = p's source. Scatter: p's destination = root's
  * source[p * shard_bytes ...]. The whole (world * shard_bytes) is looked at on `root` alone, and the root's
@@ -144,12 +149,12 @@ struct zr_to_root {
     unsigned root;
     enum zr_comm_type type;
 };
-zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
-zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
 
 /* destination[p * shard_bytes ...] = p's source[my rank * shard_bytes ...], for all ranks p. destination may
  * be source. */
-zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
 /* `bytes` of one rank to another. A send may last until its receive has begun: two ranks that both send to
  * one another use zr_comm_send_receive(), which does both at once. Sizes must be equal on both sides. */
@@ -162,21 +167,21 @@ struct zr_transfer {
     size_t receive_bytes;
     enum zr_comm_type type;
 };
-zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
-zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
-zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
 
 /* ---- Waiting -------------------------------------------------------------------------------------------
  */
 
 /* Waits until the operation has ended on this rank: its destination is complete and its source free again. */
-zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
+ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
 
 /* Blocking, for small things; they wait for earlier tickets first. all: [world][bytes], in rank order. */
-zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);
-zr_result zr_comm_barrier(zr_comm *comm);
+ZR_API zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);
+ZR_API zr_result zr_comm_barrier(zr_comm *comm);
 
-zr_result zr_comm_destroy(zr_comm *comm);
+ZR_API zr_result zr_comm_destroy(zr_comm *comm);
 
 /* How gathers and broadcasts travel over a network; the bits are the same. Local ranks read each other's
  * memory and need no choice. */
@@ -197,8 +202,8 @@ struct zr_comm_options {
 
 /* A communicator of `world` ranks with no peers behind it: counts what would be sent, moves nothing. For
  * plans; with world == 1 it is also the real one of a single rank. */
-zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
-                              unsigned world);
+ZR_API zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
+                                     unsigned world);
 
 /* ---- NCCL: one process per GPU ------------------------------------------------------------------------
  */
@@ -214,7 +219,7 @@ struct zr_nccl_options {
  * has the same ranks. The GPU's context is current in the calling thread. On success `talk` belongs to it.
  * Collective. ZR_ERR_UNAVAILABLE: no NCCL, too old a one, or it refuses (two ranks on one GPU, for instance).
  */
-zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk);
+ZR_API zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk);
 
 /* ---- Local: ranks forked on one machine, granules shared ------------------------------------------------
  */
@@ -243,27 +248,31 @@ struct zr_launch_options {
  * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
  * Two within 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or
  * SIGUSR1 sent to a rank by its number counts as sent to the run. */
-int zr_local_launch(const struct zr_launch_options *options);
+ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
 /* What the signals asked for, agreed on by all ranks: call it at the same point of every step on every rank
  * (it is a collective: the same answer everywhere). SIGUSR1: save and go on. SIGTERM: save and end. SIGINT:
  * end.*/
 enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END, ZR_REQUEST_END };
-zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out);
+ZR_API zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out);
 
 /* Says that a save (or another step that must not be cut short) is in progress, so that the deadline waits.
  */
-void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy);
+ZR_API void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy);
 
 /* What the rank is doing, for the reason printed when it dies: "step 17". Cut at 47 bytes. */
-void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text);
+ZR_API void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text);
 
 /* True for the first rank of the run that asks with these words, and for words other than the first. For what
  * all ranks find alike, and one of them should say. */
-bool zr_local_first_words(struct zr_local_world *local, const char *words);
+ZR_API bool zr_local_first_words(struct zr_local_world *local, const char *words);
 
 /* The communicator of a rank: shares its ring with its peers. Collective. */
-zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
-                               struct zr_local_world *local, unsigned rank);
+ZR_API zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
+                                      struct zr_local_world *local, unsigned rank);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
