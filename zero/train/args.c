@@ -366,6 +366,8 @@ static int together(const struct zr_train_config *config)
         words = "--prompt: with a token shard it is numbers below --vocab, such as '464 2068 7586'";
     else if (config->save_every && !config->save[0])
         words = "--save-every: needs --save DIR, where the checkpoints go";
+    else if (config->keep && !config->save[0])
+        words = "--keep: needs --save DIR, where the checkpoints go";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1)
         words = "--reduce once: needs the whole gradients that stages 0 and 1 keep; take --stage 1, or "
                 "--reduce each";

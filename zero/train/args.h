@@ -30,6 +30,7 @@ struct zr_train_config {
     char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
     char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */
     char resume[ZR_TRAIN_PATH_ROOM];
+    char export[ZR_TRAIN_PATH_ROOM];
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
@@ -59,6 +60,7 @@ struct zr_train_config {
     struct zr_optimizer_options optimizer;
 
     uint64_t save_every; /* steps; 0: at the end only */
+    unsigned keep;       /* checkpoints in the folder; 0: all */
     uint64_t eval_every; /* steps; 0: never; else after the last step too */
     size_t sample;       /* tokens of text at the end */
     float temperature;   /* 0: always the likeliest */

@@ -56,6 +56,57 @@ bool zr_checkpoint_read_step_name(const char *name, uint64_t *step)
     return strcmp(again, name) == 0;
 }
 
+/* ---- Folders ------------------------------------------------------------------------------------------ */
+
+void zr_checkpoint_folder_of(const char *path, char *out)
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    memcpy(out, path, length);
+    memcpy(out + length, length ? "" : ".", length ? 1 : 2);
+}
+
+/* A folder whose name is not on the disk would be lost with all that was saved in it. */
+static zr_result make_one_folder(const char *path)
+{
+    char above[ZR_CHECKPOINT_PATH_ROOM];
+    enum zr_path_kind kind;
+    zr_result result = zr_path_kind_get(path, &kind);
+
+    if (result || kind == ZR_PATH_FOLDER)
+        return result;
+    result = zr_path_make_folder(path, false);
+    if (result)
+        return result;
+    zr_checkpoint_folder_of(path, above);
+    return zr_path_sync_folder(above);
+}
+
+zr_result zr_checkpoint_make_folder(const char *path)
+{
+    char part[ZR_CHECKPOINT_PATH_ROOM];
+    size_t length = strlen(path);
+
+    if (length == 0 || length + 2 > sizeof part)
+        return zr_fail(ZR_ERR_INVALID, "a folder's name of %zu bytes cannot be", length);
+    memcpy(part, path, length + 1);
+    for (size_t i = 1; i < length; i++) {
+        if (part[i] != '/' || part[i - 1] == '/')
+            continue;
+        part[i] = '\0';
+        zr_result result = make_one_folder(part);
+        if (result)
+            return result;
+        part[i] = '/';
+    }
+    return make_one_folder(path);
+}
+
 /* ---- Agreement --------------------------------------------------------------------------------------- */
 
 #define WORDS_BYTES 512
@@ -116,7 +167,7 @@ zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
         return ZR_OK;
     zr_result result = zr_path_kind_get(folder, &kind);
     if (!result)
-        result = zr_path_make_folder(folder, true);
+        result = zr_checkpoint_make_folder(folder);
     if (result)
         return result;
     out->made = kind == ZR_PATH_NONE;

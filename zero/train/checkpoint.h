@@ -4,9 +4,9 @@
  * the tensors "parameter", "momentum" and "variance": what the rank owns, one element after the other in
  * global order. The manifest has each shard's size and checksum (CRC-64/XZ of the whole file), and its own; a
  * shard's header says which global elements it holds. Everything is written to
- * FOLDER/.step-00000100.partial/, synced, and renamed by rank 0 after every rank said that its part is good;
- * so a folder without the dot is complete, and a failure leaves older ones as they were. Memory is constant:
- * pieces go from the engine to the file. */
+ * FOLDER/.step-00000100.partial/, synced (files, then folders), and renamed by rank 0 after every rank said
+ * that its part is good; so a folder without the dot is complete, and a failure leaves older ones as they
+ * were. Memory is constant: pieces go from the engine to the file. */
 #ifndef ZR_TRAIN_CHECKPOINT_H
 #define ZR_TRAIN_CHECKPOINT_H
 
@@ -19,6 +19,8 @@ struct zr_checkpoint {
     struct zr_gpt_shape shape; /* batch and recompute are noted, and may differ when resuming */
     uint64_t seed;
     unsigned stage;
+    unsigned keep; /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
+                    * another run, are neither counted nor removed */
 };
 
 /* The folder of --save, held for one run: two that save to one folder would sweep each other's unfinished
@@ -39,7 +41,8 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder);
 zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t step);
 
 /* Loads the newest complete step of `folder` (or that very step folder) into the engine, publishes it and
- * stores its number in *step. Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
+ * stores its number in *step. Where `folder` is a file, it is taken for a GPT-2 as safetensors, and *step is
+ * 0: see zr_gpt_import(). Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
  * not one of ours, another shape or seed (the words name the flag). ZR_ERR_CORRUPT: a file is damaged (the
  * words name it). */
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step);

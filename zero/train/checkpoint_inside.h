@@ -29,6 +29,16 @@ void zr_checkpoint_step_name(char out[64], uint64_t step, bool partial);
 /* Reads "step-00000100"; false for any other name. */
 bool zr_checkpoint_read_step_name(const char *name, uint64_t *step);
 
+/* Whether a step's folder has a manifest, the last that is written. */
+bool zr_checkpoint_is_complete(const char *folder);
+
+/* The folder that a file or folder lies in: "." for a name alone. `out` has room for the path and two bytes.
+ */
+void zr_checkpoint_folder_of(const char *path, char *out);
+/* Makes a folder and those above it, and sees to it that the names of the new ones last. Fine if it is there.
+ */
+zr_result zr_checkpoint_make_folder(const char *path);
+
 /* Tells all ranks how each fared. The same answer everywhere: ZR_OK, or the first failing rank's result and
  * words, which begin with its number unless it is rank 0. Collective; takes no memory. */
 zr_result zr_checkpoint_agree(zr_comm *comm, zr_result mine);

@@ -12,6 +12,7 @@
 #include "alloc/heap.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
+#include "zero/train/safetensors_gpt.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 20)
 
@@ -71,7 +72,7 @@ static zr_result open_shard(const struct load *load, const struct shard *shard, 
 
 /* ---- Which checkpoint -------------------------------------------------------------------------------- */
 
-static bool has_manifest(const char *folder)
+bool zr_checkpoint_is_complete(const char *folder)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
     enum zr_path_kind kind;
@@ -98,7 +99,7 @@ static zr_result find_newest(struct load *load, bool *found)
         result = zr_path_join(path, sizeof path, &(struct zr_path_parts){folder, entry.name});
         if (result)
             break;
-        if (!has_manifest(path))
+        if (!zr_checkpoint_is_complete(path))
             continue;
         *found = true;
         load->step = step;
@@ -131,7 +132,7 @@ static zr_result find_checkpoint(struct load *load)
                        kind == ZR_PATH_NONE ? "there is nothing of that name" : "is no folder");
     if (strlen(folder) >= sizeof load->folder)
         return zr_fail(ZR_ERR_INVALID, "--resume: the path is too long");
-    if (has_manifest(folder)) {
+    if (zr_checkpoint_is_complete(folder)) {
         memcpy(load->folder, folder, strlen(folder) + 1);
         return ZR_OK;
     }
@@ -291,6 +292,9 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
                        version, ZR_CHECKPOINT_VERSION);
     if (!get_whole(root, "step", &load->step))
         return damaged(name, "it has no step");
+    const char *dtype = json_string_value(json_object_get(root, "dtype"));
+    if (dtype && strcmp(dtype, "F32") != 0)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' has tensors of %.16s; this zr-train reads F32", name, dtype);
     zr_result result = check_shape(load, root, name);
     return result ? result : read_shards(load, root, name);
 }
@@ -603,8 +607,15 @@ static zr_result read_segments(const struct load *load)
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step)
 {
     struct load load = {.checkpoint = checkpoint};
-    zr_result result = zr_engine_settle(checkpoint->engine);
+    enum zr_path_kind kind;
 
+    *step = 0;
+    if (zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE)
+        return zr_gpt_import(&(struct zr_gpt_file){.path = checkpoint->folder,
+                                                   .engine = checkpoint->engine,
+                                                   .comm = checkpoint->comm,
+                                                   .shape = checkpoint->shape});
+    zr_result result = zr_engine_settle(checkpoint->engine);
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     if (!result)
         result = find_checkpoint(&load);

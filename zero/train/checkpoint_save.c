@@ -187,7 +187,7 @@ static zr_result check_room(const struct save *save)
 static zr_result prepare_folder(const struct save *save)
 {
     const char *folder = save->checkpoint->folder;
-    zr_result result = zr_path_make_folder(folder, true);
+    zr_result result = zr_checkpoint_make_folder(folder);
     if (result)
         return result;
     zr_checkpoint_clean_up(folder); /* left by a run that crashed while saving */
@@ -209,6 +209,7 @@ static void print_manifest(struct zr_text *text, const struct save *save)
     zr_text_print(text, " \"world_size\": %u, \"stage\": %u, \"parameters\": %llu, \"optimizer\": \"%s\",\n",
                   world, checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine),
                   zr_checkpoint_optimizer_name(checkpoint->engine));
+    zr_text_print(text, " \"dtype\": \"F32\",\n"); /* of every tensor in the shards */
     zr_text_print(text,
                   " \"shape\": {\"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
                   "\"vocabulary_padded\": %zu, \"sequence\": %zu, \"batch\": %zu, \"recompute\": \"%s\"},\n",
@@ -288,6 +289,63 @@ static zr_result make_visible(const struct save *save)
     return result;
 }
 
+/* ---- Old ones ------------------------------------------------------------------------------------------ */
+
+/* Counts the complete steps before this one, and finds the oldest of them. */
+static zr_result count_older(const struct save *save, size_t *count, uint64_t *oldest)
+{
+    const char *folder = save->checkpoint->folder;
+    char path[ZR_CHECKPOINT_PATH_ROOM];
+    struct zr_folder listing;
+    struct zr_folder_entry entry;
+    uint64_t step;
+    zr_result result = zr_folder_open(&listing, folder);
+
+    *count = 0;
+    if (result)
+        return result;
+    while ((result = zr_folder_next(&listing, &entry)) == ZR_OK && entry.name) {
+        if (!zr_checkpoint_read_step_name(entry.name, &step) || step >= save->step)
+            continue;
+        result = zr_path_join(path, sizeof path, &(struct zr_path_parts){folder, entry.name});
+        if (result)
+            break;
+        if (!zr_checkpoint_is_complete(path))
+            continue;
+        if (*count == 0 || step < *oldest)
+            *oldest = step;
+        ++*count;
+    }
+    zr_folder_close(&listing);
+    return result;
+}
+
+/* Keeps this step and the last ones before it. What goes loses its name first, in one move: at no moment does
+ * a step that is not whole have one. zr_checkpoint_clean_up() then removes it. */
+static zr_result drop_older(const struct save *save)
+{
+    const struct zr_checkpoint *checkpoint = save->checkpoint;
+    char name[64], from[ZR_CHECKPOINT_PATH_ROOM], to[ZR_CHECKPOINT_PATH_ROOM];
+    size_t count;
+    uint64_t oldest = 0;
+    zr_result result = ZR_OK;
+
+    while (checkpoint->keep && !result) {
+        result = count_older(save, &count, &oldest);
+        if (result || count < checkpoint->keep)
+            break;
+        zr_checkpoint_step_name(name, oldest, false);
+        result = zr_path_join(from, sizeof from, &(struct zr_path_parts){checkpoint->folder, name});
+        zr_checkpoint_step_name(name, oldest, true);
+        if (!result)
+            result = zr_path_join(to, sizeof to, &(struct zr_path_parts){checkpoint->folder, name});
+        if (!result)
+            result = zr_path_rename(&(struct zr_rename){from, to});
+        zr_checkpoint_clean_up(checkpoint->folder);
+    }
+    return result;
+}
+
 /* ---- All ranks --------------------------------------------------------------------------------------- */
 
 static zr_result save_start(struct save *save)
@@ -328,7 +386,12 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     result = zr_comm_exchange(checkpoint->comm, &mine, sizeof mine, save.facts);
     if (result)
         goto unwind;
-    result = zr_checkpoint_agree(checkpoint->comm, first ? make_visible(&save) : ZR_OK);
+    if (first) {
+        result = make_visible(&save);
+        if (!result)
+            result = drop_older(&save); /* when the new one is there to stay, and not before */
+    }
+    result = zr_checkpoint_agree(checkpoint->comm, result);
 unwind:
     if (first)
         zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */

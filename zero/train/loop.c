@@ -12,6 +12,7 @@
 #include "zero/train/checkpoint.h"
 #include "zero/train/log.h"
 #include "zero/train/progress.h"
+#include "zero/train/safetensors_gpt.h"
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
 #include "zero/train/terminal.h"
@@ -94,7 +95,8 @@ static struct zr_checkpoint checkpoint_of(const struct loop *loop, const char *f
                                   .comm = loop->rank.comm,
                                   .shape = config->shape,
                                   .seed = config->seed,
-                                  .stage = config->stage};
+                                  .stage = config->stage,
+                                  .keep = config->keep};
 }
 
 static zr_result save(struct loop *loop, uint64_t step)
@@ -116,6 +118,28 @@ static zr_result save(struct loop *loop, uint64_t step)
         zr_say("saved step %" PRIu64 " in %s", step, loop->rank.config->save);
     }
     return ZR_OK;
+}
+
+/* The model as one file, when the last step is done. */
+static zr_result export(struct loop *loop)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    zr_result result;
+
+    if (!config->export[0] || loop->history.ended)
+        return ZR_OK;
+    zr_local_busy(loop->rank.local, loop->rank.rank, true);
+    result = zr_gpt_export(&(struct zr_gpt_file){.path = config->export,
+                                                 .engine = loop->rank.replica.engine,
+                                                 .comm = loop->rank.comm,
+                                                 .shape = config->shape});
+    zr_local_busy(loop->rank.local, loop->rank.rank, false);
+    loop->alike = result != ZR_OK;
+    if (result == ZR_OK && speaks(loop)) {
+        zr_progress_break(&loop->progress);
+        zr_say("exported to %s", config->export);
+    }
+    return result;
 }
 
 /* Forward and backward over the micro-batches of a step; each has numbers of its own in the data's order. */
@@ -252,7 +276,7 @@ static zr_result run_steps(struct loop *loop)
     }
     if (!loop->history.ended) /* fewer steps may be asked for than the checkpoint has seen */
         result = save(loop, loop->history.resumed_step + loop->history.count);
-    return result;
+    return result == ZR_OK ? export(loop) : result;
 }
 
 static double tokens_per_second(const struct loop *loop)
@@ -366,9 +390,11 @@ static zr_result resume(struct loop *loop)
     loop->resuming = false;
     if (strcmp(loop->rank.config->resume, loop->rank.config->save) == 0)
         loop->history.saved_step = loop->history.resumed_step;
-    if (speaks(loop))
+    if (speaks(loop) && loop->history.resumed_step)
         zr_say("resumed after step %" PRIu64 " from %s", loop->history.resumed_step,
                loop->rank.config->resume);
+    else if (speaks(loop))
+        zr_say("starts from the parameters in %s", loop->rank.config->resume);
     return ZR_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "zero/train/loop.h"
 #include "zero/train/outputs.h"
 #include "zero/train/report.h"
+#include "zero/train/safetensors_gpt.h"
 #include "zero/train/terminal.h"
 
 static struct zr_train_config config; /* survives the fork; read-only after parsing */
@@ -20,6 +21,7 @@ static void clean_up(void *argument)
     const struct zr_train_config *run = argument;
     zr_checkpoint_clean_up(run->save);
     zr_report_clean_up(run->json);
+    zr_gpt_export_clean_up(run->export);
 }
 
 /* What is wrong with the text is said once, before any rank exists. */

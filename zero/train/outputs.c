@@ -88,8 +88,8 @@ static zr_result check_apart(const struct zr_train_config *config)
 {
     const struct {
         const char *option, *path;
-    } files[] = {
-        {"data", config->data}, {"json", config->json}, {"log", config->log}, {"trace", config->trace}};
+    } files[] = {{"data", config->data},   {"json", config->json},     {"log", config->log},
+                 {"trace", config->trace}, {"resume", config->resume}, {"export", config->export}};
     for (size_t i = 1; i < sizeof files / sizeof *files; i++)
         for (size_t j = 0; j < i; j++)
             if (files[i].path[0] && files[j].path[0] && same_file(files[i].path, files[j].path))
@@ -109,5 +109,7 @@ zr_result zr_outputs_check(const struct zr_train_config *config)
         result = check_file("log", config->log, true);
     if (!result)
         result = check_file("trace", config->trace, false);
+    if (!result)
+        result = check_file("export", config->export, false);
     return result;
 }
