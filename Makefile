@@ -3,6 +3,7 @@
 #   make            build everything           make demo         train a GPT on the King James Bible
 #   make check      all tests, ten minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
+#   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
 #   make lint       formatting, static checks  make clean
 #   make gpu-check  the CUDA backend on a card, beside the emulated driver; says so where there is none
@@ -32,7 +33,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 valgrind strace libopenmpi-dev openmpi-bin
+packages_check := $(packages_build) perl python3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
 # libFuzzer's library is a package of its own where it exists.
@@ -99,7 +100,7 @@ include tests/tests.mk
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
 
 .PHONY: all
@@ -175,11 +176,62 @@ $(BUILD)/bin/zr: $(tool_obj)
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
 
-# Each example is one file on libzr.a alone, as a user's own program would be.
+# Each example is one file on the libraries' archives alone, as a user's own program would be.
+$(BUILD)/examples/mlp: private archives := $(BUILD)/lib/libzr_zero.a
+$(BUILD)/examples/mlp: private archives_libs := $(kernels_libs) -lm
+$(BUILD)/examples/mlp: $(BUILD)/lib/libzr_zero.a
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs)
+	@$(CC) $(ALL_CFLAGS) -o $@ $< $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs) $(archives_libs)
+
+# ---- install -----------------------------------------------------------------------------------------------------
+# Everything goes under DESTDIR first, as packages are made. uninstall removes the same files, and folders of zr's own.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+own_include := $(INCLUDEDIR)/zr
+own_doc := $(PREFIX)/share/doc/zr
+
+linked = $(1).so $(1).so.$(major)
+installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version))
+installed_bin := zr-train zr
+installed_doc := README.md LICENSE $(wildcard examples/*)
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(own_doc)/,$(notdir $(installed_doc))) \
+	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
+	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
+
+# $(call pkgconfig,description,what it requires,its own libraries,theirs)
+pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(basename $(@F))' \
+	'Description: $(1)' 'Version: $(version)' 'Requires: $(2)' 'Libs: -L$${libdir} $(3)' 'Libs.private: $(4)' \
+	'Cflags: -I$${includedir}' > $@
+$(BUILD)/pkgconfig/zr.pc: always
+	@mkdir -p $(@D)
+	@$(call pkgconfig,memory for training over virtual memory maps,,-lzr,$(urcu_libs) -pthread -ldl)
+$(BUILD)/pkgconfig/zr_zero.pc: always
+	@mkdir -p $(@D)
+	@$(call pkgconfig,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -lm)
+
+to = $(DESTDIR)$(1)
+.PHONY: install uninstall
+install: all $(BUILD)/pkgconfig/zr.pc $(BUILD)/pkgconfig/zr_zero.pc
+	install -d $(sort $(dir $(addprefix $(DESTDIR),$(installed))))
+	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
+	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
+	for name in libzr libzr_zero; do \
+		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
+		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
+	install -m 644 $(BUILD)/pkgconfig/*.pc $(call to,$(LIBDIR))/pkgconfig
+	for header in $(zr_headers) $(zr_zero_headers); do \
+		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
+	install -m 644 $(installed_doc) $(call to,$(own_doc))
+	@if [ -z "$(DESTDIR)" ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(installed))
+	-rmdir $(foreach folder,zero/comm zero kernels alloc,$(call to,$(own_include))/$(folder)) $(call to,$(own_include)) \
+		$(call to,$(own_doc)) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------
 bible := $(BUILD)/demo/bible.txt

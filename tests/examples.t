@@ -12,4 +12,7 @@ for words, command in (("arena.c", [os.path.join(BUILD, "examples", "arena")]),
     if not same(got.returncode, 0, f"examples/{words} ends well"):
         note(got.stderr)
     ok("bytes live" in got.stdout, f"examples/{words} says what it holds: {got.stdout.strip()}")
+got = subprocess.run([os.path.join(BUILD, "examples", "mlp"), "2", "3", "20"], capture_output=True, text=True, timeout=60)
+if not same(got.returncode, 0, "examples/mlp.c ends well (install.t looks closer)"):
+    note(got.stderr)
 done()

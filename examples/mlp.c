@@ -1,0 +1,199 @@
+/* mlp.c: a trainer of one's own on libzr: a perceptron learns to tell three spirals apart, on the ranks of
+ * one machine, at any ZeRO stage. What is saved on any of them can be taken up on any other. cc mlp.c -o mlp
+ * $(pkg-config --cflags --libs zr_zero) -lm
+ *     ./mlp 2 3 100 state.safetensors && ./mlp 4 1 100 state.safetensors */
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "zero/zr_zero.h"
+
+enum { INPUTS = 2, HIDDEN = 128, LAYERS = 4, CLASSES = 3, CLASSES_STORED = 16, ROWS = 64 };
+enum { HEAD = LAYERS, UNITS = LAYERS + 1, PARAMETERS = 2 * LAYERS + 1 };
+
+/* Returns from the function with whatever is not ZR_OK. */
+#define TRY(call)                                                                                            \
+    for (zr_result try_result = (call); try_result != ZR_OK;)                                                \
+    return try_result
+
+struct trainer {
+    unsigned ranks, stage, steps, rank;
+    const char *load, *save; /* a file of the state; NULL: none */
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_comm *comm;
+    zr_engine *engine;
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context context;
+    float *x[LAYERS + 1], *z[LAYERS], *dx, *dz, *losses; /* what a layer reads; before its GELU */
+    int32_t classes[ROWS];
+};
+
+/* LAYERS times linear and GELU, then a classifier; each is a unit. */
+static const struct zr_linear linears[LAYERS] = {
+    {ROWS, INPUTS, HIDDEN}, {ROWS, HIDDEN, HIDDEN}, {ROWS, HIDDEN, HIDDEN}, {ROWS, HIDDEN, HIDDEN}};
+
+static zr_result create_engine(struct trainer *t)
+{
+    struct zr_parameter p[PARAMETERS] = {0};
+    struct zr_unit units[UNITS] = {[HEAD] = {.name = "head", .contributions = 1}};
+    for (unsigned l = 0; l < LAYERS; l++) {
+        size_t in = linears[l].in;
+        units[l].contributions = 1;
+        p[2 * l] = (struct zr_parameter){"", {in, HIDDEN}, l, ZR_GROUP_DECAY, 0, sqrtf(2.0f / (float)in)};
+        p[2 * l + 1] = (struct zr_parameter){"", {HIDDEN}, l, ZR_GROUP_NO_DECAY, 0, 0};
+        snprintf(units[l].name, sizeof units[l].name, "layer.%u", l);
+        snprintf(p[2 * l].name, sizeof p->name, "layer.%u.weight", l);
+        snprintf(p[2 * l + 1].name, sizeof p->name, "layer.%u.bias", l);
+    }
+    p[2 * HEAD] =
+        (struct zr_parameter){"head.weight", {CLASSES_STORED, HIDDEN}, HEAD, ZR_GROUP_DECAY, 0, 0.05f};
+    const struct zr_engine_options options = {
+        .arena = t->arena,
+        .host_arena = t->arena,
+        .kernels = t->kernels,
+        .context = &t->context,
+        .comm = t->comm,
+        .list = {p, PARAMETERS, units, UNITS},
+        .stage = t->stage,
+        .seed = 1,
+        .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f, .weight_decay = 0.01f, .clip = 1}};
+    return zr_engine_create(&t->engine, &options);
+}
+
+static zr_result forward_layer(struct trainer *t, unsigned l)
+{
+    const float *base;
+    TRY(zr_engine_gather(t->engine, l, &base));
+    TRY(zr_engine_prefetch(t->engine, l + 1)); /* travels while this layer computes */
+    t->kernels->linear_forward(&t->context, &linears[l], t->x[l], base + zr_engine_offset(t->engine, 2 * l),
+                               base + zr_engine_offset(t->engine, 2 * l + 1), t->z[l]);
+    t->kernels->gelu_forward(&t->context, ROWS * HIDDEN, t->z[l], t->x[l + 1]);
+    zr_engine_release(t->engine, l);
+    return ZR_OK;
+}
+
+static zr_result head(struct trainer *t)
+{
+    const struct zr_head shape = {t->classes, ROWS, HIDDEN, CLASSES, CLASSES_STORED};
+    const float *base;
+    bool add;
+    float *gradient;
+    TRY(zr_engine_gather(t->engine, HEAD, &base));
+    TRY(zr_engine_gradients(t->engine, HEAD, &gradient, &add));
+    t->kernels->head_loss(&t->context, &shape, t->x[LAYERS], base, t->losses, 1.0f / ROWS, t->dx, gradient,
+                          add);
+    zr_engine_release(t->engine, HEAD);
+    return zr_engine_reduce(t->engine, HEAD); /* travels while the layers below compute */
+}
+
+static zr_result backward_layer(struct trainer *t, unsigned l)
+{
+    size_t weight = zr_engine_offset(t->engine, 2 * l), bias = zr_engine_offset(t->engine, 2 * l + 1);
+    const float *base;
+    bool add;
+    float *gradient;
+    TRY(zr_engine_gather(t->engine, l, &base));
+    TRY(zr_engine_gradients(t->engine, l, &gradient, &add));
+    if (l > 0)
+        TRY(zr_engine_prefetch(t->engine, l - 1));
+    t->kernels->gelu_backward(&t->context, ROWS * HIDDEN, t->z[l], t->dx, t->dz);
+    t->kernels->linear_backward(&t->context, &linears[l], t->x[l], base + weight, t->dz, l > 0 ? t->dx : NULL,
+                                gradient + weight, gradient + bias, add);
+    zr_engine_release(t->engine, l);
+    return zr_engine_reduce(t->engine, l);
+}
+
+/* Points on three arms of a spiral; every rank and every step has its own. */
+static void make_batch(struct trainer *t, uint64_t step)
+{
+    for (unsigned row = 0; row < ROWS; row++) {
+        uint64_t place = (step * ZR_COMM_MAX_WORLD + t->rank) * ROWS + row + 1; /* hashed: */
+        place = (place ^ place >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+        float radius = (float)((place ^ place >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 40) / (float)(1 << 24);
+        t->classes[row] = (int32_t)(row % CLASSES);
+        float angle = 5 * radius + (float)t->classes[row] * 2.0944f;
+        t->x[0][2 * row] = radius * cosf(angle);
+        t->x[0][2 * row + 1] = radius * sinf(angle);
+    }
+}
+
+static zr_result train(struct trainer *t)
+{
+    struct zr_step_report report;
+    if (t->load)
+        TRY(zr_engine_load(t->engine, t->load));
+    for (unsigned i = 0; i < t->steps; i++) {
+        float loss = 0; /* of this rank */
+        make_batch(t, zr_engine_steps_done(t->engine));
+        for (unsigned l = 0; l < LAYERS; l++)
+            TRY(forward_layer(t, l));
+        TRY(head(t));
+        for (unsigned l = LAYERS; l-- > 0;)
+            TRY(backward_layer(t, l));
+        TRY(zr_engine_step(t->engine, 2e-3f, &report));
+        for (unsigned row = 0; row < ROWS; row++)
+            loss += t->losses[row] / ROWS;
+        if (t->rank == 0 && (i % 50 == 0 || i + 1 == t->steps))
+            printf("step %u loss %.6f norm %a\n", (unsigned)zr_engine_steps_done(t->engine), loss,
+                   report.gradient_norm);
+    }
+    return t->save ? zr_engine_save(t->engine, t->save) : ZR_OK;
+}
+
+static zr_result take(struct trainer *t, zr_tag tag, size_t bytes, void *out /* a pointer */)
+{
+    return zr_arena_alloc(t->arena, &(struct zr_request){.bytes = bytes, .tag = tag}, out);
+}
+
+static zr_result open_all(struct trainer *t, struct zr_local_world *local)
+{
+    enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 4 };
+    const struct zr_kernel_limits limits = {ROWS, 1, HIDDEN, 1, HIDDEN, CLASSES_STORED, 1};
+    struct zr_comm_options comm = {.bucket_bytes = 64 << 10};
+    t->context = (struct zr_kernel_context){.parallel.threads = 1, .isa = zr_isa_best()};
+    t->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, t->context.isa);
+    t->kernels = comm.kernels = zr_kernels_cpu(t->context.isa);
+    TRY(zr_backend_host_create(&t->backend, NULL));
+    TRY(zr_arena_create(&t->arena, &(struct zr_arena_options){.backend = t->backend, .name = "mlp"}));
+    comm.arena = comm.host_arena = t->arena;
+    TRY(zr_comm_local_create(&t->comm, &comm, local, t->rank));
+    TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
+    TRY(take(t, ZR_TAG_ACTIVATION, BLOCKS * EACH * sizeof(float), &t->x[0]));
+    t->dx = t->x[0] + EACH;
+    t->dz = t->dx + EACH;
+    t->losses = t->dz + EACH;
+    for (unsigned l = 0; l < LAYERS; l++)
+        t->x[l + 1] = (t->z[l] = t->losses + (2 * l + 1) * EACH) + EACH;
+    return zr_kernel_open(&t->context) == 0 ? create_engine(t) : ZR_ERR_UNAVAILABLE;
+}
+
+static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    struct trainer *t = argument;
+    t->rank = rank;
+    zr_result result = open_all(t, local);
+    if (result == ZR_OK)
+        result = train(t);
+    if (result != ZR_OK)
+        fprintf(stderr, "rank %u: %s\n", rank, zr_last_error());
+    zr_engine_destroy(t->engine);
+    zr_comm_destroy(t->comm);
+    zr_arena_destroy(t->arena, NULL); /* with every block that is left in it */
+    zr_backend_destroy(t->backend);
+    fflush(stdout);
+    return result == ZR_OK ? 0 : 3;
+}
+
+int main(int argc, char **argv)
+{
+    struct trainer t = {.save = argc == 5 ? argv[4] : NULL};
+    if (argc < 4 || argc > 5 || sscanf(argv[1], "%u", &t.ranks) != 1 ||
+        sscanf(argv[2], "%u", &t.stage) != 1 || sscanf(argv[3], "%u", &t.steps) != 1) {
+        fprintf(stderr, "usage: mlp RANKS STAGE STEPS [FILE]   (goes on from FILE, and saves to it)\n");
+        return 2;
+    }
+    t.load = t.save && access(t.save, F_OK) == 0 ? t.save : NULL;
+    return zr_local_launch(
+        &(struct zr_launch_options){.world = t.ranks, .rank_main = rank_main, .argument = &t});
+}

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""What another trainer gets: make install into a folder of the test's own, the example compiled against that with
+pkg-config and run at every stage, its state saved and taken up elsewhere; uninstall leaves nothing."""
+import glob
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip
+
+STAGE = path("stage")  # DESTDIR
+PREFIX = "/opt/zr"
+ROOT = STAGE + PREFIX
+COMPILER = os.environ.get("CC", "gcc")
+MLP = path("mlp")
+ENVIRONMENT = {**os.environ, "PKG_CONFIG_PATH": ROOT + "/lib/pkgconfig", "PKG_CONFIG_SYSROOT_DIR": STAGE,
+               "LD_LIBRARY_PATH": ROOT + "/lib"}
+
+
+def run(command, cwd=FOLDER, **environment):
+    return subprocess.run(command, cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True,
+                          timeout=600)
+
+
+def make(goal):
+    got = run(["make", "--silent", "--no-print-directory", goal, f"BUILD={BUILD}", f"DESTDIR={STAGE}", f"PREFIX={PREFIX}"],
+              cwd=os.getcwd())
+    if not same(got.returncode, 0, f"make {goal} into a folder"):
+        note(got.stderr[-2000:])
+    return got.returncode == 0
+
+
+def files():
+    return sorted(os.path.join(folder, name)[len(ROOT) + 1:] for folder, _, names in os.walk(ROOT) for name in names)
+
+
+def check_files():
+    there = [name for name in files() if not name.startswith("share/") and not name.endswith("libzr_comm_mpi.so")]
+    version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
+    ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
+    want = ["bin/zr", "bin/zr-train"]
+    want += ["include/zr/" + name for name in ("alloc/zr.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/zr_zero.h")]
+    want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
+    want += ["lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
+    same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")
+    for name in ("zr", "zr_zero"):
+        same(os.path.basename(os.path.realpath(f"{ROOT}/lib/lib{name}.so")), f"lib{name}.so.{version}",
+             f"lib{name}.so leads to the file with the version")
+    got = run([ROOT + "/bin/zr-train", "--dry-run", "--layers", "2", "--hidden", "64", "--heads", "2", "--world-size", "2"])
+    same(got.returncode, 0, "the installed zr-train plans")
+
+
+def check_headers():
+    languages = [("C", [COMPILER, "-std=c11", "-x", "c"])]
+    if shutil.which("c++"):
+        languages.append(("C++", ["c++", "-std=c++17", "-x", "c++"]))
+    flags = run(["pkg-config", "--cflags", "zr_zero"]).stdout.split()
+    for language, command in languages:
+        for header in glob.glob("**/*.h", root_dir=ROOT + "/include/zr", recursive=True):
+            got = run(command + ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *flags, "-include", header, "/dev/null"])
+            if not same(got.returncode, 0, f"{header} is enough by itself, in {language}"):
+                note(got.stderr[:1000])
+
+
+def compile_example(out, libraries):
+    flags = run(["pkg-config", "--cflags", "zr_zero"]).stdout.split()
+    return run([COMPILER, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", ROOT + "/share/doc/zr/mlp.c", "-o", out,
+                *flags, *libraries, "-lm"])
+
+
+def check_example():
+    with open("examples/mlp.c", encoding="utf-8") as file:
+        ok(len(file.readlines()) < 200, "the example has less than 200 lines")
+    got = compile_example(MLP, run(["pkg-config", "--libs", "zr_zero"]).stdout.split())
+    if not same(got.returncode, 0, "it compiles against what is installed, with pkg-config's words alone"):
+        note(got.stderr)
+        return False
+    private = [word for word in run(["pkg-config", "--static", "--libs", "zr_zero"]).stdout.split()
+               if word not in ("-lzr", "-lzr_zero")]
+    got = compile_example(MLP + "-static", [f"{ROOT}/lib/libzr_zero.a", f"{ROOT}/lib/libzr.a", *private])
+    same(got.returncode, 0, "and against the archives, with the libraries that pkg-config --static names")
+    return True
+
+
+def mlp(ranks, stage, steps, state=None, program=MLP, **environment):
+    return run([program, str(ranks), str(stage), str(steps), *([state] if state else [])], **environment)
+
+
+def read(name):
+    with open(name, "rb") as file:
+        return file.read()
+
+
+def check_training():
+    for ranks in (1, 2, 3):
+        outs, states = [], []
+        for stage in range(4):
+            state = path(f"{ranks}-{stage}.safetensors")
+            got = mlp(ranks, stage, 60, state)
+            if got.returncode:
+                note(got.stderr)
+            outs.append(got.stdout)
+            states.append(read(state) if os.path.exists(state) else None)
+        losses = [float(line.split()[3]) for line in outs[0].splitlines()]
+        ok(len(losses) >= 3 and losses[-1] < 0.1 * losses[0], f"{ranks} ranks learn: losses {losses}")
+        ok(outs == outs[:1] * 4 and states == states[:1] * 4 and states[0],
+           f"{ranks} ranks: the same norms and the same state, bit for bit, at stages 0 to 3")
+    same(mlp(2, 2, 60, program=MLP + "-static").stdout, mlp(2, 0, 60).stdout, "the same from the archives")
+
+
+def check_state():
+    whole, part, other = path("2-0.safetensors"), path("part.safetensors"), path("other.safetensors")
+    mlp(2, 3, 25, part)
+    mlp(2, 1, 35, part)
+    same(read(part), read(whole), "25 steps at stage 3 and 35 more at stage 1 are 60 steps at stage 0")
+    shutil.copy(whole, other)
+    for ranks, stage in ((3, 3), (1, 0), (4, 2)):
+        same(mlp(ranks, stage, 0, other).returncode, 0, f"{ranks} ranks at stage {stage} take it up and save it")
+    same(read(other), read(whole), "and its bytes are the same after all that")
+    data = read(whole)
+    length, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    same(header.pop("__metadata__")["steps"], f"{60:020}", "the header is JSON and counts 60 steps")
+    same(list(header)[:2] + list(header)[-1:], ["layer.0.weight", "layer.0.bias", "optimizer.variance.head.weight"],
+         "tensors have the parameters' names")
+    end = 0
+    for tensor in header.values():
+        size = 4
+        for extent in tensor["shape"]:
+            size *= extent
+        if tensor["data_offsets"] != [end, end + size]:
+            break
+        end += size
+    same((end, (8 + length) % 64), (len(data) - 8 - length, 0), "they follow one another without holes, to the file's end")
+
+
+def check_damage():
+    good, bad = read(path("2-0.safetensors")), path("bad.safetensors")
+    length, = struct.unpack("<Q", good[:8])
+    digit = good.index(b'"steps":"') + 28
+    for words, data in {
+        "a flipped bit": good[:-5] + bytes([good[-5] ^ 1]) + good[-4:],
+        "another number of steps": good[:digit] + b"7" + good[digit + 1:],
+        "a file cut short": good[:-4],
+        "a longer file": good + b"\0\0\0\0",
+        "half a header": good[:length // 2],
+        "another shape": good.replace(b"[2,128]", b"[128,2]", 1),
+        "no numbers": good.replace(b'"checksum":"', b'"checksum":"x', 1)[:len(good)],
+        "an empty file": b"",
+    }.items():
+        with open(bad, "wb") as file:
+            file.write(data)
+        got = mlp(2, 1, 3, bad)
+        ok(got.returncode == 3 and "bad.safetensors" in got.stderr and read(bad) == data,
+           f"{words} is refused with the file's name, and the file stays: {got.stderr.splitlines()[:1]}")
+
+
+def check_faults():
+    good, state = read(path("2-0.safetensors")), path("fault.safetensors")
+    for fault in ("write:1", "write:3", "write:40", "sync:1", "sync:2", "sync:3", "rename:1"):
+        with open(state, "wb") as file:
+            file.write(good)
+        got = mlp(2, 2, 0, state, ZR_FAULT=fault)
+        if got.returncode == 0:  # fewer passes than that
+            ok(fault == "write:40", f"ZR_FAULT={fault}: not met")
+            continue
+        same((got.returncode, read(state) == good, os.path.exists(state + ".partial")), (3, True, False),
+             f"ZR_FAULT={fault}: exit 3, the old file as it was, nothing half written")
+
+
+def main():
+    if not shutil.which("pkg-config"):
+        skip("no pkg-config here (package pkg-config)")
+        done()
+    if make("install"):
+        check_files()
+        check_headers()
+        if check_example():
+            check_training()
+            check_state()
+            check_damage()
+            check_faults()
+        with open(ROOT + "/lib/somebody.else", "w", encoding="utf-8"):
+            pass
+        if make("uninstall"):
+            same(files(), ["lib/somebody.else"], "uninstall leaves no file but somebody else's")
+            ok(not os.path.exists(ROOT + "/include/zr") and not os.path.exists(ROOT + "/share/doc/zr"),
+               "and none of its own folders")
+    done()
+
+
+main()
