@@ -629,7 +629,9 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     if (!is_wanted(candidate, view))
         return zr_fail(ZR_ERR_UNAVAILABLE, "a period of %zu allocations is not worth a plan",
                        candidate->plan.steps_count);
-    result = zr_candidate_pack(candidate, learner->rules, learner->options.budget_ns);
+    result = zr_candidate_pack(candidate, learner->rules,
+                               &(struct zr_pack_options){.time_ns = learner->options.budget_ns,
+                                                         .threads = learner->options.threads});
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
         return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
@@ -651,7 +653,9 @@ static void refine(struct zr_learner *learner)
     struct zr_candidate *candidate = &learner->candidate;
     size_t before_bytes = candidate->plan.region_bytes;
     learner->refinable = false;
-    zr_result result = zr_candidate_pack(candidate, learner->rules, learner->options.refine_ns);
+    zr_result result = zr_candidate_pack(candidate, learner->rules,
+                                         &(struct zr_pack_options){.time_ns = learner->options.refine_ns,
+                                                                   .threads = learner->options.threads});
     if (result == ZR_OK && candidate->plan.region_bytes < before_bytes) {
         for (size_t i = 0; i < candidate->plan.lanes_count; i++)
             candidate->lanes[i].cursor = ZR_PLAN_KEEP_CURSOR;

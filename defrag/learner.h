@@ -50,7 +50,8 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane 
                             zr_arena *host_arena);
 /* Places the steps, taking at most the time given (some milliseconds more, where packing is in the middle of
  * something). Fills in the plan. */
-zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t budget_ns);
+zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
+                            const struct zr_pack_options *budget);
 void zr_candidate_end(struct zr_candidate *candidate);
 
 #endif

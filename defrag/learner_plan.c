@@ -283,8 +283,8 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
 
 /* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at
  * all; then as low as can be for the rest of it. The better answer is left in the offsets. */
-static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules, uint64_t budget_ns,
-                           struct zr_pack_report *report)
+static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules,
+                           const struct zr_pack_options *budget, struct zr_pack_report *report)
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct zr_pack_report first;
@@ -294,11 +294,11 @@ static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules 
         return result;
     uint64_t target_bytes = round_up(lifetimes->lower_bound_bytes, rules.granule_bytes);
     struct zr_pack_options options = {
-        .capacity_bytes = target_bytes, .alignment_bytes = LEAST_BYTES, .time_ns = budget_ns / 8 + 1};
+        .capacity_bytes = target_bytes, .time_ns = budget->time_ns / 8 + 1, .threads = budget->threads};
     result = zr_pack(lifetimes, &options, &first);
     *report = first;
     uint64_t spent_ns = zr_os_now_ns() - start_ns;
-    if (result != ZR_OK || first.verdict == ZR_PACK_FOUND || spent_ns >= budget_ns)
+    if (result != ZR_OK || first.verdict == ZR_PACK_FOUND || spent_ns >= budget->time_ns)
         return result;
     uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
     if (!offsets)
@@ -306,7 +306,7 @@ static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules 
     for (size_t i = 0; i < lifetimes->count; i++)
         offsets[i] = lifetimes->buffers[i].offset_bytes;
     options.capacity_bytes = 0;
-    options.time_ns = budget_ns - spent_ns;
+    options.time_ns = budget->time_ns - spent_ns;
     result = zr_pack(lifetimes, &options, report);
     if (result == ZR_OK && report->height_bytes > first.height_bytes) {
         for (size_t i = 0; i < lifetimes->count; i++)
@@ -317,9 +317,20 @@ static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules 
     return result;
 }
 
-zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t budget_ns)
+/* The sizes as they are asked for pack better than rounded to the arena's grain: they are rounded afterwards.
+ */
+static zr_result pack_rounded(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules,
+                              const struct zr_pack_options *budget, struct zr_pack_report *report)
+{
+    zr_result result = pack_lane(lifetimes, rules, budget, report);
+    return result == ZR_OK ? zr_pack_round(lifetimes, LEAST_BYTES, &report->height_bytes) : result;
+}
+
+zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
+                            const struct zr_pack_options *budget)
 {
     size_t base_bytes = 0, lanes_count = candidate->plan.lanes_count;
+    struct zr_pack_options share = {.time_ns = budget->time_ns / lanes_count, .threads = budget->threads};
     candidate->tight = true;
     for (size_t l = 0; l < lanes_count; l++) {
         struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
@@ -329,10 +340,10 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
         for (size_t i = 0; i < lifetimes->count; i++) {
             const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
             lifetimes->buffers[i].bytes =
-                round_up(request->bytes + rules.canary_bytes, LEAST_BYTES) +
+                request->bytes + rules.canary_bytes +
                 (request->alignment > LEAST_BYTES ? request->alignment - LEAST_BYTES : 0);
         }
-        zr_result result = pack_lane(lifetimes, rules, budget_ns / lanes_count, &report);
+        zr_result result = pack_rounded(lifetimes, rules, &share, &report);
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < lifetimes->count; i++) {

@@ -1,5 +1,6 @@
 /* policy_arena.c: our own arena on the sim backend, as any program uses it. Stands on alloc/zr.h. */
 #include "alloc/error.h"
+#include "alloc/os.h"
 #include "alloc/plan.h"
 #include "defrag/model.h"
 
@@ -7,6 +8,14 @@
 #define LEARNER_NS UINT64_C(8000000000)
 /* Above any number that a thread of ours gets. */
 #define TRACE_THREADS UINT32_C(0x80000000)
+
+/* As many as `zr pack` takes. */
+static unsigned packing_threads(void)
+{
+    struct zr_machine machine = {0};
+    zr_os_machine(&machine);
+    return machine.cores_count < 1 ? 1 : machine.cores_count > 4 ? 4 : (unsigned)machine.cores_count;
+}
 
 struct arena_model {
     struct zr_model model; /* first */
@@ -49,7 +58,8 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
         result =
             zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena,
                                                                           .host_arena = options->host_arena,
-                                                                          .budget_ns = LEARNER_NS});
+                                                                          .budget_ns = LEARNER_NS,
+                                                                          .threads = packing_threads()});
     if (result != ZR_OK)
         arena_destroy(&own->model);
     else

@@ -93,6 +93,10 @@ struct zr_pack_report {
  * the lifetimes' host arena and is given back. */
 zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                   struct zr_pack_report *report);
+/* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
+ * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. Times
+ * are below 2^32, and the scratch is 32 bytes for each moment. */
+zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
 /* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
  * ZR_ERR_CORRUPT names a pair that does. */
 zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
@@ -113,6 +117,7 @@ struct zr_learner_options {
      * seconds. */
     uint64_t budget_ns;
     uint64_t refine_ns; /* packing once more, at the end of a step that went as planned; 0: never */
+    unsigned threads;   /* that pack, while that one waits; 0: 1 */
     bool steps_only;    /* work is done inside zr_learner_step() only, never inside an allocation */
 };
 
