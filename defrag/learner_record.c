@@ -1,0 +1,386 @@
+/* learner_record.c: records what an arena serves, and finds where a lane has been before. Stands on
+ * learner_state.h. */
+#include "defrag/learner_state.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/record.h"
+
+/* ---- Live blocks --------------------------------------------------------------------------------------- */
+
+static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
+{
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_room - 1);
+}
+
+bool zr_learner_grow_live(struct zr_learner *learner)
+{
+    size_t before = learner->live_room, room = before ? before * 2 : 4096;
+    struct live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
+    if (!entries)
+        return false;
+    learner->live = entries;
+    learner->live_room = room;
+    for (size_t i = 0; i < before; i++) {
+        if (old[i].key == 0)
+            continue;
+        size_t at = live_home(learner, old[i].key);
+        while (entries[at].key)
+            at = (at + 1) & (room - 1);
+        entries[at] = old[i];
+    }
+    zr_pages_give(old, before * sizeof *old);
+    return true;
+}
+
+static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t record)
+{
+    uint64_t key = offset_bytes / 256 + 1;
+    if (2 * (learner->live_count + 1) > learner->live_room && !zr_learner_grow_live(learner))
+        return false;
+    size_t at = live_home(learner, key);
+    while (learner->live[at].key && learner->live[at].key != key)
+        at = (at + 1) & (learner->live_room - 1);
+    learner->live_count += learner->live[at].key == 0;
+    learner->live[at] = (struct live_entry){key, record};
+    return true;
+}
+
+/* The record's number; ZR_SEEN_LIVE: not recorded. */
+static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
+{
+    uint64_t key = offset_bytes / 256 + 1;
+    if (learner->live_count == 0)
+        return ZR_SEEN_LIVE;
+    size_t mask = learner->live_room - 1, at = live_home(learner, key);
+    while (learner->live[at].key != key) {
+        if (learner->live[at].key == 0)
+            return ZR_SEEN_LIVE;
+        at = (at + 1) & mask;
+    }
+    uint32_t record = learner->live[at].record;
+    /* What follows moves up, so that no search ends early. */
+    for (size_t next = (at + 1) & mask; learner->live[next].key; next = (next + 1) & mask) {
+        size_t home = live_home(learner, learner->live[next].key);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            learner->live[at] = learner->live[next];
+            at = next;
+        }
+    }
+    learner->live[at].key = 0;
+    learner->live_count--;
+    return record;
+}
+
+/* ---- Tracks -------------------------------------------------------------------------------------------- */
+
+static const size_t track_bytes = RECORDS_MOST * 3 * sizeof(uint32_t) + PLACES * sizeof(struct place);
+
+bool zr_track_begin(struct track *track)
+{
+    char *pages = zr_pages_take(track_bytes); /* untouched pages cost addresses only */
+    if (!pages)
+        return false;
+    track->places = (struct place *)pages;
+    track->records = (uint32_t *)(pages + PLACES * sizeof(struct place));
+    track->grams = track->records + RECORDS_MOST;
+    track->matches = track->grams + RECORDS_MOST;
+    return true;
+}
+
+void zr_track_end(struct track *track)
+{
+    zr_pages_give(track->places, track_bytes);
+    *track = (struct track){0};
+}
+
+static void track_forget(struct track *track)
+{
+    track->count = 0;
+    track->level = (struct level){0};
+    track->running = track->found = track->planned = track->loose = false;
+    if (track->places)
+        memset(track->places, 0, PLACES * sizeof *track->places);
+}
+
+const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
+                                     uint32_t position)
+{
+    return &learner->records[track->records[position]];
+}
+
+/* Whether of what was allocated between two moments next to nothing was left behind: a few strays may be
+ * live; a layer leaves its activations. */
+static bool alike_at(const struct zr_learner *learner, const struct track *track, uint32_t at,
+                     uint32_t before)
+{
+    const struct record *now = zr_track_record(learner, track, at),
+                        *then = zr_track_record(learner, track, before);
+    bool all = track == &learner->all;
+    struct level a = all ? now->arena : now->lane, b = all ? then->arena : then->lane;
+    uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
+    return apart <= (a.total_bytes - b.total_bytes) / 16;
+}
+
+/* The level of live bytes, to about a sixteenth: a place in a step, told from the same layer elsewhere. */
+static inline uint32_t level_of(const struct zr_learner *learner, const struct track *track, uint32_t at)
+{
+    const struct record *record = zr_track_record(learner, track, at);
+    uint64_t bytes = (track == &learner->all ? record->arena.live_bytes : record->lane.live_bytes) | 16;
+    unsigned power = 63u - (unsigned)__builtin_clzll(bytes);
+    return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
+}
+
+static inline bool was_there(const struct zr_learner *learner, const struct track *track, uint32_t at,
+                             uint32_t before)
+{
+    return track->grams[before] == track->grams[at] && alike_at(learner, track, at, before);
+}
+
+/* The position where the lane's last few allocations were before: at the run's distance or, after a stray,
+ * close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
+static uint32_t look_back(const struct zr_learner *learner, struct track *track, uint32_t at)
+{
+    uint32_t key = track->grams[at] ^ level_of(learner, track, at) * UINT32_C(0x85ebca6b);
+    struct place *place = &track->places[(key ^ key >> 15) & (PLACES - 1)], last = *place;
+    *place = (struct place){key, at + 1};
+    if (track->running && at >= track->distance) {
+        uint32_t expected = at - track->distance;
+        if (was_there(learner, track, at, expected))
+            return expected;
+        for (uint32_t off = 1; off <= SHIFT_MOST && track->misses > 0; off++) {
+            if (expected >= off + GRAM && was_there(learner, track, at, expected - off))
+                return expected - off;
+            if (expected + off < at && was_there(learner, track, at, expected + off))
+                return expected + off;
+        }
+    }
+    return last.gram == key && last.at && was_there(learner, track, at, last.at - 1) ? last.at - 1
+                                                                                     : ZR_SEEN_LIVE;
+}
+
+/* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
+static void note_hit(struct track *track, uint32_t at, uint32_t before)
+{
+    track->matches[at] = before + 1;
+    track->distance = at - before;
+    track->hits++;
+    track->misses = 0;
+    if (before < track->run_start || track->matches[before] == 0)
+        return;
+    uint32_t first = track->matches[before] - 1, lead = GRAM - 1;
+    uint32_t run = at - track->run_start + track->distance, history = track->count;
+    if (first < lead || (run < RUN_ENOUGH && run < history / 2))
+        return;
+    /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
+     * but not for long, because strays make them differ a little. */
+    uint32_t length = before - first, now = track->distance;
+    uint32_t apart = length > now ? length - now : now - length;
+    if (apart > now / 64 + 2 || (apart > 0 && at - track->run_start < now + now / 4))
+        return;
+    track->first = first - lead;
+    track->second = before - lead;
+    track->third = at - lead;
+    track->found = true;
+}
+
+static void note_position(const struct zr_learner *learner, struct track *track)
+{
+    uint32_t at = track->count - 1, gram = 0;
+    track->matches[at] = track->grams[at] = 0;
+    if (track->count < GRAM)
+        return;
+    for (uint32_t i = at - (GRAM - 1); i <= at; i++)
+        gram = (gram ^ zr_track_record(learner, track, i)->hash) * UINT32_C(0x9e3779b1);
+    gram ^= gram >> 15;
+    track->grams[at] = gram;
+    uint32_t before = look_back(learner, track, at);
+    if (!track->running) {
+        if (before == ZR_SEEN_LIVE)
+            return;
+        track->running = true;
+        track->found = track->planned = track->loose = false;
+        track->run_start = at;
+        track->hits = track->misses = 0;
+        track->distance = at - before;
+    }
+    uint32_t slack = track->distance / 16 + 16, distance = at - before;
+    bool steady =
+        before != ZR_SEEN_LIVE && distance + slack >= track->distance && distance <= track->distance + slack;
+    if (steady)
+        note_hit(track, at, before);
+    else if (++track->misses > MISSES_MOST + track->distance / 64)
+        track->running = track->found = false;
+}
+
+/* ---- Recording ----------------------------------------------------------------------------------------- */
+
+static void forget(struct zr_learner *learner)
+{
+    learner->records_count = 0;
+    if (learner->live_count > 0)
+        memset(learner->live, 0, learner->live_room * sizeof *learner->live);
+    learner->live_count = 0;
+    learner->most_reserved_bytes = learner->total_bytes = 0;
+    learner->marks_count = 0;
+    learner->tracks_count = 0;
+    learner->too_many = false;
+    track_forget(&learner->all);
+}
+
+static struct track *track_of(struct zr_learner *learner, const struct zr_observation *what)
+{
+    uint64_t stream = learner->rules.synchronous ? 0 : what->request->stream;
+    if (!learner->split) {
+        if (learner->records_count == 0) {
+            learner->only_thread = what->thread;
+            learner->only_stream = stream;
+        }
+        if (learner->only_thread == what->thread && learner->only_stream == stream)
+            return NULL;
+        learner->split = true;
+        forget(learner);
+    }
+    for (size_t i = 0; i < learner->tracks_count; i++)
+        if (learner->tracks[i].thread == what->thread && learner->tracks[i].stream == stream)
+            return &learner->tracks[i];
+    if (learner->tracks_count == LANES_MOST) {
+        learner->too_many = true;
+        return NULL;
+    }
+    struct track *track = &learner->tracks[learner->tracks_count];
+    if (!track->places && !zr_track_begin(track))
+        return NULL;
+    track_forget(track);
+    track->thread = what->thread;
+    track->stream = stream;
+    learner->tracks_count++;
+    return track;
+}
+
+static inline uint32_t hash_of(const struct zr_observation *what)
+{
+    uint64_t hash = what->request->bytes * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ (hash >> 31) ^ what->request->stream ^ ((uint64_t)what->thread << 32) ^
+            ((uint64_t)what->request->tag << 24) ^ what->alignment) *
+           UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint32_t)(hash >> 32);
+}
+
+static inline void push(const struct zr_learner *learner, struct track *track, uint32_t record)
+{
+    track->records[track->count++] = record;
+    note_position(learner, track);
+}
+
+/* Whether all threads may share addresses in one lane. */
+bool zr_learner_may_join(const struct zr_learner *learner)
+{
+    return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
+}
+
+/* A plan may be made: of all threads together, or of each that counts for something. */
+bool zr_learner_is_due(const struct zr_learner *learner)
+{
+    if (learner->all.found && zr_learner_may_join(learner))
+        return !learner->all.planned;
+    if (!learner->split)
+        return false;
+    bool any = false, planned = true;
+    for (size_t i = 0; i < learner->tracks_count; i++) {
+        const struct track *track = &learner->tracks[i];
+        if (!track->found && track->count >= learner->records_count / 16 + GRAM)
+            return false;
+        any |= track->found;
+        planned &= track->planned || !track->found;
+    }
+    return any && !planned;
+}
+
+unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
+{
+    struct zr_learner *learner = state;
+    if (learner->records_count == RECORDS_MOST)
+        forget(learner);
+    struct track *track = track_of(learner, what); /* may forget */
+    uint32_t number = learner->records_count;
+    if (!live_put(learner, what->offset_bytes, number))
+        return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
+    learner->total_bytes += what->request->bytes;
+    if (track) {
+        track->level.live_bytes += what->request->bytes;
+        track->level.total_bytes += what->request->bytes;
+    }
+    learner->records[number] =
+        (struct record){.bytes = what->request->bytes,
+                        .stream = what->request->stream,
+                        .arena = {what->live_bytes, learner->total_bytes},
+                        .lane = track ? track->level : (struct level){0},
+                        .track = (uint8_t)(track ? track - learner->tracks : LANES_MOST),
+                        .alignment = (uint32_t)what->alignment,
+                        .thread = what->thread,
+                        .hash = hash_of(what),
+                        .free_at = ZR_SEEN_LIVE,
+                        .tag = (uint8_t)what->request->tag};
+    learner->records_count = number + 1;
+    if (what->reserved_bytes > learner->most_reserved_bytes)
+        learner->most_reserved_bytes = what->reserved_bytes;
+    push(learner, &learner->all, number);
+    if (track)
+        push(learner, track, number);
+    return zr_learner_is_due(learner) && !learner->options.steps_only ? ZR_OBSERVER_WORK
+                                                                      : ZR_OBSERVER_NOTHING;
+}
+
+void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
+{
+    struct zr_learner *learner = state;
+    uint32_t record = live_take(learner, offset_bytes);
+    (void)live_bytes;
+    if (record == ZR_SEEN_LIVE)
+        return;
+    struct record *known = &learner->records[record];
+    known->free_at = learner->records_count;
+    if (known->track < LANES_MOST)
+        learner->tracks[known->track].level.live_bytes -= known->bytes;
+}
+
+/* Bad allocations of a pass, of a thousand. */
+unsigned zr_learner_bad_share(const struct zr_pass *pass)
+{
+    size_t bad = pass->strays_count + pass->conflicts_count + pass->refused_count;
+    return pass->allocations_count ? (unsigned)(bad * 1000 / pass->allocations_count) : 0;
+}
+
+/* A new plan's first pass maps its granules; what was there before it is settled at its end. */
+unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
+{
+    struct zr_learner *learner = state;
+    bool steady = zr_learner_bad_share(pass) <= STRAYS_MOST, first = learner->fresh && pass->whole;
+    bool good = steady && (first || pass->driver_calls_count == 0);
+    learner->last_pass = *pass;
+    learner->stats.passes_count++;
+    if (steady && first) {
+        learner->fresh = false;
+        learner->settle_due = true;
+    }
+    /* Strays that made the driver map: there will be more of them. */
+    if (steady && !first && pass->strays_count > 0 && pass->driver_calls_count > 0)
+        learner->settle_due = true;
+    if (!good && learner->asleep)
+        forget(learner); /* what was recorded has a gap */
+    learner->asleep = good;
+    unsigned wish = good ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
+    return learner->settle_due || (good && learner->refinable) ? wish | ZR_OBSERVER_WORK : wish;
+}
+
+void zr_learner_forked(void *state)
+{
+    struct zr_learner *learner = state;
+    /* The thread at work is not in the child; what it held is lost with it. */
+    if (atomic_exchange(&learner->working, false)) {
+        learner->refinable = false;
+        learner->candidate = (struct zr_candidate){0};
+    }
+}
