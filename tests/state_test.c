@@ -1,0 +1,257 @@
+/* state_test.c: an engine's state as a file, from the inside: what is refused leaves memory as it was,
+ * whatever is wrong with the file; names that JSON must escape; both optimizers. tests/install.t has ranks,
+ * stages and faults. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/tap.h"
+#include "zero/zr_zero.h"
+
+static const struct zr_parameter parameters[] = {
+    {"a \"quoted\" \\ name\n", {7, 11}, 0, ZR_GROUP_DECAY, 0, 0.5f},
+    {"one", {1, 0}, 0, ZR_GROUP_NO_DECAY, 1, 0},
+    {"not UTF-8: \xff\xc0", {129, 0}, 1, ZR_GROUP_NO_DECAY, 0, 0.1f},
+};
+static const struct zr_unit units[] = {{"first", 1}, {"second", 1}};
+enum { ELEMENTS = 7 * 11 + 1 + 129, ROOM = 1 << 16 };
+
+static char folder[] = "/tmp/zr-state-XXXXXX", path[64];
+
+struct rig {
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_comm *comm;
+    struct zr_kernel_context context;
+    zr_engine *engine;
+};
+
+/* One rank. `parameters_list` has as many parameters as the one above. */
+static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_optimizer_kind kind,
+                     const struct zr_kernels *kernels)
+{
+    const struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
+    memset(rig, 0, sizeof *rig);
+    tap_result(zr_backend_host_create(&rig->backend, NULL), ZR_OK, "a backend");
+    tap_result(zr_arena_create(&rig->arena, &(struct zr_arena_options){.backend = rig->backend}), ZR_OK,
+               "an arena");
+    tap_result(zr_comm_null_create(&rig->comm,
+                                   &(struct zr_comm_options){.arena = rig->arena,
+                                                             .host_arena = rig->arena,
+                                                             .kernels = kernels,
+                                                             .bucket_bytes = 4096},
+                                   0, 1),
+               ZR_OK, "a communicator of one");
+    rig->context.parallel.threads = 1;
+    rig->context.isa = ZR_ISA_PLAIN;
+    rig->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
+    zr_arena_alloc(rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes},
+                   &rig->context.workspace);
+    if (zr_kernel_open(&rig->context) != 0)
+        tap_ok(false, "kernels: %s", zr_kernel_why());
+    tap_result(zr_engine_create(&rig->engine,
+                                &(struct zr_engine_options){
+                                    .arena = rig->arena,
+                                    .host_arena = rig->arena,
+                                    .kernels = kernels,
+                                    .context = &rig->context,
+                                    .comm = rig->comm,
+                                    .list = {list, sizeof parameters / sizeof *parameters, units, 2},
+                                    .seed = 5,
+                                    .optimizer = {.kind = kind,
+                                                  .beta1 = 0.9f,
+                                                  .beta2 = 0.99f,
+                                                  .epsilon = 1e-6f,
+                                                  .momentum_factor = 0.9f}}),
+               ZR_OK, "an engine");
+}
+
+static void rig_close(struct rig *rig)
+{
+    size_t leaked = 1;
+    zr_engine_destroy(rig->engine);
+    zr_comm_destroy(rig->comm);
+    zr_kernel_close(&rig->context);
+    zr_arena_free(rig->arena, rig->context.workspace);
+    tap_ok(zr_arena_destroy(rig->arena, &leaked) == ZR_OK && leaked == 0, "nothing is left in the arena");
+    zr_backend_destroy(rig->backend);
+}
+
+/* All values that a file has, in a row. */
+struct values {
+    float parameter[ELEMENTS], momentum[ELEMENTS], variance[ELEMENTS];
+    uint64_t steps;
+};
+
+static void walk(struct rig *rig, struct values *values, bool set)
+{
+    for (size_t i = 0; i < zr_engine_segments_count(rig->engine); i++) {
+        struct zr_shard_segment s;
+        zr_engine_segment(rig->engine, i, &s);
+        struct {
+            float *ours, *theirs;
+        } pairs[] = {
+            {values->parameter, s.parameter}, {values->momentum, s.momentum}, {values->variance, s.variance}};
+        for (unsigned k = 0; k < 3; k++) {
+            if (!pairs[k].theirs)
+                continue;
+            float *ours = pairs[k].ours + s.global_index;
+            memcpy(set ? pairs[k].theirs : ours, set ? ours : pairs[k].theirs, s.count * sizeof(float));
+        }
+    }
+    if (set)
+        zr_engine_publish(rig->engine, values->steps);
+    values->steps = zr_engine_steps_done(rig->engine);
+}
+
+static struct values take_values(struct rig *rig)
+{
+    struct values values;
+    memset(&values, 0, sizeof values);
+    walk(rig, &values, false);
+    return values;
+}
+
+static struct values random_values(uint64_t steps)
+{
+    struct values values;
+    float *all = values.parameter; /* the three follow one another */
+    memset(&values, 0, sizeof values);
+    for (size_t i = 0; i < 3 * ELEMENTS; i++)
+        all[i] = (float)drand48() - 0.5f;
+    values.steps = steps;
+    return values;
+}
+
+static size_t slurp(char *out)
+{
+    int fd = open(path, O_RDONLY);
+    ssize_t got = fd < 0 ? 0 : read(fd, out, ROOM);
+    close(fd);
+    return got < 0 ? 0 : (size_t)got;
+}
+
+static void spit(const char *data, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes)
+        tap_ok(false, "writing %s", path);
+    close(fd);
+}
+
+/* Whether a file is refused and nothing has changed in memory. */
+static bool refused(struct rig *rig, const char *data, size_t bytes)
+{
+    struct values before = take_values(rig), after;
+    spit(data, bytes);
+    zr_result result = zr_engine_load(rig->engine, path);
+    after = take_values(rig);
+    return (result == ZR_ERR_FORMAT || result == ZR_ERR_CORRUPT) &&
+           memcmp(&before, &after, sizeof after) == 0;
+}
+
+/* ---- Tests -----------------------------------------------------------------------------------------------
+ */
+
+static void check_round_trip(enum zr_optimizer_kind kind)
+{
+    struct values saved = random_values(UINT64_C(12345678901234567890)), other = random_values(3), got;
+    struct rig rig;
+    if (kind == ZR_OPTIMIZER_SGD)
+        memset(saved.variance, 0, sizeof saved.variance);
+    rig_open(&rig, parameters, kind, zr_kernels_cpu(ZR_ISA_PLAIN));
+    walk(&rig, &saved, true);
+    tap_result(zr_engine_save(rig.engine, path), ZR_OK, "saved, optimizer %d", (int)kind);
+    walk(&rig, &other, true);
+    tap_result(zr_engine_load(rig.engine, path), ZR_OK, "loaded");
+    got = take_values(&rig);
+    tap_ok(memcmp(&got, &saved, sizeof got) == 0, "every value and the steps are what they were");
+    rig_close(&rig);
+}
+
+/* Flips each bit of the header and many of the data, cuts the file everywhere, puts things behind it. */
+static void check_damage(void)
+{
+    static char good[ROOM], bad[ROOM + 1];
+    size_t bytes, kept = 0, cuts = 0;
+    struct rig rig;
+    rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+    tap_result(zr_engine_save(rig.engine, path), ZR_OK, "a good file");
+    bytes = slurp(good);
+    tap_ok(bytes > 3 * ELEMENTS * 4 && bytes < ROOM, "of %zu bytes", bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        memcpy(bad, good, bytes);
+        bad[i] = (char)(bad[i] ^ (1 << (i * 5 % 8)));
+        kept += refused(&rig, bad, bytes);
+    }
+    tap_is(kept, bytes, "a flipped bit in any byte is refused, and memory is as it was");
+    for (size_t i = 0; i < bytes; i += 7)
+        cuts += !refused(&rig, good, i);
+    tap_is(cuts, 0, "and so is a file cut anywhere");
+    memcpy(bad, good, bytes);
+    bad[bytes] = 0;
+    tap_ok(refused(&rig, bad, bytes + 1), "or with a byte more");
+    spit(good, bytes);
+    tap_result(zr_engine_load(rig.engine, path), ZR_OK, "the good one still loads");
+    rig_close(&rig);
+}
+
+static void check_others(void)
+{
+    struct zr_parameter renamed[3];
+    struct rig rig;
+    memcpy(renamed, parameters, sizeof renamed);
+    renamed[1].name[0] = 'u';
+    rig_open(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
+    tap_result(zr_engine_load(rig.engine, path), ZR_ERR_FORMAT, "a file of AdamW is not for SGD: %s",
+               zr_last_error());
+    tap_result(zr_engine_save(rig.engine, path), ZR_OK, "saved by SGD");
+    tap_result(zr_engine_save(NULL, path), ZR_ERR_INVALID, "no engine");
+    tap_result(zr_engine_save(rig.engine, NULL), ZR_ERR_INVALID, "no path");
+    tap_result(zr_engine_load(rig.engine, ""), ZR_ERR_INVALID, "an empty path");
+    char *longest = malloc(8192);
+    memset(longest, 'x', 8191);
+    longest[8191] = '\0';
+    tap_result(zr_engine_save(rig.engine, longest), ZR_ERR_INVALID, "a path that is too long");
+    free(longest);
+    tap_result(zr_engine_load(rig.engine, folder), ZR_ERR_IO, "a folder is no file");
+    rig_close(&rig);
+    rig_open(&rig, renamed, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
+    tap_result(zr_engine_load(rig.engine, path), ZR_ERR_FORMAT, "nor is one of other names");
+    rig_close(&rig);
+    rig_open(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_null());
+    tap_result(zr_engine_save(rig.engine, path), ZR_ERR_INVALID, "a dry run saves nothing");
+    tap_result(zr_engine_load(rig.engine, path), ZR_ERR_INVALID, "and loads nothing");
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    long seed = getenv("ZR_TEST_SEED") ? atol(getenv("ZR_TEST_SEED")) : (long)time(NULL);
+    tap_note("ZR_TEST_SEED=%ld", seed);
+    srand48(seed);
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/state", folder);
+    check_round_trip(ZR_OPTIMIZER_ADAMW);
+    check_round_trip(ZR_OPTIMIZER_SGD);
+    check_damage();
+    check_others();
+    /* A name alone is a file of the working folder. */
+    if (chdir(folder) == 0) {
+        struct rig rig;
+        rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+        tap_result(zr_engine_save(rig.engine, "alone"), ZR_OK, "a path without a folder");
+        tap_ok(access("alone", R_OK) == 0 && access("alone.partial", F_OK) != 0,
+               "is there, and nothing beside it");
+        rig_close(&rig);
+        unlink("alone");
+    }
+    unlink(path);
+    tap_ok(rmdir(folder) == 0, "nothing is left in the folder");
+    return tap_done();
+}
