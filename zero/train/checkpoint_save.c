@@ -341,7 +341,10 @@ static zr_result drop_older(const struct save *save)
             result = zr_path_join(to, sizeof to, &(struct zr_path_parts){checkpoint->folder, name});
         if (!result)
             result = zr_path_rename(&(struct zr_rename){from, to});
-        zr_checkpoint_clean_up(checkpoint->folder);
+        if (!result) /* or a power cut could bring back the name, and not the files */
+            result = zr_path_sync_folder(checkpoint->folder);
+        if (!result)
+            zr_checkpoint_clean_up(checkpoint->folder);
     }
     return result;
 }

@@ -1,0 +1,154 @@
+"""saves.py: an independent reader of what zr-train saves and exports, in Python alone, and deaths while it saves."""
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import time
+
+import zrtest
+from zrtest import arguments, note, ok, path
+
+CRC_TABLE = []
+for _byte in range(256):
+    for _ in range(8):
+        _byte = _byte >> 1 ^ 0xc96c5795d7870f42 if _byte & 1 else _byte >> 1
+    CRC_TABLE.append(_byte)
+
+
+def crc64(data):
+    """CRC-64/XZ, byte by byte."""
+    rest = (1 << 64) - 1
+    for byte in data:
+        rest = rest >> 8 ^ CRC_TABLE[(rest ^ byte) & 255]
+    return rest ^ (1 << 64) - 1
+
+
+def contents(name):
+    with open(name, "rb") as file:
+        return file.read()
+
+
+def read_safetensors(name):
+    """({name: (dtype, shape, bytes)}, metadata). Raises ValueError where the format's rules are broken."""
+    data = contents(name)
+    length = struct.unpack("<Q", data[:8])[0]
+    header, rest = data[8:8 + length], data[8 + length:]
+    if len(header) != length or header[:1] != b"{":
+        raise ValueError("the header is cut, or does not begin with {")
+    entries = json.loads(header)
+    metadata = entries.pop("__metadata__", {})
+    tensors, end = {}, 0
+    for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        first, last = entry["data_offsets"]
+        count = 1
+        for size in entry["shape"]:
+            count *= size
+        if first != end or last - first != count * {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}[entry["dtype"]]:
+            raise ValueError(f"{key}: a hole, or a wrong size")
+        tensors[key] = (entry["dtype"], entry["shape"], rest[first:last])
+        end = last
+    if end != len(rest):
+        raise ValueError("bytes that belong to nothing")
+    return tensors, metadata
+
+
+def write_safetensors(name, tensors, metadata=None):
+    """The counterpart; tensors come in the dictionary's order."""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
+    for key, (dtype, shape, values) in tensors.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(name, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_checkpoint(folder):
+    """(manifest, {tensor: bytes in global order}). Raises ValueError where a size, a checksum or a range is wrong."""
+    text = contents(os.path.join(folder, "manifest.json"))
+    mark = text.rindex(b",\n \"manifest_crc64\"")
+    manifest = json.loads(text)
+    if f"{crc64(text[:mark]):016x}" != manifest["manifest_crc64"]:
+        raise ValueError("the manifest's checksum")
+    pieces = []
+    for shard in manifest["shards"]:
+        name = os.path.join(folder, shard["file"])
+        data = contents(name)
+        if len(data) != shard["bytes"] or f"{crc64(data):016x}" != shard["crc64"]:
+            raise ValueError(f"{shard['file']}: size or checksum")
+        tensors, metadata = read_safetensors(name)
+        at = 0
+        for words in metadata["ranges"].split():
+            first, count = map(int, words.split("+"))
+            pieces.append((first, count, {key: t[2][4 * at:4 * (at + count)] for key, t in tensors.items()}))
+            at += count
+    pieces.sort(key=lambda piece: piece[0])
+    next_first = 0
+    for first, count, _ in pieces:
+        if first != next_first:
+            raise ValueError("a gap or an overlap")
+        next_first += count
+    if next_first != manifest["parameters"]:
+        raise ValueError("it is not the whole model")
+    return manifest, {key: b"".join(piece[2][key] for piece in pieces) for key in pieces[0][2]}
+
+
+def steps_in(folder):
+    """The numbers of the steps that are there by name, in order."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name))
+
+
+def step_folder(folder, step):
+    return os.path.join(folder, f"step-{step:08d}")
+
+
+def kill_while_saving(count, seed):
+    """Kills a run, and all its ranks, `count` times with -9 at a random moment while it saves after each step; every
+    next run takes up what the one before has left."""
+    rng = random.Random(seed)
+    folder, log = path("kills"), path("kills.jsonl")
+    flags = dict(data=zrtest.text_file(), steps=10**6, layers=2, hidden=64, heads=2, seq=16, batch=1, seed=3,
+                 eval_every=0, save=folder, save_every=1, keep=2, log=log, warmup=10, schedule_lr="constant")
+    unfinished = advanced = 0
+    for i in range(count):
+        before = steps_in(folder)[-1:] or [0]
+        ranks, stage = rng.randint(1, 3), rng.randint(0, 3)
+        if os.path.exists(log):
+            os.unlink(log)
+        command = [zrtest.ZR_TRAIN] + arguments(**flags, ranks=ranks, stage=stage, resume=folder if before[0] else None)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        limit = time.time() + 60
+        while time.time() < limit and process.poll() is None and not (os.path.exists(log) and os.path.getsize(log)):
+            time.sleep(0.002)
+        if before[0] == 0:  # the first run gets to its first checkpoint
+            while time.time() < limit and process.poll() is None and not steps_in(folder):
+                time.sleep(0.002)
+        time.sleep(rng.random() * 0.1)
+        early = process.poll()
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        err = process.communicate()[1]
+        there = os.listdir(folder)
+        unfinished += any(name.startswith(".") for name in there)
+        steps = steps_in(folder)
+        try:
+            for step in steps:
+                read_checkpoint(step_folder(folder, step))
+            whole = ""
+        except (OSError, ValueError, KeyError) as error:
+            whole = f"step {step}: {error!r}"
+        advanced += bool(steps) and steps[-1] > before[0]
+        if not ok(early is None and not whole and steps and steps[-1] >= before[0],
+                  f"kill {i + 1}, {ranks} ranks at stage {stage}: every step by name is whole, the newest {steps[-1:]}"):
+            note(f"{there} {whole} {early}\n{err[-1000:]}")
+    note(f"{unfinished} of {count} kills left an unfinished save behind, {advanced} runs saved before they died")
+    run = zrtest.train(**{**flags, "steps": steps_in(folder)[-1] + 1, "ranks": 2, "stage": 1, "resume": folder})
+    ok(run.code == 0 and not [name for name in os.listdir(folder) if name.startswith(".")],
+       "the next run resumes from the newest, and clears what the dead have left") or note(run.err[-1500:])

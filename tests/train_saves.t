@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""What a save promises: every sync comes before the rename it stands for, deaths at any moment leave the newest complete
+checkpoint loadable, and damage and a full disk are told by name and cost nothing that was there."""
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import zrtest
+from saves import contents, kill_while_saving, read_checkpoint, step_folder, steps_in
+from zrtest import arguments, done, note, ok, path, same, skip, text_file, train
+
+seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 30)
+note(f"seed {seed}")
+BASE = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, stage=1, seed=11, eval_every=0)
+CALLS = "openat,open,mkdir,mkdirat,unlinkat,write,pwrite64,ftruncate,fsync,fdatasync,rename,renameat,renameat2"
+
+
+# ---- The order of system calls
+class Recording:
+    """Files and folders as the calls leave them: what is not synced would be gone after a power cut."""
+
+    def __init__(self):
+        self.dirty_data, self.dirty_names = set(), set()  # files, and folders whose entries changed
+        self.complaints, self.renames, self.syncs = [], [], 0
+
+    def below(self, folder, names):
+        return sorted(name for name in names if name == folder or name.startswith(folder + "/"))
+
+    def rename(self, source, target):
+        bad = self.below(source, self.dirty_data) + self.below(source, self.dirty_names)
+        if bad:
+            self.complaints.append(f"{source} is renamed while {bad} are not synced")
+        folder = os.path.dirname(target)
+        while folder.startswith(zrtest.FOLDER) and folder != zrtest.FOLDER:
+            folder = os.path.dirname(folder)
+            if folder in self.dirty_names:
+                self.complaints.append(f"{target} gets its name while that of a folder above, in {folder}, is not synced")
+        self.renames.append((source, target))
+        self.dirty_names.add(os.path.dirname(target))
+
+    def call(self, name, words):
+        """`words`: the call's arguments as strace -y prints them."""
+        fd = re.match(r"\d+<([^>]*)>", words)
+        quoted = re.findall(r'"([^"]*)"', words)
+        if name in ("open", "openat") and "O_CREAT" in words and quoted[0].startswith(zrtest.FOLDER):
+            self.dirty_names.add(os.path.dirname(quoted[0]))
+            self.dirty_data.add(quoted[0])
+        elif name in ("mkdir", "mkdirat"):
+            self.dirty_names.add(os.path.dirname(quoted[0]))
+            self.dirty_names.add(quoted[0])
+        elif name in ("write", "pwrite64", "ftruncate") and fd and fd[1].startswith(zrtest.FOLDER):
+            self.dirty_data.add(fd[1])
+        elif name in ("fsync", "fdatasync") and fd:
+            self.syncs += 1
+            self.dirty_data.discard(fd[1])
+            self.dirty_names.discard(fd[1])
+        elif name == "unlinkat" and fd and quoted and os.path.dirname(fd[1]) in self.dirty_names:
+            self.complaints.append(f"{quoted[0]} is removed while the name of {fd[1]} is not synced: a step by name may be hollow")
+        elif name.startswith("rename"):
+            self.rename(*quoted[:2])
+
+    def read(self, lines):
+        """A sync counts from its end, all else from its beginning."""
+        open_calls = {}
+        for line in lines:
+            whole = re.match(r"(\d+) +(\w+)\((.*?)(\) += +(-?\d+)|<unfinished)", line)
+            rest = re.match(r"(\d+) +<\.\.\. (\w+) resumed>.*\) += +(-?\d+)", line)
+            if whole:
+                pid, name, words, _, result = whole.groups()
+                late = name in ("fsync", "fdatasync")
+                if result is None and late:
+                    open_calls[pid] = (name, words)
+                elif result is None or int(result) >= 0:
+                    self.call(name, words)
+            elif rest and rest[1] in open_calls:
+                name, words = open_calls.pop(rest[1])
+                if int(rest[3]) >= 0:
+                    self.call(name, words)
+
+
+def records(**flags):
+    log = path("strace.log")
+    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=" + CALLS, "-e", "signal=none", "-o", log]
+    command += [zrtest.ZR_TRAIN] + arguments(**{**BASE, **flags})
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    recording = Recording()
+    if run.returncode == 0:
+        with open(log, errors="replace") as file:
+            recording.read(file)
+    return run, recording
+
+
+def test_order():
+    folder, model = path("ordered/by/rank"), path("ordered.safetensors")
+    for words, flags in (("new folders, two saves and an export", dict(steps=2, save_every=1, keep=1)),
+                         ("a step saved over another", dict(steps=2))):
+        run, recording = records(**flags, ranks=3, stage=2, save=folder, export=model)
+        if not ok(run.returncode == 0, f"{words}: runs under strace"):
+            note(run.stderr[-1000:])
+            continue
+        named = [target for _, target in recording.renames if re.search(r"/step-\d+$|safetensors$", target)]
+        same(named[-2:], [step_folder(folder, 2), model], f"{words}: the renames are there")
+        ok(recording.syncs >= 3 + 1 + 2 + 3 + 1, f"{words}: {recording.syncs} syncs")
+        same(recording.complaints, [], f"{words}: every sync comes before its rename")
+        ours = {name for name in recording.dirty_names | recording.dirty_data
+                if name.startswith(folder) or name == model or name == os.path.dirname(model)}
+        same(ours, set(), f"{words}: and the new names are synced at the end")
+    same(steps_in(folder), [2], "one checkpoint is kept")
+
+
+if shutil.which("strace") and subprocess.run(["strace", "-qq", "true"], capture_output=True).returncode == 0:
+    test_order()
+else:
+    skip("strace is not there, or may not trace")
+
+# ---- Deaths
+kill_while_saving(6, seed)
+
+# ---- Damage: told by name, nothing lost, the older step loads
+saved = path("damaged")
+run = train(**BASE, steps=4, save=saved, save_every=2)
+same(run.code, 0, "two steps are saved")
+files = sorted(os.listdir(step_folder(saved, 4)))
+rng = random.Random(seed)
+
+
+def refused(words, name):
+    before = {file: contents(os.path.join(step_folder(saved, 2), file)) for file in files}
+    run = train(**{**BASE, "ranks": 3, "stage": 3}, steps=6, resume=saved, export=path("never"))
+    good = run.code == 3 and name in run.err and "left behind" not in run.err and not os.path.exists(path("never"))
+    good = good and {file: contents(os.path.join(step_folder(saved, 2), file)) for file in files} == before
+    ok(good, f"{words}: exit 3 with {name}, the older step as it was") or note(f"{run.code} {run.err[-800:]}")
+
+
+for name in files:
+    file = os.path.join(step_folder(saved, 4), name)
+    data = contents(file)
+    bit = rng.randrange(8 * len(data))
+    changes = {"a flipped bit": data[:bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1:],
+               "a truncated file": data[:rng.randrange(len(data))]}
+    for words, changed in changes.items():
+        with open(file, "wb") as out:
+            out.write(changed)
+        refused(f"{words} (bit {bit})" if "bit" in words else words, name)
+    os.unlink(file)
+    if name != "manifest.json":
+        refused("a missing shard", name)
+    else:
+        run = train(**BASE, steps=2, resume=saved)
+        ok(run.code == 0 and "after step 2" in run.err, "without its manifest a step is none: the older one is taken")
+    with open(file, "wb") as out:
+        out.write(data)
+run = train(**{**BASE, "ranks": 3, "stage": 3}, steps=5, resume=saved)
+ok(run.code == 0 and "after step 4" in run.err, "put back, the newest loads again") or note(run.err[-800:])
+
+# ---- No space
+small = path("small")
+os.mkdir(small)
+if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "zr-test", small],
+                                        capture_output=True).returncode == 0:
+    try:
+        filler, folder = os.path.join(small, "filler"), os.path.join(small, "run")
+        open(filler, "wb").close()
+        run = train(**BASE, steps=1, save=folder)
+        same(run.code, 0, "one checkpoint fits") or note(run.err[-800:])
+        run = train(**BASE, steps=9, resume=folder, save=folder, save_every=1)
+        ok(run.code == 3 and folder in run.err, "a disk that fills up: exit 3 with the folder's name") or note(run.err[-800:])
+        there = os.listdir(folder)
+        ok(there and all(name.startswith("step-") for name in there), "nothing half written stays") or note(there)
+        for step in steps_in(folder):
+            read_checkpoint(step_folder(folder, step))
+        last = steps_in(folder)[-1]
+        with open(filler, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+        run = train(**BASE, steps=last, resume=folder, export=os.path.join(small, "model"))
+        ok(run.code == 3 and "model" in run.err and sorted(os.listdir(small)) == ["filler", "run"],
+           "an export that finds no space: exit 3, its name, nothing left") or note(run.err[-800:])
+        os.unlink(filler)
+        run = train(**BASE, steps=last + 1, resume=folder)
+        same(run.code, 0, "the last that fitted loads") or note(run.err[-800:])
+    finally:
+        subprocess.run(["umount", small])
+else:
+    skip("a small file system cannot be mounted here (needs root)")
+done()
