@@ -10,6 +10,7 @@
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
 #include "zero/train/outputs.h"
+#include "zero/train/rank.h"
 #include "zero/train/report.h"
 #include "zero/train/safetensors_gpt.h"
 #include "zero/train/terminal.h"
@@ -86,6 +87,8 @@ int main(int argc, char **argv)
     zr_result result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
+    if (result == ZR_OK && (code = zr_rank_check_limit(&config)) >= 0)
+        return code;
     /* One process of the run holds the folder: rank 0's, and not one that is about to become an mpirun. */
     bool holds = config.start.rank == 0 &&
                  !(config.comm == ZR_CARRIER_MPI && config.start.kind == ZR_START_FORK && config.ranks > 1);

@@ -1,13 +1,19 @@
 /* rank.c: opens and closes what a rank holds, and the rehearsal without ranks. */
 #include "zero/train/rank.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "alloc/error.h"
 #include "alloc/heap.h"
 #include "alloc/option.h"
 #include "alloc/os.h"
+#include "zero/train/limit.h"
 #include "zero/train/terminal.h"
 
 #define MIB ((size_t)1 << 20)
@@ -37,8 +43,8 @@ static zr_result choose_isa(enum zr_isa *out)
     return ZR_OK;
 }
 
-static zr_result make_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
-                           zr_arena *host_arena)
+zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+                       zr_arena *host_arena)
 {
     enum zr_isa isa;
     zr_result result = choose_isa(&isa);
@@ -134,7 +140,7 @@ static zr_result open_memory(struct zr_rank *rank)
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
-        result = make_plan(&rank->plan, rank->config, rank->rank, rank->host_arena);
+        result = zr_rank_plan(&rank->plan, rank->config, rank->rank, rank->host_arena);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
     if (result != ZR_OK)
@@ -292,6 +298,25 @@ zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_re
     return zr_comm_exchange(rank->comm, mine, sizeof *mine, rank->reports);
 }
 
+/* Prints what does not fit under --memory-limit, and what would. */
+static zr_result check_limit(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_limit_advice advice;
+    size_t need;
+    zr_result result = zr_limit_advise(&advice, config, host_arena);
+    if (result != ZR_OK || advice.fits)
+        return result;
+    if (config->start.rank == 0)
+        result = zr_report_limit(config, &advice);
+    if (result != ZR_OK)
+        return result;
+    need = advice.plan.peak_reserved_bytes;
+    return zr_fail(ZR_ERR_MEMORY,
+                   "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB; the table has %s",
+                   (need + MIB - 1) / MIB, config->memory_limit_bytes / MIB,
+                   advice.count ? "what would fit" : "what does not fit, and nothing smaller would");
+}
+
 static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
@@ -304,7 +329,7 @@ static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_a
     for (unsigned i = 0; result == ZR_OK && i < config->ranks; i++) {
         unsigned last = config->ranks - 1, r = i == 0 ? 0 : i == 1 ? last : i == last ? 1 : i;
         if (!alike) {
-            result = make_plan(&plan, config, r, host_arena);
+            result = zr_rank_plan(&plan, config, r, host_arena);
             if (result != ZR_OK)
                 break;
         }
@@ -317,24 +342,47 @@ static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_a
         result = zr_report_plan(config, plan.elements, reports, config->ranks);
     if (result == ZR_OK)
         result = zr_report_json_plan(config, plan.elements, reports, config->ranks);
-    if (result == ZR_OK && config->memory_limit_bytes &&
-        plan.peak_reserved_bytes > config->memory_limit_bytes)
-        result = zr_fail(ZR_ERR_MEMORY, "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB",
-                         plan.peak_reserved_bytes / MIB, config->memory_limit_bytes / MIB);
     zr_heap_free(reports);
-    return result;
+    return result == ZR_OK && config->memory_limit_bytes ? check_limit(config, host_arena) : result;
 }
 
-int zr_rank_rehearse(const struct zr_train_config *config)
+/* Something that needs memory for records, and no ranks. Returns the exit code. */
+static int without_ranks(const struct zr_train_config *config,
+                         zr_result (*work)(const struct zr_train_config *, zr_arena *))
 {
     struct zr_rank rank = {.config = config, .data = {.file = {.fd = -1}}};
     zr_result result = open_host_memory(&rank, REHEARSAL_RESERVE_MIB * MIB);
     if (result == ZR_OK)
-        result = rehearse(config, rank.host_arena);
-    if (result != ZR_OK)
+        result = work(config, rank.host_arena);
+    if (result != ZR_OK && config->start.rank == 0)
         zr_say("%s", zr_last_error());
     zr_result closed = zr_rank_close(&rank);
     if (closed != ZR_OK)
         zr_say("%s", zr_last_error());
     return (int)zr_exit_of(result != ZR_OK ? result : closed);
+}
+
+int zr_rank_rehearse(const struct zr_train_config *config)
+{
+    return without_ranks(config, rehearse);
+}
+
+int zr_rank_check_limit(const struct zr_train_config *config)
+{
+    int status;
+    pid_t child;
+
+    if (!config->memory_limit_bytes)
+        return -1;
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(without_ranks(config, check_limit));
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            return -1; /* the ranks check for themselves, in fewer words */
+    if (child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == ZR_EXIT_OK))
+        return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -40,6 +40,15 @@ zr_result zr_rank_close(struct zr_rank *rank);
 /* Fills this rank's report with what was measured, and exchanges: rank->reports is complete on all ranks. */
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
 
+/* The byte plan of one rank of such a run; records of the rehearsal come from host_arena. */
+zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+                       zr_arena *host_arena);
+
+/* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so
+ * that the caller stays without memory of the arena's. -1: it does, or there is no limit; else the exit code,
+ * and the table of what does not fit and what would has been printed. */
+int zr_rank_check_limit(const struct zr_train_config *config);
+
 /* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
 int zr_rank_rehearse(const struct zr_train_config *config);
 

@@ -160,6 +160,64 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     return zr_text_flush(&page.text);
 }
 
+/* ---- Under a limit ----------------------------------------------------------------------------------- */
+
+static void print_over(struct page *page, const char *name, size_t bytes, size_t running, size_t limit)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    zr_text_print(&page->text, "  %-11s %10s  %11s  %s%s\n", name, zr_number_bytes(number[0], bytes),
+                  zr_number_bytes(number[1], running),
+                  running > limit ? zr_number_bytes(number[2], running - limit) : "fits",
+                  running > limit ? " over" : "");
+}
+
+/* The options that make a choice of what was asked for. */
+static void describe_choice(char out[128], const struct zr_train_config *config,
+                            const struct zr_limit_choice *choice)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    struct zr_text text;
+    zr_text_start(&text, NULL, out, 128);
+    if (choice->stage != config->stage)
+        zr_text_print(&text, " --stage %u", choice->stage);
+    if (choice->recompute != config->shape.recompute)
+        zr_text_print(&text, " --recompute %s", recompute[choice->recompute]);
+    if (choice->batch != config->shape.batch)
+        zr_text_print(&text, " --batch %zu", choice->batch);
+    if (choice->layers != config->shape.layers)
+        zr_text_print(&text, " --layers %zu", choice->layers);
+}
+
+zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice)
+{
+    const struct zr_plan *plan = &advice->plan;
+    size_t limit = config->memory_limit_bytes, running = 0;
+    char number[ZR_NUMBER_ROOM], options[128];
+    struct page page;
+
+    page_open(&page, config);
+    print_heading(&page, "What does not fit, per rank");
+    zr_text_print(&page.text, "  %-11s %10s  %11s\n", "", "planned", "with those above");
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        running += plan->peak_by_tag_bytes[tag];
+        if (plan->peak_by_tag_bytes[tag])
+            print_over(&page, zr_tag_name((zr_tag)tag), plan->peak_by_tag_bytes[tag], running, limit);
+    }
+    print_over(&page, "in granules", plan->peak_reserved_bytes - plan->peak_bytes, plan->peak_reserved_bytes,
+               limit);
+    zr_text_print(&page.text, "  %-11s %10s\n", "limit", zr_number_bytes(number, limit));
+    print_heading(&page, "What would fit, by its plan");
+    for (size_t i = 0; i < advice->count; i++) {
+        describe_choice(options, config, &advice->choices[i]);
+        zr_text_print(&page.text, "  %10s  %s\n", zr_number_bytes(number, advice->choices[i].reserved_bytes),
+                      options + 1);
+    }
+    zr_text_print(&page.text, "  %10s  --memory-limit %zu\n",
+                  zr_number_bytes(number, plan->peak_reserved_bytes), plan->peak_reserved_bytes);
+    zr_text_print(&page.text, "\n");
+    return zr_text_flush(&page.text);
+}
+
 /* One line of planned beside measured; `exact`: they must be equal. */
 struct byte_line {
     const char *name, *note;

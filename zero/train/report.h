@@ -5,13 +5,13 @@
 #ifndef ZR_TRAIN_REPORT_H
 #define ZR_TRAIN_REPORT_H
 
-#include "zero/plan.h"
 #include "zero/train/args.h"
+#include "zero/train/limit.h"
 
 /* A rank's numbers; fixed size, exchanged between ranks as they are. */
 struct zr_rank_report {
     unsigned rank;
-    unsigned placed_stage; /* the stage asked for, or one below that takes less */
+    unsigned placed_stage;                     /* the stage asked for, or one below that takes less */
     size_t planned_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak */
     size_t planned_bytes;
     size_t planned_reserved_bytes;
@@ -48,6 +48,8 @@ struct zr_run_report {
 /* The byte plan. `plans` are the ranks' reports with the planned fields filled in. */
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world);
+/* What does not fit under --memory-limit, tag by tag, and what would. */
+zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);
 /* Parameters, gradients, optimizer state and masters of what is kept between steps. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""--memory-limit: a plan above it ends the run before step 1 with exit 4, a table of what does not fit and one of what
+would; each line of the latter is taken at its word."""
+import os
+import re
+from zrtest import done, note, ok, path, same, train
+
+MIB = 1 << 20
+
+
+def would_fit(out):
+    """The options of each choice in the table, without the last line, which raises the limit."""
+    table = out.split("What would fit", 1)[1].splitlines()[1:]
+    choices = [dict(re.findall(r"--([a-z-]+) (\S+)", line)) for line in table if "--" in line]
+    return ([{key.replace("-", "_"): value for key, value in choice.items()} for choice in choices if
+             "memory-limit" not in choice], [int(c["memory-limit"]) for c in choices if "memory-limit" in c])
+
+
+def plan(**shape):
+    return train(dry_run=True, **shape).report["ranks"][0]["planned_reserved_bytes"]
+
+
+SHAPES = [
+    dict(layers=4, hidden=128, heads=4, batch=16, seq=64, ranks=4, stage=0),
+    dict(layers=8, hidden=192, heads=4, batch=2, seq=32, ranks=3, stage=1),
+    dict(layers=4, hidden=128, heads=4, batch=8, seq=64, ranks=1, stage=0),
+    dict(layers=6, hidden=128, heads=4, batch=4, seq=64, ranks=2, stage=0, reduce="once", accumulate=2),
+]
+seen = set()
+for shape in SHAPES:
+    need = plan(**shape)
+    same(train(dry_run=True, **shape, memory_limit=need).code, 0, f"a limit of the plan's bytes is enough: {need}")
+    for limit in [need - 1, need * 2 // 3, need // 3]:
+        run = train(dry_run=True, **shape, memory_limit=limit)
+        words = f"{shape['ranks']} ranks, {limit} of {need} bytes"
+        if not same(run.code, 4, f"{words}: exit 4") or not ok("What does not fit" in run.out, "with a table"):
+            note(run.out + run.err)
+            continue
+        ok("--memory-limit allows" in run.err, "and words")
+        ok(re.search(r"\n  in granules .* over\n", run.out), "whose last line is over the limit")
+        choices, limits = would_fit(run.out)
+        same(limits, [need], "the limit that would do is the plan")
+        for choice in choices:
+            seen |= set(choice)
+            same(train(dry_run=True, **{**shape, **choice}, memory_limit=limit).code, 0, f"{choice} fits")
+            if "batch" in choice and "layers" not in choice:
+                more = {**shape, **choice, "batch": int(choice["batch"]) + 1}
+                same(train(dry_run=True, **more, memory_limit=limit).code, 4, "and one sequence more does not")
+            if choice.get("stage", "0") > str(shape["stage"] + 1) and "recompute" not in choice:
+                lower = {**shape, "stage": int(choice["stage"]) - 1}
+                same(train(dry_run=True, **lower, memory_limit=limit).code, 4, "and the stage below does not")
+same(seen, {"stage", "recompute", "batch", "layers"}, "stages, recomputation, batches and layers were all among them")
+
+# The run itself: refused before anything is made; then trained as the table says, within the limit.
+shape = SHAPES[0]
+limit = plan(**shape) // 2
+run = train(**shape, memory_limit=limit, save=path("unused"))
+same(run.code, 4, "a run above its limit ends with 4")
+same(run.err.count("zr-train:"), 1, "in one line of words, whoever found it")
+ok("Byte plan" not in run.out and "What would fit" in run.out, "before any rank has opened, with the table")
+ok(not os.path.exists(path("unused")) and run.report is None, "and leaves no file")
+for choice in would_fit(run.out)[0][:2]:
+    run = train(**{**shape, **choice}, memory_limit=limit)
+    if same(run.code, 0, f"it trains with {choice}"):
+        rank = run.report["ranks"][0]
+        ok(rank["planned_reserved_bytes"] <= limit, "under the limit")
+    else:
+        note(run.err)
+
+# Nothing that can be asked for is small enough: said so.
+run = train(dry_run=True, layers=1, hidden=512, heads=4, ranks=1, memory_limit=MIB)
+same(run.code, 4, "a limit below any plan")
+ok("nothing smaller would" in run.err and not would_fit(run.out)[0], "has nothing that would fit")
+run = train(dry_run=True, layers=40, hidden=64, heads=4, batch=1, ranks=1, recompute="full", memory_limit="16MiB")
+same(run.code, 4, "a model too deep")
+choices = would_fit(run.out)[0]
+if ok(len(choices) == 1 and "layers" in choices[0], f"is told how deep it may be: {choices}"):
+    deeper = {**choices[0], "layers": int(choices[0]["layers"]) + 1}
+    base = dict(dry_run=True, hidden=64, heads=4, batch=1, ranks=1, recompute="full", memory_limit="16MiB")
+    same(train(**base, **choices[0]).code, 0, "that deep it fits")
+    same(train(**base, **deeper).code, 4, "one deeper it does not")
+done()

@@ -1,0 +1,192 @@
+/* limit.c: looks for what fits under --memory-limit. Stands on rank.c's plan of one rank. */
+#include "zero/train/limit.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+#include "zero/train/rank.h"
+
+/* The largest that --batch and --layers take. */
+static size_t most_of(enum zr_limit_size size)
+{
+    return size == ZR_LIMIT_BATCH ? (size_t)1 << 20 : 65536;
+}
+
+/* The plan of the rank that needs most. */
+static zr_result plan_largest(struct zr_plan *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_plan last;
+    zr_result result = zr_rank_plan(out, config, 0, host_arena);
+    if (result != ZR_OK || config->ranks == 1)
+        return result;
+    result = zr_rank_plan(&last, config, config->ranks - 1, host_arena);
+    if (result == ZR_OK && last.peak_reserved_bytes > out->peak_reserved_bytes)
+        *out = last;
+    return result;
+}
+
+/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted. */
+static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
+{
+    struct zr_plan plan;
+    zr_result result = zr_gpt_shape_check(&config->shape);
+    *out_bytes = SIZE_MAX;
+    if (result == ZR_ERR_INVALID)
+        return ZR_OK;
+    if (result == ZR_OK)
+        result = plan_largest(&plan, config, host_arena);
+    if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
+        return ZR_OK;
+    if (result == ZR_OK)
+        *out_bytes = plan.peak_reserved_bytes;
+    return result;
+}
+
+static zr_result weigh_size(const struct zr_train_config *config, enum zr_limit_size size, size_t value,
+                            zr_arena *host_arena, size_t *out_bytes)
+{
+    struct zr_train_config changed = *config;
+    if (size == ZR_LIMIT_BATCH)
+        changed.shape.batch = value;
+    else
+        changed.shape.layers = value;
+    return weigh(&changed, host_arena, out_bytes);
+}
+
+zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
+                        enum zr_limit_size size, zr_arena *host_arena)
+{
+    size_t least = 0, beyond = 0, most = most_of(size), bytes; /* least fits, beyond does not; 0: unknown */
+
+    memset(out, 0, sizeof *out);
+    for (size_t value = 1; beyond == 0 || beyond - least > 1;) {
+        zr_result result = weigh_size(config, size, value, host_arena, &bytes);
+        if (result != ZR_OK)
+            return result;
+        if (bytes <= config->memory_limit_bytes) {
+            least = value;
+            out->reserved_bytes = bytes;
+        } else {
+            beyond = value;
+            out->beyond_reserved_bytes = bytes;
+        }
+        if (least == most)
+            break;
+        value = beyond ? least + (beyond - least) / 2 : least < most / 2 ? 2 * least : most;
+    }
+    out->value = least;
+    return ZR_OK;
+}
+
+/* ---- What would fit ---------------------------------------------------------------------------------- */
+
+struct search {
+    const struct zr_train_config *config;
+    zr_arena *host_arena;
+    struct zr_limit_advice *advice;
+};
+
+/* Notes `config` if it fits. */
+static zr_result try_out(struct search *search, const struct zr_train_config *config, bool *fits)
+{
+    size_t bytes;
+    zr_result result = weigh(config, search->host_arena, &bytes);
+    *fits = result == ZR_OK && bytes <= config->memory_limit_bytes;
+    if (*fits && search->advice->count < ZR_LIMIT_CHOICES)
+        search->advice->choices[search->advice->count++] =
+            (struct zr_limit_choice){.stage = config->stage,
+                                     .recompute = (enum zr_recompute)config->shape.recompute,
+                                     .batch = config->shape.batch,
+                                     .layers = config->shape.layers,
+                                     .reserved_bytes = bytes};
+    return result;
+}
+
+/* The highest stage that the configuration may take: alone a rank has nothing to divide, and reducing once a
+ * step needs whole gradients. */
+static unsigned highest_stage(const struct zr_train_config *config)
+{
+    unsigned highest = config->ranks == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    return highest > config->stage ? highest : config->stage;
+}
+
+/* The lowest stage above the given one. */
+static zr_result try_stages(struct search *search, struct zr_train_config changed, bool *fits)
+{
+    unsigned highest = highest_stage(&changed);
+    zr_result result = ZR_OK;
+    *fits = false;
+    while (result == ZR_OK && !*fits && changed.stage < highest) {
+        changed.stage++;
+        result = try_out(search, &changed, fits);
+    }
+    return result;
+}
+
+/* The least recomputation above the given one. */
+static zr_result try_recompute(struct search *search, struct zr_train_config changed, bool *fits)
+{
+    zr_result result = ZR_OK;
+    *fits = false;
+    while (result == ZR_OK && !*fits && changed.shape.recompute < ZR_RECOMPUTE_FULL) {
+        changed.shape.recompute++;
+        result = try_out(search, &changed, fits);
+    }
+    return result;
+}
+
+/* The largest batch below the given one, or number of layers. */
+static zr_result try_size(struct search *search, struct zr_train_config changed, enum zr_limit_size size,
+                          bool *fits)
+{
+    struct zr_limit_found found;
+    zr_result result = zr_limit_find(&found, &changed, size, search->host_arena);
+    *fits = false;
+    if (result != ZR_OK || found.value == 0)
+        return result;
+    if (size == ZR_LIMIT_BATCH)
+        changed.shape.batch = found.value;
+    else
+        changed.shape.layers = found.value;
+    return try_out(search, &changed, fits);
+}
+
+/* Everything that saves memory at once, then less to do. */
+static zr_result try_together(struct search *search)
+{
+    struct zr_train_config changed = *search->config;
+    bool fits = false;
+    zr_result result;
+
+    changed.shape.recompute = ZR_RECOMPUTE_FULL;
+    result = try_stages(search, changed, &fits);
+    changed.stage = highest_stage(&changed);
+    if (result == ZR_OK && !fits)
+        result = try_size(search, changed, ZR_LIMIT_BATCH, &fits);
+    changed.shape.batch = 1;
+    if (result == ZR_OK && !fits && search->config->parameters == 0)
+        result = try_size(search, changed, ZR_LIMIT_LAYERS, &fits);
+    return result;
+}
+
+zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
+                          zr_arena *host_arena)
+{
+    struct search search = {config, host_arena, out};
+    bool stage = false, recompute = false, batch = false;
+    zr_result result;
+
+    memset(out, 0, sizeof *out);
+    result = plan_largest(&out->plan, config, host_arena);
+    out->fits = result == ZR_OK && out->plan.peak_reserved_bytes <= config->memory_limit_bytes;
+    if (result != ZR_OK || out->fits)
+        return result;
+    result = try_stages(&search, *config, &stage);
+    if (result == ZR_OK)
+        result = try_recompute(&search, *config, &recompute);
+    if (result == ZR_OK)
+        result = try_size(&search, *config, ZR_LIMIT_BATCH, &batch);
+    if (result == ZR_OK && !stage && !recompute)
+        result = try_together(&search);
+    return result;
+}

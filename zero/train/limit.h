@@ -1,0 +1,49 @@
+/* limit.h: what fits under --memory-limit, by the byte plan on the sim backend: never an estimate.
+ *
+ * A configuration fits when the granules of its plan do, on rank 0 and on the last rank (the others are
+ * theirs by construction). Nothing here prints; report_limit.c does. */
+#ifndef ZR_TRAIN_LIMIT_H
+#define ZR_TRAIN_LIMIT_H
+
+#include "zero/plan.h"
+#include "zero/train/args.h"
+
+enum { ZR_LIMIT_CHOICES = 6 };
+
+/* A configuration like the one asked for, with something changed, that fits. */
+struct zr_limit_choice {
+    unsigned stage;
+    enum zr_recompute recompute;
+    size_t batch, layers;
+    size_t reserved_bytes; /* by its plan */
+};
+
+struct zr_limit_advice {
+    struct zr_plan plan; /* of what was asked for, on the rank that needs most */
+    bool fits;
+    size_t count;
+    struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */
+};
+
+/* Plans the configuration and, where it is above config->memory_limit_bytes, looks for what would fit: the
+ * lowest stage, the least recomputation and the largest batch, each alone; where none of stage and
+ * recomputation helps, the two together, then with a smaller batch, then with fewer layers. Records of the
+ * rehearsals come from host_arena. */
+zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
+                          zr_arena *host_arena);
+
+/* The size that is looked for. */
+enum zr_limit_size { ZR_LIMIT_NONE = 0, ZR_LIMIT_BATCH, ZR_LIMIT_LAYERS };
+
+struct zr_limit_found {
+    size_t value;                 /* largest that fits; 0: not even 1 does */
+    size_t reserved_bytes;        /* by its plan */
+    size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for */
+};
+
+/* Looks for the largest batch or number of layers, all else as in `config`, by doubling and bisection: value
+ * fits, and value + 1 does not. */
+zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
+                        enum zr_limit_size size, zr_arena *host_arena);
+
+#endif
