@@ -123,16 +123,16 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -c $< -o $@
 
 # ---- the libraries -----------------------------------------------------------------------------------------------
-# libzr.so is alloc/ alone: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
+# libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/family.h is about; see there.
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 major := $(firstword $(subst ., ,$(version)))
-zr_headers := alloc/zr.h
+zr_headers := alloc/zr.h defrag/zr_defrag.h
 zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h kernels/zr_kernels.h
 marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
 
-$(BUILD)/lib/libzr.a: $(call obj,$(alloc_src))
+$(BUILD)/lib/libzr.a: $(call obj,$(alloc_src) $(defrag_src))
 $(BUILD)/lib/libzr_zero.a: $(call obj,$(zero_src) $(comm_src) $(kernels_src))
 $(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 	@mkdir -p $(@D)
@@ -149,7 +149,7 @@ $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h) Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
 		'$(patsubst %,%;,$(call marked,ZR_FAMILY,alloc/*.h))' '};' > $@
-$(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src)) $(BUILD)/lib/libzr.map
+$(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
 	$(call link_library,libzr) $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
@@ -230,7 +230,7 @@ install: all $(BUILD)/pkgconfig/zr.pc $(BUILD)/pkgconfig/zr_zero.pc
 	@if [ -z "$(DESTDIR)" ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(installed))
-	-rmdir $(foreach folder,zero/comm zero kernels alloc,$(call to,$(own_include))/$(folder)) $(call to,$(own_include)) \
+	-rmdir $(foreach folder,zero/comm zero kernels defrag alloc,$(call to,$(own_include))/$(folder)) $(call to,$(own_include)) \
 		$(call to,$(own_doc)) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------

@@ -7,6 +7,10 @@
 
 #include "alloc/zr.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- Sequences: what a program asked for, in order --------------------------------------------------------
  */
 
@@ -42,9 +46,9 @@ struct zr_read_options {
     uint64_t unit_bytes;
     int device;
 };
-zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
-                           zr_arena *host_arena);
-void zr_sequence_end(struct zr_sequence *sequence);
+ZR_API zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
+                                  zr_arena *host_arena);
+ZR_API void zr_sequence_end(struct zr_sequence *sequence);
 
 /* ---- Lifetimes and packing --------------------------------------------------------------------------------
  */
@@ -64,10 +68,11 @@ struct zr_lifetimes {
 };
 
 /* Lifetimes of a sequence: time is the event's index; what is never freed lives to the end. */
-zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence, zr_arena *host_arena);
+ZR_API zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence,
+                                 zr_arena *host_arena);
 /* Reads a MiniMalloc CSV (id,lower,upper,size in any order of columns, an offset column is ignored). */
-zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
-void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
+ZR_API zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
+ZR_API void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
 
 enum zr_pack_verdict {
     ZR_PACK_FOUND = 0,   /* offsets hold, within the capacity if there was one */
@@ -91,15 +96,15 @@ struct zr_pack_report {
 
 /* Places every buffer; deterministic for the same input when the time does not run out. Scratch comes from
  * the lifetimes' host arena and is given back. */
-zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
-                  struct zr_pack_report *report);
+ZR_API zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                         struct zr_pack_report *report);
 /* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
  * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. Times
  * are below 2^32, and the scratch is 32 bytes for each moment. */
-zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
+ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
 /* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
  * ZR_ERR_CORRUPT names a pair that does. */
-zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
+ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
 /* ---- Learning ---------------------------------------------------------------------------------------------
  */
@@ -122,12 +127,12 @@ struct zr_learner_options {
 };
 
 /* The caller owns *out. ZR_ERR_INVALID: the arena has a learner already, or is the host arena too. */
-zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options);
+ZR_API zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options);
 /* The arena forgets the plan; planned blocks live on. No other thread may be in a call on the arena. NULL is
  * fine. */
-void zr_learner_destroy(zr_learner *learner);
+ZR_API void zr_learner_destroy(zr_learner *learner);
 /* One step of the program ended here. Optional: marks need no recurrence to be recognised. Any thread. */
-zr_result zr_learner_step(zr_learner *learner);
+ZR_API zr_result zr_learner_step(zr_learner *learner);
 
 struct zr_learner_stats {
     uint64_t periods_count;       /* found */
@@ -145,7 +150,7 @@ struct zr_learner_stats {
     size_t region_bytes;          /* addresses of the plan in force; 0: none */
     bool asleep;                  /* all goes as planned: nothing is recorded */
 };
-zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
+ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
 /* ---- Replay
  * ------------------------------------------------------------------------------------------------ */
@@ -157,7 +162,7 @@ enum zr_policy {
     ZR_POLICY_BESTFIT,    /* best fit in one growing range */
     ZR_POLICY_COUNT
 };
-const char *zr_policy_name(enum zr_policy policy);
+ZR_API const char *zr_policy_name(enum zr_policy policy);
 
 struct zr_replay_options {
     enum zr_policy policy;
@@ -174,7 +179,11 @@ struct zr_replay_report {
     uint64_t failed_at;      /* index of the first event that found no memory; UINT64_MAX: none */
 };
 
-zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
-                    struct zr_replay_report *out);
+ZR_API zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                           struct zr_replay_report *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

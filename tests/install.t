@@ -43,7 +43,7 @@ def check_files():
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
     want = ["bin/zr", "bin/zr-train"]
-    want += ["include/zr/" + name for name in ("alloc/zr.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/zr_zero.h")]
+    want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
     want += ["lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")
@@ -64,6 +64,49 @@ def check_headers():
             got = run(command + ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", *flags, "-include", header, "/dev/null"])
             if not same(got.returncode, 0, f"{header} is enough by itself, in {language}"):
                 note(got.stderr[:1000])
+
+
+LEARNER = """
+#include <stdio.h>
+#include "defrag/zr_defrag.h"
+int main(void)
+{
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    zr_learner *learner = NULL;
+    struct zr_learner_stats stats = {0};
+    void *blocks[5];
+    if (zr_backend_sim_create(&backend, NULL) || zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) ||
+        zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena}))
+        return puts(zr_last_error()), 1;
+    for (int step = 0; step < 40; step++) {
+        for (int i = 0; i < 5; i++)
+            if (zr_arena_alloc(arena, &(struct zr_request){.bytes = (size_t)(i + 1) << 20}, &blocks[i]))
+                return puts(zr_last_error()), 1;
+        for (int i = 0; i < 5; i++)
+            zr_arena_free(arena, blocks[i]);
+        zr_learner_step(learner);
+    }
+    zr_learner_get_stats(learner, &stats);
+    printf("%d %d\\n", stats.plans_count > 0, stats.planned_count > 0);
+    zr_learner_destroy(learner);
+    return zr_arena_destroy(arena, NULL) || zr_backend_destroy(backend);
+}
+"""
+
+
+def check_learner():
+    with open(path("learner.c"), "w", encoding="utf-8") as file:
+        file.write(LEARNER)
+    flags = run(["pkg-config", "--cflags", "--libs", "zr"]).stdout.split()
+    got = run([COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "learner.c", "-o", "learner", *flags])
+    if not same(got.returncode, 0, "a program on libzr alone compiles with pkg-config's words"):
+        note(got.stderr)
+        return
+    got = run([path("learner")])
+    same((got.returncode, got.stdout.split()), (0, ["1", "1"]), "and its repeating step is learned")
+    needed = re.findall(r"NEEDED.*\[(.*?)\]", run(["readelf", "--dynamic", "--wide", "learner"]).stdout)
+    ok("libzr.so.0" in needed and not any("zero" in name or "dnnl" in name for name in needed), f"it needs {needed}")
 
 
 def compile_example(out, libraries):
@@ -179,6 +222,7 @@ def main():
     if make("install"):
         check_files()
         check_headers()
+        check_learner()
         if check_example():
             check_training()
             check_state()
