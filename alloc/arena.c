@@ -385,7 +385,7 @@ static void set_owner(struct zr_arena *arena, struct zr_span *block)
         return;
     unsigned owner = zr_streams_number(arena, block->stream);
     if (owner)
-        block->serial = ++arena->streams[owner]->freed;
+        block->serial = zr_streams_count_free(arena, owner);
     else
         zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
     block->owner = (uint8_t)owner;
@@ -430,6 +430,9 @@ static inline bool is_warm(const struct zr_span *span)
 
 static void cool(struct zr_arena *arena, struct zr_span **place)
 {
+    /* Its stream may have passed meanwhile, and will not say so again. */
+    if ((*place)->owner && zr_streams_passed(arena->streams[(*place)->owner], (*place)->serial))
+        (*place)->owner = 0;
     vacate(arena, *place);
     *place = NULL;
     arena->warm_count--;
@@ -510,7 +513,7 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
 {
     unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
     struct zr_place place = zr_space_find(arena, need, owner);
-    if (arena->warm_count > 0 && warm_fits(arena, need, place)) {
+    if (arena->warm_count > 0 && (!place.gap || warm_fits(arena, need, place))) {
         zr_arena_settle(arena);
         place = zr_space_find(arena, need, owner);
     }

@@ -6,6 +6,10 @@
 #include "alloc/arena_internal.h"
 #include "alloc/error.h"
 
+/* Frees of a stream since the last that is known to have passed. Their numbers are compared modulo 2^32,
+ * which is right for twice as many. */
+#define COUNTED_MOST (UINT32_C(1) << 30)
+
 /* ---- Streams as numbers -------------------------------------------------------------------------------- */
 
 unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
@@ -19,15 +23,24 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
     return 0;
 }
 
+/* A warm block's owner shows in its gap only, and some are kept for want of a record. */
+static bool owns_warm(const struct zr_arena *arena, unsigned number)
+{
+    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i] && arena->warm[i]->owner == number)
+            return true;
+    return false;
+}
+
 unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
 {
     unsigned number = zr_streams_find(arena, stream);
     if (number)
         return number;
-    /* One that owns nothing any more gives its place. (A warm block's owner shows in its gap only.) */
+    /* One that owns nothing any more gives its place. */
     zr_arena_settle(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++)
-        if (arena->streams[i]->pending_bytes == 0) {
+        if (arena->streams[i]->pending_bytes == 0 && !owns_warm(arena, i)) {
             arena->streams[i]->stream = stream;
             arena->streams[i]->marks_count = 0;
             return i;
@@ -60,7 +73,7 @@ static bool release_passed(struct zr_arena *arena, struct zr_stream *own)
         struct zr_span *gap = zr_holes_largest(&own->gaps[zone]), *next;
         for (; gap; gap = next) {
             next = zr_holes_smaller(&own->gaps[zone], gap);
-            if ((int32_t)(gap->serial - own->passed) > 0)
+            if (!zr_streams_passed(own, gap->serial))
                 continue;
             zr_space_disown(arena, gap);
             any = true;
@@ -97,6 +110,31 @@ static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
     memmove(own->marks, own->marks + done, own->marks_count * sizeof *own->marks);
     mark(arena, own);
     return release_passed(arena, own);
+}
+
+/* All that the stream has freed so far has passed. */
+static void catch_up(struct zr_arena *arena, unsigned number)
+{
+    struct zr_stream *own = arena->streams[number];
+    struct zr_stream_point point;
+    zr_arena_settle(arena);
+    if (own->pending_bytes > 0 || owns_warm(arena, number)) {
+        arena->backend_calls_count++;
+        if (zr_backend_event_record(arena->backend, own->stream, &point) != ZR_OK ||
+            zr_backend_event_wait(arena->backend, &point) != ZR_OK)
+            zr_backend_synchronize(arena->backend);
+    }
+    own->marks_count = 0;
+    own->passed = own->freed;
+    release_passed(arena, own);
+}
+
+uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number)
+{
+    struct zr_stream *own = arena->streams[number];
+    if (__builtin_expect(own->freed - own->passed >= COUNTED_MOST, 0))
+        catch_up(arena, number);
+    return ++own->freed;
 }
 
 /* ---- Blocks that several streams use ------------------------------------------------------------------- */
@@ -207,14 +245,16 @@ bool zr_streams_wait(struct zr_arena *arena)
     bool any = arena->deferred && poll_deferred(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++) {
         struct zr_stream *own = arena->streams[i];
-        /* The oldest marks first: the last one may find room only then. */
+        /* The oldest marks first: the one for what was freed last may find room only then. */
         while (own->pending_bytes > 0) {
+            uint32_t passed = own->passed;
             mark(arena, own);
             if (own->marks_count == 0 ||
-                zr_backend_event_wait(arena->backend, &own->marks[own->marks_count - 1].point) != ZR_OK ||
-                !poll_stream(arena, own))
+                zr_backend_event_wait(arena->backend, &own->marks[own->marks_count - 1].point) != ZR_OK)
                 break;
-            any = true;
+            any |= poll_stream(arena, own);
+            if (own->passed == passed)
+                break;
         }
     }
     return any;

@@ -52,6 +52,13 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream);
 /* The same, and makes one; 0 if there is none left or no memory for it (*result says why): then the caller
  * waits. */
 unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream);
+/* Counts a free of the stream and returns its number. Once in a billion it waits for the stream. */
+uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number);
+/* True if the free of that number has passed, as far as anybody asked. */
+static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t serial)
+{
+    return (int32_t)(serial - own->passed) <= 0;
+}
 /* Asks what has passed, records events where gaps have none. True if anything became anybody's. */
 bool zr_streams_poll(struct zr_arena *arena);
 /* Waits until every free has passed. True if anything became anybody's. */

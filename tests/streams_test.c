@@ -2,8 +2,8 @@
  * only the test moves. */
 #include <string.h>
 
-#include "alloc/backend.h"
-#include "alloc/zr.h"
+#include "alloc/arena_internal.h"
+#include "alloc/fault.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -131,8 +131,114 @@ static void test_many_streams(void)
     stop();
 }
 
+/* What was freed last is kept for its size, out of every gap: it must not outlast its stream there. */
+static void test_warm(void)
+{
+    char *block[5];
+    start(14 * GRANULE);
+    for (unsigned i = 0; i < 5; i++) {
+        block[i] = take(GRANULE, 1);
+        take(GRANULE, 9);
+    }
+    /* From the stock, so that nothing looks at the gaps as a whole. */
+    struct zr_handle_list list;
+    tap_result(zr_granules_take(arena, 4 * GRANULE, &list), ZR_OK, "granules for later");
+    for (unsigned i = 0; i < 5; i++)
+        zr_arena_free(arena, block[i]);
+    zr_granules_give(arena, &list);
+    tap_ok(take(2 * GRANULE, 2) != NULL, "the streams are asked");
+    zr_sim_clock_advance(backend, WORK_NS);
+    tap_ok(take(2 * GRANULE, 3) != NULL, "and have passed");
+    tap_ok(take(5 * GRANULE, 4) != NULL, "all that stream 1 has freed is anybody's");
+    stop();
+}
+
+/* A block kept warm for want of a record still belongs to its stream. */
+static void test_warm_kept(void)
+{
+    start(0);
+    char *a = take(GRANULE, 1);
+    take(GRANULE, 9);
+    char *b = take(2 * GRANULE, 2);
+    take(GRANULE, 9);
+    zr_arena_free(arena, a);
+    zr_fault_set(ZR_FAULT_METADATA, 1);
+    zr_arena_free(arena, b);
+    tap_ok(zr_fault_set(ZR_FAULT_METADATA, 0) > 0, "a record is refused");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_ok(take(GRANULE, 2) != a, "stream 2 does not get what stream 1 may use");
+    tap_ok(take(GRANULE, 1) == a, "stream 1 does");
+    stop();
+}
+
+/* As many events as a stream may have, all of them older than its last free. */
+static void test_late_free(void)
+{
+    start(2 * (ZR_STREAM_MARKS + 1) * GRANULE);
+    char *a = take(GRANULE, 1);
+    take(GRANULE, 9);
+    for (unsigned i = 0; i < ZR_STREAM_MARKS; i++) {
+        zr_arena_free(arena, a);
+        tap_is(stats().pending_bytes, GRANULE, "pending");
+        tap_ok(take(2 * GRANULE, 2) != NULL, "event %u", i + 1);
+        tap_ok(take(GRANULE, 1) == a, "the block again");
+    }
+    zr_arena_free(arena, a);
+    tap_ok(take(GRANULE, 2) != NULL, "one more event is waited for: %s", zr_last_error());
+    stop();
+}
+
+/* Billions of frees while nobody asks what has passed. */
+static void test_count_of_frees(void)
+{
+    start(0);
+    char *a = take(GRANULE, 1);
+    take(GRANULE, 9);
+    char *b = take(2 * GRANULE, 1);
+    take(GRANULE, 9);
+    zr_arena_free(arena, a);
+    tap_is(stats().pending_bytes, GRANULE, "freed early");
+    for (unsigned i = 0; i < 3; i++) {
+        arena->streams[1]->freed += UINT32_C(1) << 30;
+        zr_arena_free(arena, b);
+        b = take(2 * GRANULE, 1);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        zr_arena_trim(arena, 0, NULL);
+        zr_sim_clock_advance(backend, WORK_NS);
+    }
+    tap_is(stats().pending_bytes, 0, "the count wraps, and nothing stays with the stream");
+    stop();
+}
+
+/* With the addresses used up, what is kept warm is a gap like any other. */
+static void test_addresses(void)
+{
+    tap_result(zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE}), ZR_OK,
+               "a backend");
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 4 * GRANULE}),
+        ZR_OK, "four granules of addresses");
+    struct zr_span *region;
+    char *a = take(GRANULE, 0);
+    zr_lock_take(&arena->lock);
+    tap_result(zr_region_reserve(arena, 3 * GRANULE, &region), ZR_OK, "three of them a plan's");
+    zr_lock_give(&arena->lock);
+    zr_arena_free(arena, a);
+    zr_lock_take(&arena->lock);
+    zr_region_release(arena, region);
+    zr_lock_give(&arena->lock);
+    tap_ok(take(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
+    stop();
+}
+
 int main(void)
 {
+    test_warm();
+    test_warm_kept();
+    test_late_free();
+    test_count_of_frees();
+    test_addresses();
     test_order();
     test_merging();
     test_use();
