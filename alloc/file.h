@@ -60,7 +60,7 @@ ZR_FAMILY zr_result zr_file_sync(const struct zr_file *file);
 enum zr_path_kind { ZR_PATH_NONE = 0, ZR_PATH_FILE, ZR_PATH_FOLDER, ZR_PATH_OTHER };
 
 /* What is there, symbolic links followed. ZR_PATH_NONE with ZR_OK when nothing is. */
-zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
+ZR_FAMILY zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
 /* Moves a file or folder over `to`, atomically on one file system. Sync the folder to make it last. */
 struct zr_rename {
     const char *from, *to;

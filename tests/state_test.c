@@ -203,6 +203,7 @@ static void check_damage(void)
 static void check_others(void)
 {
     struct zr_parameter renamed[3];
+    char pipe_path[80];
     struct rig rig;
     memcpy(renamed, parameters, sizeof renamed);
     renamed[1].name[0] = 'u';
@@ -219,6 +220,11 @@ static void check_others(void)
     tap_result(zr_engine_save(rig.engine, longest), ZR_ERR_INVALID, "a path that is too long");
     free(longest);
     tap_result(zr_engine_load(rig.engine, folder), ZR_ERR_IO, "a folder is no file");
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
+    if (mkfifo(pipe_path, 0600) == 0)
+        tap_result(zr_engine_load(rig.engine, pipe_path), ZR_ERR_FORMAT,
+                   "nor is a pipe, which is not waited for");
+    unlink(pipe_path);
     rig_close(&rig);
     rig_open(&rig, renamed, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
     tap_result(zr_engine_load(rig.engine, path), ZR_ERR_FORMAT, "nor is one of other names");
