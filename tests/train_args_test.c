@@ -94,6 +94,9 @@ static const struct {
     {"--data x --bucket-bytes 99999999TiB", {"--bucket-bytes"}},
     {"--data x --memory-limit 5", {"--memory-limit 5", "out of range"}},
     {"--data x --memory-limit much", {"--memory-limit much"}},
+    {"--find-max batch", {"--find-max", "--memory-limit"}},
+    {"--find-max width --memory-limit 1GB", {"--find-max width", "batch|layers"}},
+    {"--find-max layers --params 1e6 --memory-limit 1GB", {"--find-max layers", "--params"}},
     {"--data x --seed x", {"--seed x"}},
     {"--data x --lr nan", {"--lr nan", "no number"}},
     {"--data x --lr inf", {"--lr inf"}},
@@ -231,6 +234,8 @@ static void test_every_option(void)
     tap_is(parse("--data x --vocab 300 --prompt 99999999999999999999"), 2, "a token beyond any number");
     tap_is(parse("--dry-run --world-size 1024 --backend sim"), -1, "a byte plan needs no data");
     tap_ok(config.dry_run && config.sim && config.ranks == 1024, "and any world");
+    tap_is(parse("--find-max layers --memory-limit 1GB --world-size 8"), -1, "the largest is looked for");
+    tap_ok(config.finds_max && config.dry_run && config.ranks == 8, "in a dry run");
 }
 
 static void test_bytes(void)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """--memory-limit: a plan above it ends the run before step 1 with exit 4, a table of what does not fit and one of what
-would; each line of the latter is taken at its word."""
+would; each line of the latter is taken at its word. --find-max: what it finds fits, and one more does not."""
 import os
 import re
 from zrtest import done, note, ok, path, same, train
@@ -79,4 +79,26 @@ if ok(len(choices) == 1 and "layers" in choices[0], f"is told how deep it may be
     base = dict(dry_run=True, hidden=64, heads=4, batch=1, ranks=1, recompute="full", memory_limit="16MiB")
     same(train(**base, **choices[0]).code, 0, "that deep it fits")
     same(train(**base, **deeper).code, 4, "one deeper it does not")
+
+# --find-max, against --dry-run with the number it found and with one more.
+for shape in SHAPES[:3]:
+    for size in ["batch", "layers"]:
+        limit = plan(**shape) * 5 // 4 + 123
+        run = train(**shape, find_max=size, memory_limit=limit, data=None)
+        if not same(run.code, 0, f"--find-max {size}, {shape['ranks']} ranks"):
+            note(run.err)
+            continue
+        found = run.report["find_max"]
+        value = found["value"]
+        ok(value >= shape[size] and f"--{size} {value} is the largest" in run.out, f"finds {value}, and says it")
+        same([found["size"], found["memory_limit_bytes"]], [size, limit], "JSON has what was asked for")
+        here, beyond = plan(**{**shape, size: value}), plan(**{**shape, size: value + 1})
+        same([found["reserved_bytes"], found["one_more_reserved_bytes"]], [here, beyond], "and the plans' bytes")
+        ok(here <= limit < beyond, "on both sides of the limit")
+        same(run.report["ranks"][0]["planned_reserved_bytes"], here, "the plan that is printed is the largest's")
+run = train(layers=1, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18, timeout=60)
+same(run.code, 0, "a limit above all that can be asked for")
+same(run.report and [run.report["find_max"]["value"], run.report["find_max"]["one_more_reserved_bytes"]], [65536, None],
+     "is met by the most")
+same(train(hidden=512, heads=4, find_max="batch", memory_limit=MIB).code, 4, "not even 1 fits: exit 4")
 done()

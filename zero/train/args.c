@@ -12,6 +12,7 @@
 
 #include "alloc/os.h"
 #include "zero/train/flags.h"
+#include "zero/train/limit.h"
 #include "zero/train/shape.h"
 #include "zero/train/terminal.h"
 
@@ -346,6 +347,10 @@ static int together(const struct zr_train_config *config)
         zr_say("--params: chooses the shape; leave out --layers, --hidden and --heads, or give them alone");
         return ZR_EXIT_USAGE;
     }
+    if (config->finds_max && config->find_max == ZR_LIMIT_LAYERS && config->parameters > 0) {
+        zr_say("--find-max layers: --params chooses the layers; give --hidden and --heads in its place");
+        return ZR_EXIT_USAGE;
+    }
     if (shape->hidden % shape->heads != 0) {
         size_t below = shape->hidden - shape->hidden % shape->heads;
         zr_say("--heads %zu: does not divide --hidden %zu; heads share the channels equally, so try --hidden "
@@ -353,7 +358,9 @@ static int together(const struct zr_train_config *config)
                shape->heads, shape->hidden, below ? below : shape->heads);
         return ZR_EXIT_USAGE;
     }
-    if (config->world_size && !config->dry_run)
+    if (config->finds_max && !config->memory_limit_bytes)
+        words = "--find-max: needs --memory-limit BYTES, under which it looks for the largest";
+    else if (config->world_size && !config->dry_run)
         words =
             "--world-size: is for the byte plan of --dry-run; use --ranks to say how many processes train";
     else if (config->sim && !config->dry_run)
@@ -401,12 +408,10 @@ static void settle_optimizer(struct zr_optimizer_options *optimizer)
 /* How many ranks there are: what the command line says, or the launcher that has started this process. */
 static int count_ranks(struct zr_train_config *config)
 {
-    bool given = false;
-    for (size_t i = 0; i < zr_flags_count; i++)
-        given |= (config->given >> i & 1) && strcmp(zr_flags[i].name, "ranks") == 0;
-    if (!config->dry_run && (zr_start_read(&config->start) != ZR_OK ||
-                             zr_start_check(&config->start, (enum zr_comm_carrier)config->comm,
-                                            given ? config->ranks : 0, &config->ranks) != ZR_OK)) {
+    if (!config->dry_run &&
+        (zr_start_read(&config->start) != ZR_OK ||
+         zr_start_check(&config->start, (enum zr_comm_carrier)config->comm,
+                        given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
@@ -455,6 +460,8 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         if (code >= 0)
             return code;
     }
+    out->finds_max = given(out, "find-max");
+    out->dry_run |= out->finds_max;
     int code = count_ranks(out);
     if (code >= 0)
         return code;

@@ -71,6 +71,8 @@ struct zr_train_config {
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */
     bool sim;            /* --backend sim */
+    bool finds_max;      /* --find-max was given: a dry run */
+    unsigned find_max;   /* enum zr_limit_size */
 };
 
 /* Tokens of one step, all ranks together. */

@@ -17,6 +17,8 @@ static const char examples[] =
     "  zr-train --data bible.txt --steps 2000 --resume runs/bible --save runs/bible\n"
     "  zr-train --dry-run --layers 48 --hidden 1600 --heads 25 --stage 1 --world-size 64\n"
     "                                                 the bytes of a big run, without the run\n"
+    "  zr-train --params 1e9 --find-max batch --memory-limit 16GB --ranks 8 --stage 2\n"
+    "                                                 the largest batch that fits\n"
     "  zr-train --data bible.txt --json - >run.json   numbers on stdout, words on stderr\n";
 
 static const char ending[] =

@@ -33,7 +33,7 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
                           zr_arena *host_arena);
 
 /* The size that is looked for. */
-enum zr_limit_size { ZR_LIMIT_NONE = 0, ZR_LIMIT_BATCH, ZR_LIMIT_LAYERS };
+enum zr_limit_size { ZR_LIMIT_BATCH = 0, ZR_LIMIT_LAYERS };
 
 struct zr_limit_found {
     size_t value;                 /* largest that fits; 0: not even 1 does */

@@ -317,7 +317,9 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
                    advice.count ? "what would fit" : "what does not fit, and nothing smaller would");
 }
 
-static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_arena)
+/* `found`: by --find-max; NULL: it was not asked for. */
+static zr_result rehearse(const struct zr_train_config *config, const struct zr_limit_found *found,
+                          zr_arena *host_arena)
 {
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
     struct zr_plan plan = {0}, first = {0};
@@ -340,10 +342,31 @@ static zr_result rehearse(const struct zr_train_config *config, zr_arena *host_a
     }
     if (result == ZR_OK)
         result = zr_report_plan(config, plan.elements, reports, config->ranks);
+    if (result == ZR_OK && found)
+        result = zr_report_found(config, found);
     if (result == ZR_OK)
-        result = zr_report_json_plan(config, plan.elements, reports, config->ranks);
+        result = zr_report_json_plan(config, found, plan.elements, reports);
     zr_heap_free(reports);
     return result == ZR_OK && config->memory_limit_bytes ? check_limit(config, host_arena) : result;
+}
+
+static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    return rehearse(config, NULL, host_arena);
+}
+
+/* --find-max: the largest that fits, and its plan; where not even 1 fits, what would. */
+static zr_result find_max(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    enum zr_limit_size size = (enum zr_limit_size)config->find_max;
+    struct zr_limit_found found;
+    zr_result result = zr_limit_find(&found, config, size, host_arena);
+
+    if (result != ZR_OK)
+        return result;
+    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = found.value ? found.value : 1;
+    return found.value ? rehearse(&changed, &found, host_arena) : check_limit(&changed, host_arena);
 }
 
 /* Something that needs memory for records, and no ranks. Returns the exit code. */
@@ -364,7 +387,7 @@ static int without_ranks(const struct zr_train_config *config,
 
 int zr_rank_rehearse(const struct zr_train_config *config)
 {
-    return without_ranks(config, rehearse);
+    return without_ranks(config, config->finds_max ? find_max : rehearse_alone);
 }
 
 int zr_rank_check_limit(const struct zr_train_config *config)

@@ -218,6 +218,27 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
     return zr_text_flush(&page.text);
 }
 
+zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found)
+{
+    const char *name = config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers";
+    char number[3][ZR_NUMBER_ROOM];
+    struct page page;
+
+    page_open(&page, config);
+    zr_text_print(&page.text, "--%s %zu is the largest that fits under %s: it takes %s", name, found->value,
+                  zr_number_bytes(number[0], config->memory_limit_bytes),
+                  zr_number_bytes(number[1], found->reserved_bytes));
+    if (found->beyond_reserved_bytes == SIZE_MAX)
+        zr_text_print(&page.text, ", and %zu is beyond what a machine can address", found->value + 1);
+    else if (found->beyond_reserved_bytes)
+        zr_text_print(&page.text, ", and %zu %s", found->value + 1,
+                      zr_number_bytes(number[2], found->beyond_reserved_bytes));
+    else
+        zr_text_print(&page.text, ", and more cannot be asked for");
+    zr_text_print(&page.text, "\n\n");
+    return zr_text_flush(&page.text);
+}
+
 /* One line of planned beside measured; `exact`: they must be equal. */
 struct byte_line {
     const char *name, *note;

@@ -50,6 +50,8 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                          const struct zr_rank_report *ranks, unsigned world);
 /* What does not fit under --memory-limit, tag by tag, and what would. */
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);
+/* What --find-max has found; `config` has it already. */
+zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found);
 /* Parameters, gradients, optimizer state and masters of what is kept between steps. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */
@@ -58,8 +60,9 @@ zr_result zr_report_end(const struct zr_run_report *run);
 zr_result zr_report_json(const struct zr_run_report *run);
 /* Removes what an unfinished zr_report_json() left beside `path`. Async-signal-safe. */
 void zr_report_clean_up(const char *path);
-/* The same for a --dry-run: the planned numbers only. */
-zr_result zr_report_json_plan(const struct zr_train_config *config, uint64_t parameters,
-                              const struct zr_rank_report *ranks, unsigned world);
+/* The same for a --dry-run: the planned numbers only, of config->ranks ranks, and what --find-max has found;
+ * NULL: it was not asked for. */
+zr_result zr_report_json_plan(const struct zr_train_config *config, const struct zr_limit_found *found,
+                              uint64_t parameters, const struct zr_rank_report *ranks);
 
 #endif

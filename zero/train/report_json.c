@@ -188,8 +188,22 @@ zr_result zr_report_json(const struct zr_run_report *run)
     return output_close(&out, path);
 }
 
-zr_result zr_report_json_plan(const struct zr_train_config *config, uint64_t parameters,
-                              const struct zr_rank_report *ranks, unsigned world)
+static void print_found(struct zr_text *text, const struct zr_train_config *config,
+                        const struct zr_limit_found *found)
+{
+    zr_text_print(text,
+                  " \"find_max\": {\"size\": \"%s\", \"value\": %zu, \"memory_limit_bytes\": %zu, "
+                  "\"reserved_bytes\": %zu, \"one_more_reserved_bytes\": ",
+                  config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers", found->value,
+                  config->memory_limit_bytes, found->reserved_bytes);
+    if (found->beyond_reserved_bytes == 0 || found->beyond_reserved_bytes == SIZE_MAX)
+        zr_text_print(text, "null},\n");
+    else
+        zr_text_print(text, "%zu},\n", found->beyond_reserved_bytes);
+}
+
+zr_result zr_report_json_plan(const struct zr_train_config *config, const struct zr_limit_found *found,
+                              uint64_t parameters, const struct zr_rank_report *ranks)
 {
     struct json_output out;
 
@@ -198,8 +212,10 @@ zr_result zr_report_json_plan(const struct zr_train_config *config, uint64_t par
     zr_result result = output_open(&out, config->json);
     if (result)
         return result;
-    print_head(&out.text, config, parameters, world);
+    print_head(&out.text, config, parameters, config->ranks);
     zr_text_print(&out.text, " \"steps\": 0, \"dry_run\": true,\n");
-    print_ranks(&out.text, ranks, world, false);
+    if (found)
+        print_found(&out.text, config, found);
+    print_ranks(&out.text, ranks, config->ranks, false);
     return output_close(&out, config->json);
 }
