@@ -220,8 +220,11 @@ static void test_setup(void)
 /* ---- Otherwise -------------------------------------------------------------------------------------------
  */
 
+/* A stray that is larger than any before it, or that looks like a step, costs driver calls now and then:
+ * nearly all steps make none, and over five sequences at least seven in ten. */
 static void test_strays(uint64_t seed)
 {
+    unsigned all_quiet = 0;
     for (unsigned i = 0; i < 5; i++) {
         struct run run;
         uint64_t last[8], most = 0;
@@ -243,10 +246,12 @@ static void test_strays(uint64_t seed)
         tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 95,
                "seed %llu, one stray in a hundred events: %llu of %u allocations are planned",
                (unsigned long long)seed + i, (unsigned long long)stats.period_count, one.blocks);
-        tap_ok(quiet >= 6, "%u of the last eight steps call no driver, at most %llu calls", quiet,
-               (unsigned long long)most);
+        tap_note("%u of the last eight steps call no driver, at most %llu calls, %llu plans", quiet,
+                 (unsigned long long)most, (unsigned long long)stats.plans_count);
+        all_quiet += quiet;
         end(&run);
     }
+    tap_ok(all_quiet >= 28, "%u of 40 steps call no driver", all_quiet);
 }
 
 static void test_changed(void)
