@@ -5,6 +5,7 @@ import array
 import os
 import random
 import struct
+import sys
 
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
 from zrtest import PLANNED_TAGS, done, note, ok, path, same, skip, train
@@ -165,6 +166,22 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
     with open(path(name), "wb") as file:
         file.write(data)
     refused(f"a file that is {name}", path(name), [])
+
+# ---- Headers with wrong bytes: refused, or harmless
+ROUNDS = int(os.environ.get("ZR_TEST_ROUNDS", "10"))
+seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 30)
+note(f"seed {seed}")
+rng = random.Random(seed)
+header_end = 8 + struct.unpack("<Q", model[:8])[0]
+for i in range(ROUNDS):
+    data = bytearray(model)
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(header_end)] = rng.choice(b"0123456789,:[]{}\" Fh.\0\xff")
+    with open(path("wrong"), "wb") as file:
+        file.write(data)
+    run = train(**BASE, ranks=2, stage=i % 4, resume=path("wrong"))
+    ok(run.code in (0, 3) and "left behind" not in run.err and (run.code == 0 or "wrong" in run.err),
+       f"header {i + 1}: exit {run.code}") or note(run.err[-800:])
 
 # ---- An export that fails leaves what was there
 kept = path("kept")
