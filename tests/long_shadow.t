@@ -7,7 +7,8 @@ import time
 
 from zrtest import BUILD, done, note, ok, same
 
-OPERATIONS = {"": 1000000, "address": 1000000, "undefined": 1000000, "thread": 1000000, "valgrind": 20000}
+OPERATIONS = {"": 1000000, "address,undefined": 1000000, "thread": 1000000, "valgrind": 20000}
+FOLDERS = {"address,undefined": "both-sanitizers", "thread": "thread"}  # shared with the other long tests
 
 
 def tail(got):
@@ -15,7 +16,7 @@ def tail(got):
 
 
 for name, operations in OPERATIONS.items():
-    folder = os.path.join(BUILD, name) if name in ("address", "undefined", "thread") else BUILD
+    folder = os.path.join(BUILD, FOLDERS[name]) if name in FOLDERS else BUILD
     program = os.path.join(folder, "tests", "shadow_test")
     made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}",
                            f"SANITIZE={name if folder != BUILD else ''}", program], capture_output=True, text=True,
