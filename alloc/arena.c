@@ -584,6 +584,22 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
     return ZR_OK;
 }
 
+/* The same, when memory is short: what the siblings have idle may do, or what streams still use there. lock:
+ * arena->lock, opened meanwhile */
+static zr_result allocate_from_others(struct zr_arena *arena, const struct zr_request *request,
+                                      struct zr_need need, struct zr_span **out)
+{
+    zr_result result = ZR_ERR_MEMORY;
+    for (unsigned wait = 0; result == ZR_ERR_MEMORY && wait <= arena->asynchronous; wait++) {
+        zr_lock_give(&arena->lock);
+        size_t trimmed = zr_siblings_trim(arena, wait);
+        zr_lock_take(&arena->lock);
+        if (trimmed > 0)
+            result = allocate(arena, request, need, out);
+    }
+    return result;
+}
+
 /* The arena that serves this thread, with its lock taken. */
 static inline struct zr_arena *take_member(struct zr_arena *arena)
 {
@@ -609,14 +625,8 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     arena = take_member(arena);
     uint64_t calls = arena->backend_calls_count;
     result = allocate(arena, request, need, &block);
-    if (__builtin_expect(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0, 0)) {
-        /* What the others have idle may do. */
-        zr_lock_give(&arena->lock);
-        size_t trimmed = zr_siblings_trim(arena);
-        zr_lock_take(&arena->lock);
-        if (trimmed > 0)
-            result = allocate(arena, request, need, &block);
-    }
+    if (__builtin_expect(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0, 0))
+        result = allocate_from_others(arena, request, need, &block);
     if (__builtin_expect(result == ZR_OK, 1)) {
         char *address = arena->base + block->offset_bytes;
         *out = address;
@@ -759,7 +769,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
         *released_bytes = 0;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
-    size_t released = zr_siblings_trim(arena) + trim_member(arena, keep_bytes);
+    size_t released = zr_siblings_trim(arena, false) + trim_member(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
     return ZR_OK;

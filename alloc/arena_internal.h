@@ -258,8 +258,9 @@ static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const 
 bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes);
 void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes);
 void zr_siblings_note_peak(struct zr_arena *arena);
-/* Gives back what the other members have idle; returns the bytes. */
-size_t zr_siblings_trim(struct zr_arena *arena);
+/* Gives back what the other members have idle, once they have waited for what streams still use if told so;
+ * returns the bytes. */
+size_t zr_siblings_trim(struct zr_arena *arena, bool wait);
 /* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
 void zr_siblings_tell(struct zr_arena *arena);
 /* Adds the siblings' numbers to the head's. */

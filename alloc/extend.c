@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "alloc/error.h"
+#include "alloc/follow.h"
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
@@ -222,9 +223,9 @@ static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
             zr_stock_put(&arena->stock, handle);
 }
 
-/* An idle run of several granules goes back to the driver, for shorter ones to take its place. False if there
- * is none. */
-static bool break_up(struct zr_arena *arena)
+/* An idle run of several granules goes back to the driver, for shorter ones to take its place. Returns its
+ * bytes, 0 if there is none. */
+static size_t break_up(struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, bytes = 0;
     struct zr_handle_list list = {0};
@@ -398,21 +399,39 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
 
 /* ---- For others ---------------------------------------------------------------------------------------- */
 
-zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+/* Single granules, or nothing. lock: arena->lock */
+static zr_result take_granules(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
-    struct zr_handle_list list = {0};
     zr_result result = ZR_OK;
-    *out = (struct zr_handle_list){0};
-    zr_lock_take(&arena->lock);
     arena->serial++;
     for (size_t done = 0; done < bytes && result == ZR_OK; done += arena->granule_bytes)
-        result = gather(arena, arena->granule_bytes, &list);
+        result = gather(arena, arena->granule_bytes, out);
+    if (result != ZR_OK)
+        put_back(arena, out);
+    return result;
+}
+
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+{
+    *out = (struct zr_handle_list){0};
+    zr_lock_take(&arena->lock);
+    zr_result result = take_granules(arena, bytes, out);
+    /* The last resorts are those of a block. */
+    if (result == ZR_ERR_MEMORY && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_wait(arena))
+        result = take_granules(arena, bytes, out);
+    if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
+        result = take_granules(arena, bytes, out);
+    for (unsigned wait = 0; result == ZR_ERR_MEMORY && wait <= arena->asynchronous; wait++) {
+        zr_lock_give(&arena->lock);
+        size_t trimmed = zr_siblings_trim(arena, wait);
+        zr_lock_take(&arena->lock);
+        if (trimmed > 0)
+            result = take_granules(arena, bytes, out);
+    }
     if (result == ZR_OK) {
-        *out = list;
         arena->lent_bytes += bytes;
         zr_siblings_note_peak(arena);
-    } else {
-        put_back(arena, &list);
     }
     zr_lock_give(&arena->lock);
     return result;
@@ -444,6 +463,9 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
     if (arena->stock.bytes == 0 && idle > keep_bytes)
         released += steal(arena, zr_round_up(idle - keep_bytes, arena->granule_bytes), &list);
     destroy_list(arena, &list);
+    /* Runs longer than what was too much. */
+    for (size_t run = 1; run > 0 && zr_space_idle_bytes(arena) > keep_bytes; released += run)
+        run = break_up(arena);
     return released;
 }
 

@@ -85,7 +85,7 @@ void zr_siblings_note_peak(struct zr_arena *arena)
     raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
 }
 
-size_t zr_siblings_trim(struct zr_arena *arena)
+size_t zr_siblings_trim(struct zr_arena *arena, bool wait)
 {
     struct zr_arena *head = arena->head;
     unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
@@ -97,7 +97,7 @@ size_t zr_siblings_trim(struct zr_arena *arena)
         zr_lock_take(&other->lock);
         zr_arena_settle(other);
         if (other->asynchronous)
-            zr_streams_poll(other);
+            wait ? zr_streams_wait(other) : zr_streams_poll(other);
         released += zr_trim(other, 0);
         zr_lock_give(&other->lock);
     }

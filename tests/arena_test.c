@@ -407,6 +407,27 @@ static struct zr_arena_stats stats_of(zr_arena *arena)
     return stats;
 }
 
+/* A large block lies on runs of several granules: who wants less than a run takes one. */
+static void test_runs(void)
+{
+    struct setting setting = {"sim", false, GRANULE, 0, 0};
+    struct pair pair = make_pair(&setting);
+    size_t released;
+    zr_arena_free(pair.arena, take(pair.arena, 1024 * GRANULE));
+    zr_arena_trim(pair.arena, 1023 * GRANULE, &released);
+    size_t left = stats_of(pair.arena).reserved_bytes;
+    tap_ok(left <= 1023 * GRANULE && left >= 1020 * GRANULE && left + released == 1024 * GRANULE,
+           "at most what was to be kept remains: %zu granules", left / GRANULE);
+    end_pair(&pair);
+    setting.limit_bytes = 1024 * GRANULE;
+    pair = make_pair(&setting);
+    zr_arena_free(pair.arena, take(pair.arena, 1024 * GRANULE));
+    tap_ok(take(pair.arena, GRANULE + 256) != NULL, "at the limit, a short need breaks up a run");
+    left = stats_of(pair.arena).reserved_bytes;
+    tap_ok(left >= 1020 * GRANULE, "and no more of them than it takes: %zu granules", left / GRANULE);
+    end_pair(&pair);
+}
+
 /* Two holes of two granules each serve one block of four: no memory is created, none is copied. */
 static void test_stealing(void)
 {
@@ -782,6 +803,7 @@ int main(void)
     tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed_of_run);
     test_arguments();
     test_frees();
+    test_runs();
     test_stealing();
     test_fragmentation_report();
     test_peaks();

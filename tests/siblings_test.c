@@ -162,6 +162,45 @@ static void test_family(void)
     stop(5 * GRANULE);
 }
 
+/* What one has freed and a stream still uses, on a backend whose streams run later. */
+static void test_pending(void)
+{
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE, .work_ns = 1000});
+    tap_result(
+        zr_arena_create(
+            &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
+        ZR_OK, "an arena whose streams run later");
+    add_sibling();
+    char *a = take_from(arena->siblings[0], 4 * GRANULE);
+    zr_arena_free(arena, a);
+    a = take(4 * GRANULE);
+    tap_ok(a != NULL, "rather than fail, an allocation waits for the sibling's streams: %s", zr_last_error());
+    zr_arena_free(arena, a);
+    stop(0);
+}
+
+/* A pool gets what the arena could give to a block. */
+static void test_pool(void)
+{
+    zr_contiguous *pool;
+    zr_entry entry;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE, .work_ns = 1000});
+    tap_result(
+        zr_arena_create(
+            &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
+        ZR_OK, "an arena with a pool");
+    add_sibling();
+    char *a = take(2 * GRANULE), *b = take_from(arena->siblings[0], 2 * GRANULE);
+    tap_ok(a && b, "a block from each");
+    zr_arena_free(arena, a);
+    zr_arena_free(arena, b);
+    tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena}), ZR_OK, "a pool");
+    tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 4 * GRANULE}, &entry, NULL),
+               ZR_OK, "gets what streams and siblings have done with: %s", zr_last_error());
+    tap_result(zr_contiguous_destroy(pool, NULL), ZR_OK, "the pool ends");
+    stop(0);
+}
+
 static void test_one(void)
 {
     zr_arena *none;
@@ -178,6 +217,8 @@ int main(void)
 {
     test_one();
     test_family();
+    test_pending();
+    test_pool();
     test_threads();
     return tap_done();
 }
