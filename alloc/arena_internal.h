@@ -89,7 +89,7 @@ struct zr_arena {
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
     struct zr_pool uses;
-    struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through next_deferred */
+    struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through their uses */
     size_t deferred_bytes;
 
     /* Physical memory. */

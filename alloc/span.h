@@ -30,9 +30,8 @@ struct zr_span {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
-        size_t requested_bytes;        /* block */
-        struct zr_span *next_deferred; /* leaving, until other streams have passed */
-        size_t key_bytes; /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
+        size_t requested_bytes; /* block */
+        size_t key_bytes;       /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
     };
     union {
         struct {

@@ -182,23 +182,29 @@ void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
     }
     block->kind = ZR_SPAN_LEAVING;
     arena->deferred_bytes += block->bytes;
-    block->next_deferred = NULL;
+    block->uses->next_deferred = NULL;
     if (arena->deferred_last)
-        arena->deferred_last->next_deferred = block;
+        arena->deferred_last->uses->next_deferred = block;
     else
         arena->deferred = block;
     arena->deferred_last = block;
 }
 
-/* True if every use of the block has passed; those that have are given back. */
-static bool uses_passed(struct zr_arena *arena, struct zr_span *block)
+static bool uses_passed(struct zr_arena *arena, const struct zr_span *block)
 {
-    while (block->uses && zr_backend_event_done(arena->backend, &block->uses->point)) {
+    for (const struct zr_use *use = block->uses; use; use = use->next)
+        if (!zr_backend_event_done(arena->backend, &use->point))
+            return false;
+    return true;
+}
+
+static void give_uses(struct zr_arena *arena, struct zr_span *block)
+{
+    while (block->uses) {
         struct zr_use *use = block->uses;
         block->uses = use->next;
         zr_pool_give(&arena->uses, use);
     }
-    return block->uses == NULL;
 }
 
 /* Lets go of the deferred blocks whose uses have passed. */
@@ -207,16 +213,17 @@ static bool poll_deferred(struct zr_arena *arena)
     bool any = false;
     struct zr_span *block = arena->deferred, *kept = NULL;
     while (block) {
-        struct zr_span *next = block->next_deferred;
+        struct zr_span *next = block->uses->next_deferred;
         /* A span for the gap; without one the block waits for another time. */
         if (uses_passed(arena, block) && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
             if (kept)
-                kept->next_deferred = next;
+                kept->uses->next_deferred = next;
             else
                 arena->deferred = next;
             if (arena->deferred_last == block)
                 arena->deferred_last = kept;
             arena->deferred_bytes -= block->bytes;
+            give_uses(arena, block);
             zr_arena_vacate(arena, block);
             any = true;
         } else {
@@ -239,7 +246,7 @@ bool zr_streams_poll(struct zr_arena *arena)
 
 bool zr_streams_wait(struct zr_arena *arena)
 {
-    for (struct zr_span *block = arena->deferred; block; block = block->next_deferred)
+    for (struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
         for (struct zr_use *use = block->uses; use; use = use->next)
             zr_backend_event_wait(arena->backend, &use->point);
     bool any = arena->deferred && poll_deferred(arena);

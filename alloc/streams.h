@@ -45,6 +45,8 @@ struct zr_use {
     struct zr_use *next; /* of the same block */
     uint64_t stream;
     struct zr_stream_point point; /* once the block was freed */
+    /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
+    struct zr_span *next_deferred;
 };
 
 /* The number by which gaps name their owner; 0 if the stream owns none. Never fails. */

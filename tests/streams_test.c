@@ -1,5 +1,7 @@
 /* streams_test.c: who gets freed space, and when, on a backend whose streams run later: sim with a clock that
  * only the test moves. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "alloc/arena_internal.h"
@@ -103,6 +105,44 @@ static void test_use(void)
     zr_sim_clock_advance(backend, WORK_NS);
     char *b = take(GRANULE, 1);
     tap_ok(b == a, "but when that has passed");
+    stop();
+}
+
+static _Atomic(char *) shown;
+static _Atomic bool enough;
+
+static void *look(void *argument)
+{
+    _Atomic unsigned *wrong = argument;
+    struct zr_block_info info;
+    while (!atomic_load(&enough)) {
+        char *block = atomic_load(&shown);
+        if (block && zr_arena_find(arena, block + 5, &info) == ZR_OK && info.bytes != 5000)
+            atomic_fetch_add(wrong, 1);
+    }
+    return NULL;
+}
+
+/* Who finds a block while it is freed finds it as it was, or not at all. */
+static void test_find(void)
+{
+    _Atomic unsigned wrong = 0;
+    pthread_t thread;
+    start(0);
+    pthread_create(&thread, NULL, look, &wrong);
+    for (unsigned i = 0; i < 100000; i++) {
+        char *block = take(5000, 1);
+        zr_block_use(arena, block, 2);
+        atomic_store(&shown, block);
+        zr_arena_free(arena, block);
+        if (i % 64 == 0) {
+            zr_sim_clock_advance(backend, WORK_NS);
+            zr_arena_trim(arena, 0, NULL);
+        }
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    tap_is(atomic_load(&wrong), 0, "found while it leaves");
     stop();
 }
 
@@ -242,6 +282,7 @@ int main(void)
     test_order();
     test_merging();
     test_use();
+    test_find();
     test_waiting();
     test_many_streams();
     return tap_done();
