@@ -114,6 +114,8 @@ static const struct {
     {"--data x --clip -1", {"--clip -1"}},
     {"--data x --eval-every -5", {"--eval-every -5"}},
     {"--data x --save-every 5", {"--save-every", "--save DIR"}},
+    {"--data x --config", {"--config", "needs a value"}},
+    {"--data x --config ''", {"--config", "empty"}},
     {"--data x --save ''", {"--save", "empty"}},
     {"--data x --resume ''", {"--resume", "empty"}},
     {"--data x --log -", {"--log"}},

@@ -1,4 +1,4 @@
-/* args.c: reads the command line by the table in flags.c. It runs before the fork, so it allocates nothing.
+/* args.c: reads the command line by the table in flags.c. It runs before the fork, so it keeps no memory.
  */
 #define _GNU_SOURCE
 #include "zero/train/args.h"
@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/error.h"
 #include "alloc/os.h"
+#include "zero/train/config.h"
 #include "zero/train/flags.h"
 #include "zero/train/limit.h"
 #include "zero/train/shape.h"
@@ -104,7 +106,7 @@ static int choice_index(const char *choices, const char *text)
 
 /* ---- Storing one option ------------------------------------------------------------------------------ */
 
-/* Says what is wrong with an option and how to go on; always 2. */
+/* What is wrong with an option and how to go on, as the last error's words; always 2. */
 static int wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -115,7 +117,7 @@ static int wrong(const struct zr_flag *flag, const char *value, const char *form
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
     va_end(list);
-    zr_say("--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", words);
+    zr_fail(ZR_ERR_INVALID, "--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", words);
     return ZR_EXIT_USAGE;
 }
 
@@ -223,6 +225,15 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
     return ZR_EXIT_USAGE;
 }
 
+int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
+{
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (strcmp(zr_flags[i].name, name) == 0)
+            return store(&zr_flags[i], config, value);
+    zr_fail(ZR_ERR_INVALID, "--%s: is no option", name);
+    return ZR_EXIT_USAGE;
+}
+
 /* ---- The command line -------------------------------------------------------------------------------- */
 
 /* Letters to insert, remove, replace or swap to make `a` of `b`; names longer than 31 are as far as they
@@ -278,8 +289,15 @@ static int unknown(const char *name)
     return ZR_EXIT_USAGE;
 }
 
+static int said(int code)
+{
+    if (code == ZR_EXIT_USAGE)
+        zr_say("%s", zr_last_error());
+    return code;
+}
+
 /* Splits "--name=value", finds the option and its value. */
-static int read_argument(struct zr_train_config *config, int argc, char **argv, int *at)
+static int find_and_store(struct zr_train_config *config, int argc, char **argv, int *at)
 {
     char name[128];
     const char *argument = argv[(*at)++], *equals = strchr(argument, '='), *value;
@@ -302,16 +320,33 @@ static int read_argument(struct zr_train_config *config, int argc, char **argv, 
     bool takes = flag->argument || flag->choices;
     value = equals ? equals + 1 : NULL;
     if (!takes && value)
-        return wrong(flag, NULL, "takes no value; write --%s alone", name);
+        return said(wrong(flag, NULL, "takes no value; write --%s alone", name));
     if (takes && !value) {
         /* another option where the value should be was forgotten, not meant: "--save --steps 3" */
         if (*at >= argc || strncmp(argv[*at], "--", 2) == 0)
-            return wrong(flag, NULL, "needs a value: --%s %s", name,
-                         flag->argument ? flag->argument : flag->choices);
+            return said(wrong(flag, NULL, "needs a value: --%s %s", name,
+                              flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
     config->given |= UINT64_C(1) << (flag - zr_flags);
-    return store(flag, config, value);
+    return said(store(flag, config, value));
+}
+
+static int read_arguments(struct zr_train_config *config, int argc, char **argv)
+{
+    int code = -1;
+    for (int at = 1; at < argc && code < 0;)
+        code = find_and_store(config, argc, argv, &at);
+    return code;
+}
+
+static int store_defaults(struct zr_train_config *config)
+{
+    int code = -1;
+    for (size_t i = 0; i < zr_flags_count && code < 0; i++)
+        if (zr_flags[i].fallback)
+            code = store(&zr_flags[i], config, zr_flags[i].fallback);
+    return code;
 }
 
 /* ---- What must fit together -------------------------------------------------------------------------- */
@@ -329,7 +364,7 @@ static bool prompt_is_tokens(const struct zr_train_config *config)
     return true;
 }
 
-static bool given(const struct zr_train_config *config, const char *name)
+bool zr_flag_given(const struct zr_train_config *config, const char *name)
 {
     for (size_t i = 0; i < zr_flags_count; i++)
         if (strcmp(zr_flags[i].name, name) == 0)
@@ -342,8 +377,8 @@ static int together(const struct zr_train_config *config)
     const struct zr_gpt_shape *shape = &config->shape;
     const char *words = NULL;
 
-    if (config->parameters > 0 &&
-        (given(config, "layers") || given(config, "hidden") || given(config, "heads"))) {
+    if (config->parameters > 0 && (zr_flag_given(config, "layers") || zr_flag_given(config, "hidden") ||
+                                   zr_flag_given(config, "heads"))) {
         zr_say("--params: chooses the shape; leave out --layers, --hidden and --heads, or give them alone");
         return ZR_EXIT_USAGE;
     }
@@ -411,7 +446,7 @@ static int count_ranks(struct zr_train_config *config)
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
          zr_start_check(&config->start, (enum zr_comm_carrier)config->comm,
-                        given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
+                        zr_flag_given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
@@ -443,28 +478,53 @@ static void settle(struct zr_train_config *config)
     settle_optimizer(&config->optimizer);
 }
 
-int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
+static void start(struct zr_train_config *out, int argc, char **argv)
 {
     memset(out, 0, sizeof *out);
     out->program = argc > 0 && argv[0][0] ? argv[0] : "zr-train";
     out->min_rate = -1;
     out->warmup = UINT64_MAX;
-    for (size_t i = 0; i < zr_flags_count; i++)
-        if (zr_flags[i].fallback) {
-            int code = store(&zr_flags[i], out, zr_flags[i].fallback);
-            if (code >= 0)
-                return code;
-        }
-    for (int at = 1; at < argc;) {
-        int code = read_argument(out, argc, argv, &at);
-        if (code >= 0)
-            return code;
+    store_defaults(out);
+}
+
+/* The file's settings take the place of the defaults, and the command line is read again over them. */
+static int read_config_file(struct zr_train_config *out, struct zr_config_rest *rest, int argc, char **argv)
+{
+    char path[ZR_TRAIN_PATH_ROOM];
+    zr_result result;
+
+    memcpy(path, out->config_file, sizeof path);
+    start(out, argc, argv);
+    result = zr_config_read(path, out, rest);
+    if (result != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return (int)zr_exit_of(result);
     }
-    out->finds_max = given(out, "find-max");
-    out->dry_run |= out->finds_max;
-    int code = count_ranks(out);
+    return read_arguments(out, argc, argv);
+}
+
+int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
+{
+    struct zr_config_rest rest = {.least_ratio = -1};
+    int code;
+
+    start(out, argc, argv);
+    code = read_arguments(out, argc, argv);
+    if (code < 0 && out->config_file[0])
+        code = read_config_file(out, &rest, argc, argv);
     if (code >= 0)
         return code;
+    out->finds_max = zr_flag_given(out, "find-max");
+    out->dry_run |= out->finds_max;
+    code = count_ranks(out);
+    if (code >= 0)
+        return code;
+    if (zr_config_settle_batch(&rest, out) != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
+    if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
+        out->min_rate = (float)(rest.least_ratio * (double)out->rate);
     settle(out);
     return together(out);
 }

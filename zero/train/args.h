@@ -34,7 +34,8 @@ struct zr_train_config {
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
-    char prompt[1024]; /* --prompt, "" is fine */
+    char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
+    char prompt[1024];                    /* --prompt, "" is fine */
 
     struct zr_gpt_shape shape; /* batch is per rank */
     double parameters;         /* --params; 0: the shape was given */
@@ -82,7 +83,7 @@ static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config
 }
 
 /* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version
- * were printed on stdout (0), or what is wrong, with the way out, on stderr (2). */
+ * were printed on stdout (0), or what is wrong, with the way out, on stderr (2; 3: the file of --config). */
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv);
 
 /* Writes the command line of a run like this one with other values for some options, quoted for a shell: the

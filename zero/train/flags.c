@@ -86,6 +86,7 @@ const struct zr_flag zr_flags[] = {
          "learning rate of norms and biases, likewise"),
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "largest gradient norm; 0: no clipping"),
 
+    TEXT("config", files, "FILE.json", config_file, "settings as DeepSpeed names them; options win over it"),
     TEXT("save", files, "DIR", save, "checkpoints go here; SIGUSR1 saves at once, SIGTERM saves and ends"),
     COUNT("save-every", files, save_every, "0", 0, 1e12, "steps between checkpoints; 0: after the last only"),
     COUNT("keep", files, keep, "0", 0, 1000000, "newest checkpoints that stay in the folder; 0: all"),
@@ -109,8 +110,7 @@ const struct zr_flag zr_flags[] = {
 };
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"config",
-                                      "tp",
+const char *const zr_flags_later[] = {"tp",
                                       "pp",
                                       "schedule",
                                       "micro-batches",

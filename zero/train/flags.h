@@ -36,6 +36,11 @@ extern const size_t zr_flags_count;
 /* Options of the design that this version refuses by name. NULL-ended. */
 extern const char *const zr_flags_later[];
 
+/* Stores the value of an option that takes one. -1: done; else 2, with words in zr_last_error(). */
+int zr_flag_store(const char *name, struct zr_train_config *config, const char *value);
+/* Whether the option was on the command line. */
+bool zr_flag_given(const struct zr_train_config *config, const char *name);
+
 void zr_help_print(void);
 void zr_version_print(void);
 

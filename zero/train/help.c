@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "alloc/file.h"
+#include "zero/train/config.h"
 
 static const char examples[] =
     "Train a GPT on real text, every byte of it from the zr arena.\n"
@@ -58,6 +59,7 @@ void zr_help_print(void)
         else
             zr_text_print(&text, "  %-28s  %s%s\n", left, flag->help, value);
     }
+    zr_config_help(&text);
     zr_text_print(&text, "%s", ending);
     zr_text_flush(&text);
 }
