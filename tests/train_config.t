@@ -163,6 +163,8 @@ for what, data in [("nothing", b""), ("no object", b"[1]"), ("a number", b"7"), 
 for what, where in [("a file that is not there", path("none.json")), ("a folder", os.path.dirname(path("x")))]:
     got = command(where)
     ok(got.returncode == 3 and os.path.basename(where).encode() in got.stderr, f"exit 3: {what}")
+got = command(write('{"line\\nfeed": 1, "bf16": {}}'))
+same([got.returncode, got.stderr.count(b"\n")], [2, 1], "a line feed in a key stays out of the words")
 same(command(write({"k" * 50000: 1})).returncode, 2, "a key of 50,000 letters is unknown")
 
 seed = int(os.environ.get("ZR_TEST_SEED", "0")) or random.getrandbits(32)

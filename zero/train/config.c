@@ -188,12 +188,20 @@ static const char *find_key(const char *text, const char *path)
     return found;
 }
 
+/* What a file says stays on one line, and is no command to a terminal. */
+static void make_plain(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
 static zr_result refuse(const struct reader *reader, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 static zr_result refuse(const struct reader *reader, const char *path, const char *format, ...)
 {
-    char words[600];
+    char words[600], name[PATH_ROOM];
     unsigned line = 1;
     va_list list;
     va_start(list, format);
@@ -201,7 +209,10 @@ static zr_result refuse(const struct reader *reader, const char *path, const cha
     va_end(list);
     for (const char *at = reader->text, *end = find_key(at, path); at < end; at++)
         line += *at == '\n';
-    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, path, words);
+    snprintf(name, sizeof name, "%s", path);
+    make_plain(name);
+    make_plain(words);
+    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, name, words);
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------ */
@@ -466,7 +477,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
     size_t bytes = 0, all_bytes = MEMORY_BYTES + FILE_MOST_BYTES + 4096;
     char *text = zr_pages_take(all_bytes);
     struct reader reader = {.file = path, .text = text, .config = config, .rest = rest};
-    json_error_t error;
+    json_error_t error = {0};
     zr_result result;
 
     *rest = (struct zr_config_rest){.least_ratio = -1};
@@ -479,6 +490,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
         memory.left_bytes = MEMORY_BYTES;
         json_set_alloc_funcs(take, give);
         reader.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        make_plain(error.text);
         if (!reader.root)
             result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line %d: is no JSON: %.200s", path,
                              error.line > 0 ? error.line : 1, error.text);
