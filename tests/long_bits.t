@@ -11,7 +11,7 @@ SHAPES = [
     dict(layers=6, hidden=96, heads=6, seq=32, batch=1),
 ]
 gathering = 0
-for shape, ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 5, 8), (1, 3, 4)):
+for shape, ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), (1, 3, 4)):
     base = train(ranks=ranks, steps=3, accumulate=accumulate, **shape)
     words = f"{shape} on {ranks} ranks, {accumulate} micro-batches"
     if not same(base.code, 0, words):
@@ -23,7 +23,7 @@ for shape, ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 5, 8), (1
                     recompute=recompute, **shape)
         same(got.losses, base.losses, f"{words}: stage {stage}, bucket {bucket}, recompute {recompute}")
         gathering += bool(got.report) and got.report["ranks"][0]["peak_bytes"]["gathered"] > 0
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3) if accumulate == 1 else ():
         got = train(ranks=ranks, steps=3, threads=threads, stage=3, accumulate=accumulate, **shape)
         same(got.losses, base.losses, f"{words}: {threads} threads at stage 3")
 ok(gathering > 50, f"{gathering} of these runs gather parameters")

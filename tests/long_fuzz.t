@@ -5,7 +5,7 @@ import subprocess
 
 from zrtest import BUILD, done, note, ok, same
 
-SECONDS = 20  # for each format
+SECONDS = 10  # for each format
 folder = os.path.join(BUILD, "both-sanitizers")
 program = os.path.join(folder, "tests", "fuzz_test")
 made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined", program],
