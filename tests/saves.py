@@ -112,7 +112,7 @@ def kill_while_saving(count, seed):
     rng = random.Random(seed)
     folder, log = path("kills"), path("kills.jsonl")
     flags = dict(data=zrtest.text_file(), steps=10**6, layers=2, hidden=64, heads=2, seq=16, batch=1, seed=3,
-                 eval_every=0, save=folder, save_every=1, keep=2, log=log, warmup=10, schedule_lr="constant")
+                 eval_every=0, save=folder, save_every=1, keep=2, log=log, warmup=0, schedule_lr="constant")
     unfinished = advanced = 0
     for i in range(count):
         before = steps_in(folder)[-1:] or [0]
