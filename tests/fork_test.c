@@ -61,7 +61,11 @@ static void *start_failing_threads(void *argument)
 
 static int fork_beside_failures(void)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    enum { THREADS = 3, FORKS = 150 }; /* a fork with its shadow memory takes ten times as long */
+#else
     enum { THREADS = 3, FORKS = 1500 };
+#endif
     pthread_t threads[THREADS];
     int bad = 0;
     for (unsigned i = 0; i < THREADS; i++)
