@@ -4,7 +4,7 @@
  * shadow's must be one. On the host the contents are read and written directly; on the (emulated) GPU by work
  * that is carried out late, which shows memory that changes its owner too early.
  *
- * The argument is the number of operations; tests/long_shadow.t runs a million, and under every tool. */
+ * The argument is the number of operations; tests/soak_shadow.t runs a million, and under every tool. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,8 @@
 # what takes longer: tests/long_*.t. tests/NAME_test.c sees every room; what it may not see is a main().
 test_src     := $(wildcard tests/*_test.c)
 test_names   := $(patsubst tests/%_test.c,%,$(test_src))
-test_scripts := $(filter-out tests/long_%,$(wildcard tests/*.t))
+test_scripts := $(filter-out tests/long_% tests/soak_%,$(wildcard tests/*.t))
+soak_scripts := $(wildcard tests/soak_*.t)
 test_bin     := $(patsubst %,$(BUILD)/tests/%_test,$(test_names))
 long_scripts := $(wildcard tests/long_*.t)
 
@@ -74,6 +75,11 @@ check: packages-check
 check-long: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
 	@tests/run $(long_scripts)
+# A million operations under each sanitizer, long fuzzing, shards beyond 2 GiB: for a machine with an hour to spare.
+.PHONY: soak
+soak: packages-check
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
+	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
 	tests/run --verbose $<
 $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests)
