@@ -239,8 +239,8 @@ $(bible):
 	@mkdir -p $(@D)
 	@bible -f gen1:1-rev22:21 > $@.new && mv $@.new $@
 
-demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 128 --batch 4 \
-	--steps 800 --lr 2e-3 --warmup 40 --eval-every 200 --sample 400 --prompt "In the beginning "
+demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 64 --batch 4 \
+	--steps 900 --lr 2.5e-3 --warmup 40 --eval-every 225 --sample 400 --prompt "In the beginning "
 .PHONY: demo
 demo: packages-demo
 	@echo "$(cuda_words)"
