@@ -17,18 +17,50 @@
 #pragma GCC diagnostic ignored "-Wstrict-prototypes" /* the header is also C++ */
 #include ZR_TEST_NCCL_HEADER
 #pragma GCC diagnostic pop
-_Static_assert(sizeof(ncclUniqueId) == sizeof(struct zr_nccl_id), "the id");
-_Static_assert((int)ncclUint8 == ZR_NCCL_UINT8 && (int)ncclFloat16 == ZR_NCCL_FP16,
-               "types of one and two bytes");
-_Static_assert((int)ncclFloat32 == ZR_NCCL_FP32 && (int)ncclBfloat16 == ZR_NCCL_BF16, "the other types");
-_Static_assert((int)ncclSum == ZR_NCCL_SUM && (int)ncclAvg == ZR_NCCL_AVERAGE, "sums");
-_Static_assert((int)ncclInProgress == ZR_NCCL_IN_PROGRESS && (int)ncclSuccess == 0, "results");
-_Static_assert((int)ncclScalarHostImmediate == ZR_NCCL_SCALAR_ON_HOST, "where a scalar lies");
-_Static_assert(sizeof(ncclResult_t) == sizeof(zr_nccl_result) && sizeof(ncclDataType_t) == sizeof(int),
-               "enums are ints");
-_Static_assert(sizeof(ncclRedOp_t) == sizeof(int) && sizeof(cudaStream_t) == sizeof(void *),
-               "operators and streams");
 #endif
+
+/* ---- The declarations ------------------------------------------------------------------------------- */
+
+#ifdef ZR_TEST_NCCL_HEADER
+#define AGREES(theirs, ours)                                                                                 \
+    {                                                                                                        \
+#theirs, (long long)(theirs), (long long)(ours)                                                      \
+    }
+
+static void test_declarations(void)
+{
+    static const struct {
+        const char *what;
+        long long theirs, ours;
+    } pairs[] = {
+        AGREES(ncclUint8, ZR_NCCL_UINT8),
+        AGREES(ncclFloat16, ZR_NCCL_FP16),
+        AGREES(ncclFloat32, ZR_NCCL_FP32),
+        AGREES(ncclBfloat16, ZR_NCCL_BF16),
+        AGREES(ncclSum, ZR_NCCL_SUM),
+        AGREES(ncclAvg, ZR_NCCL_AVERAGE),
+        AGREES(ncclSuccess, 0),
+        AGREES(ncclInProgress, ZR_NCCL_IN_PROGRESS),
+        AGREES(ncclScalarHostImmediate, ZR_NCCL_SCALAR_ON_HOST),
+        AGREES(sizeof(ncclUniqueId), sizeof(struct zr_nccl_id)),
+        AGREES(sizeof(ncclComm_t), sizeof(zr_nccl_comm)),
+        AGREES(sizeof(ncclResult_t), sizeof(zr_nccl_result)),
+        AGREES(sizeof(ncclDataType_t), sizeof(int)),
+        AGREES(sizeof(ncclRedOp_t), sizeof(int)),
+        AGREES(sizeof(cudaStream_t), sizeof(void *)),
+    };
+    tap_note("compared with " ZR_TEST_NCCL_HEADER);
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++)
+        tap_is(pairs[i].ours, pairs[i].theirs, "%s as declared here", pairs[i].what);
+}
+#else
+static void test_declarations(void)
+{
+    tap_skip("no nccl.h to compare the declarations with");
+}
+#endif
+
+/* ---- Ranks ------------------------------------------------------------------------------------------ */
 
 struct task {
     uint64_t seed;
@@ -178,11 +210,7 @@ int main(void)
 {
     uint64_t seed = getenv("ZR_TEST_SEED") ? strtoull(getenv("ZR_TEST_SEED"), NULL, 0) : (uint64_t)time(NULL);
     tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
-#ifdef ZR_TEST_NCCL_HEADER
-    tap_ok(true, "the declarations agree with " ZR_TEST_NCCL_HEADER);
-#else
-    tap_skip("no nccl.h to compare the declarations with");
-#endif
+    test_declarations();
     zr_nccl_path_set(emulator_path());
     for (unsigned world = 1; world <= 8; world += world < 4 ? 1 : 4) {
         tap_is(launch(world, (struct task){.seed = seed, .bucket_bytes = 4096, .deterministic = true}), 0,
