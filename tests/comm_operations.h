@@ -1,18 +1,14 @@
 /* comm_operations.h: every operation of a communicator against plain sums and copies, whatever is behind it:
- * the local communicator and the null one in comm_test.c, Open MPI in mpi_ranks.c, NCCL in nccl_ranks.c.
- *
- * All inputs come from a seed, so that each rank makes by itself what all of them should get; elements of two
- * bytes are rounded here by arithmetic of another kind (frexp and nearbyint). Collective: all ranks call it
- * with the same seed. */
+ * the local communicator in comm_test.c, Open MPI in mpi_ranks.c, NCCL in nccl_test.c. Collective: all ranks
+ * call it with the same seed. */
 #ifndef ZR_TEST_COMM_OPERATIONS_H
 #define ZR_TEST_COMM_OPERATIONS_H
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/comm/zr_comm.h"
+#include "tests/comm_values.h"
 
 struct trial {
     zr_comm *comm;
@@ -41,80 +37,6 @@ struct trial {
         (t)->calls[kind]++;                                                                                  \
         (t)->sent_bytes[kind] += (bytes);                                                                    \
     } while (0)
-
-static uint64_t trial_mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-/* To the nearest number of a format with `digits` binary digits and least exponent `least`, ties to even. */
-static double trial_round(double x, int digits, int least, double most)
-{
-    int exponent;
-    if (x == 0 || isnan(x))
-        return x;
-    frexp(x, &exponent);
-    int unit = exponent - digits > least ? exponent - digits : least;
-    double rounded = ldexp(nearbyint(ldexp(x, -unit)), unit);
-    return fabs(rounded) > most ? copysign(INFINITY, x) : rounded;
-}
-
-static float trial_rounded(enum zr_comm_type type, float x)
-{
-    if (type == ZR_COMM_BF16)
-        return (float)trial_round(x, 8, -133, 0x1.fep127);
-    if (type == ZR_COMM_FP16)
-        return (float)trial_round(x, 11, -24, 65504);
-    return x;
-}
-
-static void trial_store(enum zr_comm_type type, void *to, size_t index, float x)
-{
-    float rounded = trial_rounded(type, x);
-    uint32_t bits;
-    memcpy(&bits, &rounded, sizeof(bits));
-    if (type == ZR_COMM_FP32) {
-        memcpy((char *)to + 4 * index, &bits, 4);
-        return;
-    }
-    uint16_t half = (uint16_t)(bits >> 16);
-    if (type == ZR_COMM_FP16) {
-        _Float16 same = (_Float16)rounded; /* exact */
-        memcpy(&half, &same, 2);
-    }
-    memcpy((char *)to + 2 * index, &half, 2);
-}
-
-/* A number whose sums depend on their order; some are so small or large that a format of two bytes is at its
- * end, which shows in sums, not in single ones. */
-static float trial_value(enum zr_comm_type type, uint64_t seed, unsigned rank, size_t index)
-{
-    uint64_t bits = trial_mix(trial_mix(seed * 1000003 + rank) + index);
-    float mantissa = (float)(int32_t)(bits >> 32) / 2147483648.0f;
-    float x = mantissa * (float)(1u << (bits & 15));
-    if ((bits >> 4 & 15) == 0)
-        x = mantissa * 0x1p-14f;
-    if ((bits >> 4 & 15) == 1)
-        x = mantissa * 60000;
-    return trial_rounded(type, x);
-}
-
-static float trial_sum(const struct trial *t, enum zr_comm_type type, uint64_t seed, size_t index,
-                       float scale)
-{
-    float sum = trial_value(type, seed, 0, index);
-    for (unsigned p = 1; p < t->world; p++)
-        sum += trial_value(type, seed, p, index);
-    return sum * scale;
-}
-
-static unsigned char trial_byte(uint64_t seed, unsigned rank, size_t index)
-{
-    return (unsigned char)trial_mix(seed * 77 + rank * 1000000007ull + index);
-}
 
 static void trial_fill(const struct trial *t, enum zr_comm_type type, void *to, size_t count, uint64_t seed)
 {
@@ -171,7 +93,7 @@ static void trial_reduce_scatter(struct trial *t, enum zr_comm_type type, size_t
         char *to = variant == 2 ? b.source + first * unit : b.got;
         trial_fill(t, type, b.source, t->world * shard, seed + variant);
         for (size_t i = 0; i < shard; i++) {
-            float sum = trial_sum(t, type, seed + variant, first + i, scale);
+            float sum = trial_sum(t->world, type, seed + variant, first + i, scale);
             if (variant != 2)
                 trial_store(into, b.got, i, TRIAL_BEFORE);
             trial_store(into, b.want, i, adds ? TRIAL_BEFORE + sum : sum);
@@ -197,7 +119,7 @@ static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t sha
     for (unsigned variant = 0; variant < 2; variant++) { /* alone, with a base */
         trial_fill(t, type, b.got, whole, seed + variant);
         for (size_t i = 0; i < whole; i++) {
-            float sum = trial_sum(t, type, seed + variant, i, 0.7f),
+            float sum = trial_sum(t->world, type, seed + variant, i, 0.7f),
                   base = trial_value(type, seed + 9, 99, i);
             trial_store(type, b.source, i, base);
             trial_store(type, b.want, i, variant ? base + sum : sum);
@@ -225,7 +147,7 @@ static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t element
         memset(b.got, 0xee, elements * unit);
         memcpy(b.want, variant ? b.source : b.got, elements * unit); /* as it was, but on the root */
         for (size_t i = 0; i < elements && t->rank == root; i++)
-            trial_store(type, b.want, i, trial_sum(t, type, seed + variant, i, 0.5f));
+            trial_store(type, b.want, i, trial_sum(t->world, type, seed + variant, i, 0.5f));
         struct zr_reduce op = {.source = b.source,
                                .destination = t->rank == root ? to : NULL,
                                .elements = elements,
