@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "defrag/zr_defrag.h"
+#include "tests/random.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1) << 20)
@@ -22,10 +23,7 @@ static uint64_t live_bytes, lower_bound_bytes, random_state;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 static struct zr_event *add_event(void)

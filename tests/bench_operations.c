@@ -20,6 +20,7 @@
 
 #include "alloc/plan.h"
 #include "defrag/model.h"
+#include "tests/random.h"
 
 enum { EVENTS_MOST = 200000, REPEATS_MOST = 101, THREADS_MOST = 8, WARM = 2 };
 
@@ -46,10 +47,7 @@ static uint64_t random_state = 88172645463325252u;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 static uint32_t take(uint64_t bytes)

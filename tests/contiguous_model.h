@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "alloc/backend.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 enum { MODEL_ENTRIES = 80, MODEL_STREAMS = 3, MODEL_PINS = 4, MODEL_HOST_BYTES = 1 << 16 };
@@ -42,9 +43,7 @@ struct model {
 
 static inline uint64_t model_random(struct model *model)
 {
-    uint64_t z = (model->random += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    return z ^ (z >> 31);
+    return splitmix64(&model->random);
 }
 
 static inline void model_expect(struct model *model, bool good, const char *what)

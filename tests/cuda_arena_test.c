@@ -9,6 +9,7 @@
 #include "alloc/fault.h"
 #include "alloc/option.h"
 #include "tests/cuda_support.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define MIB ((size_t)1 << 20)
@@ -21,14 +22,6 @@ enum { EVERY_NTH = 1 };
 #endif
 
 static const struct zr_emulator *emulator; /* NULL on a card */
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
 
 static zr_backend *create_backend(const struct zr_cuda_options *options)
 {
@@ -92,14 +85,14 @@ static bool edges_are_right(struct model *model, unsigned i)
 
 static size_t random_bytes(struct model *model)
 {
-    uint64_t draw = next_random(&model->random);
+    uint64_t draw = xorshift64(&model->random);
     switch (draw % 4) {
     case 0:
-        return 1 + next_random(&model->random) % 4096;
+        return 1 + xorshift64(&model->random) % 4096;
     case 1:
-        return 1 + next_random(&model->random) % (256 << 10);
+        return 1 + xorshift64(&model->random) % (256 << 10);
     default:
-        return 1 + next_random(&model->random) % (5 * MIB);
+        return 1 + xorshift64(&model->random) % (5 * MIB);
     }
 }
 
@@ -108,8 +101,8 @@ static zr_result allocate(struct model *model, unsigned i)
     void *out;
     size_t bytes = random_bytes(model);
     struct zr_request request = {.bytes = bytes,
-                                 .alignment = next_random(&model->random) % 8 == 0 ? 4096 : 0,
-                                 .tag = (zr_tag)(next_random(&model->random) % ZR_TAG_COUNT)};
+                                 .alignment = xorshift64(&model->random) % 8 == 0 ? 4096 : 0,
+                                 .tag = (zr_tag)(xorshift64(&model->random) % ZR_TAG_COUNT)};
     zr_result result = zr_arena_alloc(model->arena, &request, &out);
     if (result != ZR_OK)
         return result;
@@ -131,7 +124,7 @@ static zr_result release(struct model *model, unsigned i)
 static void random_steps(struct model *model, unsigned steps)
 {
     for (unsigned step = 0; step < steps; step++) {
-        unsigned i = (unsigned)(next_random(&model->random) % BLOCKS);
+        unsigned i = (unsigned)(xorshift64(&model->random) % BLOCKS);
         if (model->blocks[i].address) {
             model->wrong += !edges_are_right(model, i);
             model->wrong += release(model, i) != ZR_OK;
@@ -141,8 +134,8 @@ static void random_steps(struct model *model, unsigned steps)
             if (result == ZR_OK)
                 model->wrong += !write_edges(model, i);
         }
-        if (next_random(&model->random) % 64 == 0)
-            zr_arena_trim(model->arena, next_random(&model->random) % (16 * MIB), NULL);
+        if (xorshift64(&model->random) % 64 == 0)
+            zr_arena_trim(model->arena, xorshift64(&model->random) % (16 * MIB), NULL);
     }
 }
 
@@ -319,7 +312,7 @@ static struct outcome life(void)
     if (zr_arena_create(&model.arena, &(struct zr_arena_options){.backend = model.backend,
                                                                  .reserve_bytes = 256 * MIB}) == ZR_OK) {
         for (unsigned i = 0; i < 240; i++) {
-            unsigned place = (unsigned)(next_random(&model.random) % 24);
+            unsigned place = (unsigned)(xorshift64(&model.random) % 24);
             size_t count = 8;
             if (model.blocks[place].address) {
                 outcome.failures += release(&model, place) != ZR_OK;

@@ -9,6 +9,7 @@
 #include "alloc/fault.h"
 #include "alloc/option.h"
 #include "alloc/plan.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define KIB ((size_t)1 << 10)
@@ -382,10 +383,7 @@ static uint64_t random_state;
 
 static size_t random_below(size_t n)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (size_t)(random_state % n);
+    return (size_t)(xorshift64(&random_state) % n);
 }
 
 enum { RANDOM_STEPS = 300, LIVE_MOST = 2048 };

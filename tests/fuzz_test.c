@@ -14,6 +14,7 @@
 #include "alloc/file.h"
 #include "tests/fuzz_inputs.h"
 #include "tests/fuzz_targets.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
@@ -30,10 +31,7 @@ static uint64_t random_state;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 static size_t below(size_t limit)

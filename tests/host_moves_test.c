@@ -11,6 +11,7 @@
 #include "alloc/option.h"
 #include "alloc/os.h"
 #include "tests/host_moves.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define MIB ((size_t)1 << 20)
@@ -20,10 +21,7 @@ static uint64_t random_state;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 /* ---- Moving -------------------------------------------------------------------------------------------- */

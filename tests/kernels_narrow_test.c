@@ -5,14 +5,9 @@
  * What is rounded once must be within half a unit of its last place of the exact result (plus what sums in
  * floats lose, as in kernels_test.c): `close_to`. What is made of rounded numbers (the probabilities inside
  * attention, the gradient of the logits) may differ by some units of the largest number: `units_of`. */
-#include "tests/kernels_reference.h"
-#include "tests/kernels_support.h"
+#include "tests/kernels_cases.h"
 
 static const double float_tolerance = 3e-6;
-
-struct shape {
-    size_t batch, sequence, channels, heads, wide, vocabulary, padded;
-};
 
 static const struct shape shapes[] = {
     {1, 1, 15, 3, 9, 257, 320},    {2, 3, 4, 4, 16, 5, 8},        {1, 17, 15, 3, 60, 257, 320},
@@ -20,29 +15,11 @@ static const struct shape shapes[] = {
     {2, 150, 64, 2, 800, 97, 112}, {1, 13, 450, 5, 31, 300, 384},
 };
 
-static const struct zr_kernels *kernels;
-static enum zr_precision precision;
-
 /* Numbers for what works element by element. */
 static size_t elements_of(const struct shape *s)
 {
     size_t n = s->batch * s->sequence * s->wide;
     return (n < 9000 ? n : 9000) + 4099;
-}
-
-static size_t rows_of(const struct shape *s)
-{
-    return s->batch * s->sequence;
-}
-
-static const int32_t *random_tokens(size_t n, size_t count)
-{
-    struct tensor *t = input(n, 0, 0);
-    int32_t *tokens = (int32_t *)t->at;
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(random_bits() % count);
-    memcpy(t->before, t->at, n * sizeof *tokens);
-    return tokens;
 }
 
 static struct tensor *narrow_input(size_t n, double middle, double spread)
@@ -449,11 +426,6 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 
 /* ---- The driver ------------------------------------------------------------------------------ */
 
-struct test_case {
-    const char *name;
-    double (*run)(struct zr_kernel_context *, const struct shape *);
-};
-
 static const struct test_case cases[] = {
     {"embedding", case_embedding},
     {"layer norm", case_layernorm},
@@ -466,19 +438,6 @@ static const struct test_case cases[] = {
     {"reductions", case_reductions},
     {"sum in order", case_sum_in_order},
 };
-
-static uint64_t base_seed;
-
-static bool begin(struct zr_kernel_context *context, const struct shape *s, enum zr_isa isa,
-                  unsigned *threads)
-{
-    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, s->wide, s->padded, 0};
-    bool opened = context_begin(context, limits, isa, threads);
-    if (!opened)
-        tap_ok(false, "%s: a context opens", zr_isa_name(isa));
-    context->precision = precision;
-    return opened;
-}
 
 /* More logits than the workspace holds at once: the rows come in chunks, and dwte is added up over them. */
 static void check_chunks(enum zr_isa isa)
@@ -495,29 +454,6 @@ static void check_chunks(enum zr_isa isa)
     tensors_finish(&intact);
     tap_ok(error <= 1 && intact, "%s: the head in chunks of rows is right (%.3f of the tolerance)",
            zr_isa_name(isa), error);
-}
-
-static void run_case(const struct test_case *test, const struct shape *s, size_t number, enum zr_isa isa)
-{
-    uint64_t hash[3];
-    double error = 0;
-    bool intact = true;
-    for (unsigned threads = 1; threads <= 3; threads++) {
-        struct zr_kernel_context context;
-        unsigned lent = threads;
-        random_state = base_seed + number * 1000003;
-        if (!begin(&context, s, isa, &lent))
-            return;
-        error = worst(error, test->run(&context, s));
-        intact = context_end(&context) && intact;
-        hash[threads - 1] = tensors_finish(&intact);
-    }
-    const char *name = zr_isa_name(isa), *kind = zr_precision_name(precision);
-    tap_ok(error <= 1, "%s, %s: %s, shape %zu, is right (%.3f of the tolerance)", name, kind, test->name,
-           number, error);
-    tap_ok(intact, "%s, %s: %s, shape %zu, writes nothing else", name, kind, test->name, number);
-    tap_ok(hash[0] == hash[1] && hash[0] == hash[2], "%s, %s: %s, shape %zu, same bits for 1, 2, 3 threads",
-           name, kind, test->name, number);
 }
 
 static void test_isa(enum zr_isa isa)

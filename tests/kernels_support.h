@@ -13,6 +13,7 @@
 
 #include "kernels/zr_kernels.h"
 #include "tests/kernels_reference.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
@@ -21,10 +22,7 @@ static uint64_t random_state;
 
 static inline uint64_t random_bits(void)
 {
-    uint64_t x = random_state += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
+    return splitmix64(&random_state);
 }
 
 /* Uniform in [-1, 1). */

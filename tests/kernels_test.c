@@ -5,39 +5,16 @@
  * A case returns its error in units of its tolerance (an error is the largest difference as a share of the
  * reference's largest number). Outputs start as NaN, so a word left unwritten shows; guard words lie on both
  * sides; inputs are compared with a copy. */
-#include "tests/kernels_reference.h"
-#include "tests/kernels_support.h"
+#include "tests/kernels_cases.h"
 
 /* Rounding grows with the square root of the terms at most; 3e-6 leaves room for some thousand of them. */
 static const double tolerance = 3e-6;
-
-struct shape {
-    size_t batch, sequence, channels, heads, wide, vocabulary, padded;
-};
 
 static const struct shape shapes[] = {
     {1, 1, 15, 3, 9, 257, 320},     {2, 3, 4, 4, 16, 5, 8},        {1, 17, 15, 3, 60, 257, 320},
     {3, 33, 20, 4, 33, 70, 70},     {2, 64, 48, 3, 192, 257, 320}, {1, 100, 130, 2, 257, 1000, 1024},
     {4, 16, 128, 2, 512, 300, 384}, {2, 67, 64, 1, 256, 97, 112},
 };
-
-static const struct zr_kernels *kernels;
-
-static size_t rows_of(const struct shape *s)
-{
-    return s->batch * s->sequence;
-}
-
-/* Random token numbers below `count`, kept as the bits of a tensor so that they are guarded and freed too. */
-static const int32_t *random_tokens(size_t n, size_t count)
-{
-    struct tensor *t = input(n, 0, 0);
-    int32_t *tokens = (int32_t *)t->at;
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(random_bits() % count);
-    memcpy(t->before, t->at, n * sizeof *tokens);
-    return tokens;
-}
 
 /* ---- Cases ----------------------------------------------------------------------------------- */
 
@@ -264,45 +241,11 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 
 /* ---- The driver ------------------------------------------------------------------------------ */
 
-struct test_case {
-    const char *name;
-    double (*run)(struct zr_kernel_context *, const struct shape *);
-};
-
 static const struct test_case cases[] = {
     {"embedding", case_embedding}, {"layer norm", case_layernorm},        {"linear", case_linear},
     {"attention", case_attention}, {"element by element", case_elements}, {"head", case_head},
     {"adamw", case_adamw},         {"reductions", case_reductions},       {"sum in order", case_sum_in_order},
 };
-
-static uint64_t base_seed;
-
-static void run_case(const struct test_case *test, const struct shape *s, size_t number, enum zr_isa isa)
-{
-    uint64_t hash[3];
-    double error = 0;
-    bool intact = true;
-    for (unsigned threads = 1; threads <= 3; threads++) {
-        struct zr_kernel_context context;
-        unsigned lent = threads;
-        struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, s->wide, s->padded,
-                                          0};
-        random_state = base_seed + number * 1000003;
-        if (!context_begin(&context, limits, isa, &lent)) {
-            tap_ok(false, "%s: a context opens", zr_isa_name(isa));
-            return;
-        }
-        error = worst(error, test->run(&context, s));
-        intact = context_end(&context) && intact;
-        hash[threads - 1] = tensors_finish(&intact);
-    }
-    const char *name = zr_isa_name(isa);
-    tap_ok(error <= 1, "%s: %s, shape %zu, is right (%.3f of the tolerance)", name, test->name, number,
-           error);
-    tap_ok(intact, "%s: %s, shape %zu, writes nothing else", name, test->name, number);
-    tap_ok(hash[0] == hash[1] && hash[0] == hash[2], "%s: %s, shape %zu, same bits for 1, 2, 3 threads", name,
-           test->name, number);
-}
 
 static void test_isa(enum zr_isa isa)
 {

@@ -9,6 +9,7 @@
 #include "alloc/fault.h"
 #include "alloc/plan.h"
 #include "defrag/zr_defrag.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define KIB ((size_t)1 << 10)
@@ -21,10 +22,7 @@ static uint64_t random_state;
 
 static size_t random_below(size_t n)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (size_t)(random_state % n);
+    return (size_t)(xorshift64(&random_state) % n);
 }
 
 /* ---- Steps -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include "alloc/zr.h"
 #include "defrag/model.h"
 #include "defrag/model_blocks.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define KIB UINT64_C(1024)
@@ -249,10 +250,7 @@ static uint64_t random_state = 88172645463325252u;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 enum { SLOTS = 300, OPERATIONS = 60000 };

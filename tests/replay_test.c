@@ -4,6 +4,7 @@
 
 #include "alloc/fault.h"
 #include "defrag/zr_defrag.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -151,10 +152,7 @@ static uint64_t random_state;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 enum { EVENTS = 20000, SLOTS = 200 };

@@ -10,6 +10,7 @@
 #include "alloc/file.h"
 #include "defrag/pickle.h"
 #include "defrag/zr_defrag.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-sequence-test-XXXXXX", path[128], trace_path[128];
@@ -474,10 +475,7 @@ static uint64_t random_state = 0x2545f4914f6cdd1d;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 /* Reads a damaged file: any answer but a crash, a leak or one that contradicts itself. */

@@ -14,6 +14,7 @@
 
 #include "alloc/backend.h"
 #include "tests/cuda_support.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -66,13 +67,6 @@ struct worker {
     struct held *own[OWN];
     struct counts counts;
 };
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    return z ^ (z >> 31);
-}
 
 static void wrong(struct world *world, const char *what, const struct held *held)
 {
@@ -168,7 +162,7 @@ static const struct medium cuda_medium = {"emulated GPU", cuda_write, cuda_verif
 
 static size_t random_bytes(uint64_t *random)
 {
-    uint64_t dice = next_random(random);
+    uint64_t dice = splitmix64(random);
     if (dice % 8 < 2)
         return 1 + (dice >> 8) % PART;
     if (dice % 8 < 5)
@@ -202,11 +196,11 @@ static void add_second(struct worker *worker, struct held *held, uint64_t stream
 static struct held *allocate(struct worker *worker)
 {
     struct world *world = worker->world;
-    uint64_t dice = next_random(&worker->random);
+    uint64_t dice = splitmix64(&worker->random);
     struct held made = {.bytes = random_bytes(&worker->random),
                         .tag = (zr_tag)(dice % ZR_TAG_COUNT),
                         .stream = world->streams[(dice >> 8) % STREAMS],
-                        .pattern = next_random(&worker->random)};
+                        .pattern = splitmix64(&worker->random)};
     struct zr_request request = {.bytes = made.bytes, .tag = made.tag, .stream = made.stream};
     struct zr_block_info info;
     void *block;
@@ -247,7 +241,7 @@ static void release(struct worker *worker, struct held *held)
 {
     struct world *world = worker->world;
     /* Work may still be under way when a block is freed: the arena has to wait for it, not the program. */
-    bool early = next_random(&worker->random) % 4 == 0;
+    bool early = splitmix64(&worker->random) % 4 == 0;
     if (early) {
         held->pattern = ~held->pattern;
         worker->counts.early_frees++;
@@ -266,14 +260,14 @@ static void step_find(struct worker *worker, const struct held *held)
 {
     struct world *world = worker->world;
     struct zr_block_info info;
-    char *inside = held->address + next_random(&worker->random) % held->bytes;
+    char *inside = held->address + splitmix64(&worker->random) % held->bytes;
     worker->counts.finds++;
     if (zr_arena_find(world->arena, inside, &info) != ZR_OK || info.address != held->address ||
         info.bytes != held->bytes || info.tag != held->tag)
         wrong(world, "not found by an address inside", held);
     /* Elsewhere other threads come and go: whatever is found must hold the address. */
     char *other = (char *)(uintptr_t)atomic_load_explicit(&world->latest, memory_order_relaxed) +
-                  next_random(&worker->random) % (4 * GRANULE);
+                  splitmix64(&worker->random) % (4 * GRANULE);
     if (zr_arena_find(world->arena, other, &info) == ZR_OK &&
         (other < (char *)info.address || other >= (char *)info.address + info.reserved_bytes))
         wrong(world, "a search found another place", held);
@@ -288,7 +282,7 @@ static void step_bad(struct worker *worker, const struct held *held)
                                                  {.bytes = 100, .alignment = 48},
                                                  {.bytes = 100, .alignment = 2 * GRANULE},
                                                  {.bytes = 100, .tag = ZR_TAG_COUNT}};
-    uint64_t dice = next_random(&worker->random);
+    uint64_t dice = splitmix64(&worker->random);
     void *block = (void *)held;
     worker->counts.bad_calls++;
     if (zr_arena_alloc(world->arena, &requests[dice % 5], &block) != ZR_ERR_INVALID || block)
@@ -309,7 +303,7 @@ static void step_trim(struct worker *worker)
     struct zr_arena_stats stats;
     size_t released;
     worker->counts.trims++;
-    zr_result result = zr_arena_trim(world->arena, next_random(&worker->random) % (64 * GRANULE), &released);
+    zr_result result = zr_arena_trim(world->arena, splitmix64(&worker->random) % (64 * GRANULE), &released);
     zr_arena_get_stats(world->arena, &stats);
     if (result != ZR_OK || stats.requested_bytes > stats.live_bytes ||
         stats.live_bytes > stats.mapped_bytes ||
@@ -322,7 +316,7 @@ static void step_trim(struct worker *worker)
 static void step(struct worker *worker)
 {
     struct world *world = worker->world;
-    uint64_t dice = next_random(&worker->random);
+    uint64_t dice = splitmix64(&worker->random);
     struct held **own = &worker->own[(dice >> 32) % OWN];
     if (dice % 1024 == 0) {
         step_trim(worker);

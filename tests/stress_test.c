@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/zr.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -33,13 +34,6 @@ struct worker {
     uint64_t random;
 };
 
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    return z ^ (z >> 31);
-}
-
 static void check_and_free(struct field *field, struct content *block)
 {
     struct zr_block_info info;
@@ -61,7 +55,7 @@ static void *work(void *argument)
     struct worker *worker = argument;
     struct field *field = worker->field;
     for (unsigned step = 0; step < field->steps; step++) {
-        uint64_t dice = next_random(&worker->random);
+        uint64_t dice = splitmix64(&worker->random);
         size_t bytes = sizeof(struct content) + (dice % 8 ? dice >> 8 & 2047 : dice >> 8 & (8 * GRANULE - 1));
         void *memory;
         zr_result result = zr_arena_alloc(
@@ -100,7 +94,7 @@ static void *look(void *argument)
             continue;
         }
         char *at =
-            first + (ptrdiff_t)(next_random(&worker->random) % (256 * GRANULE)) - (ptrdiff_t)(64 * GRANULE);
+            first + (ptrdiff_t)(splitmix64(&worker->random) % (256 * GRANULE)) - (ptrdiff_t)(64 * GRANULE);
         if (zr_arena_find(field->arena, at, &info) != ZR_OK)
             continue;
         found++;

@@ -19,6 +19,7 @@
 #include "alloc/os.h"
 #include "alloc/trace.h"
 #include "defrag/zrt.h"
+#include "tests/random.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-trace-test-XXXXXX", trace_path[128], other_path[128];
@@ -30,10 +31,7 @@ static uint64_t random_state;
 
 static uint64_t next_random(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
+    return xorshift64(&random_state);
 }
 
 /* A number whose length in bits is random, so that short and long varints both come. */
