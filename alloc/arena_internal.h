@@ -6,6 +6,7 @@
  *   share.c   export and import                   tracing.c the switch of the trace
  *   streams.c space that streams may still use    region.c  addresses for a plan
  *   follow.c  allocations from a plan (and follow_*.c)
+ *   watch.c   who is told of maps and unmaps
  *
  * All of it under arena->lock unless a function says otherwise. Lock order: arenas, arena, backend. */
 #ifndef ZR_ARENA_INTERNAL_H
@@ -70,6 +71,10 @@ struct zr_arena {
     _Atomic unsigned together; /* not 0: something watches the head, so all allocate there */
     _Atomic size_t family_reserved_bytes, family_live_bytes, family_peak_live_bytes;
     _Atomic size_t peak_reserved_bytes;
+
+    /* The head's: who is told of maps. lock: read with one member's, changed with all members' */
+    struct zr_map_watch watches[ZR_WATCHES_MOST];
+    unsigned watches_count;
 
     struct zr_lock lock; /* everything below */
 
@@ -204,6 +209,17 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
+
+/* ---- watch.c --------------------------------------------------------------------------------------------
+ */
+
+/* Announces the mappings that the request under way has made in these granules, with access already, to those
+ * who watch and to the trace. The failure of one who watches: nobody knows of them. */
+zr_result zr_watch_mapped(struct zr_arena *arena, struct zr_stretch where);
+/* What was announced in the extent, of whole mappings, is about to go; the trace is the caller's. */
+void zr_watch_unmapping(struct zr_arena *arena, struct zr_extent part);
+/* The driver kept it after all. */
+void zr_watch_kept(struct zr_arena *arena, struct zr_extent part);
 
 /* ---- region.c: addresses for a plan ----------------------------------------------------------------------
  */

@@ -59,6 +59,7 @@ struct zr_mapping {
     struct zr_handle *handle;
     size_t offset_bytes; /* in the range */
     bool access;
+    bool announced; /* its owner's: whoever watches the owner's maps knows of it */
 };
 
 /* Reserved addresses. */

@@ -100,6 +100,8 @@ static zr_result check_granules(const struct zr_arena *arena)
             return corrupt("the granule at %zu is not mapped as the books say", at * granule);
         if (!mapping->access && !is_leaving(arena, at * granule))
             return corrupt("the granule at %zu is mapped without access", at * granule);
+        if (!mapping->announced && !is_leaving(arena, at * granule))
+            return corrupt("the granule at %zu is mapped and nobody was told", at * granule);
         size_t after = at + mapping->handle->bytes / granule;
         if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
             return corrupt("the run of granules at %zu is mapped in part", at * granule);

@@ -129,6 +129,8 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_extent part,
 /* Maps granules under all of an extent, with access. ZR_ERR_MEMORY, ZR_ERR_ADDRESSES: none was added, unless
  * the driver would not take them back: they are idle then. */
 zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_extent part);
+/* Tells of new mappings with access. The watch's failure, with words: nobody knows of them. */
+zr_result zr_contiguous_announce(struct zr_contiguous *pool, struct zr_extent part);
 /* Unmaps up to `most` bytes of granules in an extent of whole granules that no plot touches, from its end
  * on, and gives them to the arena. The failure of an unmap leaves what it concerns. */
 zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_extent part, size_t most);

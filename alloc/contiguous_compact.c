@@ -134,10 +134,10 @@ static zr_result map_again(struct zr_contiguous *pool, const struct zr_plot *plo
         pool->backend_calls_count++;
         result = zr_backend_set_access(pool->range, done);
     }
+    if (result == ZR_OK)
+        result = zr_contiguous_announce(pool, done);
     if (result != ZR_OK)
         unmap_again(pool, plot, done);
-    else if (pool->watch.mapped)
-        pool->watch.mapped(pool->watch.argument, pool->range->address + to, done.bytes);
     return result;
 }
 

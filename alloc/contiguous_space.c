@@ -210,13 +210,13 @@ static void lower_end(struct zr_contiguous *pool)
     pool->mapped_end_bytes = end;
 }
 
-/* Unmaps granules that all have access or all have none. Those that are mapped nowhere else go to the arena.
+/* Unmaps granules that are all announced or all are not. Those that are mapped nowhere else go to the arena.
  */
 static zr_result unmap(struct zr_contiguous *pool, struct zr_extent part)
 {
     struct zr_handle_list list = {0};
     char *address = pool->range->address + part.offset_bytes;
-    bool told = zr_range_mapping(pool->range, part.offset_bytes)->access;
+    bool told = zr_range_mapping(pool->range, part.offset_bytes)->announced;
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes) {
         struct zr_handle *handle = zr_range_mapping(pool->range, part.offset_bytes + done)->handle;
         if (handle->mappings_count == 1)
@@ -241,26 +241,38 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_extent part)
     return ZR_OK;
 }
 
+zr_result zr_contiguous_announce(struct zr_contiguous *pool, struct zr_extent part)
+{
+    char *address = pool->range->address + part.offset_bytes;
+    zr_result result =
+        pool->watch.mapped ? pool->watch.mapped(pool->watch.argument, address, part.bytes) : ZR_OK;
+    if (result != ZR_OK)
+        return zr_fail(result, "the watch of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
+                       part.bytes, (void *)address, zr_result_name(result));
+    for (size_t done = 0; done < part.bytes; done += pool->granule_bytes)
+        zr_range_mapping(pool->range, part.offset_bytes + done)->announced = true;
+    return ZR_OK;
+}
+
 /* Access for what was mapped in the extent, a run at a time. */
 static zr_result set_access(struct zr_contiguous *pool, struct zr_extent part)
 {
     size_t granule_bytes = pool->granule_bytes, end = part.offset_bytes + part.bytes;
     for (size_t at = part.offset_bytes; at < end; at += granule_bytes) {
         struct zr_extent run = {at, 0};
-        while (at < end && !zr_range_mapping(pool->range, at)->access)
+        while (at < end && !zr_range_mapping(pool->range, at)->announced)
             at += granule_bytes;
         run.bytes = at - run.offset_bytes;
         if (run.bytes == 0)
             continue;
-        char *address = pool->range->address + run.offset_bytes;
         pool->backend_calls_count++;
         zr_result result = zr_backend_set_access(pool->range, run);
+        if (result == ZR_OK)
+            result = zr_contiguous_announce(pool, run);
         if (result != ZR_OK)
             return result;
         if (pool->arena->poison)
-            zr_poison_free(address, run.bytes);
-        if (pool->watch.mapped)
-            pool->watch.mapped(pool->watch.argument, address, run.bytes);
+            zr_poison_free(pool->range->address + run.offset_bytes, run.bytes);
     }
     return ZR_OK;
 }
@@ -292,7 +304,7 @@ zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_extent part)
     for (size_t at = whole.offset_bytes; at < end; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
         missing += mapping ? 0 : pool->granule_bytes;
-        accessible &= mapping && mapping->access;
+        accessible &= mapping && mapping->announced;
     }
     if (accessible)
         return ZR_OK;
@@ -304,7 +316,7 @@ zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_extent part)
     give(pool, &list);
     for (size_t at = whole.offset_bytes; result != ZR_OK && at < end; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
-        if (mapping && !mapping->access)
+        if (mapping && !mapping->announced)
             unmap(pool, (struct zr_extent){at, pool->granule_bytes});
     }
     return result;
@@ -319,12 +331,13 @@ zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_extent par
     while (at > part.offset_bytes && done < most) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at - granule_bytes);
         size_t end = at;
-        bool access = mapping && mapping->access;
+        bool announced = mapping && mapping->announced;
         at -= granule_bytes;
         if (!mapping)
             continue;
         while (at > part.offset_bytes && done + (end - at) < most &&
-               (mapping = zr_range_mapping(pool->range, at - granule_bytes)) && mapping->access == access)
+               (mapping = zr_range_mapping(pool->range, at - granule_bytes)) &&
+               mapping->announced == announced)
             at -= granule_bytes;
         zr_result one = unmap(pool, (struct zr_extent){at, end - at});
         result = result == ZR_OK ? one : result;

@@ -87,6 +87,10 @@ static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, st
         done += handle->bytes;
     }
     char *address = arena->base + part.offset_bytes;
+    /* All of it, but what a request had mapped that fails now. */
+    bool announced = zr_range_mapping(arena->range, part.offset_bytes)->announced;
+    if (announced)
+        zr_watch_unmapping(arena, part);
     if (arena->poison)
         zr_poison_clear(address, part.bytes);
     arena->backend_calls_count++;
@@ -94,9 +98,12 @@ static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, st
     if (result != ZR_OK) {
         if (arena->poison)
             zr_poison_free(address, part.bytes);
+        if (announced)
+            zr_watch_kept(arena, part);
         return result;
     }
-    zr_trace_event(arena->trace, unmap, address, part.bytes);
+    if (announced)
+        zr_trace_event(arena->trace, unmap, address, part.bytes);
     arena->mapped_bytes -= part.bytes;
     zr_granules_set(arena->granules, part.offset_bytes / arena->granule_bytes,
                     (part.offset_bytes + part.bytes) / arena->granule_bytes, false);
@@ -344,7 +351,6 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
         return result;
     if (arena->poison)
         zr_poison_free(arena->base + extent.offset_bytes, extent.bytes);
-    zr_trace_event(arena->trace, map, arena->base + extent.offset_bytes, extent.bytes);
     return ZR_OK;
 }
 
@@ -387,6 +393,8 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
     for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = map_stretch(arena, run, &list);
+    if (result == ZR_OK)
+        result = zr_watch_mapped(arena, where);
     if (result != ZR_OK) {
         struct zr_extent none = {0};
         put_back(arena, &list);
@@ -473,6 +481,7 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
  * a time what cannot be unmapped at once. False if something stays. */
 static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
 {
+    zr_watch_unmapping(arena, stretch);
     for (size_t done = 0; done < stretch.bytes;) {
         struct zr_handle *handle = zr_range_mapping(arena->range, stretch.offset_bytes + done)->handle;
         done += handle->bytes;

@@ -79,6 +79,14 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
         zr_pages_give(ring, record_bytes);
         return result;
     }
+    if (options->watch.mapped)
+        result = options->watch.mapped(options->watch.argument, memory, memory_bytes);
+    if (result != ZR_OK) {
+        zr_arena_free(options->arena, memory);
+        zr_pages_give(ring, record_bytes);
+        return zr_fail(result, "the watch of a ring refused its %zu bytes (%s)", memory_bytes,
+                       zr_result_name(result));
+    }
     ring->arena = options->arena;
     ring->backend = zr_arena_backend(options->arena);
     ring->watch = options->watch;
@@ -87,8 +95,6 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     ring->memory_bytes = memory_bytes;
     ring->record_bytes = record_bytes;
     ring->buffers_count = options->buffers_count;
-    if (ring->watch.mapped)
-        ring->watch.mapped(ring->watch.argument, memory, memory_bytes);
     *out = ring;
     return ZR_OK;
 }

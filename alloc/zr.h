@@ -193,6 +193,31 @@ ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t strea
  * NULL. */
 ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes);
 
+/* Told of every change of the mapped memory, as a communication library that registers buffers must be.
+ * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: it may not call that
+ * one. */
+struct zr_map_watch {
+    /* Memory is there, whole granules with access, that nobody has had yet. Anything but ZR_OK is a refusal:
+     * the memory goes again, unannounced, and the request that it was for fails with that result. */
+    zr_result (*mapped)(void *argument, void *address, size_t bytes);
+    /* It is about to go. What came in one call may go in several, and the reverse; every byte goes as often
+     * as it came. Should the driver refuse to take it, it is announced anew, and a refusal of that is not
+     * heard. */
+    void (*unmapping)(void *argument, void *address, size_t bytes);
+    void *argument;
+};
+
+/* At one time for one arena. */
+enum { ZR_WATCHES_MOST = 4 };
+
+/* Tells `watch` (copied) of what is mapped in the arena's range, and from now on of what comes and goes
+ * there, until zr_arena_unwatch() or the arena's end, which tell it that everything goes. Contiguous pools
+ * have a watch of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it refused what is there.
+ */
+ZR_API zr_result zr_arena_watch(zr_arena *arena, const struct zr_map_watch *watch);
+/* Ends the watch that was begun with the same three values. ZR_ERR_INVALID: there is none. */
+ZR_API zr_result zr_arena_unwatch(zr_arena *arena, const struct zr_map_watch *watch);
+
 struct zr_block_info {
     void *address;
     size_t bytes;          /* as requested */
@@ -257,14 +282,6 @@ typedef struct zr_contiguous zr_contiguous;
 
 /* An entry of one pool; 0 is none. */
 typedef uint64_t zr_entry;
-
-/* Told of every change of the mapped memory, as a communication library that registers buffers must be.
- * Called with the pool's lock: it may not call the pool. Either may be NULL. */
-struct zr_map_watch {
-    void (*mapped)(void *argument, void *address, size_t bytes);
-    void (*unmapping)(void *argument, void *address, size_t bytes); /* about to go */
-    void *argument;
-};
 
 struct zr_contiguous_options {
     zr_arena *arena;      /* borrowed; must outlive the pool */

@@ -412,7 +412,7 @@ struct registry {
     unsigned wrong;
 };
 
-static void registered(void *argument, void *address, size_t bytes)
+static zr_result registered(void *argument, void *address, size_t bytes)
 {
     struct registry *registry = argument;
     for (size_t done = 0; done < bytes; done += GRANULE) {
@@ -423,6 +423,7 @@ static void registered(void *argument, void *address, size_t bytes)
         }
         registry->first[free] = (char *)address + done;
     }
+    return ZR_OK;
 }
 
 static void unregistered(void *argument, void *address, size_t bytes)

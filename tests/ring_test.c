@@ -28,14 +28,16 @@ struct registered {
     unsigned came, went;
     char *address;
     size_t bytes;
+    zr_result refuses;
 };
 
-static void came(void *argument, void *address, size_t bytes)
+static zr_result came(void *argument, void *address, size_t bytes)
 {
     struct registered *registered = argument;
     registered->came++;
     registered->address = address;
     registered->bytes = bytes;
+    return registered->refuses;
 }
 
 static void went(void *argument, void *address, size_t bytes)
@@ -57,6 +59,11 @@ static void test_order(void)
                                       .alignment = 4096,
                                       .watch = {came, went, &registered}};
     tap_is(zr_ring_bytes(&options), COUNT * 12288, "what it will take is known before");
+    registered.refuses = ZR_ERR_UNAVAILABLE;
+    tap_result(zr_ring_create(&ring, &options), ZR_ERR_UNAVAILABLE, "no ring that cannot be registered: %s",
+               zr_last_error());
+    tap_ok(ring == NULL && stats_of_arena().live_bytes == 0, "and nothing kept for it");
+    registered = (struct registered){0};
     tap_result(zr_ring_create(&ring, &options), ZR_OK, "a ring");
     tap_is(stats_of_arena().live_by_tag_bytes[ZR_TAG_COMM], COUNT * 12288, "takes that, under its tag");
     tap_ok(registered.came == 1 && registered.bytes == COUNT * 12288, "registered once, whole");

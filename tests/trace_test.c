@@ -560,6 +560,36 @@ static void test_arena(void)
     zr_backend_destroy(backend);
 }
 
+/* Requests that fail half way, at each of the first maps and accesses: what they had mapped is in no event.
+ */
+static void test_half_way(void)
+{
+    static const enum zr_fault_site sites[] = {ZR_FAULT_MAP, ZR_FAULT_ACCESS};
+    static void *held[HELD];
+    unsigned wrong = 0, failed = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        zr_backend *backend = NULL;
+        zr_arena *arena = NULL;
+        struct zr_arena_options options = arena_options;
+        struct zr_arena_stats stats;
+        memset(held, 0, sizeof held);
+        zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 65536});
+        options.backend = backend;
+        zr_arena_create(&arena, &options);
+        zr_trace_start(arena, trace_path);
+        zr_fault_set(sites[i % 2], 1 + i);
+        churn(arena, held, 400);
+        failed += zr_fault_set(sites[i % 2], 0) > i;
+        zr_arena_get_stats(arena, &stats);
+        wrong += zr_trace_stop(arena) != ZR_OK || follow(trace_path) != ZR_OK;
+        wrong += world.wrong + (world.mapped_bytes != stats.mapped_bytes);
+        zr_arena_destroy(arena, NULL);
+        zr_backend_destroy(backend);
+    }
+    tap_ok(failed > 50, "%u requests fail half way", failed);
+    tap_is(wrong, 0, "and every unmap in the trace has its map");
+}
+
 /* A child that allocates until it is killed; says in `progress` how far it is. */
 static void run_until_killed(_Atomic uint32_t *progress)
 {
@@ -618,6 +648,7 @@ int main(void)
     test_fork();
     test_killed();
     test_arena();
+    test_half_way();
     tap_result(zr_path_remove_folder(scratch), ZR_OK, "the scratch folder is gone");
     return tap_done();
 }
