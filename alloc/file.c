@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -431,6 +432,27 @@ zr_result zr_path_sync_folder(const char *path)
     close(fd);
     /* EINVAL: file systems without the notion. */
     return failed == 0 || error == EINVAL ? ZR_OK : blame("sync folder", path, error);
+}
+
+zr_result zr_path_sync_name(const char *path)
+{
+    char folder[PATH_MAX];
+    size_t length = strlen(path);
+
+    /* The last name goes, and the slashes on both sides of it. */
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    if (length == 0)
+        return zr_path_sync_folder(".");
+    if (length >= sizeof folder)
+        return blame("sync the folder of", path, ENAMETOOLONG);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return zr_path_sync_folder(folder);
 }
 
 zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes)

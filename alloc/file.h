@@ -73,7 +73,9 @@ zr_result zr_path_make_folder(const char *path, bool parents);
 /* Removes a folder with the files in it; fine if there is none. A folder inside it is an error. */
 zr_result zr_path_remove_folder(const char *path);
 /* Makes the names in a folder (creations, renames, removals) last through a power cut. */
-ZR_FAMILY zr_result zr_path_sync_folder(const char *path);
+zr_result zr_path_sync_folder(const char *path);
+/* The same for one name: syncs the folder that the file or folder `path` lies in. */
+ZR_FAMILY zr_result zr_path_sync_name(const char *path);
 /* Bytes that an ordinary user can still write on the file system of `path` (a file or folder that exists). */
 zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes);
 /* Writes folder + "/" + name into `out`. ZR_ERR_INVALID: more than `room_bytes` with the final zero. */
@@ -113,8 +115,7 @@ struct zr_text {
 /* Starts a text over a buffer of at least 2 bytes. One print may be as long as the buffer less one byte. */
 ZR_FAMILY void zr_text_start(struct zr_text *text, struct zr_file *file, char *buffer, size_t room_bytes);
 /* printf-style. ZR_ERR_INVALID: one print too long for the buffer (nothing of it is written). */
-ZR_FAMILY zr_result zr_text_print(struct zr_text *text, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+zr_result zr_text_print(struct zr_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 zr_result zr_text_vprint(struct zr_text *text, const char *format, va_list list)
     __attribute__((format(printf, 2, 0)));
 /* `bytes` as they are, of any length. */

@@ -286,6 +286,13 @@ static void test_paths(void)
     tap_ok(words_have("x/file'") && words_have("x/b'"), "names both");
     tap_result(zr_path_sync_folder(in_scratch("x")), ZR_OK, "sync a folder");
     tap_result(zr_path_sync_folder(in_scratch("x/new")), ZR_ERR_IO, "a file is no folder to sync");
+    static const char *const names[] = {"x/new", "x/y/", "x//y", "x"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        tap_result(zr_path_sync_name(in_scratch(names[i])), ZR_OK, "sync the folder of %s", names[i]);
+    tap_result(zr_path_sync_name("alone"), ZR_OK, "a name alone lies in the folder one is in");
+    tap_result(zr_path_sync_name("/etc"), ZR_OK, "and what the root has in the root");
+    tap_result(zr_path_sync_name(in_scratch("x/new/inside")), ZR_ERR_IO, "nothing lies in a file");
+    tap_ok(words_have("new'"), "which is named");
     tap_result(zr_path_remove_folder(in_scratch("x")), ZR_ERR_IO, "a folder with a folder in it stays");
     tap_ok(words_have("'y'"), "and the words name that");
     tap_result(zr_path_remove_folder(in_scratch("x/y/z")), ZR_OK, "an empty folder goes");

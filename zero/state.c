@@ -12,15 +12,16 @@
 #include <string.h>
 
 #include "alloc/file.h"
+#include "zero/agree.h"
 #include "zero/engine.h"
+#include "zero/safetensors.h"
 
 enum {
     STATE_PATH_ROOM = 4096,
     STATE_PIECE_ELEMENTS = 16384, /* read at a time */
-    STATE_WORDS_ROOM = 256,
-    STATE_HEAD_ROOM = 192, /* of the part of the header with the numbers */
-    STATE_ALIGN = 64,      /* the data starts on a multiple of it */
-    STATE_KINDS_MAX = 3
+    STATE_KINDS_MAX = 3,
+    STEPS_DIGITS = 20,   /* decimal */
+    CHECKSUM_DIGITS = 16 /* hexadecimal */
 };
 
 /* What is in the header and not in the engine. */
@@ -31,44 +32,17 @@ struct numbers {
 struct state {
     zr_engine *engine;
     struct zr_file file;
-    unsigned kinds;         /* tensors per parameter: 3, or 2 for an optimizer without variance */
-    uint64_t elements;      /* of each kind */
-    uint64_t data_at_bytes; /* where the first tensor begins */
-    float *piece;           /* [STATE_PIECE_ELEMENTS], for loading */
+    unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance */
+    uint64_t elements; /* of each kind */
+    struct zr_safetensors_contents contents;
+    uint64_t data_at_bytes;                     /* where the first tensor begins */
+    uint64_t steps_at_bytes, checksum_at_bytes; /* where the two numbers are */
+    float *piece;                               /* [STATE_PIECE_ELEMENTS], for loading */
     struct numbers numbers;
 };
 
 /* ---- All ranks -------------------------------------------------------------------------------------------
  */
-
-/* The same answer on every rank: ZR_OK, or the first failing rank's result and words. */
-static zr_result agree(const struct zr_engine *engine, zr_result mine)
-{
-    uint8_t said = (uint8_t)mine, all[ZR_COMM_MAX_WORLD];
-    char words[STATE_WORDS_ROOM] = "";
-    zr_ticket ticket = 0;
-    unsigned p = 0;
-
-    if (engine->world == 1)
-        return mine;
-    if (mine != ZR_OK)
-        snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result result = zr_comm_exchange(engine->options.comm, &said, sizeof said, all);
-    while (result == ZR_OK && p < engine->world && all[p] == ZR_OK)
-        p++;
-    if (result != ZR_OK || p == engine->world)
-        return result;
-    result =
-        zr_comm_broadcast(engine->options.comm,
-                          &(struct zr_broadcast){.buffer = words, .bytes = sizeof words, .root = p}, &ticket);
-    if (result == ZR_OK)
-        result = zr_comm_wait(engine->options.comm, ticket);
-    if (result != ZR_OK)
-        return result;
-    words[sizeof words - 1] = '\0';
-    return p == 0 ? zr_fail((zr_result)all[p], "%s", words)
-                  : zr_fail((zr_result)all[p], "rank %u: %s", p, words);
-}
 
 /* The sum of all ranks' parts, and of what else counts. */
 static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
@@ -87,94 +61,57 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
 /* ---- The header ------------------------------------------------------------------------------------------
  */
 
-/* The header passes through here: counted, written, or compared with what is there. */
-struct header {
-    const struct state *state;
-    enum { HEADER_COUNT, HEADER_WRITE, HEADER_COMPARE } mode;
-    uint64_t at_bytes;
-    bool differs;
-    zr_result result;
-};
-
-static void header_put(struct header *header, const char *text, size_t bytes)
-{
-    char there[1024];
-
-    zr_assert(bytes <= sizeof there);
-    if (header->result == ZR_OK && header->mode == HEADER_WRITE)
-        header->result = zr_file_write_at(&header->state->file, header->at_bytes, text, bytes);
-    if (header->result == ZR_OK && header->mode == HEADER_COMPARE && !header->differs) {
-        header->result = zr_file_read_at(&header->state->file, header->at_bytes, there, bytes);
-        header->differs = header->result == ZR_OK && memcmp(text, there, bytes) != 0;
-    }
-    header->at_bytes += bytes;
-}
-
 static const char *optimizer_name(const struct zr_engine *engine)
 {
     return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
 }
 
-/* The start of the header, of one length whatever the numbers are. */
-static size_t print_head(const struct state *state, char out[STATE_HEAD_ROOM])
-{
-    int length = snprintf(out, STATE_HEAD_ROOM,
-                          "{\"__metadata__\":{\"format\":\"zr-state\",\"version\":\"1\",\"optimizer\":\"%s\","
-                          "\"steps\":\"%020" PRIu64 "\",\"checksum\":\"%016" PRIx64 "\"}",
-                          optimizer_name(state->engine), state->numbers.steps, state->numbers.checksum);
-    zr_assert(length > 0 && length < STATE_HEAD_ROOM);
-    return (size_t)length;
-}
-
-static void put_tensor(struct header *header, unsigned kind, const struct zr_layout_parameter *parameter)
+/* zr_safetensors_contents.say of a state. The numbers have one length whatever they are. */
+static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     static const char *const prefixes[STATE_KINDS_MAX] = {"", "optimizer.momentum.", "optimizer.variance."};
-    const struct zr_parameter *p = &parameter->parameter;
-    uint64_t first = (kind * header->state->elements + parameter->global_index) * sizeof(float);
-    char line[1024], name[sizeof p->name + 32];
-    struct zr_text text;
+    struct state *state = whose;
+    const struct zr_layout *layout = &state->engine->layout;
+    char name[ZR_SAFETENSORS_NAME_MAX];
 
-    snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
-    zr_text_start(&text, NULL, line, sizeof line);
-    zr_text_print(&text, ",");
-    zr_text_json_string(&text, name, strlen(name));
-    zr_text_print(&text, ":{\"dtype\":\"F32\",\"shape\":[%zu", p->shape[0]);
-    if (p->shape[1] > 0)
-        zr_text_print(&text, ",%zu", p->shape[1]);
-    zr_text_print(&text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", first,
-                  first + parameter->elements * sizeof(float));
-    zr_assert(text.result == ZR_OK);
-    header_put(header, line, text.used_bytes);
+    zr_safetensors_note(header, "format", "zr-state");
+    zr_safetensors_note(header, "version", "1");
+    zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
+    zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
+    state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
+    zr_safetensors_note(header, "checksum", "%016" PRIx64, state->numbers.checksum);
+    state->checksum_at_bytes = zr_safetensors_at(header) - CHECKSUM_DIGITS;
+    for (unsigned kind = 0; kind < state->kinds; kind++)
+        for (size_t i = 0; i < layout->parameters_count; i++) {
+            const struct zr_parameter *p = &layout->parameters[i].parameter;
+            int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
+            zr_assert(length >= 0 && (size_t)length < sizeof name);
+            zr_safetensors_tensor(header,
+                                  &(struct zr_safetensors_entry){
+                                      .name = name,
+                                      .name_bytes = (size_t)length,
+                                      .rows = p->shape[0],
+                                      .columns = p->shape[1],
+                                      .first = kind * state->elements + layout->parameters[i].global_index});
+        }
 }
 
-/* Passes the whole header, its length and its padding included. Every mode passes the same bytes but for the
- * numbers and the length, which the first pass, of mode HEADER_COUNT, finds out. */
-static zr_result pass_header(struct header *header)
+/* A sink: the header that is there has these very bytes. */
+static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
 {
-    static const char spaces[] = "                                                               ";
-    const struct state *state = header->state;
-    const struct zr_layout *layout = &state->engine->layout;
-    uint64_t length = state->data_at_bytes - sizeof length;
-    char head[STATE_HEAD_ROOM];
-
-    _Static_assert(sizeof spaces == STATE_ALIGN, "one less than the alignment");
-    header_put(header, (const char *)&length, sizeof length);
-    header_put(header, head, print_head(state, head));
-    for (unsigned kind = 0; kind < state->kinds; kind++)
-        for (size_t i = 0; i < layout->parameters_count && header->result == ZR_OK && !header->differs; i++)
-            put_tensor(header, kind, &layout->parameters[i]);
-    header_put(header, "}", 1);
-    header_put(header, spaces, (STATE_ALIGN - header->at_bytes % STATE_ALIGN) % STATE_ALIGN);
-    return header->result;
+    const struct state *state = whose;
+    char *there = (char *)state->piece;
+    zr_assert(bytes <= STATE_PIECE_ELEMENTS * sizeof *state->piece);
+    zr_result result = zr_file_read_at(&state->file, at_bytes, there, bytes);
+    return result == ZR_OK && memcmp(data, there, bytes) != 0 ? ZR_ERR_FORMAT : result;
 }
 
 static void state_start(struct state *out, zr_engine *engine)
 {
     *out = (struct state){.engine = engine, .file = {.fd = -1}, .elements = zr_engine_elements(engine)};
     out->kinds = zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
-    struct header header = {.state = out, .mode = HEADER_COUNT};
-    pass_header(&header);
-    out->data_at_bytes = header.at_bytes;
+    out->contents = (struct zr_safetensors_contents){say_contents, out};
+    out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
 
 static zr_result check_call(const zr_engine *engine, const char *path)
@@ -246,28 +183,16 @@ static zr_result transfer_all(const struct state *state, enum transfer how, uint
 /* ---- Saving ----------------------------------------------------------------------------------------------
  */
 
-static zr_result sync_folder_of(const char *path)
-{
-    char folder[STATE_PATH_ROOM];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash ? (size_t)(slash - path) : 0;
-
-    if (!slash)
-        return zr_path_sync_folder(".");
-    memcpy(folder, path, length);
-    folder[length] = '\0';
-    return zr_path_sync_folder(length > 0 ? folder : "/");
-}
-
 /* Rank 0's part: the header, and the new file under its name. */
 static zr_result finish(struct state *state, const char *partial, const char *path)
 {
-    zr_result result = pass_header(&(struct header){.state = state, .mode = HEADER_WRITE});
+    zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                          &(struct zr_safetensors_sink){zr_safetensors_write, &state->file});
     if (result == ZR_OK)
         result = zr_file_sync(&state->file);
     if (result == ZR_OK)
         result = zr_path_rename(&(struct zr_rename){.from = partial, .to = path});
-    return result == ZR_OK ? sync_folder_of(path) : result;
+    return result == ZR_OK ? zr_path_sync_name(path) : result;
 }
 
 zr_result zr_engine_save(zr_engine *engine, const char *path)
@@ -286,16 +211,16 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
     result = zr_engine_settle(engine);
     if (result == ZR_OK) /* every rank empties it before any rank writes */
         result = zr_file_create(&state.file, partial, ZR_CREATE_REPLACE);
-    result = agree(engine, result);
+    result = zr_agree(engine->options.comm, result);
     if (result == ZR_OK) {
         result = transfer_all(&state, STATE_SAVE, &mine);
         result = result == ZR_OK ? zr_file_sync(&state.file) : result;
-        result = agree(engine, result);
+        result = zr_agree(engine->options.comm, result);
     }
     if (result == ZR_OK)
         result = add_up(&state, mine, &state.numbers.checksum);
     if (result == ZR_OK)
-        result = agree(engine, engine->rank == 0 ? finish(&state, partial, path) : ZR_OK);
+        result = zr_agree(engine->options.comm, engine->rank == 0 ? finish(&state, partial, path) : ZR_OK);
     zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
     if (result != ZR_OK && engine->rank == 0)
         zr_path_unlink(partial);
@@ -305,36 +230,41 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
 /* ---- Loading ---------------------------------------------------------------------------------------------
  */
 
-static bool read_digits(const char *text, unsigned digits, unsigned base, uint64_t *out)
+static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_t digits, unsigned base,
+                             uint64_t *out)
 {
+    char text[STEPS_DIGITS];
+    zr_result result = zr_file_read_at(&state->file, at_bytes, text, digits);
+
     *out = 0;
-    for (unsigned i = 0; i < digits; i++) {
+    for (size_t i = 0; i < digits && result == ZR_OK; i++) {
         const char *all = "0123456789abcdef", *digit = memchr(all, text[i], base);
         if (!digit || __builtin_mul_overflow(*out, base, out) ||
             __builtin_add_overflow(*out, (uint64_t)(digit - all), out))
-            return false;
+            result = ZR_ERR_FORMAT;
     }
-    return true;
+    return result;
 }
 
-/* Takes the two numbers out of the header, which is then compared as a whole. */
-static zr_result read_numbers(struct state *state)
+/* Takes the two numbers out of the header, and compares it as a whole with what it has to be. */
+static zr_result check_header(struct state *state, const char *path)
 {
-    char head[STATE_HEAD_ROOM], there[STATE_HEAD_ROOM];
-    size_t length = print_head(state, head);
-    zr_result result = zr_file_read_at(&state->file, sizeof(uint64_t), there, length);
-    const char *steps = there + length - strlen("00000000000000000000\",\"checksum\":\"0000000000000000\"}");
-
-    if (result == ZR_OK &&
-        (!read_digits(steps, 20, 10, &state->numbers.steps) ||
-         !read_digits(there + length - strlen("0000000000000000\"}"), 16, 16, &state->numbers.checksum)))
-        state->numbers = (struct numbers){0}; /* the comparison will tell */
+    zr_result result = read_digits(state, state->steps_at_bytes, STEPS_DIGITS, 10, &state->numbers.steps);
+    if (result == ZR_OK)
+        result = read_digits(state, state->checksum_at_bytes, CHECKSUM_DIGITS, 16, &state->numbers.checksum);
+    if (result == ZR_OK)
+        result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                    &(struct zr_safetensors_sink){compare, state});
+    if (result == ZR_ERR_FORMAT)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' does not have the header of this model's state; it is no file of "
+                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s)",
+                       path, optimizer_name(state->engine));
     return result;
 }
 
 static zr_result open_to_load(struct state *state, const char *path)
 {
-    struct header header = {.state = state, .mode = HEADER_COMPARE};
     enum zr_path_kind kind = ZR_PATH_NONE;
     uint64_t bytes = 0, want = state->data_at_bytes + state->kinds * state->elements * sizeof(float);
     zr_result result = zr_take(state->engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS,
@@ -347,28 +277,19 @@ static zr_result open_to_load(struct state *state, const char *path)
         result = zr_file_open(&state->file, path);
     if (result == ZR_OK)
         result = zr_file_size(&state->file, &bytes);
-    if (result == ZR_OK && bytes >= state->data_at_bytes)
-        result = read_numbers(state);
-    if (result == ZR_OK && bytes >= state->data_at_bytes)
-        result = pass_header(&header);
-    if (result != ZR_OK)
-        return result;
-    if (bytes < state->data_at_bytes || header.differs)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' does not have the header of this model's state; it is no file of "
-                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s)",
-                       path, optimizer_name(state->engine));
-    if (bytes != want)
+    if (result == ZR_OK)
+        result = check_header(state, path);
+    if (result == ZR_OK && bytes != want)
         return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64,
                        path, bytes, want);
-    return ZR_OK;
+    return result;
 }
 
 /* One pass over the data on all ranks, which ends with the same answer on all of them. */
 static zr_result load_pass(const struct state *state, enum transfer how, const char *path)
 {
     uint64_t mine, sum = 0;
-    zr_result result = agree(state->engine, transfer_all(state, how, &mine));
+    zr_result result = zr_agree(state->engine->options.comm, transfer_all(state, how, &mine));
     if (result == ZR_OK)
         result = add_up(state, mine, &sum);
     if (result == ZR_OK && sum != state->numbers.checksum)
@@ -386,7 +307,7 @@ zr_result zr_engine_load(zr_engine *engine, const char *path)
         return result;
     state_start(&state, engine);
     result = zr_engine_settle(engine);
-    result = agree(engine, result == ZR_OK ? open_to_load(&state, path) : result);
+    result = zr_agree(engine->options.comm, result == ZR_OK ? open_to_load(&state, path) : result);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_VERIFY, path);
     if (result == ZR_OK)

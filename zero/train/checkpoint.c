@@ -1,4 +1,4 @@
-/* checkpoint.c: names, agreement between ranks, the hold on a folder, and the removal of unfinished saves. */
+/* checkpoint.c: names, the hold on a folder, and the removal of unfinished saves. */
 #define _GNU_SOURCE
 #include "zero/train/checkpoint.h"
 
@@ -58,23 +58,9 @@ bool zr_checkpoint_read_step_name(const char *name, uint64_t *step)
 
 /* ---- Folders ------------------------------------------------------------------------------------------ */
 
-void zr_checkpoint_folder_of(const char *path, char *out)
-{
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    memcpy(out, path, length);
-    memcpy(out + length, length ? "" : ".", length ? 1 : 2);
-}
-
 /* A folder whose name is not on the disk would be lost with all that was saved in it. */
 static zr_result make_one_folder(const char *path)
 {
-    char above[ZR_CHECKPOINT_PATH_ROOM];
     enum zr_path_kind kind;
     zr_result result = zr_path_kind_get(path, &kind);
 
@@ -83,8 +69,7 @@ static zr_result make_one_folder(const char *path)
     result = zr_path_make_folder(path, false);
     if (result)
         return result;
-    zr_checkpoint_folder_of(path, above);
-    return zr_path_sync_folder(above);
+    return zr_path_sync_name(path);
 }
 
 zr_result zr_checkpoint_make_folder(const char *path)
@@ -105,53 +90,6 @@ zr_result zr_checkpoint_make_folder(const char *path)
         part[i] = '/';
     }
     return make_one_folder(path);
-}
-
-/* ---- Agreement --------------------------------------------------------------------------------------- */
-
-#define WORDS_BYTES 512
-
-/* Gives every rank the words of rank `from`, as many at a time as fit `all` for the whole world. */
-static zr_result share_words(zr_comm *comm, unsigned from, char words[WORDS_BYTES], char *all,
-                             size_t all_bytes)
-{
-    size_t piece = all_bytes / zr_comm_world(comm);
-    piece = piece < WORDS_BYTES ? piece : WORDS_BYTES;
-    for (size_t done = 0; done < WORDS_BYTES; done += piece) {
-        size_t part = WORDS_BYTES - done < piece ? WORDS_BYTES - done : piece;
-        zr_result result = zr_comm_exchange(comm, words + done, part, all);
-        if (result)
-            return result;
-        memcpy(words + done, all + from * part, part);
-    }
-    words[WORDS_BYTES - 1] = '\0';
-    return ZR_OK;
-}
-
-zr_result zr_checkpoint_agree(zr_comm *comm, zr_result mine)
-{
-    unsigned world = zr_comm_world(comm);
-    char words[WORDS_BYTES] = "", all[16384];
-    uint8_t said = (uint8_t)mine;
-
-    if (world > sizeof all)
-        return zr_fail(ZR_ERR_INVALID, "checkpoints of %u ranks are beyond this version (%zu)", world,
-                       sizeof all);
-    if (mine)
-        snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result result = zr_comm_exchange(comm, &said, sizeof said, all);
-    if (result)
-        return result;
-    for (unsigned p = 0; p < world; p++) {
-        zr_result theirs = (zr_result)(uint8_t)all[p];
-        if (theirs == ZR_OK)
-            continue;
-        result = share_words(comm, p, words, all, sizeof all);
-        if (result)
-            return result;
-        return p == 0 ? zr_fail(theirs, "%s", words) : zr_fail(theirs, "rank %u: %s", p, words);
-    }
-    return ZR_OK;
 }
 
 /* ---- One run at a time ------------------------------------------------------------------------------- */

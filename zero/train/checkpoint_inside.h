@@ -3,13 +3,14 @@
 #define ZR_TRAIN_CHECKPOINT_INSIDE_H
 
 #include "alloc/file.h"
+#include "zero/agree.h"
+#include "zero/safetensors.h"
 #include "zero/train/checkpoint.h"
 
-#define ZR_CHECKPOINT_PATH_ROOM  4608
-#define ZR_CHECKPOINT_PIECE      ((size_t)256 << 10) /* bytes that are summed and written (or read) at a time */
-#define ZR_CHECKPOINT_HEADER_MAX ((uint64_t)100 << 20) /* of a safetensors header, by its specification */
-#define ZR_CHECKPOINT_VERSION    1
-#define ZR_CHECKPOINT_FORMAT     "zr-checkpoint"
+#define ZR_CHECKPOINT_PATH_ROOM 4608
+#define ZR_CHECKPOINT_PIECE     ((size_t)256 << 10) /* bytes that are summed and written (or read) at a time */
+#define ZR_CHECKPOINT_VERSION   1
+#define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
 /* The last entry of a manifest: the CRC-64/XZ of all bytes before this. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_crc64\": \""
 
@@ -32,15 +33,8 @@ bool zr_checkpoint_read_step_name(const char *name, uint64_t *step);
 /* Whether a step's folder has a manifest, the last that is written. */
 bool zr_checkpoint_is_complete(const char *folder);
 
-/* The folder that a file or folder lies in: "." for a name alone. `out` has room for the path and two bytes.
- */
-void zr_checkpoint_folder_of(const char *path, char *out);
 /* Makes a folder and those above it, and sees to it that the names of the new ones last. Fine if it is there.
  */
 zr_result zr_checkpoint_make_folder(const char *path);
-
-/* Tells all ranks how each fared. The same answer everywhere: ZR_OK, or the first failing rank's result and
- * words, which begin with its number unless it is rank 0. Collective; takes no memory. */
-zr_result zr_checkpoint_agree(zr_comm *comm, zr_result mine);
 
 #endif

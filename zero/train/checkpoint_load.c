@@ -430,7 +430,7 @@ static zr_result read_shard_header(struct load *load, unsigned index)
         result = damaged(path, "it is too short");
     if (!result)
         result = zr_file_read_at(&file, 0, &header, 8);
-    if (!result && (header > bytes - 8 || header > ZR_CHECKPOINT_HEADER_MAX))
+    if (!result && (header > bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX))
         result = damaged(path, "its header is longer than the file");
     if (!result)
         result = read_whole(&file, 8 + header, &text);
@@ -624,13 +624,13 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
     if (!result)
         result = verify_shards(&load);
     /* A shard's header is believed, and the engine written to, when some rank has found every file good. */
-    result = zr_checkpoint_agree(checkpoint->comm, result);
+    result = zr_agree(checkpoint->comm, result);
     if (result)
         goto unwind;
-    result = zr_checkpoint_agree(checkpoint->comm, read_headers(&load));
+    result = zr_agree(checkpoint->comm, read_headers(&load));
     if (result)
         goto unwind;
-    result = zr_checkpoint_agree(checkpoint->comm, read_segments(&load));
+    result = zr_agree(checkpoint->comm, read_segments(&load));
     if (result)
         goto unwind;
     result = zr_engine_publish(checkpoint->engine, load.step);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,56 +33,48 @@ struct save {
 
 /* ---- A shard ----------------------------------------------------------------------------------------- */
 
-/* The header's JSON is made twice: once to know its length, once to keep it. */
-struct header_writer {
-    struct zr_text *text; /* NULL: count only */
-    uint64_t bytes;
-};
-
-static void header_print(struct header_writer *writer, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void header_print(struct header_writer *writer, const char *format, ...)
-{
-    char words[256];
-    va_list list;
-    va_start(list, format);
-    int length = vsnprintf(words, sizeof words, format, list);
-    va_end(list);
-    zr_assert(length >= 0 && (size_t)length < sizeof words);
-    writer->bytes += (uint64_t)length;
-    if (writer->text)
-        zr_text_put(writer->text, words, (size_t)length);
-}
-
-/* Neighbouring segments become one range, "first+count". */
-static void header_write(struct header_writer *writer, const zr_engine *engine, uint64_t elements)
+/* Of each of this rank's tensors. */
+static uint64_t count_elements(const zr_engine *engine)
 {
     struct zr_shard_segment segment;
-    uint64_t from = 0, to = 0, tensor_bytes = elements * sizeof(float);
+    uint64_t elements = 0;
+    for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
+        zr_engine_segment(engine, i, &segment);
+        elements += segment.count;
+    }
+    return elements;
+}
+
+/* zr_safetensors_contents.say of a shard. Neighbouring segments become one range, "first+count". */
+static void say_contents(struct zr_safetensors_header *header, void *whose)
+{
+    const zr_engine *engine = whose;
+    struct zr_shard_segment segment;
+    uint64_t from = 0, to = 0, elements = count_elements(engine);
     bool first = true;
 
-    header_print(writer, "{\"__metadata__\":{\"format\":\"%s\",\"ranges\":\"", ZR_CHECKPOINT_FORMAT);
+    zr_safetensors_note(header, "format", ZR_CHECKPOINT_FORMAT);
+    zr_safetensors_note(header, "ranges", "%s", "");
     for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
         zr_engine_segment(engine, i, &segment);
         if (segment.count == 0)
             continue;
         if (segment.global_index != to || first) {
             if (!first)
-                header_print(writer, "%llu+%llu ", (unsigned long long)from, (unsigned long long)(to - from));
+                zr_safetensors_note_more(header, "%" PRIu64 "+%" PRIu64 " ", from, to - from);
             from = segment.global_index;
             first = false;
         }
         to = segment.global_index + segment.count;
     }
     if (!first)
-        header_print(writer, "%llu+%llu", (unsigned long long)from, (unsigned long long)(to - from));
-    header_print(writer, "\"}");
+        zr_safetensors_note_more(header, "%" PRIu64 "+%" PRIu64, from, to - from);
     for (int t = 0; t < zr_checkpoint_tensors_count(engine); t++)
-        header_print(writer, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%llu],\"data_offsets\":[%llu,%llu]}",
-                     zr_checkpoint_tensors[t], (unsigned long long)elements,
-                     (unsigned long long)(t * tensor_bytes), (unsigned long long)((t + 1) * tensor_bytes));
-    header_print(writer, "}");
+        zr_safetensors_tensor(header,
+                              &(struct zr_safetensors_entry){.name = zr_checkpoint_tensors[t],
+                                                             .name_bytes = strlen(zr_checkpoint_tensors[t]),
+                                                             .rows = elements,
+                                                             .first = (uint64_t)t * elements});
 }
 
 /* Where the next bytes of a shard go, and the sum of all before. */
@@ -106,40 +99,28 @@ static zr_result shard_put(struct shard_writer *writer, const void *data, size_t
     return ZR_OK;
 }
 
-/* The header: its length, the JSON, spaces up to a multiple of 64. It is made in zr_heap memory, since the
- * list of ranges grows with the model's number of tensors. */
-static zr_result shard_put_header(struct shard_writer *writer, const zr_engine *engine, uint64_t elements)
+/* A sink: what is written counts in the sum. */
+static zr_result shard_sink(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
 {
-    struct header_writer count = {0};
-    struct zr_text text;
-    zr_result result;
+    struct shard_writer *writer = whose;
+    zr_assert(at_bytes == writer->offset_bytes);
+    return shard_put(writer, data, bytes);
+}
 
-    header_write(&count, engine, elements);
-    uint64_t padded = (8 + count.bytes + 63) / 64 * 64 - 8;
-    char *room = zr_heap_alloc(8 + padded + 1);
-    if (!room)
-        return ZR_ERR_HOST_MEMORY;
-    memcpy(room, &padded, 8);
-    memset(room + 8, ' ', padded + 1);
-    zr_text_start(&text, NULL, room + 8, padded + 1);
-    header_write(&(struct header_writer){.text = &text}, engine, elements);
-    result = text.result;
-    if (!result) {
-        room[8 + text.used_bytes] = ' '; /* the text ends in a zero */
-        result = shard_put(writer, room, 8 + padded);
-    }
-    zr_heap_free(room);
-    return result;
+static zr_result shard_put_header(struct shard_writer *writer, zr_engine *engine)
+{
+    const struct zr_safetensors_contents contents = {say_contents, engine};
+    return zr_safetensors_put(&contents, zr_safetensors_data_at(&contents),
+                              &(struct zr_safetensors_sink){shard_sink, writer});
 }
 
 static zr_result save_shard(const struct save *save, struct shard_facts *facts)
 {
-    const zr_engine *engine = save->checkpoint->engine;
+    zr_engine *engine = save->checkpoint->engine;
     struct shard_writer writer = {.file = {.fd = -1}};
     struct zr_shard_segment segment;
     char name[64], path[ZR_CHECKPOINT_PATH_ROOM];
     size_t count = zr_engine_segments_count(engine);
-    uint64_t elements = 0;
     zr_result result;
 
     zr_checkpoint_shard_name(name, zr_comm_rank(save->checkpoint->comm),
@@ -150,11 +131,7 @@ static zr_result save_shard(const struct save *save, struct shard_facts *facts)
     result = zr_file_create(&writer.file, path, ZR_CREATE_NEW);
     if (result)
         return result;
-    for (size_t i = 0; i < count; i++) {
-        zr_engine_segment(engine, i, &segment);
-        elements += segment.count;
-    }
-    result = shard_put_header(&writer, engine, elements);
+    result = shard_put_header(&writer, engine);
     for (int t = 0; t < zr_checkpoint_tensors_count(engine); t++)
         for (size_t i = 0; i < count && !result; i++) {
             zr_engine_segment(engine, i, &segment);
@@ -163,7 +140,8 @@ static zr_result save_shard(const struct save *save, struct shard_facts *facts)
     if (!result)
         result = zr_file_sync(&writer.file);
     zr_result closed = zr_file_close(&writer.file);
-    *facts = (struct shard_facts){.bytes = writer.offset_bytes, .elements = elements, .crc64 = writer.crc64};
+    *facts = (struct shard_facts){
+        .bytes = writer.offset_bytes, .elements = count_elements(engine), .crc64 = writer.crc64};
     return result ? result : closed;
 }
 
@@ -380,10 +358,10 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     zr_result result = zr_engine_settle(checkpoint->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
-    result = zr_checkpoint_agree(checkpoint->comm, result ? result : save_start(&save));
+    result = zr_agree(checkpoint->comm, result ? result : save_start(&save));
     if (result)
         goto unwind;
-    result = zr_checkpoint_agree(checkpoint->comm, save_shard(&save, &mine));
+    result = zr_agree(checkpoint->comm, save_shard(&save, &mine));
     if (result)
         goto unwind;
     result = zr_comm_exchange(checkpoint->comm, &mine, sizeof mine, save.facts);
@@ -394,7 +372,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
         if (!result)
             result = drop_older(&save); /* when the new one is there to stay, and not before */
     }
-    result = zr_checkpoint_agree(checkpoint->comm, result);
+    result = zr_agree(checkpoint->comm, result);
 unwind:
     if (first)
         zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */

@@ -9,7 +9,7 @@
 #include "alloc/error.h"
 #include "alloc/heap.h"
 #include "zero/train/checkpoint_inside.h"
-#include "zero/train/safetensors.h"
+#include "zero/train/safetensors_read.h"
 #include "zero/train/safetensors_gpt.h"
 
 #define PARTIAL ".partial"
@@ -18,10 +18,12 @@ struct export
 {
     const struct zr_gpt_file *file;
     char partial[ZR_SAFETENSORS_PATH_ROOM];
-    uint64_t header_bytes; /* and the eight before; where the data starts */
-    uint64_t bytes;        /* of the whole file */
-    uint64_t rows_end;     /* elements of wte that are written: global [0, rows_end) */
-    uint64_t padding;      /* elements of wte after them, which are not */
+    uint64_t header_bytes;           /* and the eight before; where the data starts */
+    uint64_t bytes;                  /* of the whole file */
+    uint64_t rows_end;               /* elements of wte that are written: global [0, rows_end) */
+    uint64_t padding;                /* elements of wte after them, which are not */
+    struct zr_parameter *parameters; /* the model's list, zr_heap */
+    struct zr_unit *units;           /* zr_heap */
 };
 
 static bool name_partial(const char *path, char out[ZR_SAFETENSORS_PATH_ROOM])
@@ -43,65 +45,50 @@ void zr_gpt_export_clean_up(const char *path)
 
 /* ---- The header -------------------------------------------------------------------------------------- */
 
-/* One line per parameter, in the order of the data. `parameters` is the model's list. */
-static void print_header(struct zr_text *text, const struct zr_gpt_file *file,
-                         const struct zr_parameter *parameters)
+/* zr_safetensors_contents.say: one tensor per parameter, in the order of the data. */
+static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
-    uint64_t at = 0;
-    zr_text_print(text, "{\"__metadata__\":{\"format\":\"pt\",\"n_head\":\"%zu\"}", file->shape.heads);
-    for (size_t i = 0; i < zr_gpt_parameters_count(&file->shape); i++) {
-        const struct zr_parameter *p = &parameters[i];
-        uint64_t rows = i == 0 ? file->shape.vocabulary : p->shape[0];
-        uint64_t bytes = rows * (p->shape[1] ? p->shape[1] : 1) * sizeof(float);
-        zr_text_print(text, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%" PRIu64, p->name, rows);
-        if (p->shape[1])
-            zr_text_print(text, ",%zu", p->shape[1]);
-        zr_text_print(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, at + bytes);
-        at += bytes;
+    const struct export *export = whose;
+    const struct zr_gpt_shape *shape = &export->file->shape;
+    uint64_t first = 0;
+
+    zr_safetensors_note(header, "format", "pt");
+    zr_safetensors_note(header, "n_head", "%zu", shape->heads);
+    for (size_t i = 0; i < zr_gpt_parameters_count(shape); i++) {
+        const struct zr_parameter *p = &export->parameters[i];
+        uint64_t rows = i == 0 ? shape->vocabulary : p->shape[0];
+        zr_safetensors_tensor(header, &(struct zr_safetensors_entry){.name = p->name,
+                                                                     .name_bytes = strlen(p->name),
+                                                                     .rows = rows,
+                                                                     .columns = p->shape[1],
+                                                                     .first = first});
+        first += rows * (p->shape[1] ? p->shape[1] : 1);
     }
-    zr_text_print(text, "}");
 }
 
-/* Longest entry: a name of 47 bytes, two sizes and two offsets of 20 digits, some 60 of JSON. */
-enum { ENTRY_ROOM = 192, HEADER_ALIGN = 64 };
-
-/* Makes the header, with spaces up to a multiple of 64, in zr_heap memory that the caller frees. Every rank
- * makes it, to know where the data starts; rank 0 writes it. */
-static zr_result make_header(struct export *export, char **out)
+/* Lists the parameters, and finds where the data start and end: every rank has to know. */
+static zr_result measure(struct export *export)
 {
     const struct zr_gpt_file *file = export->file;
-    size_t count = zr_gpt_parameters_count(&file->shape), room_bytes = (count + 2) * ENTRY_ROOM;
-    struct zr_parameter *parameters = zr_heap_zalloc(count, sizeof *parameters);
-    struct zr_unit *units = zr_heap_zalloc(zr_gpt_units_count(&file->shape), sizeof *units);
-    char *room = zr_heap_alloc(room_bytes);
-    struct zr_text text = {.result = ZR_ERR_HOST_MEMORY};
+    const struct zr_gpt_shape *shape = &file->shape;
 
-    if (parameters && units && room) {
-        zr_gpt_describe(&file->shape, parameters, units);
-        zr_text_start(&text, NULL, room + 8, room_bytes - 8 - HEADER_ALIGN);
-        print_header(&text, file, parameters);
-    }
-    if (text.result == ZR_OK) {
-        uint64_t padded = (8 + text.used_bytes + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN - 8;
-        memset(room + 8 + text.used_bytes, ' ', padded - text.used_bytes);
-        memcpy(room, &padded, 8);
-        export->header_bytes = 8 + padded;
-        export->rows_end = (uint64_t)file->shape.vocabulary * file->shape.hidden;
-        export->padding =
-            (uint64_t)(file->shape.vocabulary_padded - file->shape.vocabulary) * file->shape.hidden;
-        export->bytes =
-            export->header_bytes + (zr_engine_elements(file->engine) - export->padding) * sizeof(float);
-    }
-    zr_heap_free(units);
-    zr_heap_free(parameters);
-    *out = room;
-    return text.result;
+    export->parameters = zr_heap_zalloc(zr_gpt_parameters_count(shape), sizeof *export->parameters);
+    export->units = zr_heap_zalloc(zr_gpt_units_count(shape), sizeof *export->units);
+    if (!export->parameters || !export->units)
+        return ZR_ERR_HOST_MEMORY;
+    zr_gpt_describe(shape, export->parameters, export->units);
+    export->header_bytes = zr_safetensors_data_at(&(struct zr_safetensors_contents){say_contents, export});
+    export->rows_end = (uint64_t)shape->vocabulary * shape->hidden;
+    export->padding = (uint64_t)(shape->vocabulary_padded - shape->vocabulary) * shape->hidden;
+    export->bytes =
+        export->header_bytes + (zr_engine_elements(file->engine) - export->padding) * sizeof(float);
+    return ZR_OK;
 }
 
 /* ---- The file ---------------------------------------------------------------------------------------- */
 
 /* Rank 0 makes the file, at its full size, so that what cannot be is known before the others begin. */
-static zr_result start_file(const struct export *export, const char *header)
+static zr_result start_file(struct export *export)
 {
     struct zr_file file = {.fd = -1};
     enum zr_path_kind kind;
@@ -123,7 +110,9 @@ static zr_result start_file(const struct export *export, const char *header)
     if (!result)
         result = zr_file_resize(&file, export->bytes);
     if (!result)
-        result = zr_file_write_at(&file, 0, header, export->header_bytes);
+        result =
+            zr_safetensors_put(&(struct zr_safetensors_contents){say_contents, export}, export->header_bytes,
+                               &(struct zr_safetensors_sink){zr_safetensors_write, &file});
     if (!result)
         result = zr_file_sync(&file);
     zr_result closed = zr_file_close(&file);
@@ -132,15 +121,13 @@ static zr_result start_file(const struct export *export, const char *header)
 
 static zr_result start(struct export *export)
 {
-    char *header = NULL;
     zr_result result = name_partial(export->file->path, export->partial)
                            ? ZR_OK
                            : zr_fail(ZR_ERR_INVALID, "--export: the path is too long");
     if (!result)
-        result = make_header(export, &header);
+        result = measure(export);
     if (!result && zr_comm_rank(export->file->comm) == 0)
-        result = start_file(export, header);
-    zr_heap_free(header);
+        result = start_file(export);
     return result;
 }
 
@@ -192,12 +179,8 @@ static zr_result write_mine(const struct export *export)
 /* The name comes last, and lasts: all that it stands for is on the disk. */
 static zr_result make_visible(const struct export *export)
 {
-    char folder[ZR_SAFETENSORS_PATH_ROOM];
     zr_result result = zr_path_rename(&(struct zr_rename){export->partial, export->file->path});
-    if (result)
-        return result;
-    zr_checkpoint_folder_of(export->file->path, folder);
-    return zr_path_sync_folder(folder);
+    return result ? result : zr_path_sync_name(export->file->path);
 }
 
 zr_result zr_gpt_export(const struct zr_gpt_file *file)
@@ -207,12 +190,14 @@ zr_result zr_gpt_export(const struct zr_gpt_file *file)
     zr_result result = zr_engine_settle(file->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
-    result = zr_checkpoint_agree(file->comm, result ? result : start(&export));
+    result = zr_agree(file->comm, result ? result : start(&export));
     if (!result)
-        result = zr_checkpoint_agree(file->comm, write_mine(&export));
+        result = zr_agree(file->comm, write_mine(&export));
     if (!result)
-        result = zr_checkpoint_agree(file->comm, first ? make_visible(&export) : ZR_OK);
+        result = zr_agree(file->comm, first ? make_visible(&export) : ZR_OK);
     if (result && first)
         zr_gpt_export_clean_up(file->path);
+    zr_heap_free(export.units);
+    zr_heap_free(export.parameters);
     return result;
 }

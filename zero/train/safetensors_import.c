@@ -9,7 +9,7 @@
 #include "alloc/error.h"
 #include "alloc/heap.h"
 #include "zero/train/checkpoint_inside.h"
-#include "zero/train/safetensors.h"
+#include "zero/train/safetensors_read.h"
 #include "zero/train/safetensors_gpt.h"
 
 enum { EMBEDDINGS = 2, BLOCK_PARAMETERS = 12 }; /* of zr_gpt_describe()'s list */
@@ -343,9 +343,9 @@ zr_result zr_gpt_import(const struct zr_gpt_file *file)
     zr_result result = zr_engine_settle(file->engine);
 
     /* The engine is written to when every rank has found the file good. */
-    result = zr_checkpoint_agree(file->comm, result ? result : start(&import));
+    result = zr_agree(file->comm, result ? result : start(&import));
     if (!result)
-        result = zr_checkpoint_agree(file->comm, read_mine(&import));
+        result = zr_agree(file->comm, read_mine(&import));
     finish(&import);
     return result ? result : zr_engine_publish(file->engine, 0);
 }

@@ -1,15 +1,13 @@
-/* safetensors.h: the file format that checkpoints and exported models share: eight bytes of length, a header
- * of JSON, then the tensors. Reading one file, of any origin: everything in it is taken for hostile until it
- * has been checked. jansson reads the header, in zr_heap memory.
+/* safetensors_read.h: reads a safetensors file of any origin: everything in it is taken for hostile until it
+ * has been checked. jansson reads the header, in zr_heap memory. zero/safetensors.h has the format.
  *
  * Errors are ZR_ERR_FORMAT with words that name the file, or ZR_ERR_IO. One struct belongs to one thread. */
-#ifndef ZR_TRAIN_SAFETENSORS_H
-#define ZR_TRAIN_SAFETENSORS_H
+#ifndef ZR_TRAIN_SAFETENSORS_READ_H
+#define ZR_TRAIN_SAFETENSORS_READ_H
 
-#include "alloc/file.h"
+#include "zero/safetensors.h"
 
-#define ZR_SAFETENSORS_PATH_ROOM  4608
-#define ZR_SAFETENSORS_HEADER_MAX ((uint64_t)100 << 20) /* bytes, by the format's own specification */
+#define ZR_SAFETENSORS_PATH_ROOM 4608
 
 struct json_t;
 
