@@ -6,7 +6,6 @@
 #include "alloc/error.h"
 #include "alloc/os.h"
 #include "defrag/tool/tool.h"
-#include "defrag/vector.h"
 #include "defrag/zr_defrag.h"
 
 static const char help[] =
@@ -68,13 +67,12 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     arguments->help = help;
+    arguments->takes_files = true;
     arguments->options = options;
     int code = zr_tool_parse(arguments, argc, argv);
     arguments->options = NULL;
     if (code >= 0)
         return code;
-    if (arguments->files_count == 0)
-        return usage("name a file");
     if (settings->output && arguments->files_count > 1)
         return usage("-o takes one input");
     if (capacity_bytes == 0)
@@ -146,8 +144,9 @@ static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetime
     return result;
 }
 
-static zr_result pack_file(const struct settings *settings, const char *path, struct zr_vector *results)
+static zr_result pack_file(const void *state, const char *path, struct zr_vector *results)
 {
+    const struct settings *settings = state;
     struct zr_lifetimes lifetimes;
     struct result one = {.file = path};
     zr_result result = read_lifetimes(&lifetimes, path, results->arena);
@@ -172,20 +171,14 @@ static double ratio(const struct zr_pack_report *report)
     return report->lower_bound_bytes ? (double)report->height_bytes / (double)report->lower_bound_bytes : 1;
 }
 
-static void print_json(struct zr_text *text, const struct zr_vector *results)
+static void print_json(struct zr_text *text, const void *result)
 {
-    zr_text_print(text, "{\"version\": 1, \"results\": [");
-    for (size_t i = 0; i < results->count; i++) {
-        const struct result *one = zr_vector_at(results, i);
-        zr_text_print(text, i ? ",\n  {\"file\": " : "\n  {\"file\": ");
-        zr_text_json_string(text, one->file, strlen(one->file));
-        zr_text_print(text, ", \"buffers\": %zu, \"verdict\": \"%s\", \"height\": %" PRIu64,
-                      one->buffers_count, verdicts[one->report.verdict], one->report.height_bytes);
-        zr_text_print(text, ", \"lower_bound\": %" PRIu64 ", \"ratio\": %.9g, \"seconds\": %.6f}",
-                      one->report.lower_bound_bytes, ratio(&one->report),
-                      (double)one->report.spent_ns * 1e-9);
-    }
-    zr_text_print(text, "\n ]}\n");
+    const struct result *one = result;
+    zr_tool_json_words(text, "file", one->file);
+    zr_text_print(text, ", \"buffers\": %zu, \"verdict\": \"%s\", \"height\": %" PRIu64, one->buffers_count,
+                  verdicts[one->report.verdict], one->report.height_bytes);
+    zr_text_print(text, ", \"lower_bound\": %" PRIu64 ", \"ratio\": %.9g, \"seconds\": %.6f",
+                  one->report.lower_bound_bytes, ratio(&one->report), (double)one->report.spent_ns * 1e-9);
 }
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
@@ -217,27 +210,14 @@ int zr_tool_pack(int argc, char **argv)
 {
     struct settings settings = {0};
     struct zr_tool_arguments arguments;
-    struct zr_tool_memory memory;
-    struct zr_tool_output out;
-    struct zr_vector results;
     int code = parse(&settings, &arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_result result = zr_tool_memory_start(&memory);
-    if (result != ZR_OK)
-        return zr_tool_fail(result);
-    zr_vector_init(&results, memory.arena, sizeof(struct result));
-    for (int i = 0; i < arguments.files_count && result == ZR_OK; i++)
-        result = pack_file(&settings, arguments.files[i], &results);
-    if (result == ZR_OK) {
-        zr_tool_output_start(&out);
-        (settings.json ? print_json : print_table)(&out.text, &results);
-        code = zr_tool_output_end(&out);
-        code = code ? code : threshold_of(&results);
-    } else {
-        code = zr_tool_fail(result);
-    }
-    zr_vector_end(&results);
-    zr_tool_memory_end(&memory);
-    return code;
+    const struct zr_tool_job job = {.settings = &settings,
+                                    .result_bytes = sizeof(struct result),
+                                    .read = pack_file,
+                                    .table = print_table,
+                                    .json = print_json,
+                                    .verdict = threshold_of};
+    return zr_tool_run(&job, &arguments, settings.json);
 }

@@ -4,7 +4,6 @@
 
 #include "alloc/error.h"
 #include "defrag/tool/tool.h"
-#include "defrag/vector.h"
 #include "defrag/zr_defrag.h"
 
 static const char help[] =
@@ -86,6 +85,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     arguments->help = help;
+    arguments->takes_files = true;
     arguments->options = options;
     int code = zr_tool_parse(arguments, argc, argv);
     arguments->options = NULL;
@@ -93,10 +93,6 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return code;
     if (!choose_policies(policies, settings->policies))
         return ZR_TOOL_USAGE;
-    if (arguments->files_count == 0) {
-        zr_tool_say("replay: name a file; see zr replay --help");
-        return ZR_TOOL_USAGE;
-    }
     if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 40) {
         zr_tool_say("replay: --granule %" PRIu64 " is no power of two up to 1TiB", granule_bytes);
         return ZR_TOOL_USAGE;
@@ -114,8 +110,9 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
 /* ---- Running ----------------------------------------------------------------------------------------------
  */
 
-static zr_result replay_file(const struct settings *settings, const char *path, struct zr_vector *results)
+static zr_result replay_file(const void *state, const char *path, struct zr_vector *results)
 {
+    const struct settings *settings = state;
     struct zr_read_options read = settings->read;
     struct zr_replay_options replay = settings->replay;
     struct zr_sequence sequence;
@@ -142,29 +139,24 @@ static double ratio(uint64_t bytes, const struct zr_replay_report *report)
     return report->lower_bound_bytes ? (double)bytes / (double)report->lower_bound_bytes : 0;
 }
 
-static void print_json(struct zr_text *text, const struct zr_vector *results)
+static void print_json(struct zr_text *text, const void *result)
 {
-    zr_text_print(text, "{\"version\": 1, \"results\": [");
-    for (size_t i = 0; i < results->count; i++) {
-        const struct result *one = zr_vector_at(results, i);
-        const struct zr_replay_report *report = &one->report;
-        zr_text_print(text, i ? ",\n  {\"file\": " : "\n  {\"file\": ");
-        zr_text_json_string(text, one->file, strlen(one->file));
-        zr_text_print(text, ", \"policy\": \"%s\", \"lower_bound_bytes\": %" PRIu64,
-                      zr_policy_name(one->policy), report->lower_bound_bytes);
-        zr_text_print(text, ", \"peak_reserved_bytes\": %" PRIu64 ", \"ratio\": %.9g",
-                      report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report));
-        zr_text_print(text, ", \"ratio_last_repeat\": %.9g",
-                      ratio(report->peak_reserved_last_repeat_bytes, report));
-        zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
-                      report->driver_calls, report->driver_calls_last_repeat);
-        zr_text_print(text, ", \"ns_per_operation\": %.6g, \"failed_at\": ", report->ns_per_operation);
-        if (report->failed_at == UINT64_MAX)
-            zr_text_print(text, "null}");
-        else
-            zr_text_print(text, "%" PRIu64 "}", report->failed_at);
-    }
-    zr_text_print(text, "\n ]}\n");
+    const struct result *one = result;
+    const struct zr_replay_report *report = &one->report;
+    zr_tool_json_words(text, "file", one->file);
+    zr_text_print(text, ", \"policy\": \"%s\", \"lower_bound_bytes\": %" PRIu64, zr_policy_name(one->policy),
+                  report->lower_bound_bytes);
+    zr_text_print(text, ", \"peak_reserved_bytes\": %" PRIu64 ", \"ratio\": %.9g",
+                  report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report));
+    zr_text_print(text, ", \"ratio_last_repeat\": %.9g",
+                  ratio(report->peak_reserved_last_repeat_bytes, report));
+    zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
+                  report->driver_calls, report->driver_calls_last_repeat);
+    zr_text_print(text, ", \"ns_per_operation\": %.6g, \"failed_at\": ", report->ns_per_operation);
+    if (report->failed_at == UINT64_MAX)
+        zr_text_print(text, "null");
+    else
+        zr_text_print(text, "%" PRIu64, report->failed_at);
 }
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
@@ -197,26 +189,13 @@ int zr_tool_replay(int argc, char **argv)
 {
     struct settings settings = {0};
     struct zr_tool_arguments arguments;
-    struct zr_tool_memory memory;
-    struct zr_tool_output out;
-    struct zr_vector results;
     int code = parse(&settings, &arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_result result = zr_tool_memory_start(&memory);
-    if (result != ZR_OK)
-        return zr_tool_fail(result);
-    zr_vector_init(&results, memory.arena, sizeof(struct result));
-    for (int i = 0; i < arguments.files_count && result == ZR_OK; i++)
-        result = replay_file(&settings, arguments.files[i], &results);
-    if (result == ZR_OK) {
-        zr_tool_output_start(&out);
-        (settings.json ? print_json : print_table)(&out.text, &results);
-        code = zr_tool_output_end(&out);
-    } else {
-        code = zr_tool_fail(result);
-    }
-    zr_vector_end(&results);
-    zr_tool_memory_end(&memory);
-    return code;
+    const struct zr_tool_job job = {.settings = &settings,
+                                    .result_bytes = sizeof(struct result),
+                                    .read = replay_file,
+                                    .table = print_table,
+                                    .json = print_json};
+    return zr_tool_run(&job, &arguments, settings.json);
 }

@@ -183,6 +183,10 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
             return refuse(command, option->name, words);
         }
     }
+    if (arguments->takes_files && arguments->files_count == 0) {
+        zr_tool_say("%s: name a file; see zr %s --help", command, command);
+        return ZR_TOOL_USAGE;
+    }
     return -1;
 }
 
@@ -236,4 +240,52 @@ void zr_tool_memory_end(struct zr_tool_memory *memory)
     if (memory->backend)
         zr_backend_destroy(memory->backend);
     *memory = (struct zr_tool_memory){0};
+}
+
+/* ---- Files into results -----------------------------------------------------------------------------------
+ */
+
+void zr_tool_json_words(struct zr_text *text, const char *name, const char *words)
+{
+    zr_text_print(text, "\"%s\": ", name);
+    zr_text_json_string(text, words, strlen(words));
+}
+
+static void print_json(const struct zr_tool_job *job, struct zr_text *text, const struct zr_vector *results)
+{
+    zr_text_print(text, "{\"version\": 1, \"results\": [");
+    for (size_t i = 0; i < results->count; i++) {
+        zr_text_print(text, i ? ",\n  {" : "\n  {");
+        job->json(text, zr_vector_at(results, i));
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "\n ]}\n");
+}
+
+static int show_results(const struct zr_tool_job *job, const struct zr_vector *results, bool json)
+{
+    struct zr_tool_output out;
+    zr_tool_output_start(&out);
+    if (json)
+        print_json(job, &out.text, results);
+    else
+        job->table(&out.text, results);
+    int code = zr_tool_output_end(&out);
+    return code || !job->verdict ? code : job->verdict(results);
+}
+
+int zr_tool_run(const struct zr_tool_job *job, const struct zr_tool_arguments *arguments, bool json)
+{
+    struct zr_tool_memory memory;
+    struct zr_vector results;
+    zr_result result = zr_tool_memory_start(&memory);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    zr_vector_init(&results, memory.arena, job->result_bytes);
+    for (int i = 0; i < arguments->files_count && result == ZR_OK; i++)
+        result = job->read(job->settings, arguments->files[i], &results);
+    int code = result == ZR_OK ? show_results(job, &results, json) : zr_tool_fail(result);
+    zr_vector_end(&results);
+    zr_tool_memory_end(&memory);
+    return code;
 }

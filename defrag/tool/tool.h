@@ -6,6 +6,7 @@
 
 #include "alloc/file.h"
 #include "alloc/zr.h"
+#include "defrag/vector.h"
 
 enum zr_tool_exit {
     ZR_TOOL_FINE = 0,
@@ -48,6 +49,7 @@ struct zr_tool_option {
 struct zr_tool_arguments {
     const char *help;                     /* printed for --help, and named after a mistake */
     const struct zr_tool_option *options; /* the last has no name */
+    bool takes_files;                     /* none is a mistake */
     char **files;                         /* out: what is no option, in order; within argv */
     int files_count;                      /* out */
 };
@@ -84,5 +86,24 @@ struct zr_tool_memory {
 };
 zr_result zr_tool_memory_start(struct zr_tool_memory *out);
 void zr_tool_memory_end(struct zr_tool_memory *memory);
+
+/* ---- Files into results -----------------------------------------------------------------------------------
+ */
+
+/* A subcommand that makes records of its files, and shows them all at the end. */
+struct zr_tool_job {
+    const void *settings; /* its own */
+    size_t result_bytes;  /* of a record */
+    /* Adds the records of one file to `results`, whose arena serves whatever it takes. */
+    zr_result (*read)(const void *settings, const char *path, struct zr_vector *results);
+    void (*table)(struct zr_text *text, const struct zr_vector *results);
+    void (*json)(struct zr_text *text, const void *result); /* the members of one record's object */
+    int (*verdict)(const struct zr_vector *results);        /* the exit code once shown; NULL: fine */
+};
+
+/* Returns an exit code, everything said. With a file that fails nothing is shown. */
+int zr_tool_run(const struct zr_tool_job *job, const struct zr_tool_arguments *arguments, bool json);
+/* `"name": "words"`, escaped. */
+void zr_tool_json_words(struct zr_text *text, const char *name, const char *words);
 
 #endif
