@@ -16,47 +16,95 @@
 
 #define VF_INLINE static inline __attribute__((always_inline))
 
+/* The instruction sets name the same things with prefixes of their own; SIMD() puts them before the rest. */
 #if defined(__AVX512F__)
-
-#define VF_LANES 16
+#define VF_LANES   16
+#define VD_LANES   8 /* half as many doubles */
+#define SIMD(name) _mm512_##name
 typedef __m512 vf;
+typedef __m512i vi;
+typedef __m512d vd;
+#elif defined(__AVX2__)
+#define VF_LANES   8
+#define VD_LANES   4
+#define SIMD(name) _mm256_##name
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256d vd;
+#else /* SSE2, which every x86-64 has */
+#define VF_LANES   4
+#define VD_LANES   2
+#define SIMD(name) _mm_##name
+typedef __m128 vf;
+typedef __m128i vi;
+typedef __m128d vd;
+#endif
+typedef uint32_t vu __attribute__((vector_size(4 * VF_LANES))); /* the bits of a vf */
 
 VF_INLINE vf vf_load(const float *p)
 {
-    return _mm512_loadu_ps(p);
+    return SIMD(loadu_ps)(p);
 }
 VF_INLINE void vf_store(float *p, vf v)
 {
-    _mm512_storeu_ps(p, v);
-}
-VF_INLINE vf vf_load_part(const float *p, size_t n)
-{
-    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-}
-VF_INLINE void vf_store_part(float *p, size_t n, vf v)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+    SIMD(storeu_ps)(p, v);
 }
 VF_INLINE vf vf_set(float x)
 {
-    return _mm512_set1_ps(x);
-}
-VF_INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
+    return SIMD(set1_ps)(x);
 }
 VF_INLINE vf vf_sqrt(vf a)
 {
-    return _mm512_sqrt_ps(a);
+    return SIMD(sqrt_ps)(a);
 }
 /* The larger / smaller; b where either is NaN. */
 VF_INLINE vf vf_max(vf a, vf b)
 {
-    return _mm512_max_ps(a, b);
+    return SIMD(max_ps)(a, b);
 }
 VF_INLINE vf vf_min(vf a, vf b)
 {
-    return _mm512_min_ps(a, b);
+    return SIMD(min_ps)(a, b);
+}
+/* 2^n for whole n in [-126, 127]. */
+VF_INLINE vf vf_exp2_whole(vf n)
+{
+    return (vf)(((vu)SIMD(cvtps_epi32)(n) + 127) << 23);
+}
+/* The upper 16 bits, rounded to nearest even: bf16, but for what is no number. In whole numbers, because
+ * AVX512_BF16's own conversion makes denormals zero. */
+VF_INLINE vi vf_upper_half(vf v)
+{
+    vu bits = (vu)v, odd = bits >> 16 & 1;
+    return (vi)((bits + (odd + 0x7fff)) >> 16);
+}
+/* What is no number keeps its upper half and becomes quiet. */
+VF_INLINE vi vf_quiet_half(vf v)
+{
+    return (vi)((vu)v >> 16 | 0x40);
+}
+VF_INLINE vd vd_zero(void)
+{
+    return SIMD(setzero_pd)();
+}
+VF_INLINE void vd_store(double *p, vd v)
+{
+    SIMD(storeu_pd)(p, v);
+}
+
+#if defined(__AVX512F__)
+
+VF_INLINE __mmask16 vf_first(size_t n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+VF_INLINE vf vf_load_part(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(vf_first(n), p);
+}
+VF_INLINE void vf_store_part(float *p, size_t n, vf v)
+{
+    _mm512_mask_storeu_ps(p, vf_first(n), v);
 }
 /* v, but 0 in the lanes where x < limit. */
 VF_INLINE vf vf_zero_below(vf v, vf x, vf limit)
@@ -67,33 +115,10 @@ VF_INLINE vf vf_round(vf a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* 2^n for whole n in [-126, 127]. */
-VF_INLINE vf vf_exp2_whole(vf n)
-{
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
-}
 
-/* Half as many doubles. */
-#define VD_LANES 8
-typedef __m512d vd;
-
-VF_INLINE vd vd_zero(void)
-{
-    return _mm512_setzero_pd();
-}
 VF_INLINE vd vd_widen(const float *p)
 {
     return _mm512_cvtps_pd(_mm256_loadu_ps(p));
-}
-VF_INLINE void vd_store(double *p, vd v)
-{
-    _mm512_storeu_pd(p, v);
-}
-
-VF_INLINE __mmask16 vf_first(size_t n)
-{
-    return (__mmask16)((1u << n) - 1);
 }
 VF_INLINE __m256i vf_load_narrow(const uint16_t *p, size_t n)
 {
@@ -106,31 +131,14 @@ VF_INLINE void vf_store_narrow(uint16_t *p, size_t n, __m256i narrow)
     else
         _mm256_mask_storeu_epi16(p, vf_first(n), narrow);
 }
-VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(vf_load_narrow(p, n)), 16));
-}
-/* In whole numbers: AVX512_BF16's own conversion makes denormals zero. */
 VF_INLINE __m256i vf_to_bf16(vf v)
 {
-    __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
-    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(vf_upper_half(v), nan, vf_quiet_half(v)));
 }
 VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
 {
     vf_store_narrow(p, n, vf_to_bf16(v));
-}
-VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
-{
-    return _mm512_cvtph_ps(vf_load_narrow(p, n));
-}
-VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
-{
-    vf_store_narrow(p, n, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 /* Lane j of row[i] and lane i of row[j] change places. */
@@ -161,20 +169,9 @@ VF_INLINE void vf_transpose(vf row[VF_LANES])
 
 #elif defined(__AVX2__)
 
-#define VF_LANES 8
-typedef __m256 vf;
-
 VF_INLINE __m256i vf_mask(size_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-VF_INLINE vf vf_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-VF_INLINE void vf_store(float *p, vf v)
-{
-    _mm256_storeu_ps(p, v);
 }
 VF_INLINE vf vf_load_part(const float *p, size_t n)
 {
@@ -184,26 +181,6 @@ VF_INLINE void vf_store_part(float *p, size_t n, vf v)
 {
     _mm256_maskstore_ps(p, vf_mask(n), v);
 }
-VF_INLINE vf vf_set(float x)
-{
-    return _mm256_set1_ps(x);
-}
-VF_INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-VF_INLINE vf vf_sqrt(vf a)
-{
-    return _mm256_sqrt_ps(a);
-}
-VF_INLINE vf vf_max(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-}
-VF_INLINE vf vf_min(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-}
 VF_INLINE vf vf_zero_below(vf v, vf x, vf limit)
 {
     return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLT_UQ), v);
@@ -212,27 +189,10 @@ VF_INLINE vf vf_round(vf a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-VF_INLINE vf vf_exp2_whole(vf n)
-{
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
-}
 
-/* Half as many doubles. */
-#define VD_LANES 4
-typedef __m256d vd;
-
-VF_INLINE vd vd_zero(void)
-{
-    return _mm256_setzero_pd();
-}
 VF_INLINE vd vd_widen(const float *p)
 {
     return _mm256_cvtps_pd(_mm_loadu_ps(p));
-}
-VF_INLINE void vd_store(double *p, vd v)
-{
-    _mm256_storeu_pd(p, v);
 }
 
 VF_INLINE __m128i vf_load_narrow(const uint16_t *p, size_t n)
@@ -255,29 +215,12 @@ VF_INLINE void vf_store_narrow(uint16_t *p, size_t n, __m128i narrow)
     for (size_t i = 0; i < n; i++)
         p[i] = all[i];
 }
-VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(vf_load_narrow(p, n)), 16));
-}
 VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
 {
-    __m256i bits = _mm256_castps_si256(v), high = _mm256_srli_epi32(bits, 16);
-    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(rounded, quiet, nan);
-    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    vi nan = (vi)_mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+    vi rounded = _mm256_blendv_epi8(vf_upper_half(v), vf_quiet_half(v), nan);
+    vi packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
     vf_store_narrow(p, n, _mm256_castsi256_si128(packed));
-}
-VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
-{
-    return _mm256_cvtph_ps(vf_load_narrow(p, n));
-}
-VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
-{
-    vf_store_narrow(p, n, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 /* Lane j of row[i] and lane i of row[j] change places. */
@@ -299,19 +242,8 @@ VF_INLINE void vf_transpose(vf row[VF_LANES])
     }
 }
 
-#else /* SSE2, which every x86-64 has */
+#else
 
-#define VF_LANES 4
-typedef __m128 vf;
-
-VF_INLINE vf vf_load(const float *p)
-{
-    return _mm_loadu_ps(p);
-}
-VF_INLINE void vf_store(float *p, vf v)
-{
-    _mm_storeu_ps(p, v);
-}
 VF_INLINE vf vf_load_part(const float *p, size_t n)
 {
     return _mm_setr_ps(p[0], n > 1 ? p[1] : 0.0f, n > 2 ? p[2] : 0.0f, 0.0f);
@@ -321,25 +253,9 @@ VF_INLINE void vf_store_part(float *p, size_t n, vf v)
     for (size_t i = 0; i < n; i++)
         p[i] = v[i];
 }
-VF_INLINE vf vf_set(float x)
-{
-    return _mm_set1_ps(x);
-}
 VF_INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return a * b + c;
-}
-VF_INLINE vf vf_sqrt(vf a)
-{
-    return _mm_sqrt_ps(a);
-}
-VF_INLINE vf vf_max(vf a, vf b)
-{
-    return _mm_max_ps(a, b);
-}
-VF_INLINE vf vf_min(vf a, vf b)
-{
-    return _mm_min_ps(a, b);
 }
 VF_INLINE vf vf_zero_below(vf v, vf x, vf limit)
 {
@@ -349,26 +265,10 @@ VF_INLINE vf vf_round(vf a)
 {
     return _mm_cvtepi32_ps(_mm_cvtps_epi32(a));
 }
-VF_INLINE vf vf_exp2_whole(vf n)
-{
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(_mm_cvtps_epi32(n), _mm_set1_epi32(127)), 23));
-}
 
-/* Half as many doubles. */
-#define VD_LANES 2
-typedef __m128d vd;
-
-VF_INLINE vd vd_zero(void)
-{
-    return _mm_setzero_pd();
-}
 VF_INLINE vd vd_widen(const float *p)
 {
     return _mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)p)));
-}
-VF_INLINE void vd_store(double *p, vd v)
-{
-    _mm_storeu_pd(p, v);
 }
 
 VF_INLINE __m128i vf_load_narrow(const uint16_t *p, size_t n)
@@ -396,11 +296,7 @@ VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
 }
 VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
 {
-    __m128i bits = _mm_castps_si128(v), high = _mm_srli_epi32(bits, 16);
-    __m128i odd = _mm_and_si128(high, _mm_set1_epi32(1));
-    __m128i rounded = _mm_srli_epi32(_mm_add_epi32(bits, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff))), 16);
-    __m128i quiet = _mm_or_si128(high, _mm_set1_epi32(0x40));
-    vf_store_narrow(p, n, vf_choose(_mm_castps_si128(_mm_cmpunord_ps(v, v)), quiet, rounded));
+    vf_store_narrow(p, n, vf_choose((vi)_mm_cmpunord_ps(v, v), vf_quiet_half(v), vf_upper_half(v)));
 }
 /* A denormal of fp16 is a whole number of 2^-24. */
 VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
@@ -441,6 +337,25 @@ VF_INLINE void vf_transpose(vf row[VF_LANES])
     _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
 }
 
+#endif
+
+#if defined(__AVX2__)
+VF_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return SIMD(fmadd_ps)(a, b, c);
+}
+VF_INLINE vf vf_get_bf16(const uint16_t *p, size_t n)
+{
+    return (vf)SIMD(slli_epi32)(SIMD(cvtepu16_epi32)(vf_load_narrow(p, n)), 16);
+}
+VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
+{
+    return SIMD(cvtph_ps)(vf_load_narrow(p, n));
+}
+VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
+{
+    vf_store_narrow(p, n, SIMD(cvtps_ph)(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 #endif
 
 /* The first min(n, VF_LANES) floats. */
