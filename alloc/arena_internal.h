@@ -1,6 +1,7 @@
 /* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
  *
- *   arena.c   life, allocation, free, find       space.c   addresses: zones, gaps, best fit, merging
+ *   arena.c   life, trim, find                   allocate.c allocation and free
+ *   space.c   addresses: zones, gaps, best fit, merging
  *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
@@ -40,6 +41,9 @@ struct zr_zone {
 /* Freed blocks kept for the next request of their size. */
 enum { ZR_WARM_BLOCKS = 4 };
 
+/* Two cache lines: processors fetch them in pairs. */
+enum { ZR_LINE_BYTES = 128 };
+
 /* Arenas beside the head of a family. */
 enum { ZR_SIBLINGS_MOST = 7 };
 
@@ -49,7 +53,8 @@ struct zr_arena {
     unsigned number; /* in names of statistics: the lowest that was free */
     zr_backend *backend;
     struct zr_range *range;
-    char *base; /* range->address */
+    char *base;         /* range->address */
+    size_t range_bytes; /* range->bytes */
     size_t granule_bytes;
     unsigned granule_shift; /* log2 of it */
     size_t limit_bytes;     /* of reserved_bytes; 0: the backend's own */
@@ -59,6 +64,7 @@ struct zr_arena {
     bool asynchronous;      /* streams run later: freed space has owners */
     bool visible;           /* the memory can be written from here */
     bool poison;            /* free space is reported to ASan or Valgrind */
+    bool shared;            /* one of a family of several, or the head of what may become one */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
     /* The family: siblings.c. All but `head` is the head's. */
@@ -69,26 +75,47 @@ struct zr_arena {
     struct zr_arena *siblings[ZR_SIBLINGS_MOST]; /* set before siblings_count counts them, until the end */
     _Atomic unsigned siblings_count, next_seat;
     _Atomic unsigned together; /* not 0: something watches the head, so all allocate there */
-    _Atomic size_t family_reserved_bytes, family_live_bytes, family_peak_live_bytes;
-    _Atomic size_t peak_reserved_bytes;
+    /* Every member writes these now and then, and nothing else is on their cache lines. */
+    _Alignas(ZR_LINE_BYTES) _Atomic size_t family_reserved_bytes;
+    _Atomic size_t family_live_bytes, family_peak_live_bytes, peak_reserved_bytes;
 
     /* The head's: who is told of maps. lock: read with one member's, changed with all members' */
     struct zr_map_watch watches[ZR_WATCHES_MOST];
     unsigned watches_count;
 
-    struct zr_lock lock; /* everything below */
+    /* Everything below. Not on a line with what threads of other members read. */
+    _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
+    bool careful;          /* canaries, poison, deep checks or a trace: calls have more to do than usual */
+    _Atomic bool searched; /* some thread has looked for a block without the lock: records wait for readers */
+    struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
+    struct zr_trace *trace;   /* NULL: none */
+
+    /* Blocks. */
+    size_t live_bytes, requested_bytes;
+    size_t live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t blocks_count;
+    uint64_t allocations_count;
+    uint64_t backend_calls_count;
+
+    /* Peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is stale: the
+     * copy is made at the next free, not at each of the allocations that lead up to the peak. */
+    size_t peak_live_bytes, peak_requested_bytes;
+    size_t told_bytes; /* of live_bytes, to the family */
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT];
+    bool at_peak;
 
     /* Addresses. */
     struct zr_pool spans;
-    struct zr_span *first; /* lowest address */
-    struct zr_zone zones[ZR_ZONE_COUNT];
+    struct zr_span *first;   /* lowest address */
     struct zr_index index;   /* written under lock, read without */
     struct zr_span *retired; /* through `previous` */
     size_t retired_count;
-    struct zr_span
-        *warm[ZR_WARM_BLOCKS];      /* freed and not merged yet, for a request of the same size: see warm.c */
+    /* Freed and not merged yet, for a request of the same size (allocate.c); their sizes, 0: none. */
+    struct zr_span *warm[ZR_WARM_BLOCKS];
+    size_t warm_bytes[ZR_WARM_BLOCKS];
     unsigned warm_count, warm_next; /* next: the oldest once all are taken */
     bool reclaiming;                /* some thread waits for readers with a batch in its hands */
+    struct zr_zone zones[ZR_ZONE_COUNT];
 
     /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
@@ -105,23 +132,6 @@ struct zr_arena {
     size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
     size_t reserved_bytes; /* handles owned: mapped, lent and stock */
 
-    /* Blocks. */
-    size_t live_bytes, requested_bytes;
-    size_t live_by_tag_bytes[ZR_TAG_COUNT];
-    size_t blocks_count;
-    uint64_t allocations_count;
-    uint64_t backend_calls_count;
-
-    /* Peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is stale: the
-     * copy is made at the next free, not at each of the allocations that lead up to the peak. */
-    size_t peak_live_bytes, peak_requested_bytes;
-    size_t told_bytes; /* of live_bytes, to the family */
-    size_t peak_by_tag_bytes[ZR_TAG_COUNT];
-    bool at_peak;
-
-    struct zr_trace *trace;   /* NULL: none */
-    struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
-
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
 };
 
@@ -133,6 +143,15 @@ static inline size_t zr_round_up(size_t bytes, size_t unit)
 static inline size_t zr_round_down(size_t bytes, size_t unit)
 {
     return bytes & ~(unit - 1);
+}
+
+static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena, const struct zr_span *block)
+{
+    return (struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                  .bytes = block->requested_bytes,
+                                  .reserved_bytes = block->bytes,
+                                  .tag = (zr_tag)block->tag,
+                                  .stream = block->stream};
 }
 
 /* ---- space.c: cannot fail; the caller has reserved the span records -------------------------------------
@@ -161,12 +180,17 @@ void zr_space_init(struct zr_arena *arena);
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
-/* Makes the block's space a gap of block->owner and merges it with its neighbours. `spare` becomes the gap
- * where a new span is needed and is not used where not. The block is out of the list, the caller's to retire.
- */
-void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
-/* True if zr_space_free() of the block will need a span of its own. */
-bool zr_space_free_needs_span(const struct zr_span *block);
+/* Makes the block's space a gap of block->owner and merges it with its neighbours. The block is out of the
+ * list, the caller's to retire. True: `spare` is the gap now; false: it was not needed. */
+bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
+/* The gap beside a span that it would merge with, NULL if there is none. */
+static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
+{
+    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == span->zone &&
+                   neighbour->owner == span->owner
+               ? neighbour
+               : NULL;
+}
 
 /* A new record takes the span's place in the list; the old one is the caller's to retire. Not for gaps. */
 struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span);
@@ -246,7 +270,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 
 zr_result zr_check_arena(struct zr_arena *arena);
 
-/* ---- arena.c --------------------------------------------------------------------------------------------
+/* ---- allocate.c -----------------------------------------------------------------------------------------
  */
 
 /* The space of a block that was freed, is in no index and has no uses becomes a gap; its record is retired.
@@ -265,8 +289,8 @@ struct zr_arena *zr_siblings_take(struct zr_arena *head);
 struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address);
 static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
 {
-    if (__builtin_expect(arena->members_most > 1, 0) &&
-        (size_t)((const char *)address - arena->base) >= arena->range->bytes)
+    if (__builtin_expect(arena->shared, 0) &&
+        (size_t)((const char *)address - arena->base) >= arena->range_bytes)
         return zr_siblings_of(arena, address);
     return arena;
 }
@@ -286,6 +310,12 @@ unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count);
 /* With change 1 all threads allocate from the head until it is called with -1; true if it has no siblings.
  * (arena.c) */
 bool zr_arena_keep_together(struct zr_arena *head, int change);
+
+/* ---- arena.c --------------------------------------------------------------------------------------------
+ */
+
+/* Once the trace, the canaries, the poison or the check level are other than before. */
+void zr_arena_note_careful(struct zr_arena *arena);
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */

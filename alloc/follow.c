@@ -24,24 +24,23 @@ enum {
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t threads_count;
-/* 0: none yet. Twelve bytes of static TLS do not keep the library from being loaded late. */
-static __thread uint32_t thread_number __attribute__((tls_model("initial-exec")));
+__thread uint32_t zr_thread_own_number;
 
 static uint32_t number_thread(void)
 {
-    return thread_number = atomic_fetch_add(&threads_count, 1) + 1;
+    return zr_thread_own_number = atomic_fetch_add(&threads_count, 1) + 1;
 }
 
 uint32_t zr_thread_number(void)
 {
-    uint32_t number = thread_number;
+    uint32_t number = zr_thread_own_number;
     return __builtin_expect(number != 0, 1) ? number : number_thread();
 }
 
 uint32_t zr_thread_become(uint32_t number)
 {
     uint32_t before = zr_thread_number();
-    thread_number = number;
+    zr_thread_own_number = number;
     return before;
 }
 
@@ -62,14 +61,6 @@ uint32_t zr_follow_gram(const uint32_t *hashes)
     for (unsigned i = 0; i < ZR_FOLLOW_RECENT; i++)
         gram = (gram ^ hashes[i]) * UINT32_C(0x9e3779b1);
     return gram ^ gram >> 15;
-}
-
-static inline bool serves(const struct zr_slot *slot, const struct zr_request *request, size_t alignment,
-                          uint32_t thread)
-{
-    return slot->span.requested_bytes == request->bytes && slot->span.stream == request->stream &&
-           slot->span.tag == (uint8_t)request->tag && slot->alignment_bytes == alignment &&
-           slot->thread == thread && !zr_slot_live(slot->plan, slot);
 }
 
 static struct zr_lane *lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream)
@@ -115,9 +106,9 @@ static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
     for (size_t i = 0; i < WINDOW && i < most; i++) {
         ahead = zr_step_on(lane, ahead);
         behind = zr_step_back(lane, behind);
-        if (serves(ahead, request, alignment, thread))
+        if (zr_slot_serves(ahead, request, alignment, thread))
             return ahead;
-        if (serves(behind, request, alignment, thread))
+        if (zr_slot_serves(behind, request, alignment, thread))
             return behind;
     }
     memmove(lane->recent, lane->recent + 1, sizeof lane->recent - sizeof *lane->recent);
@@ -127,7 +118,7 @@ static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
     if (lane->recent_count < ZR_FOLLOW_RECENT)
         return NULL;
     struct zr_slot *slot = find_recent(plan, lane);
-    return slot && serves(slot, request, alignment, thread) ? slot : NULL;
+    return slot && zr_slot_serves(slot, request, alignment, thread) ? slot : NULL;
 }
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
@@ -160,7 +151,7 @@ static void unmake_late(struct zr_lane *lane, struct zr_slot *slot)
 /* The step's time has come: what should be gone and is not is late. */
 static inline void reach(const struct zr_follow_plan *plan, struct zr_lane *lane, const struct zr_slot *slot)
 {
-    for (uint32_t i = slot->due_first; i < slot[1].due_first; i++) {
+    for (uint32_t i = slot->due_first; i < slot->due_end; i++) {
         uint32_t number = plan->due[i];
         if (__builtin_expect(plan->live[number / 64] >> (number % 64) & 1, 0))
             make_late(lane, plan->slots + number);
@@ -192,8 +183,9 @@ static void jump(const struct zr_follow_plan *plan, struct zr_lane *lane, struct
 void zr_follow_begin_pass(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
+    follow->counts.planned_count += follow->pass_count - follow->pass_left;
     follow->pass = (struct zr_pass){0};
-    follow->pass_left = follow->plan ? follow->plan->slots_count : SIZE_MAX;
+    follow->pass_left = follow->pass_count = follow->plan ? follow->plan->slots_count : SIZE_MAX;
     follow->pass_calls_count = arena->backend_calls_count;
     follow->strays_run = 0;
 }
@@ -270,10 +262,7 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->pass.refused_count++;
         return NULL;
     }
-    size_t number = (size_t)(slot - plan->slots);
-    plan->live[number / 64] |= UINT64_C(1) << (number % 64);
-    plan->live_count++;
-    follow->counts.planned_count++;
+    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
     return &slot->span;
 }
 
@@ -288,7 +277,7 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
     if (!lane)
         return note_stray(arena, follow);
     struct zr_slot *slot = lane->cursor;
-    if (__builtin_expect(!serves(slot, request, need.alignment, thread), 0)) {
+    if (__builtin_expect(!zr_slot_serves(slot, request, need.alignment, thread), 0)) {
         slot = resync(plan, lane, request, need.alignment, thread);
         if (!slot)
             return note_stray(arena, follow);
@@ -314,21 +303,28 @@ static struct zr_lane *lane_with(const struct zr_follow_plan *plan, const struct
     return lane;
 }
 
+size_t zr_follow_live_count(const struct zr_follow_plan *plan)
+{
+    size_t count = 0;
+    for (size_t word = 0; word * 64 < plan->slots_count; word++)
+        count += (size_t)__builtin_popcountll(plan->live[word]);
+    return count;
+}
+
 void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
 {
     struct zr_slot *slot = (struct zr_slot *)block;
     struct zr_follow_plan *plan = slot->plan;
-    size_t number = (size_t)(slot - plan->slots);
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))
         unmake_late(lane_with(plan, slot), slot);
-    plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
+    plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */
         block->kind = ZR_SPAN_PLANNED;
         block->requested_bytes = slot->requested_bytes;
     }
-    if (--plan->live_count > 0 || plan == arena->follow->plan)
+    if (plan == arena->follow->plan || --plan->live_count > 0)
         return;
     struct zr_follow_plan **link = &arena->follow->retired;
     while (*link != plan)

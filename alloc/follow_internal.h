@@ -1,6 +1,6 @@
 /* follow_internal.h: the follower's records, shared by the files that work on them. Private to alloc/.
  *
- *   follow.c         the hot path: the step that a request is, and its place
+ *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
  *   follow_memory.c  granules that regions do not need, and granules kept for strays */
 #ifndef ZR_FOLLOW_INTERNAL_H
@@ -14,23 +14,24 @@ enum {
     ZR_FOLLOW_LOST = 32,  /* strays in a row that end a pass */
 };
 
-/* A step and the block on it. */
+/* A step and the block on it: two cache lines, which neighbours do not share. */
 struct zr_slot {
     /* As it will be asked for: kind ZR_SPAN_PLANNED, place, requested bytes, stream, tag. Never changes while
      * the plan is in force, so readers without a lock may hold it. previous and next: among the lane's late
      * ones. */
-    struct zr_span span;
+    _Alignas(64) struct zr_span span;
     struct zr_follow_plan *plan;
-    uint64_t seen_epoch; /* plan->epoch when its granules were last seen mapped; 0: never */
-    size_t requested_bytes;
+    struct zr_index_leaf *leaf; /* where the block is entered; NULL: it was not yet */
+    uint64_t seen_epoch;        /* plan->epoch when its granules were last seen mapped; 0: never */
+    uint32_t number;            /* among plan->slots */
     uint32_t thread;
     uint32_t alignment_bytes;
-    uint32_t hash;
-    uint32_t alive_count; /* freed before so many steps on, counted from this one */
-    uint32_t due_first;   /* of plan->due: the slots that are to be free when this step comes; up to the next
-                             slot's */
+    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
     bool placed;
     bool late; /* live outside of its time */
+    uint32_t hash;
+    uint32_t alive_count; /* freed before so many steps on, counted from this one */
+    size_t requested_bytes;
 };
 
 struct zr_lane {
@@ -48,11 +49,11 @@ struct zr_follow_plan {
     struct zr_follow_plan *next; /* among the retired or the dead */
     size_t pages_bytes;          /* of this struct and all behind it */
     struct zr_span *region;
-    uint64_t epoch; /* of unmaps in the region, from 1 */
-    size_t live_count;
+    uint64_t epoch;    /* of unmaps in the region, from 1 */
+    size_t live_count; /* once it is retired */
     size_t slots_count;
-    struct zr_slot *slots; /* and one more, for its due_first */
-    uint64_t *live;        /* bit per slot */
+    struct zr_slot *slots;
+    uint64_t *live; /* bit per slot */
     uint32_t *due;
     struct zr_lane *lanes, *last_lane;
     size_t lanes_count;
@@ -65,11 +66,11 @@ struct zr_follow {
     struct zr_follow_plan *plan;    /* in force; NULL: none */
     struct zr_follow_plan *retired; /* replaced, with blocks that are still live */
     struct zr_follow_plan *dead;    /* without, their records until readers have passed */
-    size_t pass_left;
-    size_t strays_run; /* in a row */
+    size_t pass_left, pass_count;   /* allocations until the pass is over, and when it began */
+    size_t strays_run;              /* in a row */
     uint64_t pass_calls_count;
     struct zr_pass pass;
-    struct zr_follow_counts counts;
+    struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
 
     /* Of dynamic blocks, by zone: what those that came since the plan is in force hold now, and at most; what
      * is kept mapped for them. */
@@ -85,10 +86,12 @@ struct zr_follow {
     bool work_due;
 };
 
+/* Blocks of the plan that are live. */
+size_t zr_follow_live_count(const struct zr_follow_plan *plan);
+
 static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_slot *slot)
 {
-    size_t number = (size_t)(slot - plan->slots);
-    return plan->live[number / 64] >> (number % 64) & 1;
+    return plan->live[slot->number / 64] >> (slot->number % 64) & 1;
 }
 
 static inline struct zr_slot *zr_step_on(const struct zr_lane *lane, struct zr_slot *slot)
@@ -99,6 +102,60 @@ static inline struct zr_slot *zr_step_on(const struct zr_lane *lane, struct zr_s
 static inline struct zr_slot *zr_step_back(const struct zr_lane *lane, struct zr_slot *slot)
 {
     return slot == lane->slots ? lane->end - 1 : slot - 1;
+}
+
+/* 0: none yet. Static TLS, but so little that the library can be loaded late. */
+extern __thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
+
+/* Whether the slot is free and its step is this request. */
+static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_request *request,
+                                  size_t alignment, uint32_t thread)
+{
+    return slot->span.requested_bytes == request->bytes && slot->span.stream == request->stream &&
+           slot->span.tag == (uint8_t)request->tag && slot->alignment_bytes == alignment &&
+           slot->thread == thread && !zr_slot_live(slot->plan, slot);
+}
+
+/* What is live of those that should be gone when the slot's step comes. */
+static inline bool zr_slot_is_early(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+{
+    uint64_t any = 0;
+    for (uint32_t i = slot->due_first; i < slot->due_end; i++)
+        any |= plan->live[plan->due[i] / 64] >> (plan->due[i] % 64);
+    return any & 1;
+}
+
+/* The common case of zr_follow_alloc(): the request is the next step of the lane that was served last, its
+ * granules are mapped, its place in the index is known and everybody is in time. NULL: it is not. */
+static inline struct zr_slot *zr_follow_next(struct zr_follow *follow, const struct zr_request *request,
+                                             size_t alignment)
+{
+    struct zr_follow_plan *plan = follow->plan;
+    if (__builtin_expect(!plan, 0))
+        return NULL;
+    struct zr_lane *lane = plan->last_lane;
+    struct zr_slot *slot = lane->cursor;
+    /* A slot's thread and stream are its lane's: thread 0 is nobody's. */
+    if (__builtin_expect(!zr_slot_serves(slot, request, alignment, zr_thread_own_number), 0) ||
+        __builtin_expect(slot->seen_epoch != plan->epoch || !slot->leaf, 0) ||
+        __builtin_expect(lane->late_count > 0 || follow->pass_left <= 1, 0) ||
+        __builtin_expect(zr_slot_is_early(plan, slot), 0))
+        return NULL;
+    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
+    lane->cursor = slot + 1 == lane->end ? lane->slots : slot + 1;
+    follow->pass_left--;
+    follow->strays_run = 0;
+    return slot;
+}
+
+/* The common case of zr_follow_free(): the plan is in force, and the block goes in time. False: it is not. */
+static inline bool zr_follow_left(struct zr_follow *follow, struct zr_slot *slot)
+{
+    struct zr_follow_plan *plan = slot->plan;
+    if (__builtin_expect(plan != follow->plan || slot->late, 0))
+        return false;
+    plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
+    return true;
 }
 
 uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);

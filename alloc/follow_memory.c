@@ -124,9 +124,7 @@ static size_t map_ahead(struct zr_arena *arena, struct zr_span *gap, size_t byte
         block->kind = ZR_SPAN_LEAVING; /* the driver has it, and the arena's end asks again */
         return 0;
     }
-    bool used = zr_space_free_needs_span(block);
-    zr_space_free(arena, block, block);
-    if (!used)
+    if (!zr_space_free(arena, block, block))
         zr_pool_give(&arena->spans, block);
     return result == ZR_OK ? bytes : 0;
 }

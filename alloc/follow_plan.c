@@ -29,7 +29,7 @@ static zr_result make_follow(struct zr_arena *arena)
     zr_lock_take(&arena->lock);
     bool lost = arena->follow != NULL;
     if (!lost) {
-        follow->pass_left = SIZE_MAX;
+        follow->pass_left = follow->pass_count = SIZE_MAX;
         arena->follow = follow;
         atomic_fetch_add(&arena->together, 1);
     }
@@ -124,7 +124,7 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     struct layout at = {.slots = zr_round_up(sizeof(struct zr_follow_plan), 64), .grams_count = 16};
     while (at.grams_count < 2 * plan->steps_count)
         at.grams_count *= 2;
-    at.lanes = at.slots + (plan->steps_count + 1) * sizeof(struct zr_slot);
+    at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
     at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
     at.busy = at.live + (plan->steps_count / 64 + 1) * sizeof(uint64_t);
     at.due = at.busy + (plan->region_bytes / arena->granule_bytes / 64 + 2) * sizeof(uint64_t);
@@ -160,13 +160,12 @@ static void find_due(struct zr_follow_plan *made)
         size_t count = (size_t)(lane->end - lane->slots);
         for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
             if (slot->placed)
-                lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count].due_first++;
+                lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count].due_end++;
     }
     /* From counts to where each one's end is, then down to where it begins. */
     uint32_t sum = 0;
     for (size_t i = 0; i < made->slots_count; i++)
-        made->slots[i].due_first = sum += made->slots[i].due_first;
-    made->slots[made->slots_count].due_first = sum;
+        made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
     for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
         size_t count = (size_t)(lane->end - lane->slots);
         for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
@@ -195,8 +194,10 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .grams_count = at.grams_count,
                                     .busy = (uint64_t *)(pages + at.busy)};
     made->last_lane = made->lanes;
-    for (size_t i = 0; i < plan->steps_count; i++)
+    for (size_t i = 0; i < plan->steps_count; i++) {
         made->slots[i] = slot_of(arena, &plan->steps[i], made);
+        made->slots[i].number = (uint32_t)i;
+    }
     for (size_t i = 0; i < plan->lanes_count; i++) {
         const struct zr_plan_lane *lane = &plan->lanes[i];
         struct zr_slot *first = made->slots + lane->first;
@@ -248,7 +249,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     follow->counts.plans_count += made != NULL;
     follow->counts.region_bytes = made ? made->region->bytes : 0;
     follow->counts.steps_count = made ? made->slots_count : 0;
-    if (old && old->live_count > 0) {
+    if (old && (old->live_count = zr_follow_live_count(old)) > 0) {
         old->next = follow->retired;
         follow->retired = old;
     } else if (old) {
@@ -392,8 +393,12 @@ void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
 {
     *out = (struct zr_follow_counts){0};
     zr_lock_take(&arena->lock);
-    if (arena->follow)
+    if (arena->follow) {
         *out = arena->follow->counts;
+        /* Of all that were asked for under a plan, what the others do not count. */
+        out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->strays_count -
+                              out->unplaced_count - out->conflicts_count - out->refused_count;
+    }
     zr_lock_give(&arena->lock);
 }
 
@@ -454,7 +459,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         late_count -= lane->late_count;
     if (late_count != 0)
         return zr_fail(ZR_ERR_CORRUPT, "the late blocks of a plan are not those in its lists");
-    if (live_count != plan->live_count)
+    if (plan != arena->follow->plan && live_count != plan->live_count)
         return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live, %zu are counted", live_count,
                        plan->live_count);
     return ZR_OK;

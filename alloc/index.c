@@ -7,31 +7,13 @@
 
 #include "alloc/error.h"
 
-/* Units of 256 bytes: 64 to a leaf, 128 leaves to a chunk, 512 chunks to a region. */
-enum { LEAF_BITS = 6, CHUNK_BITS = 7, REGION_BITS = 9 };
 enum {
-    CHUNK_SHIFT = LEAF_BITS,
-    REGION_SHIFT = CHUNK_SHIFT + CHUNK_BITS,
-    TOP_SHIFT = REGION_SHIFT + REGION_BITS
-};
-enum { LEAF_UNITS = 1 << LEAF_BITS, CHUNK_LEAVES = 1 << CHUNK_BITS, REGION_CHUNKS = 1 << REGION_BITS };
-
-/* In a leaf, in the place of a block that was freed. */
-#define FREED ((struct zr_span *)1)
-
-struct leaf {
-    _Atomic uint64_t starts; /* bit u: a block starts at unit u */
-    _Atomic(struct zr_span *) blocks[LEAF_UNITS];
-};
-
-struct chunk {
-    _Atomic uint64_t used[CHUNK_LEAVES / 64]; /* bit l: a block starts in leaf l */
-    _Atomic(struct leaf *) leaves[CHUNK_LEAVES];
-};
-
-struct zr_index_region {
-    _Atomic uint64_t used[REGION_CHUNKS / 64]; /* bit c: a block starts in chunk c */
-    _Atomic(struct chunk *) chunks[REGION_CHUNKS];
+    CHUNK_SHIFT = ZR_INDEX_LEAF_BITS,
+    REGION_SHIFT = CHUNK_SHIFT + ZR_INDEX_CHUNK_BITS,
+    TOP_SHIFT = REGION_SHIFT + ZR_INDEX_REGION_BITS,
+    LEAF_UNITS = ZR_INDEX_LEAF_UNITS,
+    CHUNK_LEAVES = ZR_INDEX_CHUNK_LEAVES,
+    REGION_CHUNKS = ZR_INDEX_REGION_CHUNKS
 };
 
 static inline size_t region_of(size_t unit)
@@ -71,8 +53,8 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
     index->used = (_Atomic uint64_t *)(index->regions + count);
     index->regions_count = count;
     zr_pool_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
-    zr_pool_init(&index->chunks, sizeof(struct chunk), ZR_POOL_FAULTS);
-    zr_pool_init(&index->leaves, sizeof(struct leaf), ZR_POOL_FAULTS);
+    zr_pool_init(&index->chunks, sizeof(struct zr_index_chunk), ZR_POOL_FAULTS);
+    zr_pool_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
     return ZR_OK;
 }
 
@@ -87,102 +69,62 @@ void zr_index_end(struct zr_index *index)
 
 /* ---- Writers ------------------------------------------------------------------------------------------- */
 
-/* One writer at a time: no read-modify-write needed. True if no bit of the word was set before. */
-static inline bool set_bit(_Atomic uint64_t *words, size_t bit)
+bool zr_index_restock(struct zr_index *index)
 {
-    uint64_t now = atomic_load_explicit(&words[bit / 64], memory_order_relaxed);
-    atomic_store_explicit(&words[bit / 64], now | UINT64_C(1) << (bit % 64), memory_order_release);
-    return now == 0;
-}
-
-/* True if no bit of the word is set now. */
-static inline bool clear_bit(_Atomic uint64_t *words, size_t bit)
-{
-    uint64_t now =
-        atomic_load_explicit(&words[bit / 64], memory_order_relaxed) & ~(UINT64_C(1) << (bit % 64));
-    atomic_store_explicit(&words[bit / 64], now, memory_order_release);
-    return now == 0;
-}
-
-static inline bool none_set(const _Atomic uint64_t *words, unsigned count)
-{
-    uint64_t any = 0;
-    for (unsigned i = 0; i < count; i++)
-        any |= atomic_load_explicit(&words[i], memory_order_relaxed);
-    return any == 0;
+    index->stocked = zr_pool_reserve(&index->leaves, 1) && zr_pool_reserve(&index->chunks, 1) &&
+                     zr_pool_reserve(&index->region_records, 1);
+    return index->stocked;
 }
 
 /* The child at `link`, made of the pool's next record if there is none. */
-static inline void *child_at(void *link, struct zr_pool *pool)
+static void *child_at(struct zr_index *index, void *link, struct zr_pool *pool)
 {
     _Atomic(void *) *child = link;
     void *below = atomic_load_explicit(child, memory_order_relaxed);
-    if (__builtin_expect(!below, 0)) {
+    if (!below) {
+        index->stocked = false;
         below = memset(zr_pool_take(pool), 0, pool->record_bytes);
         atomic_store_explicit(child, below, memory_order_release);
     }
     return below;
 }
 
-void zr_index_insert(struct zr_index *index, struct zr_span *block)
+struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit)
 {
-    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT;
-    struct zr_index_region *region = child_at(&index->regions[region_of(unit)], &index->region_records);
-    struct chunk *chunk = child_at(&region->chunks[chunk_of(unit)], &index->chunks);
-    struct leaf *leaf = child_at(&chunk->leaves[leaf_of(unit)], &index->leaves);
-    atomic_store_explicit(&leaf->blocks[place_of(unit)], block, memory_order_release);
-    /* What had blocks already has its bits above it set. */
-    if (set_bit(&leaf->starts, place_of(unit)) && set_bit(chunk->used, leaf_of(unit)) &&
-        set_bit(region->used, chunk_of(unit)))
-        set_bit(index->used, region_of(unit));
+    struct zr_index_region *region =
+        child_at(index, &index->regions[region_of(unit)], &index->region_records);
+    struct zr_index_chunk *chunk = child_at(index, &region->chunks[chunk_of(unit)], &index->chunks);
+    struct zr_index_leaf *leaf = child_at(index, &chunk->leaves[leaf_of(unit)], &index->leaves);
+    /* Upwards only writers go. */
+    chunk->region = region;
+    leaf->chunk = chunk;
+    return leaf;
 }
 
-/* Where a unit's block would be; all NULL where nothing ever was. */
-struct path {
-    struct zr_index_region *region;
-    struct chunk *chunk;
-    struct leaf *leaf;
-};
-
-static inline struct path path_to(const struct zr_index *index, size_t unit)
+/* A word of the region's bits is no longer empty. */
+void zr_index_mark_region(struct zr_index *index, size_t unit)
 {
-    struct path path = {0};
-    if (region_of(unit) < index->regions_count)
-        path.region = atomic_load_explicit(&index->regions[region_of(unit)], memory_order_relaxed);
-    if (path.region)
-        path.chunk = atomic_load_explicit(&path.region->chunks[chunk_of(unit)], memory_order_relaxed);
-    if (path.chunk)
-        path.leaf = atomic_load_explicit(&path.chunk->leaves[leaf_of(unit)], memory_order_relaxed);
-    return path;
+    zr_index_set_bit(&index->used[region_of(unit) / 64], region_of(unit));
 }
 
-static inline struct zr_span *block_in(const struct leaf *leaf, size_t unit, bool *freed)
+/* A word of the region's bits has become empty. */
+void zr_index_unmark_region(struct zr_index *index, struct zr_index_region *region, size_t unit)
 {
-    struct zr_span *block =
-        leaf ? atomic_load_explicit(&leaf->blocks[place_of(unit)], memory_order_relaxed) : NULL;
-    *freed = block == FREED;
-    return *freed ? NULL : block;
+    uint64_t any = 0;
+    for (unsigned i = 0; i < REGION_CHUNKS / 64; i++)
+        any |= atomic_load_explicit(&region->used[i], memory_order_relaxed);
+    if (any == 0)
+        zr_index_clear_bit(&index->used[region_of(unit) / 64], region_of(unit));
 }
 
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
-    return block_in(path_to(index, unit).leaf, unit, freed);
-}
-
-struct zr_span *zr_index_take(struct zr_index *index, size_t offset_bytes, bool *freed)
-{
-    size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
-    struct path path = path_to(index, unit);
-    struct zr_span *block = block_in(path.leaf, unit, freed);
-    if (!block)
-        return NULL;
-    atomic_store_explicit(&path.leaf->blocks[place_of(unit)], FREED, memory_order_release);
-    if (clear_bit(&path.leaf->starts, place_of(unit)) && clear_bit(path.chunk->used, leaf_of(unit)) &&
-        none_set(path.chunk->used, CHUNK_LEAVES / 64) && clear_bit(path.region->used, chunk_of(unit)) &&
-        none_set(path.region->used, REGION_CHUNKS / 64))
-        clear_bit(index->used, region_of(unit));
-    return block;
+    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
+    struct zr_span *block =
+        leaf ? atomic_load_explicit(&leaf->blocks[place_of(unit)], memory_order_relaxed) : NULL;
+    *freed = block == ZR_INDEX_FREED;
+    return *freed ? NULL : block;
 }
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
@@ -203,20 +145,20 @@ static inline ptrdiff_t bit_before(const _Atomic uint64_t *words, size_t bit)
 }
 
 /* The last block that starts in the leaf, chunk or region before the unit, leaf or chunk `end` of it. */
-static struct zr_span *last_in_leaf(struct leaf *leaf, size_t end)
+static struct zr_span *last_in_leaf(struct zr_index_leaf *leaf, size_t end)
 {
     for (ptrdiff_t at = bit_before(&leaf->starts, end); at >= 0; at = bit_before(&leaf->starts, (size_t)at)) {
         struct zr_span *block = atomic_load_explicit(&leaf->blocks[at], memory_order_acquire);
-        if (block && block != FREED)
+        if (block && block != ZR_INDEX_FREED)
             return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_chunk(struct chunk *chunk, size_t end)
+static struct zr_span *last_in_chunk(struct zr_index_chunk *chunk, size_t end)
 {
-    for (ptrdiff_t at = bit_before(chunk->used, end); at >= 0; at = bit_before(chunk->used, (size_t)at)) {
-        struct leaf *leaf = atomic_load_explicit(&chunk->leaves[at], memory_order_acquire);
+    for (ptrdiff_t at = bit_before(&chunk->used, end); at >= 0; at = bit_before(&chunk->used, (size_t)at)) {
+        struct zr_index_leaf *leaf = atomic_load_explicit(&chunk->leaves[at], memory_order_acquire);
         struct zr_span *block = last_in_leaf(leaf, LEAF_UNITS);
         if (block)
             return block;
@@ -227,7 +169,7 @@ static struct zr_span *last_in_chunk(struct chunk *chunk, size_t end)
 static struct zr_span *last_in_region(struct zr_index_region *region, size_t end)
 {
     for (ptrdiff_t at = bit_before(region->used, end); at >= 0; at = bit_before(region->used, (size_t)at)) {
-        struct chunk *chunk = atomic_load_explicit(&region->chunks[at], memory_order_acquire);
+        struct zr_index_chunk *chunk = atomic_load_explicit(&region->chunks[at], memory_order_acquire);
         struct zr_span *block = last_in_chunk(chunk, CHUNK_LEAVES);
         if (block)
             return block;
@@ -239,8 +181,8 @@ struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_byte
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
     struct zr_index_region *region = NULL;
-    struct chunk *chunk = NULL;
-    struct leaf *leaf = NULL;
+    struct zr_index_chunk *chunk = NULL;
+    struct zr_index_leaf *leaf = NULL;
     struct zr_span *block = NULL;
     if (region_of(unit) < index->regions_count)
         region = atomic_load_explicit(&index->regions[region_of(unit)], memory_order_acquire);

@@ -26,8 +26,6 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span
 void zr_region_release(struct zr_arena *arena, struct zr_span *region)
 {
     /* No reader finds a region: its record can be the gap at once. */
-    bool used = zr_space_free_needs_span(region);
-    zr_space_free(arena, region, region);
-    if (!used)
+    if (!zr_space_free(arena, region, region))
         zr_pool_give(&arena->spans, region);
 }

@@ -106,15 +106,6 @@ static inline void move_gap(struct zr_arena *arena, struct zr_span *gap, struct 
     }
 }
 
-/* The gap beside a span that it would merge with, NULL if there is none. */
-static inline struct zr_span *gap_beside(const struct zr_span *span, struct zr_span *neighbour)
-{
-    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == span->zone &&
-                   neighbour->owner == span->owner
-               ? neighbour
-               : NULL;
-}
-
 /* ---- Zones --------------------------------------------------------------------------------------------- */
 
 void zr_space_init(struct zr_arena *arena)
@@ -290,20 +281,15 @@ struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span)
     return copy;
 }
 
-bool zr_space_free_needs_span(const struct zr_span *block)
-{
-    return !gap_beside(block, block->previous) && !gap_beside(block, block->next);
-}
-
 /* Of two counts of frees of a stream the later one. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b) > 0 ? a : b;
 }
 
-void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare)
+bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare)
 {
-    struct zr_span *left = gap_beside(block, block->previous), *right = gap_beside(block, block->next);
+    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
     struct zr_extent place = {block->offset_bytes, block->bytes};
     uint32_t serial = block->serial;
     if (left && right) {
@@ -348,7 +334,9 @@ void zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
         spare->serial = serial;
         spare->key_bytes = 0;
         file_gap(arena, spare);
+        return true;
     }
+    return false;
 }
 
 void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
@@ -356,9 +344,7 @@ void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
     unfile_gap(arena, gap);
     gap->owner = 0;
     /* As a block that is freed to nobody in particular; its record is the gap, or is not needed. */
-    bool used = zr_space_free_needs_span(gap);
-    zr_space_free(arena, gap, gap);
-    if (!used)
+    if (!zr_space_free(arena, gap, gap))
         zr_pool_give(&arena->spans, gap);
 }
 

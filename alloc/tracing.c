@@ -63,6 +63,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
         goto unwind;
     write_present(trace, arena);
     arena->trace = trace;
+    zr_arena_note_careful(arena);
 unwind:
     zr_lock_give(&arena->lock);
     if (result != ZR_OK)
@@ -87,6 +88,7 @@ zr_result zr_trace_stop(zr_arena *arena)
     zr_lock_take(&arena->lock);
     struct zr_trace *trace = arena->trace;
     arena->trace = NULL;
+    zr_arena_note_careful(arena);
     zr_lock_give(&arena->lock);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);

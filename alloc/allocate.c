@@ -1,0 +1,582 @@
+/* allocate.c: allocations and frees. Stands on space.c, extend.c, index.c and follow.c.
+ *
+ * What happens most comes first and inline: the next step of the plan in force; a freed block of the same
+ * size; best fit over what is mapped. What only some arenas have (canaries, poison, a trace, deep checks) is
+ * behind one flag, arena->careful. Its cost is counted by tests/bench_operations.py: instructions per
+ * operation of a repeated sequence by callgrind, nanoseconds as the median of its repeats. */
+#define _GNU_SOURCE
+#include "alloc/arena_internal.h"
+
+#include <string.h>
+
+#include "alloc/error.h"
+#include "alloc/follow_internal.h"
+#include "alloc/option.h"
+#include "alloc/poison.h"
+
+#define likely(condition)   __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/* ---- Canaries ------------------------------------------------------------------------------------------ */
+
+/* The byte that belongs at an offset past a block's end: differs from place to place, so that a copy of a
+ * neighbour's canary is no canary. */
+static inline unsigned char canary_byte(size_t offset_bytes)
+{
+    return (unsigned char)(0xa5 ^ (offset_bytes * 31));
+}
+
+static void write_canary(struct zr_arena *arena, const struct zr_span *block)
+{
+    for (size_t at = block->offset_bytes + block->requested_bytes; at < zr_span_end(block); at++)
+        arena->base[at] = (char)canary_byte(at);
+}
+
+/* The first damaged byte past the block's end, counted from it; 0 if all is well. */
+static size_t damaged(const struct zr_arena *arena, const struct zr_span *block)
+{
+    size_t end = block->offset_bytes + block->requested_bytes;
+    for (size_t at = end; at < zr_span_end(block); at++)
+        if ((unsigned char)arena->base[at] != canary_byte(at))
+            return at - end + 1;
+    return 0;
+}
+
+/* ---- What careful arenas do besides ---------------------------------------------------------------------
+ */
+
+static __attribute__((noinline)) void look_at_new(struct zr_arena *arena, const struct zr_span *block)
+{
+    char *address = arena->base + block->offset_bytes;
+    if (arena->poison)
+        zr_poison_block(address, arena->canary_bytes ? block->bytes : block->requested_bytes, block->bytes);
+    if (arena->canary_bytes && arena->visible)
+        write_canary(arena, block);
+    if (arena->trace) {
+        struct zr_block_info info = zr_block_info_of(arena, block);
+        zr_trace_write_alloc(arena->trace, &info);
+    }
+}
+
+static __attribute__((noinline)) zr_result look_at_freed(struct zr_arena *arena, const struct zr_span *block)
+{
+    char *address = arena->base + block->offset_bytes;
+    zr_result result = ZR_OK;
+    if (arena->canary_bytes && arena->visible) {
+        size_t byte = damaged(arena, block);
+        if (byte > 0)
+            result = zr_fail(ZR_ERR_CORRUPT,
+                             "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
+                             block->requested_bytes, (void *)address, zr_tag_name((zr_tag)block->tag), byte);
+    }
+    if (arena->trace) {
+        struct zr_block_info info = zr_block_info_of(arena, block);
+        zr_trace_write_free(arena->trace, &info);
+    }
+    if (arena->poison)
+        zr_poison_free(address, block->bytes);
+    return result;
+}
+
+/* ---- Books --------------------------------------------------------------------------------------------- */
+
+static inline void count_block(struct zr_arena *arena, const struct zr_span *block)
+{
+    size_t live_bytes = arena->live_bytes + block->bytes,
+           requested_bytes = arena->requested_bytes + block->requested_bytes;
+    arena->live_bytes = live_bytes;
+    arena->requested_bytes = requested_bytes;
+    arena->live_by_tag_bytes[block->tag] += block->bytes;
+    arena->blocks_count++;
+    arena->allocations_count++;
+    if (unlikely(live_bytes > arena->peak_live_bytes)) {
+        arena->peak_live_bytes = live_bytes;
+        arena->at_peak = true;
+    }
+    if (unlikely(requested_bytes > arena->peak_requested_bytes))
+        arena->peak_requested_bytes = requested_bytes;
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
+}
+
+static inline void uncount_block(struct zr_arena *arena, const struct zr_span *block)
+{
+    if (unlikely(arena->at_peak)) {
+        memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
+        arena->at_peak = false;
+    }
+    arena->live_bytes -= block->bytes;
+    arena->requested_bytes -= block->requested_bytes;
+    arena->live_by_tag_bytes[block->tag] -= block->bytes;
+    arena->blocks_count--;
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
+}
+
+/* ---- Space that becomes free --------------------------------------------------------------------------- */
+
+/* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
+ * unmap becomes a span that is never used, until the arena ends and asks again. */
+static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_extent stuck)
+{
+    if (!zr_space_free(arena, block, block))
+        zr_pool_give(&arena->spans, block);
+    if (stuck.bytes == 0)
+        return;
+    struct zr_span *gap = arena->first;
+    while (zr_span_end(gap) <= stuck.offset_bytes)
+        gap = gap->next;
+    zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
+}
+
+/* Whose gap the block's space becomes. */
+static void find_owner(struct zr_arena *arena, struct zr_span *block)
+{
+    unsigned owner = zr_streams_number(arena, block->stream);
+    if (owner)
+        block->serial = zr_streams_count_free(arena, owner);
+    else
+        zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
+    block->owner = (uint8_t)owner;
+}
+
+static inline void set_owner(struct zr_arena *arena, struct zr_span *block)
+{
+    block->owner = 0;
+    if (unlikely(arena->asynchronous))
+        find_owner(arena, block);
+}
+
+/* With the last record gone: waits for the readers without the lock, and makes the block's own record the
+ * gap. The block is in no index any more, and its neighbours do not merge with what is leaving. */
+static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
+{
+    block->kind = ZR_SPAN_LEAVING;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    set_owner(arena, block); /* again: its stream may have lost its number meanwhile */
+    if (!zr_space_free(arena, block, block))
+        zr_pool_give(&arena->spans, block);
+}
+
+/* Whether a block's record must outlast the readers that may hold it. */
+static inline bool has_readers(const struct zr_arena *arena)
+{
+    return atomic_load_explicit(&arena->searched, memory_order_relaxed);
+}
+
+static void retire(struct zr_arena *arena, struct zr_span *block)
+{
+    block->previous = arena->retired;
+    arena->retired = block;
+    arena->retired_count++;
+}
+
+/* With readers the caller has reserved ZR_FREE_SPANS. */
+static inline void vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    if (likely(!has_readers(arena))) {
+        if (!zr_space_free(arena, block, block))
+            zr_pool_give(&arena->spans, block);
+        return;
+    }
+    struct zr_span *spare = zr_pool_take(&arena->spans);
+    if (!zr_space_free(arena, block, spare))
+        zr_pool_give(&arena->spans, spare);
+    retire(arena, block);
+}
+
+/* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
+ */
+
+static inline bool is_warm(const struct zr_span *span)
+{
+    return span && span->kind == ZR_SPAN_WARM;
+}
+
+static struct zr_span *leave_warm(struct zr_arena *arena, unsigned place)
+{
+    struct zr_span *block = arena->warm[place];
+    arena->warm[place] = NULL;
+    arena->warm_bytes[place] = 0;
+    arena->warm_count--;
+    return block;
+}
+
+static void cool(struct zr_arena *arena, unsigned place)
+{
+    struct zr_span *block = leave_warm(arena, place);
+    /* Its stream may have passed meanwhile, and will not say so again. */
+    if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
+        block->owner = 0;
+    vacate(arena, block);
+}
+
+/* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
+ * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
+ * arena->lock; spans are reserved. */
+static inline void set_free(struct zr_arena *arena, struct zr_span *block)
+{
+    if (arena->warm_count > 0 && unlikely(is_warm(block->previous) || is_warm(block->next)))
+        zr_arena_settle(arena);
+    if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next)) {
+        vacate(arena, block);
+        return;
+    }
+    unsigned place = arena->warm_next;
+    if (arena->warm[place])
+        cool(arena, place);
+    block->kind = ZR_SPAN_WARM;
+    arena->warm[place] = block;
+    arena->warm_bytes[place] = block->bytes;
+    arena->warm_count++;
+    arena->warm_next = (place + 1) % ZR_WARM_BLOCKS;
+}
+
+/* A warm block of exactly the size, that the stream may use: under a new record, if readers may hold the old
+ * one. */
+static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
+                                 struct zr_need need)
+{
+    for (unsigned i = 1; i <= ZR_WARM_BLOCKS; i++) {
+        unsigned place = (arena->warm_next - i) % ZR_WARM_BLOCKS;
+        struct zr_span *block = arena->warm[place], *old = block;
+        if (arena->warm_bytes[place] != need.bytes || (block->offset_bytes & (need.alignment - 1)) != 0 ||
+            (block->owner && block->stream != request->stream))
+            continue;
+        leave_warm(arena, place);
+        if (unlikely(has_readers(arena))) {
+            block = zr_space_replace(arena, old);
+            retire(arena, old);
+        }
+        block->kind = ZR_SPAN_BLOCK;
+        return block;
+    }
+    return NULL;
+}
+
+/* True if a warm block has at least `least` bytes and fewer than `most`. */
+static inline bool warm_between(const struct zr_arena *arena, size_t least, size_t most)
+{
+    bool any = false;
+    for (unsigned i = 0; i < ZR_WARM_BLOCKS; i++)
+        any |= arena->warm_bytes[i] - least < most - least; /* what is smaller wraps round */
+    return any;
+}
+
+void zr_arena_settle(struct zr_arena *arena)
+{
+    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i] &&
+            (!has_readers(arena) || zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)))
+            cool(arena, i);
+}
+
+void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
+{
+    if (block->zone == ZR_ZONE_COUNT) {
+        zr_follow_free(arena, block);
+        return;
+    }
+    set_owner(arena, block);
+    vacate(arena, block);
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+/* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
+ */
+static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
+                                  struct zr_need need)
+{
+    unsigned owner = unlikely(arena->asynchronous) ? zr_streams_find(arena, request->stream) : 0;
+    struct zr_place place = zr_space_find(arena, need, owner);
+    size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
+    /* Warm blocks may merge into a place, or be a better fit. */
+    if (arena->warm_count > 0 && unlikely(!place.gap || warm_between(arena, need.bytes, most))) {
+        zr_arena_settle(arena);
+        place = zr_space_find(arena, need, owner);
+    }
+    if (unlikely(arena->asynchronous) && (!place.gap || place.missing > 0) &&
+        zr_space_pending_bytes(arena) > 0 && zr_streams_poll(arena))
+        place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+    return place;
+}
+
+/* Memory under the place, where some is missing, and a block on it, in no books yet. */
+static __attribute__((noinline)) zr_result settle_missing(struct zr_arena *arena, struct zr_place place,
+                                                          struct zr_need need, struct zr_span **out)
+{
+    if (!place.gap)
+        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
+                       need.bytes, arena->range_bytes);
+    struct zr_extent part = {place.offset_bytes, need.bytes}, stuck;
+    struct zr_span *block = zr_space_carve(arena, place.gap, part);
+    zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
+    /* The last resort: what a plan's region holds and does not use. */
+    if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->follow && zr_follow_give_back(arena) > 0)
+        result = zr_map(arena, part, &stuck);
+    if (result == ZR_OK)
+        *out = block;
+    else
+        withdraw(arena, block, stuck);
+    return result;
+}
+
+static inline zr_result settle(struct zr_arena *arena, struct zr_place place, struct zr_need need,
+                               struct zr_span **out)
+{
+    if (unlikely(!place.gap || place.missing > 0))
+        return settle_missing(arena, place, need, out);
+    *out = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
+    return ZR_OK;
+}
+
+/* lock: arena->lock */
+static inline zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_request *request,
+                                           struct zr_need need, struct zr_span **out)
+{
+    struct zr_span *block = NULL;
+    zr_result result = ZR_OK;
+    if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
+        block = take_warm(arena, request, need);
+    if (!block)
+        result = settle(arena, find_place(arena, request, need), need, &block);
+    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
+    if (unlikely(result != ZR_OK) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
+        result = settle(arena, zr_space_find(arena, need, 0), need, &block);
+    if (unlikely(result != ZR_OK))
+        return result;
+    block->requested_bytes = request->bytes;
+    block->stream = request->stream;
+    block->uses = NULL;
+    block->tag = (uint8_t)request->tag;
+    *out = block;
+    return ZR_OK;
+}
+
+/* lock: arena->lock */
+static inline zr_result allocate(struct zr_arena *arena, const struct zr_request *request,
+                                 struct zr_need need, struct zr_span **out)
+{
+    struct zr_span *block = NULL;
+    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+        return ZR_ERR_HOST_MEMORY;
+    if (unlikely(arena->follow != NULL))
+        block = zr_follow_alloc(arena, request, need);
+    zr_result result = block ? ZR_OK : allocate_unplanned(arena, request, need, &block);
+    if (unlikely(result != ZR_OK))
+        return result;
+    struct zr_index_leaf *leaf = zr_index_insert(&arena->index, block);
+    if (block->kind == ZR_SPAN_PLANNED)
+        ((struct zr_slot *)block)->leaf = leaf;
+    count_block(arena, block);
+    *out = block;
+    return ZR_OK;
+}
+
+/* The same, when memory is short: what the siblings have idle may do, or what streams still use there. lock:
+ * arena->lock, opened meanwhile */
+static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
+                                                                const struct zr_request *request,
+                                                                struct zr_need need, struct zr_span **out)
+{
+    zr_result result = ZR_ERR_MEMORY;
+    for (unsigned wait = 0; result == ZR_ERR_MEMORY && wait <= arena->asynchronous; wait++) {
+        zr_lock_give(&arena->lock);
+        size_t trimmed = zr_siblings_trim(arena, wait);
+        zr_lock_take(&arena->lock);
+        if (trimmed > 0)
+            result = allocate(arena, request, need, out);
+    }
+    return result;
+}
+
+/* Any request. Called with the lock of the arena that serves it, gives it. */
+static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request,
+                                                     void **out, struct zr_need need)
+{
+    struct zr_span *block = NULL;
+    bool work = false;
+    uint64_t calls = arena->backend_calls_count;
+    zr_result result = allocate(arena, request, need, &block);
+    if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
+        result = allocate_from_others(arena, request, need, &block);
+    if (likely(result == ZR_OK)) {
+        *out = arena->base + block->offset_bytes;
+        if (unlikely(arena->follow != NULL))
+            work = zr_follow_note_alloc(arena, request, block, need.alignment);
+        if (unlikely(arena->careful))
+            look_at_new(arena, block);
+    } else {
+        result = zr_report_exhausted(arena, result, request);
+        zr_trace_event(arena->trace, refused, request);
+    }
+    if (unlikely(arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count))
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_lock_give(&arena->lock);
+    if (unlikely(work))
+        zr_follow_work(arena);
+    return result;
+}
+
+/* The same where a plan is in force, as a rule: the next step of it. */
+static inline zr_result alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out,
+                                   struct zr_need need)
+{
+    struct zr_follow *follow = arena->follow;
+    if (unlikely(follow->awake | follow->work_due | arena->careful))
+        return alloc_any(arena, request, out, need);
+    struct zr_slot *slot = zr_follow_next(follow, request, need.alignment);
+    if (unlikely(!slot))
+        return alloc_any(arena, request, out, need);
+    zr_index_insert_in(&arena->index, slot->leaf, &slot->span);
+    count_block(arena, &slot->span);
+    *out = arena->base + slot->span.offset_bytes;
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
+/* The lock is taken, or the arena has siblings. */
+static __attribute__((noinline)) zr_result
+alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
+{
+    if (arena->shared)
+        arena = zr_siblings_take(arena);
+    else
+        zr_lock_wait(&arena->lock);
+    return arena->follow ? alloc_next(arena, request, out, need) : alloc_any(arena, request, out, need);
+}
+
+/* Why this is no request. */
+static __attribute__((noinline, cold)) zr_result refuse_request(const struct zr_arena *arena,
+                                                                const struct zr_request *request, void **out)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a block needs somewhere to go");
+    *out = NULL;
+    if (!arena || !request)
+        return zr_fail(ZR_ERR_INVALID, "a block needs an arena and a request");
+    if (request->bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a block needs at least one byte");
+    if (request->bytes > PTRDIFF_MAX - 2 * arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a block of %zu bytes overflows the address space", request->bytes);
+    if ((request->alignment & (request->alignment - 1)) != 0 || request->alignment > arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID,
+                       "an alignment of %zu is not a power of two up to the granule size, %zu",
+                       request->alignment, arena->granule_bytes);
+    return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)request->tag);
+}
+
+static inline bool is_request(const struct zr_arena *arena, const struct zr_request *request)
+{
+    size_t alignment = request->alignment;
+    return request->bytes - 1 < PTRDIFF_MAX - 2 * arena->granule_bytes &&
+           (alignment & (alignment - 1)) == 0 && alignment <= arena->granule_bytes &&
+           (unsigned)request->tag < ZR_TAG_COUNT;
+}
+
+zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
+{
+    if (unlikely(!arena || !request || !out) || unlikely(!is_request(arena, request)))
+        return refuse_request(arena, request, out);
+    struct zr_need need = {zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+                           request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
+    *out = NULL;
+    if (unlikely(arena->shared || !zr_lock_try(&arena->lock)))
+        return alloc_waiting(arena, request, out, need);
+    return arena->follow ? alloc_next(arena, request, out, need) : alloc_any(arena, request, out, need);
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------------------- */
+
+/* Why this address is not the first byte of a block. Gives the lock. */
+static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *arena, const void *address,
+                                                             bool freed)
+{
+    size_t offset = (size_t)((const char *)address - arena->base);
+    const struct zr_span *block = offset < arena->range_bytes ? zr_index_before(&arena->index, offset) : NULL;
+    zr_result result;
+    if (offset >= arena->range_bytes)
+        result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
+    else if (block && offset < zr_span_end(block))
+        result = zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
+                         address, offset - block->offset_bytes, block->requested_bytes,
+                         (void *)(arena->base + block->offset_bytes));
+    else if (freed)
+        result = zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
+                         arena->name);
+    else
+        result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+/* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without. */
+static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
+{
+    struct zr_span *batch = arena->retired;
+    arena->retired = NULL;
+    arena->retired_count = 0;
+    arena->reclaiming = true;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    while (batch) {
+        struct zr_span *next = batch->previous;
+        zr_pool_give(&arena->spans, batch);
+        batch = next;
+    }
+    arena->reclaiming = false;
+}
+
+/* Any block that has left the index. Called with the lock, opens it for a moment now and then, gives it. */
+static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, struct zr_span *block)
+{
+    zr_result result = unlikely(arena->careful) ? look_at_freed(arena, block) : ZR_OK;
+    uncount_block(arena, block);
+    if (unlikely(arena->follow != NULL))
+        zr_follow_note_free(arena, block);
+    if (unlikely(block->uses != NULL)) {
+        zr_streams_defer(arena, block);
+    } else if (unlikely(block->kind == ZR_SPAN_PLANNED)) {
+        zr_follow_free(arena, block);
+    } else {
+        set_owner(arena, block);
+        if (likely(!has_readers(arena)) || likely(zr_pool_reserve(&arena->spans, 2 * ZR_FREE_SPANS)))
+            set_free(arena, block);
+        else
+            free_without_spare(arena, block);
+        if (unlikely(arena->retired_count >= ZR_RETIRED_BATCH && !arena->reclaiming))
+            reclaim(arena);
+    }
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+zr_result zr_arena_free(zr_arena *arena, void *address)
+{
+    bool freed = false;
+    struct zr_span *block = NULL;
+    if (unlikely(!address))
+        return ZR_OK;
+    if (unlikely(!arena))
+        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+    arena = zr_arena_member_of(arena, address);
+    size_t offset = (size_t)((char *)address - arena->base);
+    zr_lock_take(&arena->lock);
+    if (likely(offset < arena->range_bytes && offset % ZR_UNIT_BYTES == 0))
+        block = zr_index_take(&arena->index, offset, &freed);
+    if (unlikely(!block))
+        return refuse_free(arena, address, freed);
+    /* A planned block that goes in time, as a rule. */
+    struct zr_follow *follow = arena->follow;
+    if (block->kind != ZR_SPAN_PLANNED || unlikely(follow->awake | arena->careful | (block->uses != NULL)) ||
+        unlikely(!zr_follow_left(follow, (struct zr_slot *)block)))
+        return free_any(arena, block);
+    uncount_block(arena, block);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
