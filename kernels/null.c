@@ -1,8 +1,25 @@
 /* null.c: the table that does nothing, for plans: the engine runs on the sim backend's made-up addresses with
- * it, and no byte is touched. */
+ * it, and no byte is touched.
+ *
+ * Where the context asks for it, matrix products are counted, two floating-point operations per
+ * multiplication: 2 m n k for [m, k] x [k, n], and whole squares of scores in attention, as Narayanan et al.
+ * do (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 5.1).
+ * What goes element by element (norms, GELU, sums, the optimizer) counts as nothing beside them. */
 #include "kernels/zr_kernels.h"
 
 #define UNUSED __attribute__((unused))
+
+/* `products` of rows x in x out multiplications. */
+static void count(struct zr_kernel_context *c, double products, double rows, double in, double out)
+{
+    if (c->flops)
+        *c->flops += 2 * products * rows * in * out;
+}
+
+static void count_attention(struct zr_kernel_context *c, const struct zr_attention *s, double products)
+{
+    count(c, products, (double)s->batch * (double)s->sequence, (double)s->channels, (double)s->sequence);
+}
 
 static void embedding_forward(struct zr_kernel_context *c UNUSED, const struct zr_embedding *s UNUSED,
                               const void *wte UNUSED, const void *wpe UNUSED, void *out UNUSED)
@@ -29,27 +46,30 @@ static void layernorm_backward(struct zr_kernel_context *c UNUSED, const struct 
 {
 }
 
-static void linear_forward(struct zr_kernel_context *c UNUSED, const struct zr_linear *s UNUSED,
-                           const void *x UNUSED, const void *w UNUSED, const void *bias UNUSED,
-                           void *y UNUSED)
+static void linear_forward(struct zr_kernel_context *c, const struct zr_linear *s, const void *x UNUSED,
+                           const void *w UNUSED, const void *bias UNUSED, void *y UNUSED)
 {
+    count(c, 1, (double)s->rows, (double)s->in, (double)s->out);
 }
 
-static void linear_backward(struct zr_kernel_context *c UNUSED, const struct zr_linear *s UNUSED,
-                            const void *x UNUSED, const void *w UNUSED, const void *dy UNUSED,
-                            void *dx UNUSED, void *dw UNUSED, void *db UNUSED, bool accumulate UNUSED)
+static void linear_backward(struct zr_kernel_context *c, const struct zr_linear *s, const void *x UNUSED,
+                            const void *w UNUSED, const void *dy UNUSED, void *dx, void *dw, void *db UNUSED,
+                            bool accumulate UNUSED)
 {
+    count(c, (dx != NULL) + (dw != NULL), (double)s->rows, (double)s->in, (double)s->out);
 }
 
-static void attention_forward(struct zr_kernel_context *c UNUSED, const struct zr_attention *s UNUSED,
+static void attention_forward(struct zr_kernel_context *c, const struct zr_attention *s,
                               const void *qkv UNUSED, void *out UNUSED, float *lse UNUSED, void *p UNUSED)
 {
+    count_attention(c, s, 2); /* scores, and their sums of values */
 }
 
-static void attention_backward(struct zr_kernel_context *c UNUSED, const struct zr_attention *s UNUSED,
+static void attention_backward(struct zr_kernel_context *c, const struct zr_attention *s,
                                const void *qkv UNUSED, const void *out UNUSED, const float *lse UNUSED,
-                               const void *p UNUSED, const void *dout UNUSED, void *dqkv UNUSED)
+                               const void *p, const void *dout UNUSED, void *dqkv UNUSED)
 {
+    count_attention(c, s, p ? 4 : 5); /* two for each of them, and the scores once more */
 }
 
 static void gelu_forward(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const void *x UNUSED,
@@ -67,15 +87,18 @@ static void add(struct zr_kernel_context *c UNUSED, size_t n UNUSED, const void 
 {
 }
 
-static void head_loss(struct zr_kernel_context *c UNUSED, const struct zr_head *s UNUSED,
-                      const void *x UNUSED, const void *wte UNUSED, float *losses UNUSED, float scale UNUSED,
-                      void *dx UNUSED, void *dwte UNUSED, bool accumulate UNUSED)
+static void head_loss(struct zr_kernel_context *c, const struct zr_head *s, const void *x UNUSED,
+                      const void *wte UNUSED, float *losses UNUSED, float scale UNUSED, void *dx, void *dwte,
+                      bool accumulate UNUSED)
 {
+    count(c, 1 + (dx != NULL) + (dwte != NULL), (double)s->rows, (double)s->channels,
+          (double)s->vocabulary_padded);
 }
 
-static void head_logits(struct zr_kernel_context *c UNUSED, const struct zr_head *s UNUSED,
-                        const void *x_row UNUSED, const void *wte UNUSED, float *logits UNUSED)
+static void head_logits(struct zr_kernel_context *c, const struct zr_head *s, const void *x_row UNUSED,
+                        const void *wte UNUSED, float *logits UNUSED)
 {
+    count(c, 1, 1, (double)s->channels, (double)s->vocabulary_padded);
 }
 
 static void adamw(struct zr_kernel_context *c UNUSED, const struct zr_adamw *how UNUSED, size_t n UNUSED,

@@ -80,6 +80,7 @@ struct zr_kernel_context {
     enum zr_isa isa;
     enum zr_precision precision; /* of the model's tensors */
     void *library;               /* the matrix library's own state */
+    double *flops;               /* of the null table: it adds here what its operations would take; or NULL */
 };
 
 /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only (it is the

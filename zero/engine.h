@@ -17,6 +17,7 @@
 
 #include "zero/layout.h"
 #include "zero/take.h"
+#include "zero/timeline.h"
 #include "zero/zr_zero.h"
 
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_GATHERED_UNITS_MAX = 2 };
@@ -105,6 +106,12 @@ zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, void *whole, s
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
 /* Waits for a unit's reduction and frees the staging block, if there is one. */
 zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
+
+/* What a timeline wants to know of a unit. */
+static inline struct zr_timeline_unit zr_engine_noted(const struct zr_engine *engine, size_t unit)
+{
+    return (struct zr_timeline_unit){(unsigned)unit, engine->layout.units[unit].unit.name};
+}
 
 /* The parameter that holds element `element` of a unit, NULL for padding. */
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,

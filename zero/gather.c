@@ -23,12 +23,14 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     engine->gathered_units++;
-    return zr_comm_all_gather(
+    result = zr_comm_all_gather(
         engine->options.comm,
         &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
                                 .destination = state->gathered,
                                 .shard_bytes = u->shard_elements * engine->parameter_bytes},
         &state->parameter_ticket);
+    zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, unit));
+    return result;
 }
 
 static void drop_unit(struct zr_engine *engine, size_t unit)
@@ -89,7 +91,8 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base)
     if (result != ZR_OK)
         return result;
     state->parameter_ticket = 0;
-    state->users++;
+    if (state->users++ == 0)
+        zr_timeline_enter(engine->options.timeline, zr_engine_noted(engine, unit));
     *base = state->resident
                 ? (const float *)(engine->parameters + state->parameters_at * engine->parameter_bytes)
                 : state->gathered;
@@ -101,6 +104,9 @@ void zr_engine_release(zr_engine *engine, unsigned unit)
     zr_assert(unit < engine->layout.units_count);
     struct zr_unit_state *state = &engine->units[unit];
     zr_assert(state->users > 0);
-    if (--state->users == 0 && state->gathered)
+    if (--state->users > 0)
+        return;
+    zr_timeline_leave(engine->options.timeline, zr_engine_noted(engine, unit));
+    if (state->gathered)
         drop_unit(engine, unit);
 }

@@ -175,6 +175,7 @@ static zr_result update_all(struct zr_engine *engine, const struct update *updat
         zr_result result =
             zr_engine_spread(engine, u, engine->parameters + state->parameters_at * engine->parameter_bytes,
                              engine->parameter_bytes, &state->parameter_ticket);
+        zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, u));
         if (result != ZR_OK)
             return result;
     }
@@ -189,6 +190,7 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     if (result != ZR_OK)
         return result;
 
+    double begin_seconds = zr_timeline_now(engine->options.timeline);
     *report = (struct zr_step_report){.gradient_norm = 0, .clip_scale = 1};
     if (!engine->dry) {
         result = gradient_norm(engine, &report->gradient_norm);
@@ -203,6 +205,7 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
                                                  .gradient_scale = report->clip_scale,
                                                  .correction1 = (float)(1 - pow(options->beta1, step)),
                                                  .correction2 = (float)(1 - pow(options->beta2, step))});
+    zr_timeline_optimizer(engine->options.timeline, begin_seconds);
     if (result == ZR_OK)
         engine->steps_done++;
     return result;

@@ -5,9 +5,31 @@
 
 #include "zero/replica.h"
 #include "zero/take.h"
+#include "zero/timeline.h"
 
 /* Steps that are rehearsed: the second starts as every later one does. */
 enum { PLAN_STEPS = 2 };
+
+static zr_result rehearse_step(struct zr_replica *replica, unsigned micro_batches)
+{
+    struct zr_timeline *timeline = replica->options.timeline;
+    struct zr_step_report report;
+    double loss;
+    zr_result result = ZR_OK;
+
+    if (timeline)
+        zr_timeline_step_begin(timeline);
+    for (unsigned m = 0; result == ZR_OK && m < micro_batches; m++) {
+        if (timeline)
+            timeline->micro_batch = m;
+        result = zr_gpt_train(replica->model, &loss);
+    }
+    if (result == ZR_OK)
+        result = zr_engine_step(replica->engine, 0, &report);
+    if (result == ZR_OK && timeline)
+        result = zr_timeline_step_end(timeline);
+    return result;
+}
 
 static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *request, zr_arena *arena,
                           zr_comm *comm)
@@ -28,16 +50,13 @@ static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *req
                                                                .stage = request->stage,
                                                                .micro_batches = request->micro_batches,
                                                                .reduce = request->reduce,
-                                                               .optimizer = request->optimizer});
+                                                               .optimizer = request->optimizer,
+                                                               .timeline = request->timeline});
     if (result != ZR_OK)
         return result;
     for (int step = 0; result == ZR_OK && step < PLAN_STEPS; step++) {
-        struct zr_step_report report;
         zr_comm_counters_get(comm, &before);
-        for (unsigned m = 0; result == ZR_OK && m < micro_batches; m++)
-            result = zr_gpt_train(replica.model, &loss);
-        if (result == ZR_OK)
-            result = zr_engine_step(replica.engine, 0, &report);
+        result = rehearse_step(&replica, micro_batches);
     }
     zr_comm_counters_get(comm, &after);
     if (result == ZR_OK)
@@ -85,6 +104,8 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
                                  request->rank, request->world);
     if (result != ZR_OK)
         goto unwind;
+    if (request->timeline)
+        zr_comm_null_set_clock(comm, &request->timeline->clock);
     result = rehearse(out, request, arena, comm);
     zr_result closed = zr_comm_destroy(comm);
     if (result == ZR_OK)

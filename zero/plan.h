@@ -14,7 +14,8 @@ struct zr_plan_request {
     size_t bucket_bytes; /* the cap of a bucket */
     size_t granule_bytes;
     enum zr_isa isa;
-    zr_arena *host_arena; /* records of the run, freed before the call returns */
+    zr_arena *host_arena;         /* records of the run, freed before the call returns */
+    struct zr_timeline *timeline; /* zr_plan_make() fills it; started by the caller. NULL: none */
 };
 
 struct zr_plan {

@@ -136,6 +136,7 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bo
         result = stage(engine, unit);
     if (result != ZR_OK)
         return result;
+    zr_timeline_turn_backward(engine->options.timeline, zr_engine_noted(engine, unit));
     *base = whole_gradients(engine, unit);
     *accumulate = zr_engine_adds_in_place(engine) && state->rounds_done > 0;
     return ZR_OK;
@@ -187,6 +188,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK || engine->options.stage != 0 ||
         state->rounds_done + 1 < zr_engine_rounds(engine, unit))
         return result;
+    zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
     return zr_comm_all_gather(engine->options.comm,
                               &(struct zr_all_gather){.source = sum,
                                                       .destination = whole_gradients(engine, unit),
@@ -207,12 +209,16 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if (engine->shards_gradients && (!state->staging || state->staged))
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
                        engine->layout.units[unit].unit.name);
-    if (engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine)))
+    bool aside = engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine));
+    bool in_place = !aside && engine->world > 1 && state->rounds_done + 1 == rounds;
+    if (aside)
         result = reduce_aside(engine, unit);
-    else if (engine->world > 1 && state->rounds_done + 1 == rounds)
+    else if (in_place)
         result = reduce_in_place(engine, unit);
     if (result != ZR_OK)
         return result;
+    if (aside || in_place)
+        zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
     state->rounds_done++;
     if (engine->shards_gradients) {
         enqueue(engine, unit);

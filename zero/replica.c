@@ -5,6 +5,7 @@
 
 #include "zero/layout.h"
 #include "zero/take.h"
+#include "zero/timeline.h"
 
 static zr_result open_context(struct zr_replica *replica)
 {
@@ -16,6 +17,7 @@ static zr_result open_context(struct zr_replica *replica)
     zr_gpt_limits(&o->shape, o->parallel.threads, &limits);
     context->parallel = o->parallel;
     context->isa = o->isa;
+    context->flops = o->timeline ? &o->timeline->clock.flops : NULL;
     context->workspace_bytes = zr_kernel_workspace_bytes(&limits, o->isa);
     result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
     if (result != ZR_OK || o->kernels == zr_kernels_null())
@@ -84,7 +86,8 @@ zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_option
                                                               .micro_batches = options->micro_batches,
                                                               .reduce = options->reduce,
                                                               .seed = options->seed,
-                                                              .optimizer = options->optimizer});
+                                                              .optimizer = options->optimizer,
+                                                              .timeline = options->timeline});
     }
     zr_drop(options->host_arena, &units);
     zr_drop(options->host_arena, &parameters);

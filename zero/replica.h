@@ -17,6 +17,7 @@ struct zr_replica_options {
     enum zr_reduce_when reduce;
     uint64_t seed;
     struct zr_optimizer_options optimizer;
+    struct zr_timeline *timeline; /* of a rehearsal, or NULL */
 };
 
 struct zr_replica {

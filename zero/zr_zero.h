@@ -93,6 +93,7 @@ struct zr_engine_options {
     enum zr_reduce_when reduce;
     uint64_t seed;
     struct zr_optimizer_options optimizer;
+    struct zr_timeline *timeline; /* NULL; zr-train's rehearsals note there what is done when */
 };
 
 typedef struct zr_engine zr_engine;

@@ -123,6 +123,8 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
         comm->queue[++comm->submitted % ZR_COMM_QUEUE_COUNT] = *item;
         pthread_cond_signal(&comm->work);
     } else if (result == ZR_OK) {
+        if (comm->table->submitted)
+            comm->table->submitted(comm, item, comm->submitted + 1);
         run_here(comm, item);
         comm->completed = ++comm->submitted;
         result = repeat_failure(comm);
@@ -137,6 +139,8 @@ zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item
 {
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
+    if (comm->table->waited)
+        comm->table->waited(comm, comm->submitted);
     run_here(comm, item);
     zr_result result = repeat_failure(comm);
     pthread_mutex_unlock(&comm->lock);
@@ -153,6 +157,8 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
         result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);
     } else {
         wait_locked(comm, ticket);
+        if (comm->table->waited)
+            comm->table->waited(comm, ticket);
         result = ticket == 0 ? ZR_OK : repeat_failure(comm);
     }
     pthread_mutex_unlock(&comm->lock);

@@ -33,6 +33,9 @@ struct zr_comm_table {
     /* What this rank sends to others for it; NULL: what it takes straight from each to each. */
     uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
+    /* Optional: an operation is handed in as `ticket`; the caller waits for it. lock held. */
+    void (*submitted)(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket);
+    void (*waited)(struct zr_comm *comm, zr_ticket ticket);
     void (*close)(struct zr_comm *comm);
 };
 

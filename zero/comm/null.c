@@ -6,12 +6,14 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
 
 struct null_comm {
     struct zr_comm base;
-    void *ring; /* a block of options.arena, never touched; NULL for one rank */
-    bool moves; /* one rank with real memory */
+    void *ring;                  /* a block of options.arena, never touched; NULL for one rank */
+    bool moves;                  /* one rank with real memory */
+    struct zr_comm_clock *clock; /* of a rehearsal; NULL: nobody wants to know */
 };
 
 /* An exchange happens in memory of the caller's own, whatever the arena is made of: every rank is taken to
@@ -80,7 +82,41 @@ static void null_close(struct zr_comm *comm)
     zr_arena_free(comm->options.arena, ((struct null_comm *)comm)->ring);
 }
 
-static const struct zr_comm_table null_table = {.name = "null", .run = null_run, .close = null_close};
+static void null_waited(struct zr_comm *comm, zr_ticket ticket)
+{
+    struct zr_comm_clock *clock = ((struct null_comm *)comm)->clock;
+    if (!clock || ticket == 0)
+        return;
+    /* Where a later ticket has taken the slot, its hand-in has waited for this one. */
+    double left = clock->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] - zr_comm_clock_now(clock);
+    if (ticket + ZR_COMM_QUEUE_COUNT > comm->submitted && left > 0)
+        clock->waited_seconds += left;
+}
+
+/* One stream: an operation begins when it was handed in and all before it have ended. */
+static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
+{
+    struct zr_comm_clock *clock = ((struct null_comm *)comm)->clock;
+    if (!clock)
+        return;
+    if (ticket > ZR_COMM_QUEUE_COUNT) /* the queue has room for so many */
+        null_waited(comm, ticket - ZR_COMM_QUEUE_COUNT);
+    uint64_t bytes = zr_comm_direct_bytes(comm, item);
+    double seconds = (double)bytes / clock->bytes_per_second, now = zr_comm_clock_now(clock);
+    clock->begin_seconds = now > clock->end_seconds ? now : clock->end_seconds;
+    clock->end_seconds = clock->begin_seconds + seconds;
+    clock->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] = clock->end_seconds;
+    clock->busy_seconds += seconds;
+    clock->sent_bytes += bytes;
+}
+
+void zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock)
+{
+    ((struct null_comm *)comm)->clock = clock;
+}
+
+static const struct zr_comm_table null_table = {
+    .name = "null", .run = null_run, .submitted = null_submitted, .waited = null_waited, .close = null_close};
 
 zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                               unsigned world)

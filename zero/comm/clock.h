@@ -1,0 +1,30 @@
+/* clock.h: the time of a rehearsal. The caller computes at so many operations a second; what it hands to the
+ * null communicator is done one after the other, each in the time that its bytes take, while the caller goes
+ * on; and where the caller waits for a ticket, it waits on this clock. Private to zero/. */
+#ifndef ZR_COMM_CLOCK_H
+#define ZR_COMM_CLOCK_H
+
+#include "zero/comm/comm.h"
+
+struct zr_comm_clock {
+    double flops_per_second, bytes_per_second;
+    double flops;          /* that the caller has done; zr_kernel_context.flops points here */
+    double waited_seconds; /* by the caller */
+    /* The communicator's. */
+    uint64_t sent_bytes;
+    double busy_seconds;
+    double begin_seconds, end_seconds;        /* of the last operation; it is idle from the end on */
+    double ends_seconds[ZR_COMM_QUEUE_COUNT]; /* of ticket n in slot n modulo the count */
+};
+
+/* The caller's time. */
+static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)
+{
+    return clock->flops / clock->flops_per_second + clock->waited_seconds;
+}
+
+/* Lets a null communicator go by a clock, which is the caller's and outlives it. Exchanges and barriers,
+ * small talk, wait for what was handed in before and take no time of their own. */
+void zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock);
+
+#endif
