@@ -154,6 +154,13 @@ static zr_result open_door(const struct zr_start *start, int *door)
     return ZR_OK;
 }
 
+static bool link_closed(int link)
+{
+    char byte;
+    ssize_t got = recv(link, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 /* Takes one process in, or sends it away with the reason. */
 static void let_in(const struct meeting *meeting, int link)
 {
@@ -180,6 +187,17 @@ static void let_in(const struct meeting *meeting, int link)
     links[hello.rank] = link;
 }
 
+/* One that came and has ended since is missing again: it may be started anew. */
+static void forget_closed(const struct meeting *meeting)
+{
+    int *links = meeting->part->links;
+    for (unsigned r = 1; r < meeting->start->world; r++)
+        if (links[r] >= 0 && link_closed(links[r])) {
+            close(links[r]);
+            links[r] = -1;
+        }
+}
+
 static unsigned first_missing(const struct meeting *meeting)
 {
     unsigned r = 1;
@@ -201,6 +219,7 @@ static zr_result wait_for_all(const struct meeting *meeting, int door)
         if (poll(&wait, 1, (int)ms) <= 0)
             continue;
         int link = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+        forget_closed(meeting);
         if (link >= 0)
             let_in(meeting, link);
     }
@@ -345,13 +364,6 @@ static zr_result follow(const struct meeting *meeting)
 
 /* ---- The run ---------------------------------------------------------------------------------------- */
 
-static bool link_closed(int link)
-{
-    char byte;
-    ssize_t got = recv(link, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-}
-
 /* A process whose connection has closed while its rank was still needed. */
 static void lose(struct zr_local_part *part, unsigned rank)
 {
@@ -410,12 +422,13 @@ int zr_local_join(const struct zr_launch_options *options, const struct zr_start
     zr_result result = start->rank == 0 ? lead(&meeting) : follow(&meeting);
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);
+        /* One that was never of the run has left nothing, and the files may be those of another run. */
+        if (code != 0 && options->clean_up)
+            options->clean_up(options->argument);
     } else {
         zr_local_say("rank %u: %s", start->rank, zr_last_error());
         code = exit_code_of(result);
     }
-    if (code != 0 && options->clean_up)
-        options->clean_up(options->argument);
     for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
         if (part.links[r] >= 0)
             close(part.links[r]);

@@ -85,9 +85,10 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
             zr_local_say("rank %u: %s", start->rank, mpi.transport.why);
             code = EXIT_FAILED;
         }
+        /* One that was never of the run has left nothing, and the files may be those of another run. */
+        if (code != 0 && options->clean_up)
+            options->clean_up(options->argument);
     }
-    if (code != 0 && options->clean_up)
-        options->clean_up(options->argument);
     zr_local_control_end(&control);
     return code;
 }
