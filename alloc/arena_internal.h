@@ -91,9 +91,8 @@ struct zr_arena {
     struct zr_trace *trace;   /* NULL: none */
 
     /* Blocks. */
-    size_t live_bytes, requested_bytes;
+    size_t live_bytes, blocks_count, requested_bytes;
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
-    size_t blocks_count;
     uint64_t allocations_count;
     uint64_t backend_calls_count;
 
@@ -127,7 +126,8 @@ struct zr_arena {
     /* Physical memory. */
     struct zr_stock stock;
     uint64_t *granules;    /* bit g: granule g of the range is mapped */
-    size_t mapped_bytes;   /* the bits of `granules` */
+    size_t mapped_bytes;   /* the bits of `granules`, less alias_bytes */
+    size_t alias_bytes;    /* addresses in plans' regions with a granule that is mapped elsewhere too */
     uint32_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
     size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
     size_t reserved_bytes; /* handles owned: mapped, lent and stock */
@@ -173,6 +173,34 @@ struct zr_place {
     size_t offset_bytes;
     size_t missing; /* granules to map */
 };
+
+/* Below a granule divided by this a block is small: its neighbours must not be large. */
+enum { ZR_SMALL_DIVISOR = 16 };
+
+static inline unsigned zr_zone_of(const struct zr_arena *arena, struct zr_need need)
+{
+    if (need.bytes < arena->granule_bytes / ZR_SMALL_DIVISOR)
+        return ZR_ZONE_SMALL;
+    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
+}
+
+static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
+{
+    return zr_granules_all_mapped(arena->granules, offset_bytes >> arena->granule_shift,
+                                  ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
+}
+
+/* The common case of zr_space_find(), for a stream that owns nothing: the best fit in the need's own zone is
+ * mapped. No gap: it is not. */
+static inline struct zr_place zr_space_find_mapped(const struct zr_arena *arena, struct zr_need need)
+{
+    struct zr_place place = {0};
+    struct zr_span *gap = zr_holes_best(&arena->zones[zr_zone_of(arena, need)].gaps, need.bytes);
+    if (__builtin_expect(gap && (gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
+        __builtin_expect(zr_space_is_mapped(arena, gap->offset_bytes, need.bytes), 1))
+        place = (struct zr_place){.gap = gap, .offset_bytes = gap->offset_bytes};
+    return place;
+}
 
 /* Divides the range into zones, a gap over each. */
 void zr_space_init(struct zr_arena *arena);
@@ -230,6 +258,11 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
+/* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
+ * request under way. */
+zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+/* Gathered by the request under way, and not used after all. */
+void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
@@ -250,6 +283,8 @@ void zr_watch_kept(struct zr_arena *arena, struct zr_extent part);
 
 /* Reserves addresses only, whole granules; ZR_ERR_ADDRESSES: the arena has not that many in a row. */
 zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The same with nothing mapped there. */
+zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out);
 /* The region becomes a gap, whatever is mapped in it. Needs no memory. */
 void zr_region_release(struct zr_arena *arena, struct zr_span *region);
 

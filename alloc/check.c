@@ -98,9 +98,11 @@ static zr_result check_granules(const struct zr_arena *arena)
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is not mapped as the books say", at * granule);
-        if (!mapping->access && !is_leaving(arena, at * granule))
+        bool good = mapping->access && mapping->announced;
+        bool excused = !good && (is_leaving(arena, at * granule) || zr_pages_owed(arena, at * granule));
+        if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
-        if (!mapping->announced && !is_leaving(arena, at * granule))
+        if (!mapping->announced && !excused)
             return corrupt("the granule at %zu is mapped and nobody was told", at * granule);
         size_t after = at + mapping->handle->bytes / granule;
         if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
@@ -115,9 +117,9 @@ static zr_result check_granules(const struct zr_arena *arena)
             zr_granules_next(arena->granules, arena->zones[i].mapped_end, zone_end, true) < zone_end)
             return corrupt("a granule is mapped beyond the end of zone %u", i);
     }
-    if (count != arena->range->mappings_count || mapped_bytes != arena->mapped_bytes)
+    if (count != arena->range->mappings_count || mapped_bytes != arena->mapped_bytes + arena->alias_bytes)
         return corrupt("%zu bytes are mapped in %zu pieces, %zu in %zu are counted", mapped_bytes, count,
-                       arena->mapped_bytes, arena->range->mappings_count);
+                       arena->mapped_bytes + arena->alias_bytes, arena->range->mappings_count);
     return ZR_OK;
 }
 

@@ -259,6 +259,20 @@ static size_t break_up(struct zr_arena *arena)
     return 0;
 }
 
+/* Runs in stock that are longer than the need go back to the driver before it is asked for shorter ones: what
+ * is reserved does not grow while there is stock. */
+static void break_up_stock(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_handle *handle;
+    for (size_t freed = 0; freed < bytes;) {
+        handle = zr_stock_take_larger(&arena->stock, 2 * arena->granule_bytes);
+        if (!handle)
+            return;
+        freed += handle->bytes;
+        destroy_handle(arena, handle);
+    }
+}
+
 /* A driver that has no memory for short runs may have it in long ones that are idle here. */
 static zr_result create_or_break_up(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
 {
@@ -286,6 +300,7 @@ static zr_result gather(struct zr_arena *arena, size_t bytes, struct zr_handle_l
     if (idle / granule > scatter / 2)
         idle = scatter / 2 * granule;
     if (missing > idle) {
+        break_up_stock(arena, missing - idle);
         result = create_or_break_up(arena, missing - idle, &own);
         missing = idle;
     }
@@ -419,6 +434,16 @@ static zr_result take_granules(struct zr_arena *arena, size_t bytes, struct zr_h
     return result;
 }
 
+zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+{
+    return take_granules(arena, bytes, out);
+}
+
+void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    put_back(arena, list);
+}
+
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
     *out = (struct zr_handle_list){0};
@@ -485,11 +510,15 @@ static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
     for (size_t done = 0; done < stretch.bytes;) {
         struct zr_handle *handle = zr_range_mapping(arena->range, stretch.offset_bytes + done)->handle;
         done += handle->bytes;
+        if (handle->destroyed) { /* it lies at another address too, which came before */
+            arena->alias_bytes -= handle->bytes;
+            continue;
+        }
+        arena->mapped_bytes -= handle->bytes;
         destroy_handle(arena, handle);
     }
     if (arena->poison)
         zr_poison_clear(arena->base + stretch.offset_bytes, stretch.bytes);
-    arena->mapped_bytes -= stretch.bytes;
     bool all = true;
     arena->backend_calls_count++;
     if (zr_backend_unmap(arena->range, stretch) == ZR_OK)
@@ -521,7 +550,8 @@ zr_result zr_release_all(struct zr_arena *arena)
     }
     while ((handle = zr_stock_take(&arena->stock, arena->stock.bytes)))
         destroy_handle(arena, handle);
-    zr_assert(arena->mapped_bytes == 0 && arena->reserved_bytes == arena->lent_bytes);
+    zr_assert(arena->mapped_bytes == 0 && arena->alias_bytes == 0 &&
+              arena->reserved_bytes == arena->lent_bytes);
     if (all)
         return ZR_OK;
     char reason[256];

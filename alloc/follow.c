@@ -123,10 +123,12 @@ static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(struct zr_lane *lane, struct zr_slot *slot)
+static void make_late(const struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
 {
     if (slot->late)
         return;
+    if (slot->plan->pages_count > 0)
+        zr_pages_count_late(arena, slot, true);
     slot->late = true;
     slot->span.previous = NULL;
     slot->span.next = (struct zr_span *)lane->late;
@@ -136,8 +138,10 @@ static void make_late(struct zr_lane *lane, struct zr_slot *slot)
     lane->late_count++;
 }
 
-static void unmake_late(struct zr_lane *lane, struct zr_slot *slot)
+static void unmake_late(const struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
 {
+    if (slot->plan->pages_count > 0)
+        zr_pages_count_late(arena, slot, false);
     slot->late = false;
     if (slot->span.previous)
         slot->span.previous->next = slot->span.next;
@@ -149,23 +153,25 @@ static void unmake_late(struct zr_lane *lane, struct zr_slot *slot)
 }
 
 /* The step's time has come: what should be gone and is not is late. */
-static inline void reach(const struct zr_follow_plan *plan, struct zr_lane *lane, const struct zr_slot *slot)
+static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+                         struct zr_lane *lane, const struct zr_slot *slot)
 {
     for (uint32_t i = slot->due_first; i < slot->due_end; i++) {
         uint32_t number = plan->due[i];
         if (__builtin_expect(plan->live[number / 64] >> (number % 64) & 1, 0))
-            make_late(lane, plan->slots + number);
+            make_late(arena, lane, plan->slots + number);
     }
 }
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
-static void jump(const struct zr_follow_plan *plan, struct zr_lane *lane, struct zr_slot *to)
+static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan, struct zr_lane *lane,
+                 struct zr_slot *to)
 {
     size_t count = (size_t)(lane->end - lane->slots);
     size_t ahead = (size_t)(to - lane->cursor + (to < lane->cursor ? (ptrdiff_t)count : 0));
     if (ahead <= WINDOW) {
         for (; lane->cursor != to; lane->cursor = zr_step_on(lane, lane->cursor))
-            reach(plan, lane, lane->cursor);
+            reach(arena, plan, lane, lane->cursor);
         return;
     }
     for (size_t word = 0; word * 64 < plan->slots_count; word++)
@@ -173,7 +179,7 @@ static void jump(const struct zr_follow_plan *plan, struct zr_lane *lane, struct
             struct zr_slot *slot = &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)];
             size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
             if (slot >= lane->slots && slot < lane->end && age >= slot->alive_count)
-                make_late(lane, slot);
+                make_late(arena, lane, slot);
         }
     lane->cursor = to;
 }
@@ -220,7 +226,8 @@ static struct zr_span *note_stray(struct zr_arena *arena, struct zr_follow *foll
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static bool clear_of_late(const struct zr_lane *lane, const struct zr_slot *slot)
+static bool clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+                          const struct zr_slot *slot)
 {
     if (lane->late_count > LATE_MOST)
         return false;
@@ -228,7 +235,7 @@ static bool clear_of_late(const struct zr_lane *lane, const struct zr_slot *slot
         if (late->span.offset_bytes < zr_span_end(&slot->span) &&
             slot->span.offset_bytes < zr_span_end(&late->span))
             return false;
-    return true;
+    return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, lane, slot);
 }
 
 static bool map_slot(struct zr_arena *arena, struct zr_slot *slot)
@@ -236,9 +243,13 @@ static bool map_slot(struct zr_arena *arena, struct zr_slot *slot)
     struct zr_stretch under = zr_granules_under(arena, &slot->span);
     struct zr_extent extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
-    if (!zr_granules_all_mapped(arena->granules, under.first, under.end) &&
-        zr_map(arena, extent, NULL) != ZR_OK)
+    if (slot->plan->pages_count > 0) {
+        if (zr_pages_map(arena, slot) != ZR_OK)
+            return false;
+    } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end) &&
+               zr_map(arena, extent, NULL) != ZR_OK) {
         return false;
+    }
     slot->seen_epoch = slot->plan->epoch;
     return true;
 }
@@ -252,7 +263,7 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->counts.unplaced_count++;
         return NULL;
     }
-    if (__builtin_expect(lane->late_count > 0, 0) && !clear_of_late(lane, slot)) {
+    if (__builtin_expect(lane->late_count > 0, 0) && !clear_of_late(arena, lane, slot)) {
         follow->counts.conflicts_count++;
         follow->pass.conflicts_count++;
         return NULL;
@@ -281,10 +292,10 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
         slot = resync(plan, lane, request, need.alignment, thread);
         if (!slot)
             return note_stray(arena, follow);
-        jump(plan, lane, slot);
+        jump(arena, plan, lane, slot);
         lane->recent_count = 0;
     }
-    reach(plan, lane, slot);
+    reach(arena, plan, lane, slot);
     lane->cursor = zr_step_on(lane, slot);
     follow->strays_run = 0;
     struct zr_span *block = take(arena, lane, slot);
@@ -317,7 +328,7 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     struct zr_follow_plan *plan = slot->plan;
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))
-        unmake_late(lane_with(plan, slot), slot);
+        unmake_late(arena, lane_with(plan, slot), slot);
     plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */

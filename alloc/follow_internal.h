@@ -2,7 +2,8 @@
  *
  *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
- *   follow_memory.c  granules that regions do not need, and granules kept for strays */
+ *   follow_memory.c  granules that regions do not need, and granules kept for strays
+ *   follow_pages.c   granules of regions that lie at several addresses */
 #ifndef ZR_FOLLOW_INTERNAL_H
 #define ZR_FOLLOW_INTERNAL_H
 
@@ -60,6 +61,13 @@ struct zr_follow_plan {
     uint32_t *grams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
     size_t grams_count;
     uint64_t *busy; /* scratch: bit per granule of the region */
+
+    /* Pages: granules of memory that lie at one or more addresses of the region. */
+    size_t pages_count;         /* 0: none, each granule of the region has its own */
+    uint32_t *pages;            /* by granule of the region */
+    struct zr_handle **handles; /* by page: NULL while it is mapped nowhere */
+    uint32_t *late_counts;      /* by page: granules of late blocks that it lies under */
+    uint64_t *busy_pages;       /* scratch: bit per page */
 };
 
 struct zr_follow {
@@ -157,6 +165,30 @@ static inline bool zr_follow_left(struct zr_follow *follow, struct zr_slot *slot
     plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
     return true;
 }
+
+/* ---- follow_pages.c: of a plan with pages ---------------------------------------------------------------
+ */
+
+/* False: a page under the step's place is under a late block at another address. The place itself is clear of
+ * late blocks. */
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+                            const struct zr_slot *slot);
+/* The block is late from now on, or no longer. */
+void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late);
+/* Maps what is not mapped under the step's place. A failure leaves the books as they were. */
+zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot);
+/* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
+ * busy; returns the bytes of mapped pages that are not marked. */
+size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan);
+/* Unmaps granules of the region; pages that are mapped nowhere any more go to the stock. *bytes grows by
+ * theirs. */
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+                         size_t *bytes);
+/* Unmaps all, before the region becomes free space. False: something stays, and the region cannot. */
+bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* No block has a page twice. Uses late_counts as scratch, and leaves it clear. */
+bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan *plan);
+zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan);
 
 uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
 uint32_t zr_follow_gram(const uint32_t *hashes);

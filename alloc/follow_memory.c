@@ -13,6 +13,10 @@ enum { SETTLED_MOST = 4 };
 /* Marks the granules of the region that blocks touch, in plan->busy. */
 static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
 {
+    if (plan->pages_count > 0) {
+        zr_pages_mark_busy(arena, plan);
+        return;
+    }
     size_t first = plan->region->offset_bytes / arena->granule_bytes,
            count = plan->region->bytes / arena->granule_bytes;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
@@ -48,6 +52,7 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
+    bool unmapped = false;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
     mark_busy(arena, plan);
     /* Streams may still work on what was freed here: no gap has them as its owner. */
@@ -58,12 +63,14 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
          idle = next_idle(arena, plan, idle.end)) {
         struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
         size_t bytes = 0;
-        zr_result result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
+        zr_result result = plan->pages_count > 0 ? zr_pages_unmap(arena, plan, idle, &bytes)
+                                                 : zr_unmap(arena, extent, extent.bytes, &list, &bytes);
+        unmapped |= bytes > 0 || (plan->pages_count > 0 && result == ZR_OK);
         all_bytes += bytes;
         if (result != ZR_OK)
             break;
     }
-    if (all_bytes > 0)
+    if (unmapped)
         plan->epoch++;
     while ((handle = zr_handle_list_pop(&list)))
         zr_stock_put(&arena->stock, handle);
@@ -82,6 +89,8 @@ static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan 
 {
     struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
     size_t count = 0;
+    if (plan->pages_count > 0)
+        return zr_pages_mark_busy(arena, plan);
     mark_busy(arena, plan);
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end))

@@ -13,7 +13,11 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
     /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
     if (arena->asynchronous)
         zr_backend_synchronize(arena->backend);
-    zr_region_release(arena, plan->region);
+    if (plan->pages_count == 0 || zr_pages_leave(arena, plan))
+        zr_region_release(arena, plan->region);
+    else
+        plan->region->kind =
+            ZR_SPAN_LEAVING; /* never used again: the arena's end asks the driver once more */
     plan->region = NULL;
     plan->next = arena->follow->dead;
     arena->follow->dead = plan;
@@ -57,12 +61,28 @@ static bool lane_is_good(const struct zr_plan *plan, const struct zr_plan_lane *
            (!lane->any || plan->lanes_count == 1) && lifetimes_are_good(plan, lane);
 }
 
+/* Of each granule of the region, one of those counted. */
+static bool pages_are_good(const struct zr_arena *arena, const struct zr_plan *plan)
+{
+    if (!plan->pages)
+        return plan->pages_count == 0;
+    if (!arena->backend->can.aliases || plan->pages_count > UINT32_MAX ||
+        plan->region_bytes % arena->granule_bytes != 0)
+        return false;
+    for (size_t i = 0; i < plan->region_bytes / arena->granule_bytes; i++)
+        if (plan->pages[i] >= plan->pages_count)
+            return false;
+    return true;
+}
+
 static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *plan)
 {
     if (!plan->steps || !plan->lanes || plan->lanes_count == 0 || plan->lanes_count > ZR_PLAN_LANES ||
         plan->steps_count >= UINT32_MAX / 2 || plan->region_bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "a plan of %zu lanes, %zu steps and %zu bytes is none",
                        plan->lanes_count, plan->steps_count, plan->region_bytes);
+    if (!pages_are_good(arena, plan))
+        return zr_fail(ZR_ERR_INVALID, "the pages of the plan are none that this backend could map");
     size_t end = 0;
     for (size_t i = 0; i < plan->lanes_count; end += plan->lanes[i++].count)
         if (!lane_is_good(plan, &plan->lanes[i], end))
@@ -115,7 +135,7 @@ static void index_grams(struct zr_follow_plan *made)
 
 /* How the copy is laid out, in one piece of pages: offsets of the arrays. */
 struct layout {
-    size_t slots, lanes, live, busy, due, grams, end;
+    size_t slots, lanes, live, busy, handles, busy_pages, due, grams, pages, late_counts, end;
     size_t grams_count;
 };
 
@@ -127,9 +147,14 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
     at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
     at.busy = at.live + (plan->steps_count / 64 + 1) * sizeof(uint64_t);
-    at.due = at.busy + (plan->region_bytes / arena->granule_bytes / 64 + 2) * sizeof(uint64_t);
+    size_t granules = plan->region_bytes / arena->granule_bytes + 1;
+    at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
+    at.busy_pages = at.handles + plan->pages_count * sizeof(struct zr_handle *);
+    at.due = at.busy_pages + (plan->pages_count / 64 + 1) * sizeof(uint64_t);
     at.grams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
-    at.end = at.grams + at.grams_count * sizeof(uint32_t);
+    at.pages = at.grams + at.grams_count * sizeof(uint32_t);
+    at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
+    at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
     return at;
 }
 
@@ -192,7 +217,14 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .lanes_count = plan->lanes_count,
                                     .grams = (uint32_t *)(pages + at.grams),
                                     .grams_count = at.grams_count,
-                                    .busy = (uint64_t *)(pages + at.busy)};
+                                    .busy = (uint64_t *)(pages + at.busy),
+                                    .pages_count = plan->pages_count,
+                                    .pages = (uint32_t *)(pages + at.pages),
+                                    .handles = (struct zr_handle **)(pages + at.handles),
+                                    .late_counts = (uint32_t *)(pages + at.late_counts),
+                                    .busy_pages = (uint64_t *)(pages + at.busy_pages)};
+    if (plan->pages)
+        memcpy(made->pages, plan->pages, plan->region_bytes / arena->granule_bytes * sizeof *plan->pages);
     made->last_lane = made->lanes;
     for (size_t i = 0; i < plan->steps_count; i++) {
         made->slots[i] = slot_of(arena, &plan->steps[i], made);
@@ -230,13 +262,18 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
 {
     struct zr_follow *follow = arena->follow;
     if (made) {
-        zr_result result =
-            zr_region_reserve(arena, zr_round_up(plan->region_bytes, arena->granule_bytes), &made->region);
+        size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
+        zr_result result = made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
+                                                 : zr_region_reserve(arena, bytes, &made->region);
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < made->slots_count; i++)
             if (made->slots[i].placed)
                 made->slots[i].span.offset_bytes = made->region->offset_bytes + plan->steps[i].offset_bytes;
+        if (made->pages_count > 0 && !zr_pages_are_good(arena, made)) {
+            zr_region_release(arena, made->region);
+            return zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
+        }
     }
     struct zr_follow_plan *old = follow->plan;
     if (made && old)
@@ -248,6 +285,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     follow->settled_count = 0;
     follow->counts.plans_count += made != NULL;
     follow->counts.region_bytes = made ? made->region->bytes : 0;
+    follow->counts.memory_bytes = made ? zr_plan_memory_bytes(plan, arena->granule_bytes) : 0;
     follow->counts.steps_count = made ? made->slots_count : 0;
     if (old && (old->live_count = zr_follow_live_count(old)) > 0) {
         old->next = follow->retired;
@@ -404,9 +442,12 @@ void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
 
 struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
 {
+    const struct zr_capabilities *can = &arena->backend->can;
     return (struct zr_plan_rules){.canary_bytes = arena->canary_bytes,
                                   .granule_bytes = arena->granule_bytes,
-                                  .synchronous = arena->backend->can.synchronous};
+                                  .synchronous = can->synchronous,
+                                  .aliases = can->aliases,
+                                  .mappings_most = can->vma_budget / 2};
 }
 
 struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block)
@@ -454,6 +495,11 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         struct zr_stretch under = zr_granules_under(arena, &slot->span);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and is not", i);
+    }
+    if (plan->pages_count > 0) {
+        zr_result result = zr_pages_check(arena, plan);
+        if (result != ZR_OK)
+            return result;
     }
     for (const struct zr_lane *lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++)
         late_count -= lane->late_count;

@@ -50,14 +50,27 @@ struct zr_plan {
     const struct zr_plan_lane *lanes;
     size_t lanes_count; /* up to ZR_PLAN_LANES */
     size_t region_bytes;
+    /* Where the backend has aliases: the page of memory under each granule of the region, in colours from 0
+     * on. A page may lie under several granules, never twice under one block; what holds for a step's place
+     * then holds for its pages too: within its time they are no other step's. NULL: each granule has its own.
+     */
+    const uint32_t *pages;
+    size_t pages_count; /* 0 without pages */
 };
+
+/* The memory that the plan takes once all of it is mapped. */
+static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t granule_bytes)
+{
+    return plan->pages ? plan->pages_count * granule_bytes : plan->region_bytes;
+}
 
 enum { ZR_PLAN_LANES = 64 };
 
 /* Copies the plan and follows it from now on in place of the one before, whose blocks live on until they are
  * freed. NULL: follows none. The plan's addresses are reserved and mapped as they are first used.
- * ZR_ERR_INVALID: a step that does not fit its region; ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it;
- * the plan before stays in force. Any thread, with no lock held. */
+ * ZR_ERR_INVALID: a step that does not fit its region, or pages that the backend cannot alias;
+ * ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it; the plan before stays in force. Any thread, with no
+ * lock held. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
@@ -120,14 +133,17 @@ struct zr_follow_counts {
     uint64_t planned_count, strays_count, unplaced_count, conflicts_count, refused_count, passes_count,
         plans_count;
     size_t region_bytes; /* of the plan in force; 0: none */
+    size_t memory_bytes; /* that it takes: less than its region where pages lie at several addresses */
     size_t steps_count;
 };
 void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
-/* The arena's facts that a maker of plans needs: the canary's bytes, the granule, and whether streams are in
- * program order. Set at creation. */
+/* The arena's facts that a maker of plans needs: the canary's bytes, the granule, whether streams are in
+ * program order, whether a page may lie at several addresses, and how many mappings a plan may make then
+ * (0: any number). Set at creation. */
 struct zr_plan_rules {
     size_t canary_bytes, granule_bytes;
-    bool synchronous;
+    bool synchronous, aliases;
+    size_t mappings_most;
 };
 struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena);
 

@@ -147,7 +147,7 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
 {
     uint64_t allowed = view->most_reserved_bytes + learner->rules.granule_bytes;
     allowed += allowed / (candidate->plan.lanes_count > 1 ? 4 : 64);
-    return candidate->plan.region_bytes + candidate->rest_bytes <= allowed;
+    return candidate->memory_bytes + candidate->rest_bytes <= allowed;
 }
 
 static zr_result plan_it(struct zr_learner *learner, struct view *view)
@@ -175,7 +175,7 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
         return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
-                       candidate->plan.region_bytes);
+                       (size_t)candidate->memory_bytes);
     }
     if (result == ZR_OK)
         result = zr_arena_install_plan(learner->arena, &candidate->plan);
@@ -191,12 +191,12 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
 static void refine(struct zr_learner *learner)
 {
     struct zr_candidate *candidate = &learner->candidate;
-    size_t before_bytes = candidate->plan.region_bytes;
+    uint64_t before_bytes = candidate->memory_bytes;
     learner->refinable = false;
     zr_result result = zr_candidate_pack(candidate, learner->rules,
                                          &(struct zr_pack_options){.time_ns = learner->options.refine_ns,
                                                                    .threads = learner->options.threads});
-    if (result == ZR_OK && candidate->plan.region_bytes < before_bytes) {
+    if (result == ZR_OK && candidate->memory_bytes < before_bytes) {
         for (size_t i = 0; i < candidate->plan.lanes_count; i++)
             candidate->lanes[i].cursor = ZR_PLAN_KEEP_CURSOR;
         if (zr_arena_install_plan(learner->arena, &candidate->plan) == ZR_OK)

@@ -1,5 +1,5 @@
-/* learner.h: between the learner's two halves: learner.c records and finds the period, learner_plan.c turns
- * two occurrences of it into a plan. Private to defrag/. */
+/* learner.h: between the learner's parts: learner.c records and finds the period, learner_plan.c turns two
+ * occurrences of it into steps, learner_place.c places them. Private to defrag/. */
 #ifndef ZR_LEARNER_H
 #define ZR_LEARNER_H
 
@@ -41,6 +41,7 @@ struct zr_candidate {
     uint64_t seen_count;                /* allocations in second occurrences: the plan's steps and strays */
     uint64_t outlive_bytes, step_bytes; /* of steps that stay dynamic; of all */
     uint64_t rest_bytes;                /* beside the plan */
+    uint64_t memory_bytes;              /* that the plan takes: zr_plan_memory_bytes() */
     bool tight;                         /* within one granule of the lower bound: nothing to refine */
 };
 
@@ -49,7 +50,8 @@ struct zr_candidate {
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
                             zr_arena *host_arena);
 /* Places the steps, taking at most the time given (some milliseconds more, where packing is in the middle of
- * something). Fills in the plan. */
+ * something). Fills in the plan. Where the rules allow aliases, blocks of whole granules have pages of their
+ * own at several addresses if that takes less memory. */
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
                             const struct zr_pack_options *budget);
 void zr_candidate_end(struct zr_candidate *candidate);

@@ -1,4 +1,4 @@
-/* learner_plan.c: from two occurrences of a period to a plan. Stands on the packer.
+/* learner_plan.c: from two occurrences of a period to the steps of a plan.
  *
  * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
  * longer of the two it had. The circle of steps is cut where the fewest bytes cross; a block that does cross
@@ -8,14 +8,11 @@
 #include <string.h>
 
 #include "alloc/error.h"
-#include "alloc/os.h"
-#include "defrag/lifetimes.h"
 
 enum {
-    SHIFT_MOST = 96,  /* strays in a row that aligning gets over */
-    AGREE = 4,        /* steps that must agree after such a gap */
-    COMMON_PART = 4,  /* of five: less in common is no period */
-    LEAST_BYTES = 256 /* the grain of blocks */
+    SHIFT_MOST = 96, /* strays in a row that aligning gets over */
+    AGREE = 4,       /* steps that must agree after such a gap */
+    COMMON_PART = 4, /* of five: less in common is no period */
 };
 
 /* ---- Aligning ------------------------------------------------------------------------------------------ */
@@ -272,90 +269,4 @@ void zr_candidate_end(struct zr_candidate *candidate)
 {
     zr_scratch_end(&candidate->scratch);
     *candidate = (struct zr_candidate){0};
-}
-
-/* ---- Placing ------------------------------------------------------------------------------------------- */
-
-static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
-{
-    return (bytes + unit - 1) & ~(unit - 1);
-}
-
-/* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at
- * all; then as low as can be for the rest of it. The better answer is left in the offsets. */
-static zr_result pack_lane(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules,
-                           const struct zr_pack_options *budget, struct zr_pack_report *report)
-{
-    struct zr_scratch scratch = {.arena = lifetimes->host_arena};
-    struct zr_pack_report first;
-    uint64_t start_ns = zr_os_now_ns();
-    zr_result result = zr_lifetimes_measure(lifetimes);
-    if (result != ZR_OK)
-        return result;
-    uint64_t target_bytes = round_up(lifetimes->lower_bound_bytes, rules.granule_bytes);
-    struct zr_pack_options options = {
-        .capacity_bytes = target_bytes, .time_ns = budget->time_ns / 8 + 1, .threads = budget->threads};
-    result = zr_pack(lifetimes, &options, &first);
-    *report = first;
-    uint64_t spent_ns = zr_os_now_ns() - start_ns;
-    if (result != ZR_OK || first.verdict == ZR_PACK_FOUND || spent_ns >= budget->time_ns)
-        return result;
-    uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
-    if (!offsets)
-        return scratch.result;
-    for (size_t i = 0; i < lifetimes->count; i++)
-        offsets[i] = lifetimes->buffers[i].offset_bytes;
-    options.capacity_bytes = 0;
-    options.time_ns = budget->time_ns - spent_ns;
-    result = zr_pack(lifetimes, &options, report);
-    if (result == ZR_OK && report->height_bytes > first.height_bytes) {
-        for (size_t i = 0; i < lifetimes->count; i++)
-            lifetimes->buffers[i].offset_bytes = offsets[i];
-        *report = first;
-    }
-    zr_scratch_end(&scratch);
-    return result;
-}
-
-/* The sizes as they are asked for pack better than rounded to the arena's grain: they are rounded afterwards.
- */
-static zr_result pack_rounded(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules,
-                              const struct zr_pack_options *budget, struct zr_pack_report *report)
-{
-    zr_result result = pack_lane(lifetimes, rules, budget, report);
-    return result == ZR_OK ? zr_pack_round(lifetimes, LEAST_BYTES, &report->height_bytes) : result;
-}
-
-zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
-                            const struct zr_pack_options *budget)
-{
-    size_t base_bytes = 0, lanes_count = candidate->plan.lanes_count;
-    struct zr_pack_options share = {.time_ns = budget->time_ns / lanes_count, .threads = budget->threads};
-    candidate->tight = true;
-    for (size_t l = 0; l < lanes_count; l++) {
-        struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
-        struct zr_plan_step *steps = candidate->steps + candidate->lanes[l].first;
-        struct zr_pack_report report = {0};
-        /* What the arena will take for it; room to align where more than the grain is asked for. */
-        for (size_t i = 0; i < lifetimes->count; i++) {
-            const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
-            lifetimes->buffers[i].bytes =
-                request->bytes + rules.canary_bytes +
-                (request->alignment > LEAST_BYTES ? request->alignment - LEAST_BYTES : 0);
-        }
-        zr_result result = pack_rounded(lifetimes, rules, &share, &report);
-        if (result != ZR_OK)
-            return result;
-        for (size_t i = 0; i < lifetimes->count; i++) {
-            struct zr_plan_step *step = &steps[lifetimes->buffers[i].id];
-            step->offset_bytes =
-                round_up(base_bytes + lifetimes->buffers[i].offset_bytes, step->request.alignment);
-        }
-        if (report.height_bytes > round_up(report.lower_bound_bytes, rules.granule_bytes))
-            candidate->tight = false;
-        /* Lanes never share a granule: their order is not certain. */
-        base_bytes += round_up(report.height_bytes, rules.granule_bytes);
-    }
-    candidate->plan.region_bytes = base_bytes ? base_bytes : rules.granule_bytes;
-    return ZR_OK;
 }
