@@ -43,6 +43,11 @@ void zr_gpt_describe(const struct zr_gpt_shape *shape, struct zr_parameter *para
 /* What the kernels must be ready for. */
 void zr_gpt_limits(const struct zr_gpt_shape *shape, unsigned threads, struct zr_kernel_limits *out);
 
+/* Floating-point operations of the model's matrix products, forward and backward, for one micro-batch of a
+ * rank: without what recomputation does again, and without padding. 72 B T L C^2 (1 + T / 6C + V / 12LC), as
+ * Narayanan et al. count (see kernels/null.c); what is counted there for --recompute none. */
+double zr_gpt_flops(const struct zr_gpt_shape *shape);
+
 typedef struct zr_gpt zr_gpt;
 
 struct zr_gpt_options {

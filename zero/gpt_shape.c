@@ -131,3 +131,11 @@ void zr_gpt_limits(const struct zr_gpt_shape *shape, unsigned threads, struct zr
         .threads = threads,
     };
 }
+
+double zr_gpt_flops(const struct zr_gpt_shape *shape)
+{
+    double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
+    double block = 24 * c * c + 4 * c * (double)shape->sequence; /* forward, per row */
+    double head = 2 * c * (double)shape->vocabulary;
+    return 3 * rows * ((double)shape->layers * block + head); /* backward takes twice as much */
+}
