@@ -10,9 +10,16 @@
 
 #include "tests/comm_values.h"
 
+struct trial_options {
+    uint64_t seed;      /* the same on all ranks */
+    zr_arena *arena;    /* of the buffers; NULL: of the C library. Each rank as it likes */
+    size_t large;       /* one more size of a shard, in elements; 0: none */
+    bool counts_direct; /* what a broadcast has sent is known: from each to each */
+};
+
 struct trial {
     zr_comm *comm;
-    uint64_t seed;
+    zr_arena *arena;
     unsigned rank, world, failures;
     size_t shift_bytes; /* buffers start this far from an aligned address */
     uint64_t calls[ZR_COMM_KIND_COUNT], sent_bytes[ZR_COMM_KIND_COUNT];
@@ -62,7 +69,10 @@ static struct trial_buffers trial_take(const struct trial *t, size_t bytes)
 {
     struct trial_buffers b;
     for (unsigned i = 0; i < 3; i++) {
-        b.memory[i] = malloc(bytes + 128);
+        void *block = NULL;
+        if (t->arena)
+            zr_arena_alloc(t->arena, &(struct zr_request){.bytes = bytes + 128, .tag = ZR_TAG_OTHER}, &block);
+        b.memory[i] = t->arena ? block : malloc(bytes + 128);
         memset(b.memory[i], 0xa5, bytes + 128);
     }
     b.source = b.memory[0] + t->shift_bytes;
@@ -71,10 +81,13 @@ static struct trial_buffers trial_take(const struct trial *t, size_t bytes)
     return b;
 }
 
-static void trial_give_back(struct trial_buffers *b)
+static void trial_give_back(const struct trial *t, struct trial_buffers *b)
 {
     for (unsigned i = 0; i < 3; i++)
-        free(b->memory[i]);
+        if (t->arena)
+            zr_arena_free(t->arena, b->memory[i]);
+        else
+            free(b->memory[i]);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------------- */
@@ -109,7 +122,7 @@ static void trial_reduce_scatter(struct trial *t, enum zr_comm_type type, size_t
                   zr_comm_reduce_scatter(t->comm, &op, &ticket));
         trial_compare(t, to, b.want, shard * zr_comm_type_bytes(into), "reduce-scatter");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t shard, uint64_t seed)
@@ -133,7 +146,7 @@ static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t sha
                   zr_comm_all_reduce(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, whole * unit, "all-reduce");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t elements, uint64_t seed)
@@ -158,7 +171,7 @@ static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t element
                   zr_comm_reduce(t->comm, &op, &ticket));
         trial_compare(t, to, b.want, elements * unit, "reduce");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* ---- Data ------------------------------------------------------------------------------------------- */
@@ -177,7 +190,7 @@ static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
         trial_run(t, ZR_COMM_ALL_GATHER, (t->world - 1) * bytes, zr_comm_all_gather(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, t->world * bytes, "all-gather");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
@@ -194,7 +207,7 @@ static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
         trial_run(t, ZR_COMM_ALL_TO_ALL, (t->world - 1) * bytes, zr_comm_all_to_all(t->comm, &op, &ticket));
         trial_compare(t, to, b.want, t->world * bytes, "all-to-all");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* `sent_bytes` of a broadcast depend on the way it takes: the test looks at the sum over the ranks. */
@@ -211,7 +224,7 @@ static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
                   zr_comm_broadcast(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, bytes, "broadcast");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 static void trial_to_root(struct trial *t, size_t bytes, uint64_t seed)
@@ -244,7 +257,7 @@ static void trial_to_root(struct trial *t, size_t bytes, uint64_t seed)
                   zr_comm_scatter(t->comm, &scatter, &ticket));
         trial_compare(t, to, b.want, bytes, "scatter");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* ---- Two by two ------------------------------------------------------------------------------------- */
@@ -267,7 +280,7 @@ static void trial_pass(struct trial *t, unsigned from, unsigned to, size_t bytes
         trial_run(t, ZR_COMM_RECEIVE, 0, zr_comm_receive(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, bytes, "receive");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* Everybody to the right and from the left at once, with a size for each sender; then to the left. */
@@ -291,7 +304,7 @@ static void trial_round_table(struct trial *t, size_t bytes, uint64_t seed)
         trial_run(t, ZR_COMM_SEND_RECEIVE, mine, zr_comm_send_receive(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, theirs, "send-receive");
     }
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* One rank sends to all the others without waiting; they take in any order, others' first. */
@@ -316,7 +329,7 @@ static void trial_fan(struct trial *t, size_t bytes, uint64_t seed)
         }
     }
     trial_check(t, zr_comm_wait(t->comm, last) == ZR_OK, "sends: %s", zr_last_error());
-    trial_give_back(&b);
+    trial_give_back(t, &b);
 }
 
 /* ---- All of it -------------------------------------------------------------------------------------- */
@@ -374,15 +387,16 @@ static void trial_books(struct trial *t, bool direct)
     }
 }
 
-/* Runs everything; `most_elements` bounds the sizes. The failures, after words on stderr. A fresh
- * communicator: its counters are compared with what was asked for. */
-static unsigned trial_operations(zr_comm *comm, uint64_t seed, size_t most_elements, bool direct)
+/* Runs everything on a fresh communicator, whose counters are compared with what was asked for. The failures,
+ * after words on stderr. */
+static unsigned trial_operations(zr_comm *comm, const struct trial_options *options)
 {
-    static const size_t shards[] = {1, 3, 16, 1021, 5000};
-    struct trial t = {.comm = comm, .seed = seed, .rank = zr_comm_rank(comm), .world = zr_comm_world(comm)};
+    const size_t shards[] = {1, 3, 16, 1021, 5000, options->large};
+    struct trial t = {
+        .comm = comm, .arena = options->arena, .rank = zr_comm_rank(comm), .world = zr_comm_world(comm)};
     trial_nothing(&t);
-    for (size_t s = 0; s < sizeof(shards) / sizeof(*shards) && shards[s] <= most_elements; s++) {
-        uint64_t own = seed + 100 * s;
+    for (size_t s = 0; s < sizeof(shards) / sizeof(*shards) && shards[s] > 0; s++) {
+        uint64_t own = options->seed + 100 * s;
         size_t bytes = shards[s] * 3 - 2; /* odd sizes too */
         t.shift_bytes = s % 2 ? 4 : 0;
         for (int type = 0; type < ZR_COMM_TYPE_COUNT; type++) {
@@ -405,7 +419,7 @@ static unsigned trial_operations(zr_comm *comm, uint64_t seed, size_t most_eleme
         }
         trial_talk(&t);
     }
-    trial_books(&t, direct);
+    trial_books(&t, options->counts_direct);
     return t.failures;
 }
 

@@ -19,6 +19,7 @@ struct environment {
     zr_backend *backend;
     zr_arena *arena;
     size_t bucket_bytes;
+    enum zr_comm_algorithm algorithm;
     uint64_t seed;
     unsigned failures;
 };
@@ -26,6 +27,7 @@ struct environment {
 struct test_case {
     void (*body)(struct environment *rank);
     size_t bucket_bytes, granule_bytes;
+    enum zr_comm_algorithm algorithm;
     unsigned world;
     uint64_t seed;
 };
@@ -50,6 +52,7 @@ static inline int run_rank(struct zr_local_world *local, unsigned rank, void *ar
                               .rank = rank,
                               .world = test->world,
                               .bucket_bytes = test->bucket_bytes,
+                              .algorithm = test->algorithm,
                               .seed = test->seed};
     struct zr_host_options host = {.granule_bytes = test->granule_bytes ? test->granule_bytes : 64 << 10,
                                    .small_pages = true};
@@ -84,7 +87,8 @@ static inline struct zr_comm_options options_of(const struct environment *rank)
     return (struct zr_comm_options){.arena = rank->arena,
                                     .host_arena = rank->arena,
                                     .kernels = zr_kernels_cpu(zr_isa_best()),
-                                    .bucket_bytes = rank->bucket_bytes};
+                                    .bucket_bytes = rank->bucket_bytes,
+                                    .algorithm = rank->algorithm};
 }
 
 static inline zr_comm *open_comm(struct environment *rank)

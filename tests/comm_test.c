@@ -10,7 +10,29 @@
 static void body_operations(struct environment *rank)
 {
     zr_comm *comm = open_comm(rank);
-    rank->failures += trial_operations(comm, rank->seed, SIZE_MAX, true);
+    rank->failures +=
+        trial_operations(comm, &(struct trial_options){.seed = rank->seed, .counts_direct = true});
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
+/* Buffers that the peers can map, so that nothing passes the ring but what is small or in place. */
+static void body_mapped(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    struct trial_options options = {.seed = rank->seed, .arena = rank->arena, .counts_direct = true};
+    options.large = rank->algorithm == ZR_COMM_AUTO ? 30011 : 0;
+    rank->failures += trial_operations(comm, &options);
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
+/* One rank's buffers are its own: all go through the ring then. */
+static void body_half_mapped(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    struct trial_options options = {.seed = rank->seed, .counts_direct = true};
+    if (rank->rank != 1)
+        options.arena = rank->arena;
+    rank->failures += trial_operations(comm, &options);
     check_ok(rank, zr_comm_destroy(comm));
 }
 
@@ -32,6 +54,32 @@ static void body_scattered(struct environment *rank)
     body_operations(rank);
     for (unsigned i = 1; i < PIECES; i += 2)
         zr_arena_free(rank->arena, pieces[i]);
+}
+
+static void test_mapped(void)
+{
+    uint64_t seed = test_seed();
+    for (unsigned world = 2; world <= 8; world += world < 4 ? 1 : 4)
+        tap_is(launch(&(struct test_case){.body = body_mapped,
+                                          .world = world,
+                                          .bucket_bytes = 4096,
+                                          .granule_bytes = world % 2 ? 4096 : 0,
+                                          .algorithm = ZR_COMM_DIRECT,
+                                          .seed = seed + world}),
+               0, "%u ranks: every operation, from memory to memory", world);
+    tap_is(
+        launch(&(struct test_case){
+            .body = body_mapped, .world = 3, .bucket_bytes = 4096, .algorithm = ZR_COMM_RING, .seed = seed}),
+        0, "3 ranks: every operation, the ring whatever could be mapped");
+    tap_is(launch(&(struct test_case){
+               .body = body_mapped, .world = 3, .bucket_bytes = 65536, .granule_bytes = 4096, .seed = seed}),
+           0, "3 ranks: small ones through the ring, large ones from memory to memory");
+    tap_is(launch(&(struct test_case){.body = body_half_mapped,
+                                      .world = 3,
+                                      .bucket_bytes = 4096,
+                                      .algorithm = ZR_COMM_DIRECT,
+                                      .seed = seed}),
+           0, "3 ranks: one has memory that the others cannot map");
 }
 
 static void test_operations(void)
@@ -183,6 +231,7 @@ static void test_formats(void)
 int main(void)
 {
     test_operations();
+    test_mapped();
     test_counters();
     test_null();
     test_formats();

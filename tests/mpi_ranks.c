@@ -65,8 +65,8 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
         return 1;
     }
-    unsigned failures =
-        large ? large_gather(comm, task->bytes) : trial_operations(comm, task->seed, SIZE_MAX, false);
+    unsigned failures = large ? large_gather(comm, task->bytes)
+                              : trial_operations(comm, &(struct trial_options){.seed = task->seed});
     zr_comm_destroy(comm);
     zr_arena_destroy(arena, &leaked_bytes);
     zr_backend_destroy(backend);

@@ -132,7 +132,7 @@ static int work(zr_comm *comm, const struct task *task, unsigned rank)
         return result == ZR_ERR_PEER && named ? 0 : 1;
     }
     if (task->deterministic)
-        return trial_operations(comm, task->seed, SIZE_MAX, true) > 0;
+        return trial_operations(comm, &(struct trial_options){.seed = task->seed, .counts_direct = true}) > 0;
     return check_close(comm, task->seed) > 0;
 }
 

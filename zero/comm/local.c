@@ -6,6 +6,7 @@
 #include "alloc/error.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local_ring.h"
+#include "zero/comm/local_window.h"
 #include "zero/spin.h"
 
 #define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
@@ -109,6 +110,7 @@ static void local_close(struct zr_comm *comm)
     for (unsigned p = 0; p < comm->world; p++)
         if (self->peers[p].mapping)
             zr_import_release(self->backend, self->peers[p].mapping);
+    zr_local_windows_close(self);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
     atomic_store(&self->self->open, false);
@@ -147,6 +149,8 @@ static zr_result prepare(struct local_comm **out, const struct zr_comm_options *
     comm->lent = atomic_load(&comm->self->lent);
     comm->peers = (struct zr_local_peer *)(comm + 1);
     comm->from = (const void **)(comm->peers + world);
+    for (unsigned p = 0; p < world; p++)
+        comm->peers[p].window.fd = -1;
     atomic_store(&comm->self->open, true);
     result = zr_arena_alloc(
         options->arena,
@@ -205,6 +209,8 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
         share.backend = comm->backend;
         result = zr_local_share_rings(&share, comm->peers);
         snprintf(words, sizeof(words), "%s", zr_last_error());
+        if (result == ZR_OK)
+            zr_local_windows_open(comm);
     } else { /* the peers wait for this rank all the same */
         snprintf(words, sizeof(words), "%s", zr_last_error());
         zr_local_share_rings(&share, NULL);

@@ -12,7 +12,7 @@
 
 #include "zero/comm/zr_comm.h"
 
-enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192 };
+enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
 #define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a waiting rank before it looks at `abort` */
 
 /* What signals have asked for; bits of zr_local_world.ends. */
@@ -21,6 +21,12 @@ enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };
 /* What a piece in the ring is, so that ranks that fell out of step are told apart from slow ones. */
 struct zr_local_piece {
     uint64_t kind, bytes;
+    bool direct; /* not in the slot, but at the places */
+};
+
+/* A part of a rank's file of granules. */
+struct zr_local_place {
+    uint64_t offset_bytes, bytes;
 };
 
 /* A piece for one rank alone; `bytes` is the size of the whole transfer. */
@@ -45,6 +51,12 @@ struct zr_local_rank {
     _Alignas(
         64) _Atomic uint32_t taken; /* pieces that the one they were for has read; written by that rank */
     _Atomic uint32_t taken_sleepers;
+
+    /* What this rank lets its peers read where it lies: the places one after the other, but for what leads.
+     * Written before posted moves, and left alone until all peers have read it. */
+    _Alignas(64) uint64_t lead_bytes;
+    uint32_t places_count;
+    struct zr_local_place places[ZR_LOCAL_PLACES];
 
     /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
     _Alignas(64) _Atomic uint32_t verdict;
@@ -100,10 +112,18 @@ zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_
 /* Moves such a counter and wakes those who wait for it. */
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
 
-/* Another rank's ring in this process. */
+/* Another rank's memory, in this process: its file of granules, mapped as far as was needed to read. */
+struct zr_local_window {
+    int fd;                 /* owned; -1: none */
+    struct zr_range *range; /* a byte of the file is as far into it; NULL before the first look */
+    size_t mapped_bytes;    /* from the start of both */
+};
+
+/* Another rank in this process. */
 struct zr_local_peer {
     void *mapping;    /* owned: zr_import_release() */
     const char *ring; /* in it */
+    struct zr_local_window window;
 };
 
 /* share.c: sends this rank's ring to all peers and maps theirs into peers[world]; the entries of this rank

@@ -1,5 +1,9 @@
 /* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
  *
+ * A big operation whose sources all lie in granules that the peers can map does without the slots: the ranks
+ * meet, each reads what is for it where it lies (local_window.c), and goes on when all have read. Everything
+ * else goes as follows.
+ *
  * Each rank has a ring of two slots in its own arena, which all its peers have mapped (share.c). An operation
  * is cut into pieces that fit a slot. For every piece each rank fills a slot of its own, posts it, and reads
  * the slots of its peers straight out of their rings; a slot is filled again when all peers have read what
@@ -15,6 +19,12 @@
 
 #include "alloc/error.h"
 #include "zero/comm/local_ring.h"
+#include "zero/comm/local_window.h"
+
+/* Of a shard: less is copied sooner than the peers have met twice. */
+#define DIRECT_BYTES ((size_t)64 << 10)
+/* Summed at a time, so that what is added to it afterwards finds it in the cache. */
+#define BLOCK_BYTES ((size_t)128 << 10)
 
 /* ---- Slots ------------------------------------------------------------------------------------------ */
 
@@ -81,6 +91,11 @@ static void read_end(struct local_comm *comm)
 }
 
 /* ---- Pieces ----------------------------------------------------------------------------------------- */
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
 /* A part of every shard. */
 struct part {
@@ -220,10 +235,122 @@ static void keep_own(struct local_comm *comm, const struct movement *move)
         memmove(to, from, move->piece.bytes);
 }
 
+/* ---- Straight from the peers' memory ----------------------------------------------------------------- */
+
+/* Whether the ranks meet to see if they can do without the slots. Alike on all of them. */
+static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
+{
+    enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
+    return algorithm != ZR_COMM_RING && move->piece.kind != ZR_COMM_EXCHANGE &&
+           move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
+}
+
+/* What is still to be read may not be written to: an all-to-all in place. */
+static bool overwrites_source(const struct movement *move)
+{
+    return move->fills && move->each && move->reads && !move->adds && move->source == move->destination;
+}
+
+/* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
+ * else it was an empty one. */
+static zr_result meet(struct local_comm *comm, const struct movement *move, bool *direct)
+{
+    char *slot;
+    const char *unused;
+    size_t bytes = move->piece.bytes * (move->each ? comm->base.world : 1);
+    struct zr_local_piece piece = move->piece;
+    zr_result result = fill_begin(comm, &slot);
+    if (result != ZR_OK)
+        return result;
+    piece.direct = !overwrites_source(move) && zr_local_offer(comm, move->source, move->fills ? bytes : 0);
+    *direct = piece.direct;
+    fill_end(comm, piece);
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
+        if (p != comm->base.rank) {
+            result = peer_slot(comm, p, piece, &unused);
+            *direct &= comm->base.local->ranks[p].pieces[comm->read & 1].direct;
+        }
+    if (result == ZR_OK && !*direct)
+        read_end(comm);
+    return result;
+}
+
+static zr_result sum_directly(struct local_comm *comm, const struct movement *move)
+{
+    unsigned rank = comm->base.rank;
+    size_t own = move->each ? rank * move->piece.bytes : 0;
+    size_t unit = zr_comm_type_bytes(move->sum.type), to_unit = move->sum.wide ? sizeof(float) : unit;
+    for (size_t first = 0; first < move->piece.bytes;) {
+        struct zr_comm_sum sum = move->sum;
+        size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
+        for (unsigned p = 0; p < comm->base.world; p++) {
+            struct zr_local_view view = {.at = move->source + own + first, .bytes = bytes};
+            zr_result result = p == rank ? ZR_OK : zr_local_look(comm, p, own + first, &view);
+            if (result != ZR_OK)
+                return result;
+            comm->from[p] = view.at;
+            bytes = smaller(bytes, view.bytes);
+        }
+        sum.count = bytes / unit;
+        sum.from = comm->from;
+        sum.ranks = comm->base.world;
+        sum.to = (char *)sum.to + first / unit * to_unit;
+        sum.base = sum.base ? (const char *)sum.base + first : NULL;
+        zr_comm_sum(comm->base.options.kernels, &sum);
+        first += bytes;
+    }
+    return ZR_OK;
+}
+
+/* Copies from what `peer` has offered, from `offset` on. */
+static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t offset, char *to, size_t bytes)
+{
+    while (bytes > 0) {
+        struct zr_local_view view;
+        zr_result result = zr_local_look(comm, peer, offset, &view);
+        if (result != ZR_OK)
+            return result;
+        size_t here = smaller(bytes, view.bytes);
+        memcpy(to, view.at, here);
+        to += here;
+        offset += here;
+        bytes -= here;
+    }
+    return ZR_OK;
+}
+
+/* The reading half of an operation whose ranks have met. */
+static zr_result read_directly(struct local_comm *comm, const struct movement *move)
+{
+    unsigned rank = comm->base.rank, world = comm->base.world;
+    zr_result result = move->adds ? sum_directly(comm, move) : ZR_OK;
+    for (unsigned i = 1; i < world && result == ZR_OK && move->reads && !move->adds; i++) {
+        unsigned p = (rank + i) % world;
+        if (move->only == world || move->only == p)
+            result = copy_directly(comm, p, move->each ? rank * move->piece.bytes : 0,
+                                   move->destination + (move->only < world ? 0 : p * move->piece.bytes),
+                                   move->piece.bytes);
+    }
+    if (result == ZR_OK)
+        read_end(comm);
+    return result;
+}
+
+/* ---- Operations of all ------------------------------------------------------------------------------ */
+
 static zr_result move_all(struct local_comm *comm, const struct movement *move)
 {
     size_t count = parts_count(move);
-    zr_result result = fill(comm, move, 0);
+    bool direct = false;
+    zr_result result = may_be_direct(comm, move) ? meet(comm, move, &direct) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    if (direct) {
+        keep_own(comm, move);
+        result = read_directly(comm, move);
+        return result == ZR_OK ? wait_for_readers(comm, 0) : result;
+    }
+    result = fill(comm, move, 0);
     if (result == ZR_OK && move->piece.bytes > 0)
         keep_own(comm, move);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
@@ -234,8 +361,6 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     }
     return result;
 }
-
-/* ---- Operations of all ------------------------------------------------------------------------------ */
 
 static zr_result run_reduce_scatter(struct local_comm *comm, const struct zr_reduce_scatter *op)
 {
@@ -327,6 +452,28 @@ static zr_result run_scatter(struct local_comm *comm, const struct zr_to_root *o
                                              .only = op->root});
 }
 
+/* The sums are gathered from where they were made: what a peer has summed, it has read, so its part of the
+ * buffer may be written to when it says so. */
+static zr_result gather_sums(struct local_comm *comm, const struct movement *reduce)
+{
+    char *slot, *buffer = (char *)reduce->source;
+    size_t bytes = reduce->piece.bytes;
+    zr_result result = fill_begin(comm, &slot);
+    if (result == ZR_OK)
+        fill_end(comm, reduce->piece);
+    for (unsigned i = 1; i < comm->base.world && result == ZR_OK; i++) {
+        const char *unused;
+        unsigned p = (comm->base.rank + i) % comm->base.world;
+        result = peer_slot(comm, p, reduce->piece, &unused);
+        if (result == ZR_OK)
+            result = copy_directly(comm, p, p * bytes, buffer + p * bytes, bytes);
+    }
+    if (result != ZR_OK)
+        return result;
+    read_end(comm);
+    return wait_for_readers(comm, 0);
+}
+
 /* Sums part i while the sums of part i - 1 travel: in the ring lie, by turns, R0 R1 G0 R2 G1 R3 G2 ... */
 static zr_result run_all_reduce(struct local_comm *comm, const struct zr_all_reduce *op)
 {
@@ -354,7 +501,14 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_all_red
                                     .reads = true,
                                     .only = comm->base.world};
     size_t count = parts_count(&reduce);
-    zr_result result = fill(comm, &reduce, 0);
+    bool direct = false;
+    zr_result result = may_be_direct(comm, &reduce) ? meet(comm, &reduce, &direct) : ZR_OK;
+    if (result == ZR_OK && direct) {
+        result = read_directly(comm, &reduce);
+        return result == ZR_OK ? gather_sums(comm, &reduce) : result;
+    }
+    if (result == ZR_OK)
+        result = fill(comm, &reduce, 0);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         result = read(comm, &reduce, i);
         if (result == ZR_OK && i + 1 < count)

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -278,8 +279,11 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
     zr_result result = receive_list(share, sender, &list);
     if (result == ZR_OK && list.count > 0)
         result = zr_import(share->backend, list.segments, list.count, &mapping);
-    if (mapping)
-        *peer = (struct zr_local_peer){.mapping = mapping, .ring = (char *)mapping + list.lead_bytes};
+    if (mapping) {
+        peer->mapping = mapping;
+        peer->ring = (char *)mapping + list.lead_bytes;
+        peer->window.fd = fcntl(list.segments[0].fd, F_DUPFD_CLOEXEC, 0);
+    }
     close_list(&list);
     list_free(&list, share->host_arena);
     return result;

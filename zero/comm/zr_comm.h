@@ -183,12 +183,13 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
 
 ZR_API zr_result zr_comm_destroy(zr_comm *comm);
 
-/* How gathers and broadcasts travel over a network; the bits are the same. Local ranks read each other's
- * memory and need no choice. */
+/* How data travels; the bits are the same. Over a network, that of gathers and broadcasts: from each to each,
+ * all at once, or from neighbour to neighbour. On one machine, all of it: read out of the peers' memory,
+ * where that is in granules that can be mapped, or through the ring. */
 enum zr_comm_algorithm {
     ZR_COMM_AUTO = 0, /* by size and number of ranks, alike on all of them */
-    ZR_COMM_DIRECT,   /* from each to each, all at once */
-    ZR_COMM_RING      /* from neighbour to neighbour */
+    ZR_COMM_DIRECT,
+    ZR_COMM_RING
 };
 
 struct zr_comm_options {

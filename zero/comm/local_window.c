@@ -1,0 +1,135 @@
+/* local_window.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header. */
+#define _GNU_SOURCE
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/backend.h"
+#include "alloc/error.h"
+#include "zero/comm/local_window.h"
+
+/* Mapped at a time, so that a growing file is not followed granule by granule. */
+#define STEP_BYTES ((size_t)64 << 20)
+
+/* Addresses for one peer's file. Offsets in it are never used twice, so it may grow past the machine's
+ * memory; what lies beyond goes through the ring. */
+static size_t window_bytes(const zr_backend *backend)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    if (machine.address_limit_bytes > 0) /* they are dear then */
+        return 0;
+    return (size_t)(4 * machine.memory_bytes) / backend->can.granule_bytes * backend->can.granule_bytes;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+void zr_local_windows_open(struct local_comm *comm)
+{
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    comm->own_fd = -1;
+    comm->window_bytes = 0;
+    if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
+        !comm->backend->can.aliases ||
+        zr_block_export(comm->base.options.arena, comm->ring, segments, &count, &lead_bytes) != ZR_OK)
+        return;
+    for (unsigned p = 0; p < comm->base.world; p++)
+        if (p != comm->base.rank && comm->peers[p].window.fd < 0)
+            return;
+    comm->own_fd = segments[0].fd;
+    comm->window_bytes = window_bytes(comm->backend);
+}
+
+void zr_local_windows_close(struct local_comm *comm)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        struct zr_local_window *window = &comm->peers[p].window;
+        if (window->mapped_bytes > 0)
+            zr_backend_unmap(window->range, (struct zr_extent){0, window->mapped_bytes});
+        if (window->range)
+            zr_backend_release(window->range);
+        if (window->fd >= 0)
+            close(window->fd);
+        *window = (struct zr_local_window){.fd = -1};
+    }
+}
+
+bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
+{
+    struct zr_block_info block;
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    if (comm->window_bytes == 0)
+        return false;
+    if (bytes == 0)
+        return true;
+    if (zr_arena_find(comm->base.options.arena, source, &block) != ZR_OK ||
+        (size_t)((const char *)source - (char *)block.address) + bytes > block.reserved_bytes ||
+        zr_block_export(comm->base.options.arena, block.address, segments, &count, &lead_bytes) != ZR_OK)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (segments[i].fd != comm->own_fd ||
+            segments[i].offset_bytes + segments[i].bytes > comm->window_bytes)
+            return false;
+        comm->self->places[i] =
+            (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
+    }
+    comm->self->places_count = (uint32_t)count;
+    comm->self->lead_bytes = lead_bytes + (size_t)((const char *)source - (char *)block.address);
+    return true;
+}
+
+/* ---- Looking ---------------------------------------------------------------------------------------- */
+
+/* Maps the file up to `end` at least, and further if there is more of it. */
+static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
+{
+    struct zr_local_window *window = &comm->peers[peer].window;
+    struct stat status;
+    struct zr_handle *handle;
+    size_t granule_bytes = comm->backend->can.granule_bytes, from = window->mapped_bytes;
+    if (fstat(window->fd, &status) != 0 || (size_t)status.st_size < end)
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", peer);
+    size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->window_bytes);
+    size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
+    zr_result result = ZR_OK;
+    if (!window->range)
+        result = zr_backend_reserve(comm->backend, comm->window_bytes, &window->range);
+    if (result == ZR_OK)
+        result = zr_backend_import(
+            comm->backend, &(struct zr_segment){.fd = window->fd, .offset_bytes = from, .bytes = to - from},
+            &handle);
+    if (result != ZR_OK)
+        return result;
+    result = zr_backend_map(window->range, from, handle);
+    zr_backend_destroy_handle(comm->backend, handle); /* lives for its mapping */
+    if (result != ZR_OK)
+        return result;
+    window->mapped_bytes = to;
+    return zr_backend_set_access(window->range, (struct zr_extent){from, to - from});
+}
+
+zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
+{
+    const struct zr_local_rank *theirs = &comm->base.local->ranks[peer];
+    struct zr_local_window *window = &comm->peers[peer].window;
+    size_t left = theirs->lead_bytes + offset;
+    unsigned i = 0;
+    while (i < theirs->places_count && left >= theirs->places[i].bytes)
+        left -= theirs->places[i++].bytes;
+    if (i == theirs->places_count)
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read", peer,
+                       comm->base.rank);
+    struct zr_local_place place = theirs->places[i];
+    if (place.offset_bytes + place.bytes > window->mapped_bytes) {
+        zr_result result = map_up_to(comm, peer, place.offset_bytes + place.bytes);
+        if (result != ZR_OK)
+            return result;
+    }
+    *out = (struct zr_local_view){.at = window->range->address + place.offset_bytes + left,
+                                  .bytes = place.bytes - left};
+    return ZR_OK;
+}
