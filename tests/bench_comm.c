@@ -1,31 +1,45 @@
-/* bench_comm.c: how fast the local communicator moves data, and beside it what the MPI that is installed does
- * by itself (mpi_stock.c). No test: it prints medians, ratios and the machine.
+/* bench_comm.c: how fast the local communicator moves data; beside it the least that could be done for the
+ * same end, and what the MPI that is installed does by itself (mpi_stock.c). No test: it prints medians,
+ * ratios and the machine.
  *
  * `bench_comm [ranks [megabytes [bucket-megabytes]]]`; 2 ranks, 32 MB and buckets of 1 to 16 MB by default.
  * Rates are the bytes of the whole operand (world * shard) over the time of the slowest rank, as MPI's
- * figures in the literature are. */
+ * figures in the literature are. The bound is the time in which all ranks at once do the arithmetic and the
+ * copies alone, from memory of their own and without meeting: each reads what it needs once and writes what
+ * it gets once. Everything is measured in turns, so that a machine's mood falls on all alike. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/os.h"
 #include "zero/comm/zr_comm.h"
 
-enum { ROUNDS = 41, SMALL_ROUNDS = 2000 };
+enum { ROUNDS = 21, SMALL_ROUNDS = 2000, MPI_TURNS = 5, MPI_ROUNDS = 9, MOST_RANKS = 256 };
 
 struct plan {
     unsigned world;
     size_t bytes, bucket_bytes;
+    enum zr_comm_algorithm algorithm;
+    bool quiet; /* for the turns with MPI */
 };
 
 enum { KINDS = 3 };
 static const char *const names[KINDS] = {"reduce-scatter", "all-gather", "all-reduce"};
 
-/* The best median of each kind over the sizes of bucket; rank 0 writes it where all processes see it. */
-static double *best_seconds;
+/* The last medians of each kind; rank 0 writes them where all processes see them. */
+static double *median_seconds;
+
+/* What a rank works on. */
+struct operands {
+    zr_comm *comm;
+    const struct zr_kernels *kernels;
+    float *source, *destination;
+    size_t shard;
+};
 
 static int by_value(const void *a, const void *b)
 {
@@ -33,65 +47,109 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The time of the slowest rank: an operation has ended when it has ended everywhere. */
-static double slowest(zr_comm *comm, double seconds)
+static double median(double *values, size_t count)
 {
-    double all[256], most = 0;
-    zr_comm_exchange(comm, &seconds, sizeof(seconds), all);
-    for (unsigned p = 0; p < zr_comm_world(comm); p++)
-        most = all[p] > most ? all[p] : most;
-    return most;
+    qsort(values, count, sizeof(*values), by_value);
+    return values[count / 2];
 }
 
-static zr_result run_once(zr_comm *comm, unsigned kind, float *source, float *destination, size_t shard)
+static double processor_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static zr_result run_once(const struct operands *o, unsigned kind)
 {
     zr_ticket ticket = 0;
     zr_result result;
     if (kind == 0)
-        result = zr_comm_reduce_scatter(
-            comm,
-            &(struct zr_reduce_scatter){
-                .source = source, .destination = destination, .shard_elements = shard, .scale = 0.5f},
-            &ticket);
+        result = zr_comm_reduce_scatter(o->comm,
+                                        &(struct zr_reduce_scatter){.source = o->source,
+                                                                    .destination = o->destination,
+                                                                    .shard_elements = o->shard,
+                                                                    .scale = 0.5f},
+                                        &ticket);
     else if (kind == 1)
-        result = zr_comm_all_gather(comm,
-                                    &(struct zr_all_gather){.source = source + zr_comm_rank(comm) * shard,
-                                                            .destination = source,
-                                                            .shard_bytes = shard * sizeof(float)},
-                                    &ticket);
+        result =
+            zr_comm_all_gather(o->comm,
+                               &(struct zr_all_gather){.source = o->source + zr_comm_rank(o->comm) * o->shard,
+                                                       .destination = o->source,
+                                                       .shard_bytes = o->shard * sizeof(float)},
+                               &ticket);
     else
         result = zr_comm_all_reduce(
-            comm, &(struct zr_all_reduce){.buffer = source, .shard_elements = shard, .scale = 0.5f}, &ticket);
-    return result == ZR_OK ? zr_comm_wait(comm, ticket) : result;
+            o->comm, &(struct zr_all_reduce){.buffer = o->source, .shard_elements = o->shard, .scale = 0.5f},
+            &ticket);
+    return result == ZR_OK ? zr_comm_wait(o->comm, ticket) : result;
 }
 
-static void measure_large(zr_comm *comm, float *source, float *destination, const struct plan *plan)
+/* The same work on this rank's own memory alone. */
+static zr_result run_alone(const struct operands *o, unsigned kind)
 {
-    size_t shard = plan->bytes / sizeof(float) / plan->world;
+    const float *from[MOST_RANKS];
+    unsigned world = zr_comm_world(o->comm), rank = zr_comm_rank(o->comm);
+    for (unsigned p = 0; p < world; p++)
+        from[p] = o->source + p * o->shard;
+    if (kind != 1)
+        o->kernels->sum_in_order(o->shard, from, world, 0.5f,
+                                 kind == 0 ? o->destination : o->source + rank * o->shard, false);
+    for (unsigned p = 0; p < world && kind != 0; p++)
+        if (p != rank)
+            memcpy(o->source + p * o->shard, o->destination + p * o->shard, o->shard * sizeof(float));
+    return ZR_OK;
+}
+
+struct times {
+    double wall[ROUNDS], processor[ROUNDS];
+};
+
+/* One round, of the slowest rank: an operation has ended when it has ended everywhere. */
+static void measure(const struct operands *o, zr_result (*run)(const struct operands *, unsigned),
+                    unsigned kind, struct times *times, unsigned round)
+{
+    double all[MOST_RANKS][2], mine[2];
+    zr_comm_barrier(o->comm);
+    uint64_t start_ns = zr_os_now_ns();
+    double start = processor_seconds();
+    if (run(o, kind) != ZR_OK)
+        fprintf(stderr, "%s\n", zr_last_error());
+    mine[0] = (double)(zr_os_now_ns() - start_ns) / 1e9;
+    mine[1] = processor_seconds() - start;
+    zr_comm_exchange(o->comm, mine, sizeof(mine), all);
+    times->wall[round] = times->processor[round] = 0;
+    for (unsigned p = 0; p < zr_comm_world(o->comm); p++) {
+        times->wall[round] = all[p][0] > times->wall[round] ? all[p][0] : times->wall[round];
+        times->processor[round] = all[p][1] > times->processor[round] ? all[p][1] : times->processor[round];
+    }
+}
+
+static void measure_large(const struct operands *o, const struct plan *plan)
+{
     for (unsigned kind = 0; kind < KINDS; kind++) {
-        double seconds[ROUNDS];
+        struct times ours, alone;
         for (unsigned i = 0; i < ROUNDS; i++) {
-            zr_comm_barrier(comm);
-            uint64_t start_ns = zr_os_now_ns();
-            if (run_once(comm, kind, source, destination, shard) != ZR_OK)
-                fprintf(stderr, "%s\n", zr_last_error());
-            seconds[i] = slowest(comm, (double)(zr_os_now_ns() - start_ns) / 1e9);
+            measure(o, run_once, kind, &ours, i);
+            measure(o, run_alone, kind, &alone, i);
         }
-        qsort(seconds, ROUNDS, sizeof(*seconds), by_value);
-        if (zr_comm_rank(comm) == 0 && (best_seconds[kind] == 0 || seconds[ROUNDS / 2] < best_seconds[kind]))
-            best_seconds[kind] = seconds[ROUNDS / 2];
-        if (zr_comm_rank(comm) == 0)
-            printf("%-14s %8.1f MB, bucket %7.2f MB: %7.3f ms, %6.2f GB/s (best %.2f, worst %.2f)\n",
-                   names[kind], (double)plan->bytes / 1e6, (double)plan->bucket_bytes / 1e6,
-                   seconds[ROUNDS / 2] * 1e3, (double)plan->bytes / seconds[ROUNDS / 2] / 1e9,
-                   (double)plan->bytes / seconds[0] / 1e9, (double)plan->bytes / seconds[ROUNDS - 1] / 1e9);
+        if (zr_comm_rank(o->comm) != 0)
+            continue;
+        double wall = median(ours.wall, ROUNDS), processor = median(ours.processor, ROUNDS);
+        double wall_bound = median(alone.wall, ROUNDS), processor_bound = median(alone.processor, ROUNDS);
+        median_seconds[kind] = wall;
+        if (!plan->quiet)
+            printf(
+                "  %-14s %8.3f ms, %6.2f GB/s, %3.0f %% of the bound; processor %7.3f ms a rank, %3.0f %%\n",
+                names[kind], wall * 1e3, (double)plan->bytes / wall / 1e9, 100 * wall_bound / wall,
+                processor * 1e3, 100 * processor_bound / processor);
     }
 }
 
 static void measure_small(zr_comm *comm)
 {
     static double seconds[SMALL_ROUNDS];
-    uint64_t mine = 1, all[256];
+    uint64_t mine = 1, all[MOST_RANKS];
     for (unsigned i = 0; i < SMALL_ROUNDS; i++) {
         uint64_t start_ns = zr_os_now_ns();
         zr_comm_exchange(comm, &mine, sizeof(mine), all);
@@ -99,7 +157,7 @@ static void measure_small(zr_comm *comm)
     }
     qsort(seconds, SMALL_ROUNDS, sizeof(*seconds), by_value);
     if (zr_comm_rank(comm) == 0)
-        printf("exchange of %zu bytes: median %.1f us, 99 %% below %.1f us\n", sizeof(mine),
+        printf("  exchange of %zu bytes: median %.1f us, 99 %% below %.1f us\n", sizeof(mine),
                seconds[SMALL_ROUNDS / 2] * 1e6, seconds[SMALL_ROUNDS * 99 / 100] * 1e6);
 }
 
@@ -108,9 +166,10 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
     const struct plan *plan = argument;
     zr_backend *backend;
     zr_arena *arena;
-    zr_comm *comm;
     void *source, *destination;
     size_t room_bytes = plan->bytes + 64;
+    struct operands o = {.kernels = zr_kernels_cpu(zr_isa_best()),
+                         .shard = plan->bytes / sizeof(float) / plan->world};
     if (zr_backend_host_create(&backend, NULL) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK ||
         zr_arena_alloc(arena, &(struct zr_request){.bytes = room_bytes, .tag = ZR_TAG_GRAD}, &source) !=
@@ -118,51 +177,90 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
         zr_arena_alloc(arena, &(struct zr_request){.bytes = room_bytes, .tag = ZR_TAG_GRAD}, &destination) !=
             ZR_OK)
         goto failed;
-    memset(source, 0, room_bytes); /* touched before anything is timed */
-    memset(destination, 0, room_bytes);
+    o.source = memset(source, 0, room_bytes); /* touched before anything is timed */
+    o.destination = memset(destination, 0, room_bytes);
     struct zr_comm_options options = {.arena = arena,
                                       .host_arena = arena,
-                                      .kernels = zr_kernels_cpu(zr_isa_best()),
-                                      .bucket_bytes = plan->bucket_bytes};
-    if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK)
+                                      .kernels = o.kernels,
+                                      .bucket_bytes = plan->bucket_bytes,
+                                      .algorithm = plan->algorithm};
+    if (zr_comm_local_create(&o.comm, &options, local, rank) != ZR_OK)
         goto failed;
-    measure_large(comm, source, destination, plan);
-    measure_small(comm);
+    for (unsigned kind = 0; kind < KINDS; kind++) /* mapped before, too */
+        run_once(&o, kind);
+    measure_large(&o, plan);
+    if (!plan->quiet)
+        measure_small(o.comm);
     fflush(stdout);
-    zr_comm_destroy(comm);
+    zr_comm_destroy(o.comm);
     return 0;
 failed:
     fprintf(stderr, "bench_comm: %s\n", zr_last_error());
     return 4;
 }
 
-/* Runs mpi_stock, which lies beside this program, under mpirun, and prints its figures beside ours. */
-static void compare_with_mpi(const char *self, const struct plan *plan)
+static int launch(struct plan *plan)
+{
+    fflush(stdout);
+    return zr_local_launch(
+        &(struct zr_launch_options){.world = plan->world, .rank_main = run_rank, .argument = plan});
+}
+
+/* The medians of a short run of mpi_stock, which lies beside this program, under mpirun. */
+static bool run_mpi(const char *self, const struct plan *plan, double *seconds)
 {
     const char *slash = strrchr(self, '/');
     char line[8192], name[32];
-    double seconds;
+    double value;
     unsigned found = 0;
-    snprintf(line, sizeof(line), "%.*s/mpi_stock", slash ? (int)(slash - self) : 1, slash ? self : ".");
-    if (access(line, X_OK) != 0) {
-        printf("no comparison with MPI: mpi_stock is not built (no mpicc)\n");
-        return;
-    }
     snprintf(line, sizeof(line),
              "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n %u --oversubscribe "
-             "--bind-to none "
-             "'%.*s/mpi_stock' %zu %d",
-             plan->world, slash ? (int)(slash - self) : 1, slash ? self : ".", plan->bytes, ROUNDS);
+             "--bind-to none '%.*s/mpi_stock' %zu %d",
+             plan->world, slash ? (int)(slash - self) : 1, slash ? self : ".", plan->bytes, MPI_ROUNDS);
     FILE *stock = popen(line, "r");
     while (stock && fgets(line, sizeof(line), stock))
-        for (unsigned kind = 0; kind < KINDS && sscanf(line, "%31s %lf", name, &seconds) == 2; kind++)
-            if (strcmp(name, names[kind]) == 0 && ++found && best_seconds[kind] > 0)
-                printf("%-14s stock MPI: %7.3f ms, %6.2f GB/s; local at its best bucket %6.2f GB/s, %.1f "
-                       "times as fast\n",
-                       name, seconds * 1e3, (double)plan->bytes / seconds / 1e9,
-                       (double)plan->bytes / best_seconds[kind] / 1e9, seconds / best_seconds[kind]);
-    if (!stock || pclose(stock) != 0 || found != KINDS)
-        printf("no comparison with MPI: mpirun failed\n");
+        for (unsigned kind = 0; kind < KINDS && sscanf(line, "%31s %lf", name, &value) == 2; kind++)
+            if (strcmp(name, names[kind]) == 0) {
+                seconds[kind] = value;
+                found++;
+            }
+    return stock && pclose(stock) == 0 && found == KINDS;
+}
+
+/* In turns; a ratio is of two runs that follow one another. */
+static int compare_with_mpi(const char *self, struct plan *plan)
+{
+    double ratios[KINDS][MPI_TURNS], theirs[KINDS][MPI_TURNS], seconds[KINDS];
+    const char *slash = strrchr(self, '/');
+    char path[4096];
+    snprintf(path, sizeof(path), "%.*s/mpi_stock", slash ? (int)(slash - self) : 1, slash ? self : ".");
+    if (access(path, X_OK) != 0) {
+        printf("no comparison with MPI: mpi_stock is not built (no mpicc)\n");
+        return 0;
+    }
+    plan->quiet = true;
+    for (unsigned turn = 0; turn < MPI_TURNS; turn++) {
+        int code = launch(plan);
+        if (code != 0)
+            return code;
+        if (!run_mpi(self, plan, seconds)) {
+            printf("no comparison with MPI: mpirun failed\n");
+            return 0;
+        }
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            theirs[kind][turn] = seconds[kind];
+            ratios[kind][turn] = seconds[kind] / median_seconds[kind];
+        }
+    }
+    printf(
+        "stock MPI, %d turns, and how many times as fast local is (median, least and most of the turns):\n",
+        MPI_TURNS);
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        double middle = median(ratios[kind], MPI_TURNS), mpi = median(theirs[kind], MPI_TURNS);
+        printf("  %-14s MPI %8.3f ms, %6.2f GB/s: %.1f times (%.1f to %.1f)\n", names[kind], mpi * 1e3,
+               (double)plan->bytes / mpi / 1e9, middle, ratios[kind][0], ratios[kind][MPI_TURNS - 1]);
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -170,31 +268,35 @@ int main(int argc, char **argv)
     struct zr_machine machine;
     struct plan plan = {.world = 2, .bytes = 32000000};
     size_t first_mb = 1, last_mb = 16;
+    int code = 0;
     if (argc > 1)
         plan.world = (unsigned)strtoul(argv[1], NULL, 10);
     if (argc > 2)
         plan.bytes = strtoul(argv[2], NULL, 10) * 1000000;
     if (argc > 3)
         first_mb = last_mb = strtoul(argv[3], NULL, 10);
-    if (plan.world == 0 || plan.world > 256 || plan.bytes < 4 * plan.world || first_mb == 0) {
+    if (plan.world == 0 || plan.world > MOST_RANKS || plan.bytes < 4 * plan.world || first_mb == 0) {
         fprintf(stderr, "usage: bench_comm [ranks [megabytes [bucket-megabytes]]]\n");
         return 2;
     }
-    best_seconds =
+    median_seconds =
         mmap(NULL, KINDS * sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (best_seconds == MAP_FAILED)
+    if (median_seconds == MAP_FAILED)
         return 4;
     zr_os_machine(&machine);
-    printf("%s, %u cores, %u ranks\n", machine.cpu_name, machine.cores_count, plan.world);
-    for (size_t mb = first_mb; mb <= last_mb; mb *= 2) {
+    printf("%s, %u cores, %u ranks, %.1f MB\n", machine.cpu_name, machine.cores_count, plan.world,
+           (double)plan.bytes / 1e6);
+    for (size_t mb = first_mb; mb <= last_mb && code == 0; mb *= 4) {
         plan.bucket_bytes = mb << 20;
-        fflush(stdout);
-        int code = zr_local_launch(
-            &(struct zr_launch_options){.world = plan.world, .rank_main = run_rank, .argument = &plan});
-        if (code != 0)
-            return code;
+        plan.algorithm = ZR_COMM_RING;
+        printf("through the ring, buckets of %zu MB:\n", mb);
+        code = launch(&plan);
     }
-    fflush(stdout);
-    compare_with_mpi(argv[0], &plan);
-    return 0;
+    if (code == 0) {
+        plan.bucket_bytes = first_mb << 20;
+        plan.algorithm = ZR_COMM_AUTO;
+        printf("from memory to memory:\n");
+        code = launch(&plan);
+    }
+    return code == 0 ? compare_with_mpi(argv[0], &plan) : code;
 }
