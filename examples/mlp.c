@@ -35,7 +35,8 @@ static const struct zr_linear linears[LAYERS] = {
 
 static zr_result create_engine(struct trainer *t)
 {
-    struct zr_parameter p[PARAMETERS] = {0};
+    struct zr_parameter p[PARAMETERS] = {
+        [2 * HEAD] = {"head.weight", {CLASSES_STORED, HIDDEN}, HEAD, ZR_GROUP_DECAY, 0, 0.05f}};
     struct zr_unit units[UNITS] = {[HEAD] = {.name = "head", .contributions = 1}};
     for (unsigned l = 0; l < LAYERS; l++) {
         size_t in = linears[l].in;
@@ -46,8 +47,6 @@ static zr_result create_engine(struct trainer *t)
         snprintf(p[2 * l].name, sizeof p->name, "layer.%u.weight", l);
         snprintf(p[2 * l + 1].name, sizeof p->name, "layer.%u.bias", l);
     }
-    p[2 * HEAD] =
-        (struct zr_parameter){"head.weight", {CLASSES_STORED, HIDDEN}, HEAD, ZR_GROUP_DECAY, 0, 0.05f};
     const struct zr_engine_options options = {
         .arena = t->arena,
         .host_arena = t->arena,
@@ -63,11 +62,12 @@ static zr_result create_engine(struct trainer *t)
 
 static zr_result forward_layer(struct trainer *t, unsigned l)
 {
-    const float *base;
+    size_t weight = zr_engine_offset(t->engine, 2 * l), bias = zr_engine_offset(t->engine, 2 * l + 1);
+    const void *base;
     TRY(zr_engine_gather(t->engine, l, &base));
     TRY(zr_engine_prefetch(t->engine, l + 1)); /* travels while this layer computes */
-    t->kernels->linear_forward(&t->context, &linears[l], t->x[l], base + zr_engine_offset(t->engine, 2 * l),
-                               base + zr_engine_offset(t->engine, 2 * l + 1), t->z[l]);
+    const float *w = base;                     /* an engine of bf16 would have two bytes here */
+    t->kernels->linear_forward(&t->context, &linears[l], t->x[l], w + weight, w + bias, t->z[l]);
     t->kernels->gelu_forward(&t->context, ROWS * HIDDEN, t->z[l], t->x[l + 1]);
     zr_engine_release(t->engine, l);
     return ZR_OK;
@@ -76,9 +76,9 @@ static zr_result forward_layer(struct trainer *t, unsigned l)
 static zr_result head(struct trainer *t)
 {
     const struct zr_head shape = {t->classes, ROWS, HIDDEN, CLASSES, CLASSES_STORED};
-    const float *base;
+    const void *base;
     bool add;
-    float *gradient;
+    void *gradient;
     TRY(zr_engine_gather(t->engine, HEAD, &base));
     TRY(zr_engine_gradients(t->engine, HEAD, &gradient, &add));
     t->kernels->head_loss(&t->context, &shape, t->x[LAYERS], base, t->losses, 1.0f / ROWS, t->dx, gradient,
@@ -90,16 +90,18 @@ static zr_result head(struct trainer *t)
 static zr_result backward_layer(struct trainer *t, unsigned l)
 {
     size_t weight = zr_engine_offset(t->engine, 2 * l), bias = zr_engine_offset(t->engine, 2 * l + 1);
-    const float *base;
+    const void *base;
     bool add;
-    float *gradient;
+    void *gradient;
     TRY(zr_engine_gather(t->engine, l, &base));
     TRY(zr_engine_gradients(t->engine, l, &gradient, &add));
     if (l > 0)
         TRY(zr_engine_prefetch(t->engine, l - 1));
+    const float *w = base;
+    float *g = gradient;
     t->kernels->gelu_backward(&t->context, ROWS * HIDDEN, t->z[l], t->dx, t->dz);
-    t->kernels->linear_backward(&t->context, &linears[l], t->x[l], base + weight, t->dz, l > 0 ? t->dx : NULL,
-                                gradient + weight, gradient + bias, add);
+    t->kernels->linear_backward(&t->context, &linears[l], t->x[l], w + weight, t->dz, l > 0 ? t->dx : NULL,
+                                g + weight, g + bias, add);
     zr_engine_release(t->engine, l);
     return zr_engine_reduce(t->engine, l);
 }
@@ -160,9 +162,7 @@ static zr_result open_all(struct trainer *t, struct zr_local_world *local)
     TRY(zr_comm_local_create(&t->comm, &comm, local, t->rank));
     TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
     TRY(take(t, ZR_TAG_ACTIVATION, BLOCKS * EACH * sizeof(float), &t->x[0]));
-    t->dx = t->x[0] + EACH;
-    t->dz = t->dx + EACH;
-    t->losses = t->dz + EACH;
+    t->losses = (t->dz = (t->dx = t->x[0] + EACH) + EACH) + EACH;
     for (unsigned l = 0; l < LAYERS; l++)
         t->x[l + 1] = (t->z[l] = t->losses + (2 * l + 1) * EACH) + EACH;
     return zr_kernel_open(&t->context) == 0 ? create_engine(t) : ZR_ERR_UNAVAILABLE;

@@ -1,6 +1,6 @@
 /* engine_test.c: the flat partition and the stage engine. Worlds of several ranks are forked through
- * zr_local_launch(); a rank reports on stderr and by its exit code. Every stage's state is compared with an
- * AdamW in double precision that knows nothing of shards. */
+ * zr_local_launch(); a rank reports on stderr and by its exit code. Every stage's state is compared, in each
+ * precision, with an AdamW in double precision that knows nothing of shards. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -65,6 +65,7 @@ struct setting {
     unsigned micro_batches;
     enum zr_reduce_when reduce;
     enum zr_optimizer_kind kind;
+    enum zr_precision precision;
     int (*body)(struct rig *rig, const struct setting *setting);
 };
 
@@ -82,11 +83,13 @@ static zr_result rig_engine(struct rig *rig, const struct setting *setting)
                                                         .stage = setting->stage,
                                                         .micro_batches = setting->micro_batches,
                                                         .reduce = setting->reduce,
+                                                        .precision = setting->precision,
                                                         .seed = 9,
                                                         .optimizer = optimizer});
 }
 
-static zr_result rig_open(struct rig *rig, struct zr_local_world *local, unsigned rank)
+static zr_result rig_open(struct rig *rig, struct zr_local_world *local, unsigned rank,
+                          enum zr_precision precision)
 {
     struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
     zr_result result;
@@ -108,7 +111,8 @@ static zr_result rig_open(struct rig *rig, struct zr_local_world *local, unsigne
     rig->context =
         (struct zr_kernel_context){.parallel = {.threads = 1},
                                    .workspace_bytes = zr_kernel_workspace_bytes(&limits, zr_isa_best()),
-                                   .isa = zr_isa_best()};
+                                   .isa = zr_isa_best(),
+                                   .precision = precision};
     result = zr_arena_alloc(
         rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
         &rig->context.workspace);
@@ -137,7 +141,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     const struct setting *setting = argument;
     struct rig rig;
     int code;
-    if (rig_open(&rig, local, rank) != ZR_OK) {
+    if (rig_open(&rig, local, rank, setting->precision) != ZR_OK) {
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
         return 100;
     }
@@ -158,12 +162,56 @@ static int in_world(const struct setting *setting)
 /* ---- The reference ---------------------------------------------------------------------------------------
  */
 
-/* The gradient of one element from one rank: small numbers that sum without rounding, so that the reference
- * need not know in which order they were added. `round` is the contribution. */
+/* The gradient of one element from one rank: small numbers that bf16 has and that sum without rounding, so
+ * that the reference need not know in which order they were added. `round` is the contribution. */
 static float gradient_of(uint64_t global_index, unsigned rank, unsigned step, unsigned round)
 {
-    uint64_t bits = (global_index * 2654435761u + step * 40503u + rank * 97u + round * 31u) % 2048;
-    return ((float)bits - 1024.0f) / 4096.0f;
+    uint64_t bits = (global_index * 2654435761u + step * 40503u + rank * 97u + round * 31u) % 256;
+    return ((float)bits - 128.0f) / 512.0f;
+}
+
+/* One number to and from the precision of a setting; in a compiler's own types, not the kernels' way. */
+static void store(const struct setting *setting, float value, void *to)
+{
+    _Float16 half = (_Float16)value;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint16_t brain = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16); /* no NaN comes here */
+    if (setting->precision == ZR_PRECISION_FP32)
+        memcpy(to, &value, sizeof value);
+    else if (setting->precision == ZR_PRECISION_BF16)
+        memcpy(to, &brain, sizeof brain);
+    else
+        memcpy(to, &half, sizeof half);
+}
+
+static float load(const struct setting *setting, const void *from)
+{
+    float value;
+    uint16_t brain;
+    _Float16 half;
+    if (setting->precision == ZR_PRECISION_FP32) {
+        memcpy(&value, from, sizeof value);
+    } else if (setting->precision == ZR_PRECISION_BF16) {
+        memcpy(&brain, from, sizeof brain);
+        memcpy(&value, &(uint32_t){(uint32_t)brain << 16}, sizeof value);
+    } else {
+        memcpy(&half, from, sizeof half);
+        value = (float)half;
+    }
+    return value;
+}
+
+static float rounded(const struct setting *setting, float value)
+{
+    float kept; /* or two bytes of it */
+    store(setting, value, &kept);
+    return load(setting, &kept);
+}
+
+static void *element_at(const struct setting *setting, const void *base, size_t index)
+{
+    return (char *)base + index * zr_precision_bytes(setting->precision);
 }
 
 struct model {
@@ -171,15 +219,27 @@ struct model {
     size_t elements;
 };
 
-/* All ranks' gradient of one element. */
+/* All ranks' gradient of one element. Of two bytes, a sum of one round is rounded when it is stored; and
+ * where rounds add up in place, by one rank or before they are reduced, each such sum is. */
 static double whole_gradient(const struct setting *setting, size_t element, size_t parameter, unsigned step)
 {
+    unsigned contributions = units[parameters[parameter].unit].contributions;
+    unsigned rounds = setting->micro_batches * contributions;
+    bool in_place = setting->reduce == ZR_REDUCE_ONCE || (setting->world == 1 && setting->micro_batches == 1);
     double sum = 0;
-    for (unsigned r = 0; r < setting->world; r++)
-        for (unsigned m = 0; m < setting->micro_batches; m++)
-            for (unsigned round = 0; round < units[parameters[parameter].unit].contributions; round++)
-                sum += (double)gradient_of(element, r, step, 2 * m + round) / setting->world;
-    return sum;
+    for (unsigned r = 0; r < setting->world; r++) {
+        float own = 0;
+        for (unsigned round = 0; round < rounds; round++) {
+            unsigned number = 2 * (round / contributions) + round % contributions;
+            own += gradient_of(element, r, step, number);
+            own = in_place ? rounded(setting, own) : own;
+        }
+        sum += (double)own;
+    }
+    if (setting->precision == ZR_PRECISION_FP32)
+        return sum / setting->world;
+    float mean = (float)sum * (1.0f / (float)setting->world);
+    return (double)(in_place || rounds == 1 ? rounded(setting, mean) : mean);
 }
 
 static void reference_element(const struct setting *setting, struct model *model, size_t e, size_t parameter,
@@ -219,9 +279,12 @@ static double reference_step(const struct setting *setting, struct model *model,
  */
 
 /* Writes this rank's gradients of a unit and hands them over. */
-static zr_result hand_over(zr_engine *engine, unsigned unit, unsigned rank, unsigned step, unsigned round)
+static zr_result hand_over(struct rig *rig, const struct setting *setting, unsigned unit, unsigned step,
+                           unsigned round)
 {
-    float *base;
+    zr_engine *engine = rig->engine;
+    unsigned rank = zr_comm_rank(rig->comm);
+    void *base;
     bool accumulate;
     uint64_t global = 0;
     zr_result result = zr_engine_gradients(engine, unit, &base, &accumulate);
@@ -230,9 +293,9 @@ static zr_result hand_over(zr_engine *engine, unsigned unit, unsigned rank, unsi
     for (size_t p = 0; p < PARAMETERS; p++) {
         uint64_t elements = zr_parameter_elements(&parameters[p]);
         for (uint64_t i = 0; parameters[p].unit == unit && i < elements; i++) {
-            float *place = base + zr_engine_offset(engine, p) + i;
-            float value = gradient_of(global + i, rank, step, round);
-            *place = accumulate ? *place + value : value;
+            void *place = element_at(setting, base, zr_engine_offset(engine, p) + i);
+            float value = gradient_of(global + i, rank, step, round) * zr_engine_loss_scale(engine);
+            store(setting, accumulate ? load(setting, place) + value : value, place);
         }
         global += elements;
     }
@@ -242,7 +305,7 @@ static zr_result hand_over(zr_engine *engine, unsigned unit, unsigned rank, unsi
 /* As a model would: each unit is used once, with a hint of the next, and has its gradients handed over. */
 static zr_result use(zr_engine *engine, unsigned unit)
 {
-    const float *base;
+    const void *base;
     zr_result result = zr_engine_gather(engine, unit, &base);
     if (result == ZR_OK && unit + 1 < UNITS)
         result = zr_engine_prefetch(engine, unit + 1);
@@ -254,33 +317,50 @@ static zr_result use(zr_engine *engine, unsigned unit)
 static zr_result whole_step(struct rig *rig, const struct setting *setting, unsigned step, float rate,
                             struct zr_step_report *report)
 {
-    unsigned rank = zr_comm_rank(rig->comm);
     zr_result result = ZR_OK;
     for (unsigned unit = 0; result == ZR_OK && unit < UNITS; unit++)
         result = use(rig->engine, unit);
     for (unsigned m = 0; result == ZR_OK && m < setting->micro_batches; m++) {
-        result = hand_over(rig->engine, 0, rank, step, 2 * m);
+        result = hand_over(rig, setting, 0, step, 2 * m);
         for (unsigned unit = UNITS; result == ZR_OK && unit-- > 1;)
-            result = hand_over(rig->engine, unit, rank, step, 2 * m);
+            result = hand_over(rig, setting, unit, step, 2 * m);
         if (result == ZR_OK)
-            result = hand_over(rig->engine, 0, rank, step, 2 * m + 1);
+            result = hand_over(rig, setting, 0, step, 2 * m + 1);
     }
     return result == ZR_OK ? zr_engine_step(rig->engine, rate, report) : result;
 }
 
-/* The engine's parameters beside the model's; the largest difference. */
-static double compare(struct rig *rig, const struct model *model)
+/* The engine's parameters beside the model's; the largest difference. Of two bytes: of its masters, and each
+ * parameter must be what its owner's master rounds to. */
+static double compare(struct rig *rig, const struct setting *setting, const struct model *model)
 {
-    double worst = 0;
+    bool narrow = setting->precision != ZR_PRECISION_FP32;
+    float *whole = calloc(model->elements, sizeof *whole);
+    double worst = whole ? 0 : INFINITY;
     size_t e = 0;
-    for (size_t p = 0; p < PARAMETERS; p++) {
-        const float *base;
+    for (size_t p = 0; whole && p < PARAMETERS; p++) {
+        const void *base;
         if (zr_engine_gather(rig->engine, parameters[p].unit, &base) != ZR_OK)
-            return INFINITY;
-        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
-            worst = fmax(worst, fabs((double)base[zr_engine_offset(rig->engine, p) + i] - model->w[e]));
-        zr_engine_release(rig->engine, parameters[p].unit);
+            worst = INFINITY;
+        for (uint64_t i = 0; worst < INFINITY && i < zr_parameter_elements(&parameters[p]); i++, e++) {
+            whole[e] = load(setting, element_at(setting, base, zr_engine_offset(rig->engine, p) + i));
+            double off = fabs((double)whole[e] - model->w[e]);
+            bool near = narrow && off <= 0x1p-8 * fabs(model->w[e]) + 0x1p-24; /* fp16's least is 2^-24 */
+            worst = fmax(worst, near ? 0 : off);
+        }
+        if (worst < INFINITY)
+            zr_engine_release(rig->engine, parameters[p].unit);
     }
+    for (size_t s = 0; worst < INFINITY && s < zr_engine_segments_count(rig->engine); s++) {
+        struct zr_shard_segment segment;
+        zr_engine_segment(rig->engine, s, &segment);
+        for (size_t i = 0; i < segment.count; i++) {
+            e = segment.global_index + i;
+            worst = fmax(worst, fabs((double)segment.parameter[i] - model->w[e]));
+            worst = whole[e] == rounded(setting, segment.parameter[i]) ? worst : INFINITY;
+        }
+    }
+    free(whole);
     return worst;
 }
 
@@ -293,13 +373,19 @@ static double compare(struct rig *rig, const struct model *model)
         }                                                                                                    \
     } while (0)
 
+static zr_result make_layout(struct zr_layout *out, const struct zr_parameter_list *of, unsigned world,
+                             zr_arena *arena, enum zr_precision precision)
+{
+    return zr_layout_make(out, &(struct zr_layout_request){of, world, precision, arena});
+}
+
 /* What a rank sends in a step: each element is reduced as often as it is handed over (or once), and comes
  * whole to its user once, be it by an update, by gathering for use, or (stage 0) as a sum. */
 static uint64_t travelling_elements(struct rig *rig, const struct setting *setting)
 {
     struct zr_layout layout;
     uint64_t elements = 0;
-    if (zr_layout_make(&layout, &list, setting->world, rig->arena) != ZR_OK)
+    if (make_layout(&layout, &list, setting->world, rig->arena, setting->precision) != ZR_OK)
         return UINT64_MAX;
     for (size_t u = 0; u < UNITS; u++) {
         unsigned rounds =
@@ -311,9 +397,11 @@ static uint64_t travelling_elements(struct rig *rig, const struct setting *setti
 }
 
 /* By seed and global index alone, whoever holds them. */
-static bool first_values_are_right(struct rig *rig, size_t p, size_t global_index, const float *values)
+static bool first_values_are_right(struct rig *rig, const struct setting *setting, size_t p,
+                                   size_t global_index, const void *values)
 {
     size_t count = zr_parameter_elements(&parameters[p]);
+    bool same = true;
     float *want = malloc(count * sizeof *want);
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
     if (parameters[p].init_deviation == 0)
@@ -321,9 +409,24 @@ static bool first_values_are_right(struct rig *rig, size_t p, size_t global_inde
     else
         kernels->init_normal(&rig->context, count, 9, global_index, parameters[p].init_mean,
                              parameters[p].init_deviation, want);
-    bool same = memcmp(want, values, count * sizeof *want) == 0;
+    for (size_t i = 0; i < count; i++)
+        same &= rounded(setting, want[i]) == load(setting, element_at(setting, values, i));
     free(want);
     return same;
+}
+
+/* As fp32 has them, whatever the parameters are. */
+static void first_masters(struct rig *rig, size_t p, size_t global_index, double *out)
+{
+    size_t count = zr_parameter_elements(&parameters[p]);
+    const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
+    for (size_t i = 0; i < count; i++) {
+        float value = parameters[p].init_mean;
+        if (parameters[p].init_deviation != 0)
+            kernels->init_normal(&rig->context, 1, 9, global_index + i, parameters[p].init_mean,
+                                 parameters[p].init_deviation, &value);
+        out[i] = (double)value;
+    }
 }
 
 static int follow_reference(struct rig *rig, const struct setting *setting)
@@ -337,13 +440,16 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
     must(rig_engine(rig, setting) == ZR_OK);
     size_t e = 0;
     for (size_t p = 0; p < PARAMETERS; p++) {
-        const float *base;
+        const void *base;
+        size_t count = zr_parameter_elements(&parameters[p]);
         must(zr_engine_gather(rig->engine, parameters[p].unit, &base) == ZR_OK);
-        must(first_values_are_right(rig, p, e, base + zr_engine_offset(rig->engine, p)));
-        for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
-            model.w[e++] = (double)base[zr_engine_offset(rig->engine, p) + i];
+        must(first_values_are_right(rig, setting, p, e,
+                                    element_at(setting, base, zr_engine_offset(rig->engine, p))));
         zr_engine_release(rig->engine, parameters[p].unit);
+        first_masters(rig, p, e, &model.w[e]);
+        e += count;
     }
+    must(compare(rig, setting, &model) == 0);
     for (unsigned step = 1; step <= STEPS; step++) {
         struct zr_step_report report;
         float rate = 0.01f / (float)step;
@@ -354,7 +460,7 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
         zr_comm_counters_get(rig->comm, &after);
         double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);
-        must(compare(rig, &model) < 3e-6);
+        must(compare(rig, setting, &model) < 3e-6);
         must(after.sent_elements - before.sent_elements == travelling_elements(rig, setting));
     }
     must(zr_engine_steps_done(rig->engine) == STEPS);
@@ -366,52 +472,53 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
 /* One rank changes one bit of one parameter: everyone hears of it. */
 static int replicas_differ(struct rig *rig, const struct setting *setting)
 {
-    const float *base;
+    const void *base;
     must(rig_engine(rig, setting) == ZR_OK);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
     must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
     if (zr_comm_rank(rig->comm) == 1)
-        ((float *)base)[17] = nextafterf(base[17], 1);
+        *(unsigned char *)element_at(setting, base, 17) ^= 1;
     must(zr_engine_verify_replicas(rig->engine) == ZR_ERR_CORRUPT);
     must(strstr(zr_last_error(), "rank 1"));
     return 0;
 }
 
-static void clear(zr_engine *engine, unsigned unit, float *gradients)
+static void clear(zr_engine *engine, const struct setting *setting, unsigned unit, void *gradients)
 {
     for (size_t p = 0; p < PARAMETERS; p++)
         if (parameters[p].unit == unit)
-            memset(gradients + zr_engine_offset(engine, p), 0,
-                   zr_parameter_elements(&parameters[p]) * sizeof *gradients);
+            memset(element_at(setting, gradients, zr_engine_offset(engine, p)), 0,
+                   zr_parameter_elements(&parameters[p]) * zr_precision_bytes(setting->precision));
 }
 
 /* Of all ranks' gradients one element is infinite: all stop, all name the parameter, nothing was updated. */
 static int gradient_is_blamed(struct rig *rig, const struct setting *setting)
 {
     struct zr_step_report report;
-    const float *base;
-    float *gradients, before;
+    const void *base;
+    void *gradients;
+    float before;
     bool accumulate;
     unsigned rank = zr_comm_rank(rig->comm);
 
     must(rig_engine(rig, setting) == ZR_OK);
     must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
-    before = base[0];
+    before = load(setting, base);
     zr_engine_release(rig->engine, 3);
     for (unsigned unit = 0; unit < UNITS; unit++) {
         must(zr_engine_gradients(rig->engine, unit, &gradients, &accumulate) == ZR_OK);
-        clear(rig->engine, unit, gradients);
+        clear(rig->engine, setting, unit, gradients);
         if (unit == 3 && rank == setting->world - 1)
-            gradients[zr_engine_offset(rig->engine, 5) + 1008] = INFINITY;
+            store(setting, INFINITY, element_at(setting, gradients, zr_engine_offset(rig->engine, 5) + 1008));
         must(zr_engine_reduce(rig->engine, unit) == ZR_OK);
     }
     must(zr_engine_gradients(rig->engine, 0, &gradients, &accumulate) == ZR_OK);
-    clear(rig->engine, 0, gradients);
+    clear(rig->engine, setting, 0, gradients);
     must(zr_engine_reduce(rig->engine, 0) == ZR_OK);
     must(zr_engine_step(rig->engine, 0.1f, &report) == ZR_ERR_CORRUPT);
     must(strstr(zr_last_error(), "c.bias") && strstr(zr_last_error(), "1008"));
     must(zr_engine_gather(rig->engine, 3, &base) == ZR_OK);
-    must(base[0] == before && zr_engine_steps_done(rig->engine) == 0);
+    must(load(setting, base) == before && zr_engine_steps_done(rig->engine) == 0);
     zr_engine_release(rig->engine, 3);
     return 0;
 }
@@ -433,10 +540,11 @@ static int publish(struct rig *rig, const struct setting *setting)
     must(zr_engine_steps_done(rig->engine) == 41);
     size_t global = 0;
     for (size_t p = 0; p < PARAMETERS; p++) {
-        const float *base;
+        const void *base;
         must(zr_engine_gather(rig->engine, parameters[p].unit, &base) == ZR_OK);
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
-            must(base[zr_engine_offset(rig->engine, p) + i] == (float)global++);
+            must(load(setting, element_at(setting, base, zr_engine_offset(rig->engine, p) + i)) ==
+                 rounded(setting, (float)global++));
         zr_engine_release(rig->engine, parameters[p].unit);
     }
     return 0;
@@ -449,12 +557,13 @@ static int publish(struct rig *rig, const struct setting *setting)
 static void test_layout(void)
 {
     struct rig rig;
-    tap_result(rig_open(&rig, NULL, 0), ZR_OK, "memory");
+    tap_result(rig_open(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
     for (unsigned world = 1; world <= 70; world += world < 9 ? 1 : 30) {
         struct zr_layout layout;
         uint64_t owned = 0;
         bool aligned = true;
-        tap_result(zr_layout_make(&layout, &list, world, rig.arena), ZR_OK, "a layout for %u ranks", world);
+        tap_result(make_layout(&layout, &list, world, rig.arena, ZR_PRECISION_FP32), ZR_OK,
+                   "a layout for %u ranks", world);
         for (size_t u = 0; u < UNITS; u++)
             for (unsigned r = 0; r < world; r++)
                 for (size_t i = 0; i < layout.units[u].parameters_count; i++) {
@@ -463,7 +572,7 @@ static void test_layout(void)
                     if (zr_layout_overlap(&layout.parameters[layout.units[u].first_parameter + i], r * shard,
                                           (r + 1) * shard, &part))
                         owned += part.count;
-                    aligned &= shard % ZR_SHARD_ALIGN == 0;
+                    aligned &= shard * sizeof(float) % ZR_SHARD_ALIGN_BYTES == 0;
                 }
         tap_ok(owned == zr_parameter_list_elements(&list) && aligned, "%u ranks own every element once",
                world);
@@ -472,14 +581,16 @@ static void test_layout(void)
     struct zr_parameter wrong[2] = {parameters[0], parameters[0]};
     struct zr_layout layout;
     wrong[1].unit = 2;
-    tap_result(zr_layout_make(&layout, &(struct zr_parameter_list){wrong, 2, units, 2}, 2, rig.arena),
+    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 2}, 2, rig.arena,
+                           ZR_PRECISION_BF16),
                ZR_ERR_INVALID, "a unit without parameters");
     wrong[1] = parameters[0];
     wrong[1].shape[0] = wrong[1].shape[1] = (size_t)1 << 33;
-    tap_result(zr_layout_make(&layout, &(struct zr_parameter_list){wrong, 2, units, 1}, 2, rig.arena),
+    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 1}, 2, rig.arena,
+                           ZR_PRECISION_BF16),
                ZR_ERR_INVALID, "a parameter beyond counting");
-    tap_result(zr_layout_make(&layout, &(struct zr_parameter_list){0}, 2, rig.arena), ZR_ERR_INVALID,
-               "an empty list");
+    tap_result(make_layout(&layout, &(struct zr_parameter_list){0}, 2, rig.arena, ZR_PRECISION_BF16),
+               ZR_ERR_INVALID, "an empty list");
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
@@ -487,15 +598,21 @@ static void test_misuse(void)
 {
     struct rig rig;
     struct zr_step_report report;
-    float *base;
+    void *base;
     bool accumulate;
-    tap_result(rig_open(&rig, NULL, 0), ZR_OK, "memory");
+    tap_result(rig_open(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
     struct setting setting = {.stage = 4, .micro_batches = 1};
     tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "stage 4 is not there");
     setting.stage = 2;
     setting.reduce = ZR_REDUCE_ONCE;
     tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "reducing once per step at stage 2");
     tap_ok(strstr(zr_last_error(), "stage 0 or 1") != NULL, "the words say where it is: %s", zr_last_error());
+    setting = (struct setting){.stage = 1, .micro_batches = 1, .precision = ZR_PRECISION_BF16};
+    tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "bf16 with the kernels open for fp32");
+    tap_ok(strstr(zr_last_error(), "bf16") && strstr(zr_last_error(), "fp32"), "the words say so: %s",
+           zr_last_error());
+    setting.precision = ZR_PRECISION_COUNT;
+    tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "a precision that is none");
     setting = (struct setting){.stage = 1, .micro_batches = 1};
     tap_result(zr_engine_create(&rig.engine, &(struct zr_engine_options){0}), ZR_ERR_INVALID,
                "no options at all");
@@ -517,9 +634,10 @@ static void test_faults(void)
         size_t leaked = 0, failures = 0;
         for (uint64_t nth = 1;; nth++) {
             struct rig rig;
-            zr_result opened = rig_open(&rig, NULL, 0);
+            const struct setting setting = {.stage = 3, .precision = ZR_PRECISION_BF16};
+            zr_result opened = rig_open(&rig, NULL, 0, setting.precision);
             zr_fault_set(sites[s], nth);
-            zr_result result = opened == ZR_OK ? rig_engine(&rig, &(struct setting){.stage = 3}) : opened;
+            zr_result result = opened == ZR_OK ? rig_engine(&rig, &setting) : opened;
             zr_fault_set(sites[s], 0);
             leaked += rig_close(&rig);
             if (result == ZR_OK)
@@ -534,8 +652,8 @@ static void test_faults(void)
 /* At stage 3 of several ranks: what a caller must not do, and what it may. */
 static int limits_are_kept(struct rig *rig, const struct setting *setting)
 {
-    const float *base, *again;
-    float *gradients;
+    const void *base, *again;
+    void *gradients;
     bool accumulate;
     struct zr_arena_stats stats;
 
@@ -563,34 +681,39 @@ static int limits_are_kept(struct rig *rig, const struct setting *setting)
     return 0; /* what is staged goes with the engine */
 }
 
-/* The checks of one stage in one world. */
-static void test_stage(unsigned world, unsigned stage)
+/* The checks of one stage in one world, in one precision. */
+static void test_stage(unsigned world, unsigned stage, enum zr_precision precision)
 {
-    struct setting setting = {.stage = stage, .world = world, .micro_batches = 1};
+    const struct setting plain = {.stage = stage, .world = world, .micro_batches = 1, .precision = precision};
+    const char *name = zr_precision_name(precision);
+    struct setting setting = plain;
     setting.body = follow_reference;
     tap_is(in_world(&setting), 0,
-           "%u ranks, stage %u: %d steps as AdamW in double precision has them, and the elements sent", world,
-           stage, STEPS);
+           "%u ranks, stage %u, %s: %d steps as AdamW in double precision has them, and the elements sent",
+           world, stage, name, STEPS);
     setting.micro_batches = 3;
-    tap_is(in_world(&setting), 0, "%u ranks, stage %u: the same of 3 micro-batches", world, stage);
+    tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: the same of 3 micro-batches", world, stage, name);
     setting.kind = ZR_OPTIMIZER_SGD;
     if (world <= 3)
-        tap_is(in_world(&setting), 0, "%u ranks, stage %u: SGD with momentum", world, stage);
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: SGD with momentum", world, stage, name);
     if (stage <= 1 && world <= 3) {
         setting.reduce = ZR_REDUCE_ONCE;
-        tap_is(in_world(&setting), 0, "%u ranks, stage %u: 3 micro-batches reduced once", world, stage);
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: 3 micro-batches reduced once", world, stage,
+               name);
     }
-    setting = (struct setting){.stage = stage, .world = world, .micro_batches = 1};
-    setting.body = gradient_is_blamed;
-    tap_is(in_world(&setting), 0, "%u ranks, stage %u: an infinite gradient is named everywhere", world,
-           stage);
+    setting = plain;
     setting.body = publish;
-    tap_is(in_world(&setting), 0, "%u ranks, stage %u: shards become whole replicas", world, stage);
+    tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: shards become whole replicas", world, stage, name);
     setting.body = replicas_differ;
     if (world > 1 && stage < 3)
-        tap_is(in_world(&setting), 0, "%u ranks, stage %u: a replica that differs is named", world, stage);
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: a replica that differs is named", world, stage,
+               name);
+    setting.body = gradient_is_blamed;
+    if (precision != ZR_PRECISION_FP16)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: an infinite gradient is named everywhere",
+               world, stage, name);
     setting.body = limits_are_kept;
-    if (world > 1 && stage == 3)
+    if (world > 1 && stage == 3 && precision == ZR_PRECISION_FP32)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u: two units at a time, and no more", world, stage);
 }
 
@@ -601,7 +724,12 @@ int main(void)
     test_misuse();
     test_faults();
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
-        for (unsigned stage = 0; stage <= 3; stage++)
-            test_stage(worlds[w], stage);
+        for (unsigned stage = 0; stage <= 3; stage++) {
+            test_stage(worlds[w], stage, ZR_PRECISION_FP32);
+            if (worlds[w] <= 3 || stage == 3)
+                test_stage(worlds[w], stage, ZR_PRECISION_BF16);
+            if (worlds[w] <= 2)
+                test_stage(worlds[w], stage, ZR_PRECISION_FP16);
+        }
     return tap_done();
 }

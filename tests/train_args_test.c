@@ -79,7 +79,6 @@ static const struct {
     {"--data x --stage", {"--stage", "needs a value"}},
     {"--data x --recompute some", {"--recompute some", "none|selective|full"}},
     {"--data x --recompute none|full", {"none of the choices"}},
-    {"--data x --precision bf16", {"--precision bf16", "not in this version"}},
     {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
     {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
     {"--data x --comm nccl", {"--comm nccl", "not in this version"}},

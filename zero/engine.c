@@ -7,16 +7,17 @@ static zr_result take_pools(struct zr_engine *engine)
 {
     zr_arena *arena = engine->options.arena;
     const struct zr_engine_options *o = &engine->options;
-    bool sums =
-        engine->world > 1 && o->micro_batches > 1 && o->reduce == ZR_REDUCE_EACH && !engine->shards_gradients;
     zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
                                (void **)&engine->parameters);
     if (result == ZR_OK)
         result = zr_take(arena, ZR_TAG_GRAD, engine->gradients_elements, engine->gradient_bytes,
                          (void **)&engine->gradients);
-    if (result == ZR_OK && sums)
+    if (result == ZR_OK && zr_engine_keeps_sums(engine))
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
+    if (result == ZR_OK && zr_engine_is_narrow(engine))
+        result =
+            zr_take(arena, ZR_TAG_MASTER, engine->states_elements, sizeof(float), (void **)&engine->master);
     if (result == ZR_OK)
         result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
                          (void **)&engine->momentum);
@@ -36,9 +37,15 @@ static void initialise_unit(struct zr_engine *engine, size_t index)
     struct zr_kernel_context *context = engine->options.context;
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
-    size_t from = state->resident ? 0 : engine->rank * unit->shard_elements;
-    size_t to = state->resident ? unit->padded_elements : from + unit->shard_elements;
-    float *base = (float *)(engine->parameters + state->parameters_at * engine->parameter_bytes);
+    struct zr_owned owned = zr_engine_owned(engine, index);
+    size_t from = owned.from, to = owned.to;
+    float *base = owned.master;
+
+    if (!engine->master && state->resident) { /* needs nobody's help */
+        from = 0;
+        to = unit->padded_elements;
+        base = zr_engine_parameter_place(engine, state->parameters_at);
+    }
 
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
@@ -54,19 +61,31 @@ static void initialise_unit(struct zr_engine *engine, size_t index)
     }
 }
 
-/* Every value depends on the seed and the global index alone; padding is zero for ever. */
-static void initialise(struct zr_engine *engine)
+/* Every value depends on the seed and the global index alone; padding is zero for ever. Of two bytes each
+ * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
+static zr_result initialise(struct zr_engine *engine)
 {
     const struct zr_kernels *kernels = engine->options.kernels;
     struct zr_kernel_context *context = engine->options.context;
+    size_t states_bytes = engine->states_elements * sizeof(float);
+    bool spreads = engine->master && engine->options.stage > 0 && engine->world > 1;
+    zr_result result = ZR_OK;
 
-    kernels->fill(context, engine->parameters_elements, 0, (float *)engine->parameters);
-    kernels->fill(context, engine->gradients_elements, 0, (float *)engine->gradients);
-    kernels->fill(context, engine->states_elements, 0, engine->momentum);
+    kernels->clear(context, engine->parameters_elements * engine->parameter_bytes, engine->parameters);
+    kernels->clear(context, engine->gradients_elements * engine->gradient_bytes, engine->gradients);
+    kernels->clear(context, states_bytes, engine->momentum);
     if (engine->variance)
-        kernels->fill(context, engine->states_elements, 0, engine->variance);
-    for (size_t u = 0; u < engine->layout.units_count; u++)
+        kernels->clear(context, states_bytes, engine->variance);
+    if (engine->master)
+        kernels->clear(context, states_bytes, engine->master);
+    zr_engine_start_scaling(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         initialise_unit(engine, u);
+        zr_engine_round_masters(engine, u);
+        if (spreads && engine->units[u].resident)
+            result = zr_engine_spread_parameters(engine, u);
+    }
+    return result;
 }
 
 static size_t count_segments(const struct zr_engine *engine)
@@ -92,6 +111,13 @@ static zr_result check_options(const struct zr_engine_options *options)
     if (options->stage > 3)
         return zr_fail(ZR_ERR_INVALID, "stage %u is not there; this engine has stages 0 to 3",
                        options->stage);
+    if ((unsigned)options->precision >= ZR_PRECISION_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "precision number %d is none; take fp32, bf16 or fp16",
+                       (int)options->precision);
+    if (options->kernels != zr_kernels_null() && options->context->precision != options->precision)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the engine is to be of %s and its kernel context is open for %s; give both the same",
+                       zr_precision_name(options->precision), zr_precision_name(options->context->precision));
     if (options->reduce == ZR_REDUCE_ONCE && options->stage > 1)
         return zr_fail(ZR_ERR_INVALID,
                        "stage %u keeps no whole gradients that could be reduced once per step; take stage 0 "
@@ -140,7 +166,11 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     memset(engine, 0, sizeof *engine);
     result = keep_options(engine, options);
     if (result == ZR_OK)
-        result = zr_layout_make(&engine->layout, &options->list, engine->world, options->host_arena);
+        result =
+            zr_layout_make(&engine->layout, &(struct zr_layout_request){.list = &options->list,
+                                                                        .world = engine->world,
+                                                                        .precision = options->precision,
+                                                                        .host_arena = options->host_arena});
     if (result != ZR_OK)
         goto unwind;
     engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays end here */
@@ -154,8 +184,11 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     if (result != ZR_OK)
         goto unwind;
     engine->segments_count = count_segments(engine);
-    initialise(engine);
-    result = zr_engine_verify_replicas(engine);
+    result = initialise(engine);
+    if (result == ZR_OK)
+        result = zr_engine_settle(engine);
+    if (result == ZR_OK)
+        result = zr_engine_verify_replicas(engine);
     if (result != ZR_OK)
         goto unwind;
     *out = engine;
@@ -183,6 +216,7 @@ void zr_engine_destroy(zr_engine *engine)
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->variance);
     zr_drop(arena, &engine->momentum);
+    zr_drop(arena, &engine->master);
     zr_drop(arena, &engine->sums);
     zr_drop(arena, &engine->gradients);
     zr_drop(arena, &engine->parameters);
@@ -195,6 +229,11 @@ void zr_engine_destroy(zr_engine *engine)
 enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine)
 {
     return engine->options.optimizer.kind;
+}
+
+enum zr_precision zr_engine_precision(const zr_engine *engine)
+{
+    return engine->options.precision;
 }
 
 uint64_t zr_engine_steps_done(const zr_engine *engine)

@@ -1,5 +1,6 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
- * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), replicas.c.
+ * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
+ * replicas.c.
  *
  * Of each unit a rank holds, by stage:
  *
@@ -10,6 +11,7 @@
  *   3             shard, whole  shard, whole ones pass staging     shard
  *                 while in use
  *
+ * Where parameters have two bytes, their fp32 masters lie as the optimizer state does.
  * All shards of one kind lie in one pool, in order of use. What is whole for a while (staging, gathered) is
  * a block of its own, taken and freed in the order of the program, so that a plan sees the same bytes. */
 #ifndef ZR_ENGINE_H
@@ -48,8 +50,10 @@ struct zr_engine {
     size_t parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
-    float *sums; /* [layout.shards_elements] or NULL: sums of micro-batches beside whole gradients */
+    float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
+                  * the place of shards of two bytes */
     float *momentum, *variance; /* [states_elements]: stage 0 pool_elements, else shards_elements */
+    float *master;              /* [states_elements], NULL in fp32: the parameters are their own */
     size_t states_elements;
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
 
@@ -60,6 +64,7 @@ struct zr_engine {
 
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
+    struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
     bool dry; /* null kernels: nothing may be read */
@@ -74,10 +79,37 @@ static inline unsigned zr_engine_rounds(const struct zr_engine *engine, size_t u
     return engine->layout.units[unit].unit.contributions * engine->options.micro_batches;
 }
 
-/* The rounds of a step add up where they are made, and are reduced after the last (or never, by one rank). */
+static inline bool zr_engine_is_narrow(const struct zr_engine *engine)
+{
+    return engine->options.precision != ZR_PRECISION_FP32;
+}
+
+/* The rounds of a step add up where they are made, and are reduced after the last (or never, by one rank).
+ * Micro-batches of two bytes add up in fp32 even there, or late ones would be rounded away. */
 static inline bool zr_engine_adds_in_place(const struct zr_engine *engine)
 {
-    return engine->world == 1 || engine->options.reduce == ZR_REDUCE_ONCE;
+    return engine->options.reduce == ZR_REDUCE_ONCE ||
+           (engine->world == 1 && (!zr_engine_is_narrow(engine) || engine->options.micro_batches == 1));
+}
+
+/* Whether the sums of micro-batches have a pool of their own. */
+static inline bool zr_engine_keeps_sums(const struct zr_engine *engine)
+{
+    return engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine) &&
+           (zr_engine_is_narrow(engine) || !engine->shards_gradients);
+}
+
+/* What gradients and parameters are to the communicator. */
+static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engine)
+{
+    return engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
+           : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
+                                                            : ZR_COMM_FP32;
+}
+
+static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
+{
+    return engine->parameters + at_elements * engine->parameter_bytes;
 }
 
 /* This rank's part of a unit's parameters. */
@@ -86,22 +118,38 @@ static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
     size_t at = engine->units[unit].parameters_at;
     if (engine->units[unit].resident)
         at += engine->rank * engine->layout.units[unit].shard_elements;
-    return engine->parameters + at * engine->parameter_bytes;
+    return zr_engine_parameter_place(engine, at);
 }
 
 /* Where the reduced gradients of this rank's shard lie when all rounds are done. */
-float *zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
+struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
 
 /* What this rank updates of a unit: all of it at stage 0, else its shard. */
 struct zr_owned {
-    size_t from, to;                                     /* elements of the unit */
-    float *parameters, *gradients, *momentum, *variance; /* of element `from`; variance NULL: there is none */
+    size_t from, to; /* elements of the unit; all below is of element `from` */
+    struct zr_numbers parameters;
+    float *master;              /* in fp32 the parameters */
+    float *momentum, *variance; /* variance NULL: there is none */
 };
 struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
+/* Rounds this rank's masters into its parameters; nothing to do in fp32. */
+void zr_engine_round_masters(struct zr_engine *engine, size_t unit);
+/* Element `index` of numbers. */
+static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
+{
+    return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
+                               numbers.precision};
+}
+
+/* The first state of the loss scaling, and what a step's end does to it. `finite`: every gradient was. False:
+ * no smaller scale is left to try. */
+void zr_engine_start_scaling(struct zr_engine *engine);
+bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 
 /* Starts to spread this rank's part of whole units to all ranks, in place. */
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, void *whole, size_t element_bytes,
-                           zr_ticket *ticket);
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket);
+/* The same of a unit that is kept whole. */
+zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit);
 /* Frees what was gathered ahead and is not in use: its values are about to change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
 /* Waits for a unit's reduction and frees the staging block, if there is one. */

@@ -23,12 +23,13 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     engine->gathered_units++;
-    result = zr_comm_all_gather(
-        engine->options.comm,
-        &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
-                                .destination = state->gathered,
-                                .shard_bytes = u->shard_elements * engine->parameter_bytes},
-        &state->parameter_ticket);
+    result =
+        zr_comm_all_gather(engine->options.comm,
+                           &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
+                                                   .destination = state->gathered,
+                                                   .shard_bytes = u->shard_elements * engine->parameter_bytes,
+                                                   .type = zr_engine_comm_type(engine)},
+                           &state->parameter_ticket);
     zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, unit));
     return result;
 }
@@ -75,7 +76,7 @@ static zr_result make_room(struct zr_engine *engine, size_t unit)
     return result;
 }
 
-zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base)
+zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
 {
     zr_assert(unit < engine->layout.units_count);
     struct zr_unit_state *state = &engine->units[unit];
@@ -93,9 +94,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base)
     state->parameter_ticket = 0;
     if (state->users++ == 0)
         zr_timeline_enter(engine->options.timeline, zr_engine_noted(engine, unit));
-    *base = state->resident
-                ? (const float *)(engine->parameters + state->parameters_at * engine->parameter_bytes)
-                : state->gathered;
+    *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;
     return ZR_OK;
 }
 

@@ -6,19 +6,26 @@
 
 #include "zero/gpt_inside.h"
 
-zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, float **out)
+zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out)
 {
-    return zr_take(model->options.arena, tag, elements, sizeof(float), (void **)out);
+    return zr_take(model->options.arena, tag, elements, model->element_bytes, out);
 }
 
-zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const float *values,
+zr_result gpt_take_floats(struct zr_gpt *model, size_t elements, void **out)
+{
+    return zr_take(model->options.arena, ZR_TAG_ACTIVATION, elements, sizeof(float), out);
+}
+
+zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const void *values,
                       size_t columns)
 {
     size_t count, at, row, sequence = model->options.shape.sequence;
     if (!model->inspect)
         return ZR_OK;
     count = gpt_rows(model) * columns;
-    at = model->options.kernels->find_nonfinite(model->options.context, count, values);
+    at = model->options.kernels->find_nonfinite_in(
+        model->options.context, count,
+        (struct zr_numbers){(void *)values, zr_engine_precision(model->options.engine)});
     if (at == count)
         return ZR_OK;
     row = at / columns;
@@ -44,6 +51,7 @@ zr_result zr_gpt_create(zr_gpt **out, const struct zr_gpt_options *options)
     memset(model, 0, sizeof *model);
     model->options = *options;
     model->dry = options->kernels == zr_kernels_null();
+    model->element_bytes = zr_precision_bytes(zr_engine_precision(options->engine));
     if (model->options.micro_batches == 0)
         model->options.micro_batches = 1;
     result = zr_take(options->host_arena, ZR_TAG_OTHER, options->shape.layers + 1, sizeof *model->inputs,
@@ -60,7 +68,7 @@ zr_result zr_gpt_create(zr_gpt **out, const struct zr_gpt_options *options)
     if (result == ZR_OK)
         result = zr_take(options->arena, ZR_TAG_ACTIVATION, rows, sizeof(int32_t), (void **)&model->targets);
     if (result == ZR_OK)
-        result = gpt_take(model, ZR_TAG_ACTIVATION, rows, &model->losses);
+        result = gpt_take_floats(model, rows, (void **)&model->losses);
     if (result != ZR_OK)
         goto unwind;
     *out = model;
@@ -140,7 +148,7 @@ static zr_result embed(struct zr_gpt *model)
 {
     const struct zr_gpt_options *o = &model->options;
     struct zr_embedding embedding = embedding_of(model);
-    const float *wte, *wpe;
+    const void *wte, *wpe;
     zr_result result =
         gpt_take(model, ZR_TAG_CHECKPOINT, gpt_rows(model) * o->shape.hidden, &model->inputs[0]);
     if (result == ZR_OK)
@@ -181,22 +189,22 @@ static zr_result final_norm(struct zr_gpt *model)
     const struct zr_gpt_options *o = &model->options;
     size_t rows = gpt_rows(model), c = o->shape.hidden, parameter = final_parameter(model);
     struct zr_layernorm norm = {.rows = rows, .channels = c};
-    const float *base;
+    const void *base;
     zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, rows * c, &model->scratch[SCRATCH_FINAL]);
     if (result == ZR_OK)
-        result = gpt_take(model, ZR_TAG_ACTIVATION, rows, &model->scratch[SCRATCH_FINAL_MEAN]);
+        result = gpt_take_floats(model, rows, &model->scratch[SCRATCH_FINAL_MEAN]);
     if (result == ZR_OK)
-        result = gpt_take(model, ZR_TAG_ACTIVATION, rows, &model->scratch[SCRATCH_FINAL_RSTD]);
+        result = gpt_take_floats(model, rows, &model->scratch[SCRATCH_FINAL_RSTD]);
     if (result == ZR_OK)
         result = zr_engine_gather(o->engine, final_unit(model), &base);
     if (result == ZR_OK)
         result = zr_engine_prefetch(o->engine, GPT_WTE); /* the head */
     if (result != ZR_OK)
         return result;
-    o->kernels->layernorm_forward(
-        o->context, &norm, model->inputs[o->shape.layers], base + zr_engine_offset(o->engine, parameter),
-        base + zr_engine_offset(o->engine, parameter + 1), model->scratch[SCRATCH_FINAL],
-        model->scratch[SCRATCH_FINAL_MEAN], model->scratch[SCRATCH_FINAL_RSTD]);
+    o->kernels->layernorm_forward(o->context, &norm, model->inputs[o->shape.layers],
+                                  gpt_at(model, base, parameter), gpt_at(model, base, parameter + 1),
+                                  model->scratch[SCRATCH_FINAL], model->scratch[SCRATCH_FINAL_MEAN],
+                                  model->scratch[SCRATCH_FINAL_RSTD]);
     zr_engine_release(o->engine, final_unit(model));
     return gpt_inspect(model, SIZE_MAX, "ln_f", model->scratch[SCRATCH_FINAL], c);
 }
@@ -232,8 +240,8 @@ static zr_result head_backward(struct zr_gpt *model)
     const struct zr_gpt_options *o = &model->options;
     size_t rows = gpt_rows(model);
     struct zr_head head = head_of(model);
-    const float *wte;
-    float *d_wte;
+    const void *wte;
+    void *d_wte;
     bool accumulate;
     zr_result result =
         gpt_take(model, ZR_TAG_ACTIVATION, rows * o->shape.hidden, &model->scratch[SCRATCH_D_FINAL]);
@@ -247,8 +255,8 @@ static zr_result head_backward(struct zr_gpt *model)
         result = zr_engine_gradients(o->engine, GPT_WTE, &d_wte, &accumulate);
     if (result == ZR_OK)
         o->kernels->head_loss(o->context, &head, model->scratch[SCRATCH_FINAL], wte, model->losses,
-                              1.0f / ((float)rows * (float)o->micro_batches), model->scratch[SCRATCH_D_FINAL],
-                              d_wte, accumulate);
+                              zr_engine_loss_scale(o->engine) / ((float)rows * (float)o->micro_batches),
+                              model->scratch[SCRATCH_D_FINAL], d_wte, accumulate);
     zr_engine_release(o->engine, GPT_WTE);
     zr_drop(o->arena, &model->scratch[SCRATCH_FINAL]);
     return result == ZR_OK ? zr_engine_reduce(o->engine, GPT_WTE) : result;
@@ -259,8 +267,8 @@ static zr_result final_norm_backward(struct zr_gpt *model)
     const struct zr_gpt_options *o = &model->options;
     size_t rows = gpt_rows(model), c = o->shape.hidden, parameter = final_parameter(model);
     struct zr_layernorm norm = {.rows = rows, .channels = c};
-    const float *base;
-    float *gradients;
+    const void *base;
+    void *gradients;
     bool accumulate;
     zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, rows * c, &model->scratch[SCRATCH_D]);
     if (result == ZR_OK)
@@ -270,11 +278,10 @@ static zr_result final_norm_backward(struct zr_gpt *model)
     result = zr_engine_gradients(o->engine, final_unit(model), &gradients, &accumulate);
     if (result == ZR_OK)
         o->kernels->layernorm_backward(o->context, &norm, model->inputs[o->shape.layers],
-                                       base + zr_engine_offset(o->engine, parameter),
-                                       model->scratch[SCRATCH_FINAL_MEAN], model->scratch[SCRATCH_FINAL_RSTD],
-                                       model->scratch[SCRATCH_D_FINAL], model->scratch[SCRATCH_D], false,
-                                       gradients + zr_engine_offset(o->engine, parameter),
-                                       gradients + zr_engine_offset(o->engine, parameter + 1), accumulate);
+                                       gpt_at(model, base, parameter), model->scratch[SCRATCH_FINAL_MEAN],
+                                       model->scratch[SCRATCH_FINAL_RSTD], model->scratch[SCRATCH_D_FINAL],
+                                       model->scratch[SCRATCH_D], false, gpt_at(model, gradients, parameter),
+                                       gpt_at(model, gradients, parameter + 1), accumulate);
     zr_engine_release(o->engine, final_unit(model));
     zr_drop(o->arena, &model->scratch[SCRATCH_D_FINAL]);
     zr_drop(o->arena, &model->scratch[SCRATCH_FINAL_RSTD]);
@@ -287,7 +294,7 @@ static zr_result embedding_backward(struct zr_gpt *model)
 {
     const struct zr_gpt_options *o = &model->options;
     struct zr_embedding embedding = embedding_of(model);
-    float *d_wte, *d_wpe;
+    void *d_wte, *d_wpe;
     bool accumulate_wte, accumulate_wpe;
     zr_result result = zr_engine_gradients(o->engine, GPT_WTE, &d_wte, &accumulate_wte);
     if (result == ZR_OK)
@@ -295,7 +302,7 @@ static zr_result embedding_backward(struct zr_gpt *model)
     if (result != ZR_OK)
         return result;
     if (accumulate_wte && !accumulate_wpe) /* the kernel has one flag for both */
-        o->kernels->fill(o->context, o->shape.sequence * o->shape.hidden, 0, d_wpe);
+        o->kernels->clear(o->context, o->shape.sequence * o->shape.hidden * model->element_bytes, d_wpe);
     o->kernels->embedding_backward(o->context, &embedding, model->scratch[SCRATCH_D], d_wte,
                                    o->shape.vocabulary_padded, d_wpe, o->shape.sequence, accumulate_wte);
     zr_drop(o->arena, &model->scratch[SCRATCH_D]);
@@ -356,7 +363,7 @@ zr_result zr_gpt_train(zr_gpt *model, double *loss)
 zr_result zr_gpt_evaluate(zr_gpt *model, size_t batch, double *loss)
 {
     const struct zr_gpt_options *o = &model->options;
-    const float *wte;
+    const void *wte;
     zr_result result;
 
     if (batch == 0 || batch > o->shape.batch)
@@ -380,7 +387,7 @@ zr_result zr_gpt_evaluate(zr_gpt *model, size_t batch, double *loss)
 zr_result zr_gpt_logits(zr_gpt *model, size_t count, float *logits)
 {
     const struct zr_gpt_options *o = &model->options;
-    const float *wte;
+    const void *wte;
     zr_result result;
 
     if (count == 0 || count > o->shape.sequence)
@@ -394,7 +401,9 @@ zr_result zr_gpt_logits(zr_gpt *model, size_t count, float *logits)
     if (result == ZR_OK) {
         struct zr_head head = head_of(model);
         o->kernels->head_logits(o->context, &head,
-                                model->scratch[SCRATCH_FINAL] + (count - 1) * o->shape.hidden, wte, logits);
+                                (char *)model->scratch[SCRATCH_FINAL] +
+                                    (count - 1) * o->shape.hidden * model->element_bytes,
+                                wte, logits);
         zr_engine_release(o->engine, GPT_WTE);
     }
     drop_pass(model);

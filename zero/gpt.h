@@ -1,7 +1,8 @@
 /* gpt.h: GPT-2 on the stage engine: forward and backward, activations from the arena layer by layer.
  *
  * Units: wte, wpe, h.0 .. h.{L-1}, ln_f. Weights are [in, out] as GPT-2's Conv1D stores them; the head is
- * tied to wte, which therefore gets two gradient contributions per step. */
+ * tied to wte, which therefore gets two gradient contributions per step. Activations and checkpoints are of
+ * the engine's precision; the loss, and what softmax and norms keep, are fp32. */
 #ifndef ZR_GPT_H
 #define ZR_GPT_H
 

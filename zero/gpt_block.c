@@ -5,7 +5,7 @@
 
 /* A block's parameters, or the places of their gradients, by GPT_* within the block. */
 struct block_tensors {
-    float *at[GPT_BLOCK_PARAMETERS];
+    void *at[GPT_BLOCK_PARAMETERS];
 };
 
 static unsigned block_unit(size_t layer)
@@ -13,12 +13,11 @@ static unsigned block_unit(size_t layer)
     return (unsigned)(GPT_EMBEDDINGS + layer);
 }
 
-static struct block_tensors block_tensors(const struct zr_gpt *model, size_t layer, float *base)
+static struct block_tensors block_tensors(const struct zr_gpt *model, size_t layer, const void *base)
 {
     struct block_tensors tensors;
     for (size_t i = 0; i < GPT_BLOCK_PARAMETERS; i++)
-        tensors.at[i] =
-            base + zr_engine_offset(model->options.engine, GPT_EMBEDDINGS + layer * GPT_BLOCK_PARAMETERS + i);
+        tensors.at[i] = gpt_at(model, base, GPT_EMBEDDINGS + layer * GPT_BLOCK_PARAMETERS + i);
     return tensors;
 }
 
@@ -46,11 +45,19 @@ static size_t slot_columns(const struct zr_gpt *model, enum gpt_slot slot)
     }
 }
 
+static bool slot_has_floats(enum gpt_slot slot)
+{
+    return slot == SLOT_LN1_MEAN || slot == SLOT_LN1_RSTD || slot == SLOT_LN2_MEAN || slot == SLOT_LN2_RSTD ||
+           slot == SLOT_LSE;
+}
+
 static zr_result take_slots(struct zr_gpt *model, size_t layer)
 {
     for (enum gpt_slot slot = 0; slot < SLOT_COUNT; slot++) {
-        zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, gpt_rows(model) * slot_columns(model, slot),
-                                    &model->blocks[layer].slot[slot]);
+        size_t elements = gpt_rows(model) * slot_columns(model, slot);
+        void **place = &model->blocks[layer].slot[slot];
+        zr_result result = slot_has_floats(slot) ? gpt_take_floats(model, elements, place)
+                                                 : gpt_take(model, ZR_TAG_ACTIVATION, elements, place);
         if (result != ZR_OK)
             return result;
     }
@@ -78,7 +85,7 @@ static zr_result attention_half(struct zr_gpt *model, size_t layer, const struct
     size_t rows = gpt_rows(model), c = model->options.shape.hidden;
     struct zr_layernorm norm = {.rows = rows, .channels = c};
     struct zr_attention attention = attention_of(model);
-    float **s = model->blocks[layer].slot, *x = model->inputs[layer];
+    void **s = model->blocks[layer].slot, *x = model->inputs[layer];
     zr_result result;
 
     k->layernorm_forward(context, &norm, x, w->at[GPT_LN1_W], w->at[GPT_LN1_B], s[SLOT_LN1], s[SLOT_LN1_MEAN],
@@ -104,13 +111,13 @@ static zr_result attention_half(struct zr_gpt *model, size_t layer, const struct
 
 /* middle -> output: the feed-forward half. */
 static zr_result feed_forward_half(struct zr_gpt *model, size_t layer, const struct block_tensors *w,
-                                   float *output)
+                                   void *output)
 {
     const struct zr_kernels *k = model->options.kernels;
     struct zr_kernel_context *context = model->options.context;
     size_t rows = gpt_rows(model), c = model->options.shape.hidden;
     struct zr_layernorm norm = {.rows = rows, .channels = c};
-    float **s = model->blocks[layer].slot;
+    void **s = model->blocks[layer].slot;
     zr_result result;
 
     k->layernorm_forward(context, &norm, s[SLOT_MIDDLE], w->at[GPT_LN2_W], w->at[GPT_LN2_B], s[SLOT_LN2],
@@ -130,9 +137,9 @@ static zr_result feed_forward_half(struct zr_gpt *model, size_t layer, const str
     return gpt_inspect(model, layer, "mlp.c_proj", output, c);
 }
 
-zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output)
+zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, void *output)
 {
-    const float *base;
+    const void *base;
     zr_result result = take_slots(model, layer);
     if (result == ZR_OK)
         result = zr_engine_gather(model->options.engine, block_unit(layer), &base);
@@ -140,7 +147,7 @@ zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output)
         result = zr_engine_prefetch(model->options.engine, block_unit(layer) + 1);
     if (result != ZR_OK)
         return result;
-    struct block_tensors weights = block_tensors(model, layer, (float *)base);
+    struct block_tensors weights = block_tensors(model, layer, base);
     result = attention_half(model, layer, &weights);
     if (result == ZR_OK)
         result = feed_forward_half(model, layer, &weights, output);
@@ -150,14 +157,14 @@ zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output)
 
 /* d (output) -> d (middle) */
 static zr_result feed_forward_backward(struct zr_gpt *model, size_t layer, const struct block_tensors *w,
-                                       const struct block_tensors *g, float *d, bool accumulate)
+                                       const struct block_tensors *g, void *d, bool accumulate)
 {
     const struct zr_kernels *k = model->options.kernels;
     struct zr_kernel_context *context = model->options.context;
     size_t rows = gpt_rows(model), c = model->options.shape.hidden;
     struct zr_layernorm norm = {.rows = rows, .channels = c};
-    float **s = model->blocks[layer].slot, **wide = &model->scratch[SCRATCH_D_WIDE];
-    float **d_norm = &model->scratch[SCRATCH_D_NORM];
+    void **s = model->blocks[layer].slot, **wide = &model->scratch[SCRATCH_D_WIDE];
+    void **d_norm = &model->scratch[SCRATCH_D_NORM];
     zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, rows * 4 * c, wide);
     if (result != ZR_OK)
         return result;
@@ -178,15 +185,15 @@ static zr_result feed_forward_backward(struct zr_gpt *model, size_t layer, const
 
 /* d (middle) -> d (input) */
 static zr_result attention_backward(struct zr_gpt *model, size_t layer, const struct block_tensors *w,
-                                    const struct block_tensors *g, float *d, bool accumulate)
+                                    const struct block_tensors *g, void *d, bool accumulate)
 {
     const struct zr_kernels *k = model->options.kernels;
     struct zr_kernel_context *context = model->options.context;
     size_t rows = gpt_rows(model), c = model->options.shape.hidden;
     struct zr_layernorm norm = {.rows = rows, .channels = c};
     struct zr_attention attention = attention_of(model);
-    float **s = model->blocks[layer].slot, **d_qkv = &model->scratch[SCRATCH_D_QKV];
-    float **d_norm = &model->scratch[SCRATCH_D_NORM]; /* first the gradient of the attention, then of ln_1 */
+    void **s = model->blocks[layer].slot, **d_qkv = &model->scratch[SCRATCH_D_QKV];
+    void **d_norm = &model->scratch[SCRATCH_D_NORM]; /* first the gradient of the attention, then of ln_1 */
     zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, rows * c, d_norm);
     if (result == ZR_OK)
         result = gpt_take(model, ZR_TAG_ACTIVATION, rows * 3 * c, d_qkv);
@@ -205,12 +212,12 @@ static zr_result attention_backward(struct zr_gpt *model, size_t layer, const st
     return ZR_OK;
 }
 
-zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, float *d)
+zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, void *d)
 {
     zr_engine *engine = model->options.engine;
     unsigned unit = block_unit(layer);
-    const float *base;
-    float *gradients;
+    const void *base;
+    void *gradients;
     bool accumulate;
     zr_result result = zr_engine_gather(engine, unit, &base); /* once for both directions */
 
@@ -223,7 +230,7 @@ zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, float *d)
     if (result == ZR_OK)
         result = zr_engine_gradients(engine, unit, &gradients, &accumulate);
     if (result == ZR_OK) {
-        struct block_tensors weights = block_tensors(model, layer, (float *)base);
+        struct block_tensors weights = block_tensors(model, layer, base);
         struct block_tensors places = block_tensors(model, layer, gradients);
         result = feed_forward_backward(model, layer, &weights, &places, d, accumulate);
         if (result == ZR_OK)

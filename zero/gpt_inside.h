@@ -43,7 +43,7 @@ enum gpt_slot {
 };
 
 struct gpt_block_activations {
-    float *slot[SLOT_COUNT];
+    void *slot[SLOT_COUNT]; /* in the engine's precision, but for means, deviations and log-sums: floats */
 };
 
 /* Temporary tensors of a pass; one table, so that whatever a failing pass holds is dropped in one place. */
@@ -63,10 +63,11 @@ struct zr_gpt {
     struct zr_gpt_options options;
     int32_t *tokens, *targets; /* [batch, sequence] */
     float *losses;             /* [batch, sequence] */
-    float **inputs;            /* [layers + 1]: the input of each block, and of ln_f; tag checkpoint */
+    void **inputs;             /* [layers + 1]: the input of each block, and of ln_f; tag checkpoint */
     struct gpt_block_activations *blocks; /* [layers] */
-    float *scratch[SCRATCH_COUNT];
-    size_t batch; /* sequences of the pass under way */
+    void *scratch[SCRATCH_COUNT];
+    size_t element_bytes; /* of activations, parameters and gradients */
+    size_t batch;         /* sequences of the pass under way */
     bool dry;
     bool inspect; /* look at every result for a value that is not finite */
 };
@@ -76,19 +77,27 @@ static inline size_t gpt_rows(const struct zr_gpt *model)
     return model->batch * model->options.shape.sequence;
 }
 
-zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, float **out);
+/* Elements of the engine's precision; floats, whatever that is. */
+zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out);
+zr_result gpt_take_floats(struct zr_gpt *model, size_t elements, void **out);
+
+/* Parameter number `parameter` in its unit at `base`, or its gradient. */
+static inline void *gpt_at(const struct zr_gpt *model, const void *base, size_t parameter)
+{
+    return (char *)base + zr_engine_offset(model->options.engine, parameter) * model->element_bytes;
+}
 
 /* When inspecting: ZR_ERR_CORRUPT with words where the first value that is not finite lies, else ZR_OK.
  * `layer` SIZE_MAX: outside the blocks. */
-zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const float *values,
+zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const void *values,
                       size_t columns);
 
 /* Takes the activations of a block and runs it forward. `output` NULL: only what backward needs (recompute).
  */
-zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, float *output);
+zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, void *output);
 /* Runs a block backward: `d` [rows, C], the gradient of its output, becomes that of its input. Hands the
  * block's gradients to the engine; the caller drops the activations. */
-zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, float *d);
+zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, void *d);
 void gpt_block_drop(struct zr_gpt *model, size_t layer);
 
 #endif

@@ -35,12 +35,14 @@ static bool round_up(size_t value, size_t multiple, size_t *out)
 /* Places the parameters of one unit and returns its padded size through `unit`. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
-    size_t offset = 0, next = unit->first_parameter, align = (size_t)ZR_SHARD_ALIGN * layout->world;
+    size_t offset = 0, next = unit->first_parameter;
+    size_t tensor_align = ZR_TENSOR_ALIGN_BYTES / layout->element_bytes;
+    size_t align = ZR_SHARD_ALIGN_BYTES / layout->element_bytes * layout->world;
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
         parameter->global_index = layout->elements;
         parameter->elements = zr_parameter_elements(&parameter->parameter);
-        if (!round_up(offset, ZR_TENSOR_ALIGN, &parameter->offset) || parameter->elements == 0 ||
+        if (!round_up(offset, tensor_align, &parameter->offset) || parameter->elements == 0 ||
             __builtin_add_overflow(parameter->offset, parameter->elements, &offset))
             return zr_fail(ZR_ERR_INVALID, "parameter %s has no elements, or too many to count",
                            parameter->parameter.name);
@@ -62,14 +64,16 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     return ZR_OK;
 }
 
-zr_result zr_layout_make(struct zr_layout *layout, const struct zr_parameter_list *list, unsigned world,
-                         zr_arena *host_arena)
+zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request)
 {
+    const struct zr_parameter_list *list = request->list;
+    zr_arena *host_arena = request->host_arena;
     zr_result result;
     memset(layout, 0, sizeof *layout);
-    if (list->parameters_count == 0 || list->units_count == 0 || world == 0)
+    if (list->parameters_count == 0 || list->units_count == 0 || request->world == 0)
         return zr_fail(ZR_ERR_INVALID, "a layout needs at least one parameter, one unit and one rank");
-    layout->world = world;
+    layout->world = request->world;
+    layout->element_bytes = zr_precision_bytes(request->precision);
     layout->host_arena = host_arena;
     layout->parameters_count = list->parameters_count;
     layout->units_count = list->units_count;

@@ -6,8 +6,8 @@
 #include "zero/zr_zero.h"
 
 enum {
-    ZR_TENSOR_ALIGN = 16, /* elements: a tensor starts on 64 bytes, for the vector units */
-    ZR_SHARD_ALIGN = 64,  /* elements: a shard starts on 256 bytes, the arena's own alignment */
+    ZR_TENSOR_ALIGN_BYTES = 64, /* for the vector units */
+    ZR_SHARD_ALIGN_BYTES = 256, /* the arena's own alignment: pools and blocks have nothing between them */
 };
 
 struct zr_layout_parameter {
@@ -35,13 +35,21 @@ struct zr_layout {
     size_t pool_elements;   /* all units, padded */
     size_t shards_elements; /* all shards of one rank */
     unsigned world;
+    size_t element_bytes; /* of parameters and gradients */
     zr_arena *host_arena;
 };
 
-/* Lays out `list` for `world` ranks; the records come from `host_arena`, tag other, until zr_layout_end().
+/* What a layout is made for. */
+struct zr_layout_request {
+    const struct zr_parameter_list *list;
+    unsigned world;
+    enum zr_precision precision;
+    zr_arena *host_arena;
+};
+
+/* Lays out a list for the ranks; the records come from the arena, tag other, until zr_layout_end().
  * ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow. */
-zr_result zr_layout_make(struct zr_layout *layout, const struct zr_parameter_list *list, unsigned world,
-                         zr_arena *host_arena);
+zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request);
 void zr_layout_end(struct zr_layout *layout);
 
 /* The part of a parameter that lies in [from, to) of its unit; false when there is none. */

@@ -1,5 +1,5 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
- * parameters to everyone who keeps them whole. */
+ * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
 #include "zero/engine.h"
 
 #include <inttypes.h>
@@ -35,8 +35,8 @@ static zr_result blame_gradient(struct zr_engine *engine)
     for (size_t u = engine->layout.units_count;
          u-- > 0;) { /* backward runs from the last unit to the first */
         size_t shard = engine->layout.units[u].shard_elements;
-        size_t at = engine->options.kernels->find_nonfinite(engine->options.context, shard,
-                                                            zr_engine_shard_gradients(engine, u));
+        size_t at = engine->options.kernels->find_nonfinite_in(engine->options.context, shard,
+                                                               zr_engine_shard_gradients(engine, u));
         if (at < shard) {
             mine.unit = u;
             mine.element = engine->rank * shard + at;
@@ -55,11 +55,18 @@ static zr_result blame_gradient(struct zr_engine *engine)
                                        "lower the learning rate (--lr)");
     const struct zr_layout_parameter *parameter =
         zr_engine_parameter_at(engine, all[first].unit, all[first].element);
+    const char *name = parameter ? parameter->parameter.name : "padding";
+    uint64_t element = parameter ? all[first].element - parameter->offset : all[first].element;
+    if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
+                       "skipped, the last with a loss scale of %g, and none smaller is left to try; lower "
+                       "the learning rate (--lr), or train in bf16",
+                       name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
     return zr_fail(ZR_ERR_CORRUPT,
                    "the gradient of %s is not finite (element %" PRIu64 "); nothing was updated; "
                    "lower the learning rate (--lr) or clip (--clip)",
-                   parameter ? parameter->parameter.name : "padding",
-                   parameter ? all[first].element - parameter->offset : all[first].element);
+                   name, element);
 }
 
 /* The norm of all gradients: squares in fixed blocks of each shard, added in the global order of the
@@ -69,9 +76,9 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
     for (size_t u = 0; u < units; u++)
-        mine[u] = engine->options.kernels->sum_of_squares(engine->options.context,
-                                                          engine->layout.units[u].shard_elements,
-                                                          zr_engine_shard_gradients(engine, u));
+        mine[u] = engine->options.kernels->sum_of_squares_in(engine->options.context,
+                                                             engine->layout.units[u].shard_elements,
+                                                             zr_engine_shard_gradients(engine, u));
     zr_result result = zr_comm_exchange(engine->options.comm, mine, units * sizeof *mine, all);
     if (result != ZR_OK)
         return result;
@@ -87,21 +94,29 @@ struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     bool whole = engine->options.stage == 0;
     size_t state = whole ? u->pool_offset : u->shard_offset;
-    struct zr_owned owned = {
+    void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                             : zr_engine_shard(engine, unit);
+    return (struct zr_owned){
         .from = whole ? 0 : engine->rank * u->shard_elements,
         .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
-        .parameters = zr_engine_shard(engine, unit),
-        .gradients = zr_engine_shard_gradients(engine, unit),
+        .parameters = {parameters, engine->options.precision},
+        .master = engine->master ? engine->master + state : parameters,
         .momentum = engine->momentum + state,
         .variance = engine->variance ? engine->variance + state : NULL,
     };
-    if (whole) {
-        owned.parameters =
-            (float *)(engine->parameters + engine->units[unit].parameters_at * engine->parameter_bytes);
-        owned.gradients = (float *)(engine->gradients + u->pool_offset * engine->gradient_bytes);
-    }
-    return owned;
 }
+
+void zr_engine_round_masters(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned = zr_engine_owned(engine, unit);
+    if (engine->master)
+        engine->options.kernels->convert(engine->options.context, owned.to - owned.from,
+                                         (struct zr_numbers){owned.master, ZR_PRECISION_FP32},
+                                         owned.parameters);
+}
+
+/* ---- The update ------------------------------------------------------------------------------------------
+ */
 
 /* What is the same for all parameters of a step. */
 struct update {
@@ -109,17 +124,12 @@ struct update {
 };
 
 static void update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                        const struct update *update, const struct zr_owned *part)
+                        const struct update *update, const struct zr_update *numbers)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
     const struct zr_kernels *kernels = engine->options.kernels;
     float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
-    const struct zr_update numbers = {.n = part->to - part->from,
-                                      .gradient = {part->gradients, ZR_PRECISION_FP32},
-                                      .master = part->parameters,
-                                      .momentum = part->momentum,
-                                      .variance = part->variance};
 
     if (o->kind == ZR_OPTIMIZER_SGD)
         kernels->update_sgd(engine->options.context,
@@ -127,7 +137,7 @@ static void update_part(struct zr_engine *engine, const struct zr_parameter *par
                                              .momentum_factor = o->momentum_factor,
                                              .weight_decay = weight_decay,
                                              .gradient_scale = update->gradient_scale},
-                            &numbers);
+                            numbers);
     else
         kernels->update_adamw(engine->options.context,
                               &(struct zr_adamw){.rate = rate,
@@ -138,10 +148,12 @@ static void update_part(struct zr_engine *engine, const struct zr_parameter *par
                                                  .gradient_scale = update->gradient_scale,
                                                  .correction1 = update->correction1,
                                                  .correction2 = update->correction2},
-                              &numbers);
+                              numbers);
 }
 
-static void update_unit(struct zr_engine *engine, size_t unit, const struct update *update)
+/* `gradients` are those of element owned.from on. */
+static void update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                        const struct update *update)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_owned owned = zr_engine_owned(engine, unit);
@@ -152,33 +164,120 @@ static void update_unit(struct zr_engine *engine, size_t unit, const struct upda
         if (!zr_layout_overlap(p, owned.from, owned.to, &overlap))
             continue;
         size_t skip = overlap.offset - owned.from;
-        const struct zr_owned part = {.from = overlap.offset,
-                                      .to = overlap.offset + overlap.count,
-                                      .parameters = owned.parameters + skip,
-                                      .gradients = owned.gradients + skip,
-                                      .momentum = owned.momentum + skip,
-                                      .variance = owned.variance ? owned.variance + skip : NULL};
-        update_part(engine, &p->parameter, update, &part);
+        struct zr_update numbers = {.n = overlap.count,
+                                    .gradient = zr_numbers_at(gradients, skip),
+                                    .master = owned.master + skip,
+                                    .momentum = owned.momentum + skip,
+                                    .variance = owned.variance ? owned.variance + skip : NULL};
+        if (engine->master)
+            numbers.parameter = zr_numbers_at(owned.parameters, skip);
+        update_part(engine, &p->parameter, update, &numbers);
     }
+}
+
+/* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
+ * they come unit by unit into blocks of their own: one in use, one on its way. */
+struct whole_sums {
+    float *block[2];
+    zr_ticket ticket[2];
+};
+
+static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.stage == 0 && zr_engine_is_narrow(engine) && engine->world > 1 &&
+           unit < engine->layout.units_count && zr_engine_rounds(engine, unit) > 1 &&
+           !zr_engine_adds_in_place(engine);
+}
+
+static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *sums, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
+                               (void **)&sums->block[unit % 2]);
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = zr_engine_shard_gradients(engine, unit).at,
+                                                      .destination = sums->block[unit % 2],
+                                                      .shard_bytes = u->shard_elements * sizeof(float)},
+                              &sums->ticket[unit % 2]);
+}
+
+/* The gradients of all that this rank updates of a unit. */
+static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums *sums, size_t unit,
+                                    struct zr_numbers *out)
+{
+    zr_result result = ZR_OK;
+    *out = zr_engine_shard_gradients(engine, unit);
+    if (engine->options.stage == 0 && engine->world > 1)
+        *out = (struct zr_numbers){engine->gradients +
+                                       engine->layout.units[unit].pool_offset * engine->gradient_bytes,
+                                   engine->options.precision};
+    if (needs_whole_sums(engine, unit)) {
+        if (!sums->block[unit % 2])
+            result = start_whole_sums(engine, sums, unit);
+        if (result == ZR_OK && needs_whole_sums(engine, unit + 1))
+            result = start_whole_sums(engine, sums, unit + 1);
+        if (result == ZR_OK)
+            result = zr_comm_wait(engine->options.comm, sums->ticket[unit % 2]);
+        *out = (struct zr_numbers){sums->block[unit % 2], ZR_PRECISION_FP32};
+    }
+    return result;
+}
+
+static void end_round(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
+    engine->units[unit].rounds_done = 0;
 }
 
 /* Updates unit after unit; each starts to spread while the next is updated. */
 static zr_result update_all(struct zr_engine *engine, const struct update *update)
 {
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_unit_state *state = &engine->units[u];
-        update_unit(engine, u, update);
-        zr_drop(engine->options.arena, &state->sum_shard);
-        state->rounds_done = 0;
-        if (engine->options.stage == 0 || engine->world == 1 || !state->resident)
-            continue;
-        zr_result result =
-            zr_engine_spread(engine, u, engine->parameters + state->parameters_at * engine->parameter_bytes,
-                             engine->parameter_bytes, &state->parameter_ticket);
-        zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, u));
+    struct whole_sums sums = {0};
+    zr_result result = ZR_OK;
+
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        struct zr_numbers gradients;
+        result = updating_gradients(engine, &sums, u, &gradients);
         if (result != ZR_OK)
-            return result;
+            break;
+        update_unit(engine, u, gradients, update);
+        zr_drop(engine->options.arena, &sums.block[u % 2]);
+        end_round(engine, u);
+        if (engine->options.stage == 0 || engine->world == 1 || !engine->units[u].resident)
+            continue;
+        result = zr_engine_spread_parameters(engine, u);
+        zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, u));
     }
+    for (unsigned i = 0; i < 2; i++) {
+        if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */
+            zr_comm_wait(engine->options.comm, sums.ticket[i]);
+        zr_drop(engine->options.arena, &sums.block[i]);
+    }
+    return result;
+}
+
+/* ---- The step --------------------------------------------------------------------------------------------
+ */
+
+/* What the gradients are worth: their norm, whether they are to be used, and by what they are multiplied. */
+static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)
+{
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double norm;
+    zr_result result = gradient_norm(engine, &norm);
+    if (result != ZR_OK)
+        return result;
+    report->gradient_norm = norm / (double)report->loss_scale;
+    report->skipped = !isfinite(norm);
+    if (report->skipped && engine->options.precision != ZR_PRECISION_FP16)
+        return blame_gradient(engine);
+    if (!zr_engine_follow_scaling(engine, !report->skipped))
+        return blame_gradient(engine);
+    if (options->clip > 0 && !report->skipped && report->gradient_norm > options->clip)
+        report->clip_scale = (float)(options->clip / report->gradient_norm);
+    *scale = report->clip_scale / report->loss_scale;
     return ZR_OK;
 }
 
@@ -186,23 +285,24 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
 {
     const struct zr_optimizer_options *options = &engine->options.optimizer;
     double step = (double)(engine->steps_done + 1);
+    float scale = 1;
     zr_result result = wait_for_gradients(engine);
     if (result != ZR_OK)
         return result;
 
     double begin_seconds = zr_timeline_now(engine->options.timeline);
-    *report = (struct zr_step_report){.gradient_norm = 0, .clip_scale = 1};
-    if (!engine->dry) {
-        result = gradient_norm(engine, &report->gradient_norm);
-        if (result != ZR_OK)
-            return result;
-        if (!isfinite(report->gradient_norm))
-            return blame_gradient(engine);
-        if (options->clip > 0 && report->gradient_norm > options->clip)
-            report->clip_scale = (float)(options->clip / report->gradient_norm);
+    *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
+    if (!engine->dry)
+        result = judge_gradients(engine, report, &scale);
+    if (result != ZR_OK)
+        return result;
+    if (report->skipped) {
+        for (size_t u = 0; u < engine->layout.units_count; u++)
+            end_round(engine, u);
+        return ZR_OK;
     }
     result = update_all(engine, &(struct update){.rate = rate,
-                                                 .gradient_scale = report->clip_scale,
+                                                 .gradient_scale = scale,
                                                  .correction1 = (float)(1 - pow(options->beta1, step)),
                                                  .correction2 = (float)(1 - pow(options->beta2, step))});
     zr_timeline_optimizer(engine->options.timeline, begin_seconds);

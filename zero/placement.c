@@ -34,13 +34,12 @@ static size_t staging_limit(const struct zr_layout *layout, bool with_small)
 }
 
 /* Stage 2 in the place of stage 1: shards and staging, where there were whole gradients, and a shard of sums
- * with several micro-batches. */
+ * with several micro-batches, which then is all that is kept. */
 static void place_gradients(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
     size_t below_bytes = layout->pool_elements * engine->gradient_bytes;
-    bool sums =
-        engine->world > 1 && engine->options.micro_batches > 1 && engine->options.reduce == ZR_REDUCE_EACH;
+    bool sums = engine->world > 1 && engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine);
     size_t shard_bytes = layout->shards_elements * (sums ? sizeof(float) : engine->gradient_bytes);
 
     if (sums)
@@ -53,6 +52,8 @@ static void place_gradients(struct zr_engine *engine)
             shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
     }
     engine->gradients_elements = engine->shards_gradients ? layout->shards_elements : layout->pool_elements;
+    if (engine->shards_gradients && zr_engine_keeps_sums(engine))
+        engine->gradients_elements = 0;
 }
 
 /* What stage 3 saves, in elements, when units above `limit` stay whole. */
@@ -108,7 +109,7 @@ static void place_parameters(struct zr_engine *engine)
 
 void zr_engine_place(struct zr_engine *engine)
 {
-    engine->parameter_bytes = engine->gradient_bytes = sizeof(float);
+    engine->parameter_bytes = engine->gradient_bytes = zr_precision_bytes(engine->options.precision);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
     engine->states_elements =
         engine->options.stage == 0 ? engine->layout.pool_elements : engine->layout.shards_elements;

@@ -50,6 +50,7 @@ static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *req
                                                                .stage = request->stage,
                                                                .micro_batches = request->micro_batches,
                                                                .reduce = request->reduce,
+                                                               .precision = request->precision,
                                                                .optimizer = request->optimizer,
                                                                .timeline = request->timeline});
     if (result != ZR_OK)
@@ -92,7 +93,10 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
     if (result != ZR_OK)
         goto unwind;
     size_t bucket_bytes;
-    result = zr_replica_bucket_bytes(&request->shape, request->world, request->bucket_bytes,
+    result = zr_replica_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
+                                                                 .precision = request->precision,
+                                                                 .world = request->world,
+                                                                 .cap_bytes = request->bucket_bytes},
                                      request->host_arena, &bucket_bytes);
     if (result != ZR_OK)
         goto unwind;

@@ -10,6 +10,7 @@ struct zr_plan_request {
     unsigned stage, rank, world, threads;
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
+    enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes; /* the cap of a bucket */
     size_t granule_bytes;

@@ -3,26 +3,26 @@
  * Stages 0 and 1 keep whole gradients. A unit with one round per step is reduced in place: at stage 1 each
  * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several rounds (the tied
  * embedding, micro-batches) the shard of the sum lies aside, since the place where gradients are written is
- * needed again; at stage 0 the shards are spread after the last. Stage 2 keeps shards, and gradients pass a
- * staging block each: blocks are freed in the order in which they were handed over, when room is needed for
- * the next, so that reductions hide behind the computation of later gradients. At every stage and for every
- * element the same sums are added in the same order. */
+ * needed again, and since elements of two bytes add up in fp32; at stage 0 the shards are spread after the
+ * last, or, where the place is of two bytes, unit by unit when they are used. Stage 2 keeps shards, and
+ * gradients pass a staging block each: blocks are freed in the order in which they were handed over, when
+ * room is needed for the next, so that reductions hide behind the computation of later gradients. At every
+ * stage and for every element the same sums are added in the same order. */
 #include "zero/engine.h"
 
 /* ---- Places ----------------------------------------------------------------------------------------------
  */
 
-float *zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
+struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    if (engine->shards_gradients)
-        return (float *)(engine->gradients + u->shard_offset * engine->gradient_bytes);
+    size_t at =
+        engine->shards_gradients ? u->shard_offset : u->pool_offset + engine->rank * u->shard_elements;
     if (engine->units[unit].sum_shard)
-        return engine->units[unit].sum_shard;
+        return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
     if (engine->sums)
-        return engine->sums + u->shard_offset;
-    return (float *)(engine->gradients +
-                     (u->pool_offset + engine->rank * u->shard_elements) * engine->gradient_bytes);
+        return (struct zr_numbers){engine->sums + u->shard_offset, ZR_PRECISION_FP32};
+    return (struct zr_numbers){engine->gradients + at * engine->gradient_bytes, engine->options.precision};
 }
 
 static void *whole_gradients(const struct zr_engine *engine, size_t unit)
@@ -33,7 +33,7 @@ static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 }
 
 /* What lies between the tensors of a unit is reduced with them, and must be zero. */
-static void clear_padding(struct zr_engine *engine, size_t unit, float *values)
+static void clear_padding(struct zr_engine *engine, size_t unit, char *values)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     size_t end = 0;
@@ -41,7 +41,8 @@ static void clear_padding(struct zr_engine *engine, size_t unit, float *values)
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         size_t next = i < u->parameters_count ? p->offset : u->padded_elements;
         if (next > end)
-            engine->options.kernels->fill(engine->options.context, next - end, 0, values + end);
+            engine->options.kernels->clear(engine->options.context, (next - end) * engine->gradient_bytes,
+                                           values + end * engine->gradient_bytes);
         end = i < u->parameters_count ? p->offset + p->elements : end;
     }
 }
@@ -127,7 +128,7 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     return ZR_OK;
 }
 
-zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate)
+zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate)
 {
     zr_assert(unit < engine->layout.units_count);
     struct zr_unit_state *state = &engine->units[unit];
@@ -148,21 +149,24 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bo
 static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    float *gradients = whole_gradients(engine, unit);
+    void *gradients = whole_gradients(engine, unit);
     float scale = 1.0f / (float)engine->world;
+    enum zr_comm_type type = zr_engine_comm_type(engine);
     zr_ticket *ticket = &engine->units[unit].reduce_ticket;
 
     if (engine->options.stage == 0)
         return zr_comm_all_reduce(
             engine->options.comm,
-            &(struct zr_all_reduce){.buffer = gradients, .shard_elements = u->shard_elements, .scale = scale},
+            &(struct zr_all_reduce){
+                .buffer = gradients, .shard_elements = u->shard_elements, .scale = scale, .type = type},
             ticket);
     return zr_comm_reduce_scatter(
         engine->options.comm,
         &(struct zr_reduce_scatter){.source = gradients,
-                                    .destination = gradients + engine->rank * u->shard_elements,
+                                    .destination = zr_engine_shard_gradients(engine, unit).at,
                                     .shard_elements = u->shard_elements,
-                                    .scale = scale},
+                                    .scale = scale,
+                                    .type = type},
         ticket);
 }
 
@@ -170,27 +174,30 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
+    bool several = zr_engine_rounds(engine, unit) > 1, narrow = zr_engine_is_narrow(engine);
     zr_result result = ZR_OK;
 
-    if (!engine->shards_gradients && !engine->sums && !state->sum_shard)
+    if ((narrow ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
         result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
         return result;
-    float *sum = zr_engine_shard_gradients(engine, unit);
+    struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
     result = zr_comm_reduce_scatter(engine->options.comm,
                                     &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
-                                                                .destination = sum,
+                                                                .destination = sum.at,
                                                                 .shard_elements = u->shard_elements,
                                                                 .scale = 1.0f / (float)engine->world,
-                                                                .accumulate = state->rounds_done > 0},
+                                                                .accumulate = state->rounds_done > 0,
+                                                                .type = zr_engine_comm_type(engine),
+                                                                .wide = narrow && several},
                                     &state->reduce_ticket);
-    if (result != ZR_OK || engine->options.stage != 0 ||
+    if (result != ZR_OK || engine->options.stage != 0 || narrow ||
         state->rounds_done + 1 < zr_engine_rounds(engine, unit))
         return result;
     zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
     return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = sum,
+                              &(struct zr_all_gather){.source = sum.at,
                                                       .destination = whole_gradients(engine, unit),
                                                       .shard_bytes = u->shard_elements * sizeof(float)},
                               &state->reduce_ticket);

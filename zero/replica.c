@@ -17,6 +17,7 @@ static zr_result open_context(struct zr_replica *replica)
     zr_gpt_limits(&o->shape, o->parallel.threads, &limits);
     context->parallel = o->parallel;
     context->isa = o->isa;
+    context->precision = o->precision;
     context->flops = o->timeline ? &o->timeline->clock.flops : NULL;
     context->workspace_bytes = zr_kernel_workspace_bytes(&limits, o->isa);
     result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
@@ -28,29 +29,31 @@ static zr_result open_context(struct zr_replica *replica)
     return ZR_OK;
 }
 
-zr_result zr_replica_bucket_bytes(const struct zr_gpt_shape *shape, unsigned world, size_t cap_bytes,
-                                  zr_arena *host_arena, size_t *out)
+zr_result zr_replica_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena, size_t *out)
 {
     enum { UNITS = 4, PARAMETERS = 16 };
-    struct zr_gpt_shape one = *shape; /* all blocks are alike */
+    struct zr_gpt_shape one = *request->shape; /* all blocks are alike */
     struct zr_parameter parameters[PARAMETERS];
     struct zr_unit units[UNITS];
     struct zr_parameter_list list = {parameters, PARAMETERS, units, UNITS};
     struct zr_layout layout;
-    size_t largest = 0;
+    size_t largest = 0, element_bytes = zr_precision_bytes(request->precision);
 
-    *out = cap_bytes;
+    *out = request->cap_bytes;
     one.layers = 1;
     zr_assert(zr_gpt_parameters_count(&one) == PARAMETERS && zr_gpt_units_count(&one) == UNITS);
     zr_gpt_describe(&one, parameters, units);
-    zr_result result = zr_layout_make(&layout, &list, world, host_arena);
+    zr_result result = zr_layout_make(&layout, &(struct zr_layout_request){.list = &list,
+                                                                           .world = request->world,
+                                                                           .precision = request->precision,
+                                                                           .host_arena = host_arena});
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < layout.units_count; u++)
         largest = layout.units[u].padded_elements > largest ? layout.units[u].padded_elements : largest;
     zr_layout_end(&layout);
-    if (largest * sizeof(float) < cap_bytes)
-        *out = largest * sizeof(float);
+    if (largest * element_bytes < request->cap_bytes)
+        *out = largest * element_bytes;
     return ZR_OK;
 }
 
@@ -85,6 +88,8 @@ zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_option
                                                               .stage = options->stage,
                                                               .micro_batches = options->micro_batches,
                                                               .reduce = options->reduce,
+                                                              .precision = options->precision,
+                                                              .loss_scaling = options->loss_scaling,
                                                               .seed = options->seed,
                                                               .optimizer = options->optimizer,
                                                               .timeline = options->timeline});

@@ -15,6 +15,8 @@ struct zr_replica_options {
     unsigned stage;
     unsigned micro_batches;
     enum zr_reduce_when reduce;
+    enum zr_precision precision;
+    struct zr_loss_scaling loss_scaling; /* fp16 */
     uint64_t seed;
     struct zr_optimizer_options optimizer;
     struct zr_timeline *timeline; /* of a rehearsal, or NULL */
@@ -30,10 +32,15 @@ struct zr_replica {
 
 /* Builds in place. On failure everything is released and *out may be forgotten. Collective. */
 zr_result zr_replica_open(struct zr_replica *out, const struct zr_replica_options *options);
-/* The communicator's bucket: `cap_bytes`, or less where no unit of the model fills it. The records of the
+struct zr_bucket_request {
+    const struct zr_gpt_shape *shape;
+    enum zr_precision precision;
+    unsigned world;
+    size_t cap_bytes;
+};
+/* The communicator's bucket: the cap, or less where no unit of the model fills it. The records of the
  * calculation come from `host_arena` and go back. */
-zr_result zr_replica_bucket_bytes(const struct zr_gpt_shape *shape, unsigned world, size_t cap_bytes,
-                                  zr_arena *host_arena, size_t *out);
+zr_result zr_replica_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena, size_t *out);
 /* Releases; a zeroed struct is fine. */
 void zr_replica_close(struct zr_replica *replica);
 

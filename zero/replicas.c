@@ -4,15 +4,26 @@
 
 #include <inttypes.h>
 
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, void *whole, size_t element_bytes,
-                           zr_ticket *ticket)
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket)
 {
-    size_t shard_bytes = engine->layout.units[unit].shard_elements * element_bytes;
-    return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
-                                                      .destination = whole,
-                                                      .shard_bytes = shard_bytes},
-                              ticket);
+    size_t shard_bytes = engine->layout.units[unit].shard_elements * zr_precision_bytes(whole.precision);
+    bool narrow = whole.precision != ZR_PRECISION_FP32;
+    return zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
+                                .destination = whole.at,
+                                .shard_bytes = shard_bytes,
+                                .type = narrow ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
+        ticket);
+}
+
+zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    return zr_engine_spread(engine, unit,
+                            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
+                                                engine->options.precision},
+                            &state->parameter_ticket);
 }
 
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,
@@ -45,18 +56,18 @@ zr_result zr_engine_settle(zr_engine *engine)
 static zr_result spread_unit(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    size_t at = engine->layout.units[unit].pool_offset;
+    float *states[] = {engine->momentum, engine->variance, engine->master};
     zr_ticket *ticket = &state->parameter_ticket; /* operations end in order: the last stands for all */
     zr_result result = ZR_OK;
 
     if (state->resident)
-        result = zr_engine_spread(engine, unit,
-                                  engine->parameters + state->parameters_at * engine->parameter_bytes,
-                                  engine->parameter_bytes, ticket);
-    if (result == ZR_OK && engine->options.stage == 0)
-        result = zr_engine_spread(engine, unit, engine->momentum + at, sizeof(float), ticket);
-    if (result == ZR_OK && engine->options.stage == 0 && engine->variance)
-        result = zr_engine_spread(engine, unit, engine->variance + at, sizeof(float), ticket);
+        result = zr_engine_spread_parameters(engine, unit);
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        if (result != ZR_OK || engine->options.stage > 0 || !states[i])
+            continue;
+        struct zr_numbers whole = {states[i] + engine->layout.units[unit].pool_offset, ZR_PRECISION_FP32};
+        result = zr_engine_spread(engine, unit, whole, ticket);
+    }
     return result;
 }
 
@@ -64,6 +75,9 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 {
     zr_result result = zr_engine_drop_gathered(engine);
     engine->steps_done = steps_done;
+    for (size_t u = 0; u < engine->layout.units_count;
+         u++) /* at stage 0 what is not this rank's comes after */
+        zr_engine_round_masters(engine, u);
     if (engine->world == 1)
         return result;
     for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
@@ -77,6 +91,10 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 static uint64_t replica_checksum(const struct zr_engine *engine)
 {
     uint64_t sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
+    if (engine->master && engine->options.stage == 0)
+        sum = (sum ^ engine->options.kernels->checksum(
+                         engine->options.context, engine->states_elements * sizeof(float), engine->master)) *
+              UINT64_C(0x9e3779b97f4a7c15);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_unit_state *state = &engine->units[u];
         if (!state->resident)
@@ -122,9 +140,10 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         const struct zr_unit_state *state = &engine->units[u];
         size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
-        size_t at = engine->options.kernels->find_nonfinite(
+        size_t at = engine->options.kernels->find_nonfinite_in(
             engine->options.context, count,
-            (const float *)(engine->parameters + state->parameters_at * engine->parameter_bytes));
+            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
+                                engine->options.precision});
         if (at == count)
             continue;
         at += state->resident ? 0 : engine->rank * unit->shard_elements;
@@ -156,7 +175,7 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             *out = (struct zr_shard_segment){
                 .global_index = part.global_index,
                 .count = part.count,
-                .parameter = owned.parameters + skip,
+                .parameter = owned.master + skip,
                 .momentum = owned.momentum + skip,
                 .variance = owned.variance ? owned.variance + skip : NULL,
             };

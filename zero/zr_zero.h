@@ -3,8 +3,8 @@
  * moves.
  *
  * Parameters are grouped into units, the pieces that are gathered and reduced together (a transformer block
- * is one). Within a unit the tensors lie one after the other, each starting on 16 elements, and the unit is
- * padded so that every rank owns an equal, contiguous shard of it, a multiple of 64 elements. Initial values
+ * is one). Within a unit the tensors lie one after the other, each starting on 64 bytes, and the unit is
+ * padded so that every rank owns an equal, contiguous shard of it, a multiple of 256 bytes. Initial values
  * come from the global element index (counted without padding), so they depend on neither stage nor world
  * size.
  *
@@ -12,6 +12,13 @@
  * parameters as well. Where sharding would cost more memory than it saves, since what passes through needs
  * room of its own, a stage keeps what the one below keeps: no stage ever takes more than a lower one. The
  * stage changes where bytes live, never what is computed: losses are bit-identical at a fixed world size.
+ *
+ * Precision. In fp32 there are 16 bytes per element: parameter, gradient, momentum, variance. In bf16 and
+ * fp16 parameters and gradients have two bytes each, travel as such and are added up in fp32; beside momentum
+ * and variance there is an fp32 master of each parameter, which is what is updated, saved and loaded.
+ * Gradients of several rounds add up in an fp32 shard, which takes the place of a two-byte one. In fp16 the
+ * caller multiplies its loss by zr_engine_loss_scale(); a step whose gradients were too large for fp16 is
+ * skipped on all ranks.
  *
  * An engine is used by one thread, in the same order on every rank. */
 #ifndef ZR_ZERO_H
@@ -78,7 +85,26 @@ struct zr_optimizer_options {
 enum zr_reduce_when {
     ZR_REDUCE_EACH = 0, /* every contribution; their sum is a shard in fp32 */
     ZR_REDUCE_ONCE, /* they add up where they are made and are reduced after the last; stages 0 and 1 only.
-                     * Less traffic, other bits */
+                     * Less traffic, other bits; in bf16 and fp16 each sum is rounded */
+};
+
+/* How the loss is scaled in fp16, so that small gradients do not vanish: as much as they bear. 0 stands for
+ * the default throughout. */
+struct zr_loss_scaling {
+    float initial;       /* 2^16 */
+    float least;         /* 1 */
+    unsigned window;     /* steps in a row that went well before the scale doubles; 1000 */
+    unsigned hysteresis; /* steps that are skipped before it halves, since it last doubled; 2 */
+    bool constant;       /* it stays as it is */
+};
+
+/* Where the scaling stands: part of a run's state. */
+struct zr_loss_scale {
+    float scale;
+    unsigned good_steps;      /* since the scale last changed, or a step was skipped */
+    unsigned hysteresis_left; /* steps that may still be skipped before the scale halves, and one */
+    unsigned skipped_in_row;
+    uint64_t skipped_steps; /* of all */
 };
 
 struct zr_engine_options {
@@ -91,6 +117,8 @@ struct zr_engine_options {
     unsigned stage;         /* 0 to 3 */
     unsigned micro_batches; /* per step; 0: 1. Each is weighted by the caller, who scales its gradients */
     enum zr_reduce_when reduce;
+    enum zr_precision precision;         /* of parameters and gradients; the context's own */
+    struct zr_loss_scaling loss_scaling; /* fp16 alone */
     uint64_t seed;
     struct zr_optimizer_options optimizer;
     struct zr_timeline *timeline; /* NULL; zr-train's rehearsals note there what is done when */
@@ -100,15 +128,16 @@ typedef struct zr_engine zr_engine;
 
 /* Takes all persistent memory, fills the parameters with their initial values and the optimizer state with
  * zeros, and proves by checksum that all replicas agree. Collective. ZR_ERR_INVALID: a stage that is not
- * there, an empty list, units out of order, a group that is not there, ZR_REDUCE_ONCE above stage 1.
- * ZR_ERR_MEMORY: does not fit. */
+ * there, an empty list, units out of order, a group that is not there, ZR_REDUCE_ONCE above stage 1, a
+ * context of another precision. ZR_ERR_MEMORY: does not fit. */
 ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
 ZR_API void zr_engine_destroy(zr_engine *engine);
 
-/* The elements of a unit in order, ready to be read until zr_engine_release(), which belongs to each call.
- * Waits for what is still under way. The parameter with index i lies at zr_engine_offset(engine, i) elements
- * from the base of its unit. At stage 3 a collective; a third unit at a time is ZR_ERR_INVALID there. */
-ZR_API zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const float **base);
+/* The elements of a unit in order and in the engine's precision, ready to be read until zr_engine_release(),
+ * which belongs to each call. Waits for what is still under way. The parameter with index i lies at
+ * zr_engine_offset(engine, i) elements from the base of its unit. At stage 3 a collective; a third unit at a
+ * time is ZR_ERR_INVALID there. */
+ZR_API zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base);
 ZR_API void zr_engine_release(zr_engine *engine, unsigned unit);
 /* A hint that this unit is the next to be gathered: at stage 3 that begins now, behind the caller's work, if
  * there is room. The same calls on every rank. */
@@ -117,25 +146,33 @@ ZR_API zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit);
 ZR_API bool zr_engine_gathers(const zr_engine *engine);
 ZR_API size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 
-/* Where the gradients of a unit are to be written, whole, with the layout of the parameters; padding stays
- * untouched. *accumulate tells whether to add to what is there. Then zr_engine_reduce() hands them over: the
- * reduction runs while the caller computes on. Each unit gets as many rounds per step as it has contributions
- * times micro-batches. At most two units may be between the two calls at a time. */
-ZR_API zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, float **base, bool *accumulate);
+/* Where the gradients of a unit are to be written, whole, with the layout and the precision of the
+ * parameters; padding stays untouched. *accumulate tells whether to add to what is there. Then
+ * zr_engine_reduce() hands them over: the reduction runs while the caller computes on. Each unit gets as many
+ * rounds per step as it has contributions times micro-batches. At most two units may be between the two calls
+ * at a time. */
+ZR_API zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate);
 ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 
+/* What the caller multiplies its loss by in the rounds of the next step; 1 but for fp16. */
+ZR_API float zr_engine_loss_scale(const zr_engine *engine);
+
 struct zr_step_report {
-    double gradient_norm; /* before clipping; the same bits at every stage */
+    double gradient_norm; /* before clipping, without the loss scale; the same bits at every stage */
     float clip_scale;     /* 1: not clipped */
+    float loss_scale;     /* that the gradients had */
+    bool skipped;         /* fp16: a gradient is not finite, so nothing was updated */
 };
 
 /* Ends a step: waits for the reductions, clips, updates, and starts to spread the new parameters. Collective.
- * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. */
+ * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. In fp16 that
+ * is a skipped step and no failure, until no smaller scale is left to try. */
 ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
 ZR_API enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
-ZR_API uint64_t zr_engine_steps_done(const zr_engine *engine);
-ZR_API uint64_t zr_engine_elements(const zr_engine *engine); /* without padding */
+ZR_API enum zr_precision zr_engine_precision(const zr_engine *engine);
+ZR_API uint64_t zr_engine_steps_done(const zr_engine *engine); /* updates: skipped steps do not count */
+ZR_API uint64_t zr_engine_elements(const zr_engine *engine);   /* without padding */
 ZR_API uint64_t zr_engine_padded_elements(const zr_engine *engine);
 
 /* Checks that all ranks hold the same parameters. Collective. ZR_ERR_CORRUPT names a rank that differs. */
@@ -148,16 +185,21 @@ ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);
 struct zr_shard_segment {
     uint64_t global_index; /* of the first element, counted without padding */
     size_t count;
-    float *parameter, *momentum;
+    float *parameter; /* its master, where parameters have two bytes */
+    float *momentum;
     float *variance; /* NULL where the optimizer has none */
 };
 ZR_API size_t zr_engine_segments_count(const zr_engine *engine);
 ZR_API void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);
 /* Waits until nothing is under way, so that the segments may be read or written. */
 ZR_API zr_result zr_engine_settle(zr_engine *engine);
-/* After the segments were loaded: makes every replica whole again from its owners. `steps_done` is the number
- * of updates the loaded state has seen. Collective. */
+/* After the segments were loaded: rounds the parameters from their masters and makes every replica whole
+ * again from its owners. `steps_done` is the number of updates the loaded state has seen. Collective. */
 ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
+/* The state of the loss scaling, for saving and loading. All ranks set the same, which must make sense:
+ * ZR_ERR_INVALID. Without fp16 it is kept, and not used. */
+ZR_API void zr_engine_scaling(const zr_engine *engine, struct zr_loss_scale *out);
+ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *scaling);
 
 /* Saves parameters, optimizer state and the number of steps as one safetensors file with the parameters under
  * their names, between steps. The bytes depend neither on the stage nor on the number of ranks, so any may

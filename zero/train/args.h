@@ -51,7 +51,9 @@ struct zr_train_config {
     unsigned stage;
     unsigned micro_batches; /* per step, at least 1 */
     uint32_t reduce;        /* enum zr_reduce_when */
-    unsigned threads;       /* per rank, at least 1 */
+    uint32_t precision;     /* enum zr_precision */
+    struct zr_loss_scaling loss_scaling;
+    unsigned threads; /* per rank, at least 1 */
     size_t bucket_bytes;
     size_t memory_limit_bytes; /* per rank; 0: none */
 

@@ -45,7 +45,8 @@ const struct zr_flag zr_flags[] = {
     COUNT("heads", model, shape.heads, "4", 1, 65536, "attention heads"),
     CHOICE("recompute", model, shape.recompute, "none", "none|selective|full", NULL,
            "activations made again in backward, to save memory"),
-    CHOICE("precision", model, unused, "fp32", "fp32", "bf16|fp16", "of parameters and gradients"),
+    CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16", NULL,
+           "of parameters, gradients, activations; else fp32"),
 
     COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3", NULL,

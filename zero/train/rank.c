@@ -54,6 +54,7 @@ zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config
                                                         .stage = config->stage,
                                                         .micro_batches = config->micro_batches,
                                                         .reduce = config->reduce,
+                                                        .precision = config->precision,
                                                         .optimizer = config->optimizer,
                                                         .rank = rank,
                                                         .world = config->ranks,
@@ -162,7 +163,10 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
                                       .host_arena = rank->host_arena,
                                       .kernels = zr_kernels_cpu(isa),
                                       .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
-    zr_result result = zr_replica_bucket_bytes(&config->shape, config->ranks, config->bucket_bytes,
+    zr_result result = zr_replica_bucket_bytes(&(struct zr_bucket_request){.shape = &config->shape,
+                                                                           .precision = config->precision,
+                                                                           .world = config->ranks,
+                                                                           .cap_bytes = config->bucket_bytes},
                                                rank->host_arena, &options.bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_create(&rank->comm, &options, (enum zr_comm_carrier)config->comm, rank->local,
@@ -262,6 +266,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                               .stage = out->plan.stage,
                                                               .micro_batches = config->micro_batches,
                                                               .reduce = config->reduce,
+                                                              .precision = config->precision,
+                                                              .loss_scaling = config->loss_scaling,
                                                               .seed = config->seed,
                                                               .optimizer = config->optimizer});
     return result;
