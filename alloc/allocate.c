@@ -95,8 +95,6 @@ static inline void count_block(struct zr_arena *arena, const struct zr_span *blo
     }
     if (unlikely(requested_bytes > arena->peak_requested_bytes))
         arena->peak_requested_bytes = requested_bytes;
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
 }
 
 static inline void uncount_block(struct zr_arena *arena, const struct zr_span *block)
@@ -109,8 +107,6 @@ static inline void uncount_block(struct zr_arena *arena, const struct zr_span *b
     arena->requested_bytes -= block->requested_bytes;
     arena->live_by_tag_bytes[block->tag] -= block->bytes;
     arena->blocks_count--;
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
 }
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
@@ -287,26 +283,26 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
 
 /* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
  */
-static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
-                                  struct zr_need need)
+static __attribute__((noinline)) struct zr_place
+find_place(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
-    unsigned owner = unlikely(arena->asynchronous) ? zr_streams_find(arena, request->stream) : 0;
+    unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
     /* Warm blocks may merge into a place, or be a better fit. */
-    if (arena->warm_count > 0 && unlikely(!place.gap || warm_between(arena, need.bytes, most))) {
+    if (arena->warm_count > 0 && (!place.gap || warm_between(arena, need.bytes, most))) {
         zr_arena_settle(arena);
         place = zr_space_find(arena, need, owner);
     }
-    if (unlikely(arena->asynchronous) && (!place.gap || place.missing > 0) &&
-        zr_space_pending_bytes(arena) > 0 && zr_streams_poll(arena))
+    if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
     return place;
 }
 
-/* Memory under the place, where some is missing, and a block on it, in no books yet. */
-static __attribute__((noinline)) zr_result settle_missing(struct zr_arena *arena, struct zr_place place,
-                                                          struct zr_need need, struct zr_span **out)
+/* Memory under the place and a block on it, in no books yet. */
+static zr_result settle_on(struct zr_arena *arena, struct zr_place place, struct zr_need need,
+                           struct zr_span **out)
 {
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
@@ -324,13 +320,15 @@ static __attribute__((noinline)) zr_result settle_missing(struct zr_arena *arena
     return result;
 }
 
-static inline zr_result settle(struct zr_arena *arena, struct zr_place place, struct zr_need need,
-                               struct zr_span **out)
+static __attribute__((noinline)) zr_result settle(struct zr_arena *arena, const struct zr_request *request,
+                                                  struct zr_need need, struct zr_span **out)
 {
-    if (unlikely(!place.gap || place.missing > 0))
-        return settle_missing(arena, place, need, out);
-    *out = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
-    return ZR_OK;
+    zr_result result = settle_on(arena, find_place(arena, request, need), need, out);
+    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
+    if (unlikely(result != ZR_OK) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
+        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
+        result = settle_on(arena, zr_space_find(arena, need, 0), need, out);
+    return result;
 }
 
 /* lock: arena->lock */
@@ -341,12 +339,14 @@ static inline zr_result allocate_unplanned(struct zr_arena *arena, const struct 
     zr_result result = ZR_OK;
     if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
         block = take_warm(arena, request, need);
-    if (!block)
-        result = settle(arena, find_place(arena, request, need), need, &block);
-    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
-    if (unlikely(result != ZR_OK) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
-        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
-        result = settle(arena, zr_space_find(arena, need, 0), need, &block);
+    if (!block && likely(!arena->asynchronous)) {
+        struct zr_place place = zr_space_find_mapped(arena, need);
+        if (likely(place.gap &&
+                   !(arena->warm_count > 0 && warm_between(arena, need.bytes, place.gap->bytes))))
+            block = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
+    }
+    if (unlikely(!block))
+        result = settle(arena, request, need, &block);
     if (unlikely(result != ZR_OK))
         return result;
     block->requested_bytes = request->bytes;
@@ -358,8 +358,8 @@ static inline zr_result allocate_unplanned(struct zr_arena *arena, const struct 
 }
 
 /* lock: arena->lock */
-static inline zr_result allocate(struct zr_arena *arena, const struct zr_request *request,
-                                 struct zr_need need, struct zr_span **out)
+static inline __attribute__((always_inline)) zr_result
+allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need, struct zr_span **out)
 {
     struct zr_span *block = NULL;
     if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
@@ -373,6 +373,8 @@ static inline zr_result allocate(struct zr_arena *arena, const struct zr_request
     if (block->kind == ZR_SPAN_PLANNED)
         ((struct zr_slot *)block)->leaf = leaf;
     count_block(arena, block);
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
     *out = block;
     return ZR_OK;
 }
@@ -423,16 +425,16 @@ static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, con
 }
 
 /* The same where a plan is in force, as a rule: the next step of it. */
-static inline zr_result alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out,
-                                   struct zr_need need)
+static __attribute__((noinline)) zr_result
+alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
 {
     struct zr_follow *follow = arena->follow;
-    if (unlikely(follow->awake | follow->work_due | arena->careful))
-        return alloc_any(arena, request, out, need);
-    struct zr_slot *slot = zr_follow_next(follow, request, need.alignment);
+    struct zr_slot *slot = NULL;
+    if (likely(!(follow->awake | follow->work_due | arena->careful | arena->shared)))
+        slot = zr_follow_next(follow, request, need.alignment);
     if (unlikely(!slot))
         return alloc_any(arena, request, out, need);
-    zr_index_insert_in(&arena->index, slot->leaf, &slot->span);
+    zr_index_insert_in(slot->leaf, &slot->span);
     count_block(arena, &slot->span);
     *out = arena->base + slot->span.offset_bytes;
     zr_lock_give(&arena->lock);
@@ -447,7 +449,7 @@ alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **o
         arena = zr_siblings_take(arena);
     else
         zr_lock_wait(&arena->lock);
-    return arena->follow ? alloc_next(arena, request, out, need) : alloc_any(arena, request, out, need);
+    return alloc_any(arena, request, out, need);
 }
 
 /* Why this is no request. */
@@ -537,6 +539,8 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
 {
     zr_result result = unlikely(arena->careful) ? look_at_freed(arena, block) : ZR_OK;
     uncount_block(arena, block);
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
     if (unlikely(arena->follow != NULL))
         zr_follow_note_free(arena, block);
     if (unlikely(block->uses != NULL)) {
@@ -573,7 +577,8 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         return refuse_free(arena, address, freed);
     /* A planned block that goes in time, as a rule. */
     struct zr_follow *follow = arena->follow;
-    if (block->kind != ZR_SPAN_PLANNED || unlikely(follow->awake | arena->careful | (block->uses != NULL)) ||
+    if (block->kind != ZR_SPAN_PLANNED ||
+        unlikely(follow->awake | arena->careful | arena->shared | (block->uses != NULL)) ||
         unlikely(!zr_follow_left(follow, (struct zr_slot *)block)))
         return free_any(arena, block);
     uncount_block(arena, block);

@@ -61,51 +61,11 @@ static void tree_remove(struct zr_span **root, struct zr_span *span)
     *root = smaller ? smaller : larger;
 }
 
-static struct zr_span *tree_best(struct zr_span *node, size_t bytes)
-{
-    struct zr_span *best = NULL;
-    while (node) {
-        if (node->key_bytes >= bytes) {
-            best = node;
-            node = node->children[0];
-        } else {
-            node = node->children[1];
-        }
-    }
-    return best;
-}
-
 /* ---- Bins ---------------------------------------------------------------------------------------------- */
-
-static inline unsigned bin_of(size_t bytes)
-{
-    size_t units = bytes >> ZR_UNIT_SHIFT;
-    if (units < 256)
-        return (unsigned)units;
-    unsigned power = 63u - (unsigned)__builtin_clzl(units);
-    return 256 + (power - 8) * 16 + (unsigned)((units >> (power - 4)) & 15);
-}
-
-/* The first bin from `bin` on that has spans; ZR_HOLES_BINS if none. */
-static inline unsigned next_bin(const struct zr_holes *holes, unsigned bin)
-{
-    if (bin >= ZR_HOLES_BINS)
-        return ZR_HOLES_BINS;
-    unsigned word = bin / 64;
-    uint64_t bits = holes->words[word] & (~UINT64_C(0) << (bin % 64));
-    if (!bits) {
-        uint64_t above = word + 1 < 64 ? holes->summary & (~UINT64_C(0) << (word + 1)) : 0;
-        if (!above)
-            return ZR_HOLES_BINS;
-        word = (unsigned)__builtin_ctzll(above);
-        bits = holes->words[word];
-    }
-    return word * 64 + (unsigned)__builtin_ctzll(bits);
-}
 
 void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes)
 {
-    unsigned bin = bin_of(key_bytes);
+    unsigned bin = zr_holes_bin(key_bytes);
     span->key_bytes = key_bytes;
     if (!holes->bins[bin]) {
         holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
@@ -116,7 +76,7 @@ void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes
 
 void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
 {
-    unsigned bin = bin_of(span->key_bytes);
+    unsigned bin = zr_holes_bin(span->key_bytes);
     tree_remove(&holes->bins[bin], span);
     if (!holes->bins[bin]) {
         holes->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
@@ -128,9 +88,9 @@ void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
 
 void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes)
 {
-    unsigned bin = bin_of(span->key_bytes);
+    unsigned bin = zr_holes_bin(span->key_bytes);
     bool alone = holes->bins[bin] == span && !span->children[0] && !span->children[1];
-    if (alone && bin_of(bytes) == bin) {
+    if (alone && zr_holes_bin(bytes) == bin) {
         span->offset_bytes = offset_bytes;
         span->bytes = span->key_bytes = bytes;
         return;
@@ -139,16 +99,6 @@ void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_b
     span->offset_bytes = offset_bytes;
     span->bytes = bytes;
     zr_holes_add(holes, span, bytes);
-}
-
-struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes)
-{
-    unsigned bin = bin_of(bytes);
-    struct zr_span *best = tree_best(holes->bins[bin], bytes);
-    if (best)
-        return best;
-    bin = next_bin(holes, bin + 1);
-    return bin < ZR_HOLES_BINS ? tree_best(holes->bins[bin], 0) : NULL;
 }
 
 static struct zr_span *last_in(struct zr_span *span)
@@ -181,7 +131,7 @@ struct zr_span *zr_holes_largest(const struct zr_holes *holes)
 
 struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span)
 {
-    unsigned bin = bin_of(span->key_bytes);
+    unsigned bin = zr_holes_bin(span->key_bytes);
     struct zr_span *node = holes->bins[bin], *found = NULL;
     while (node) {
         if (before(span, node)) {
@@ -193,13 +143,13 @@ struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_sp
     }
     if (found)
         return found;
-    bin = next_bin(holes, bin + 1);
-    return bin < ZR_HOLES_BINS ? tree_best(holes->bins[bin], 0) : NULL;
+    bin = zr_holes_next_bin(holes, bin + 1);
+    return bin < ZR_HOLES_BINS ? zr_holes_tree_best(holes->bins[bin], 0) : NULL;
 }
 
 struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span)
 {
-    unsigned bin = bin_of(span->key_bytes);
+    unsigned bin = zr_holes_bin(span->key_bytes);
     struct zr_span *node = holes->bins[bin], *found = NULL;
     while (node) {
         if (before(node, span)) {

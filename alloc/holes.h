@@ -26,13 +26,65 @@ void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes
  * its bin and stays there, as the large hole that small blocks are cut from does. */
 void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes);
 void zr_holes_remove(struct zr_holes *holes, struct zr_span *span);
-/* The smallest key of at least `bytes`, the lowest offset among equals; NULL if there is none. */
-struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes);
 /* The largest key, the highest offset among equals; NULL if empty. */
 struct zr_span *zr_holes_largest(const struct zr_holes *holes);
 /* The next larger in that order, NULL after the largest. */
 struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span);
 /* The next smaller in that order, NULL after the smallest. */
 struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span);
+
+/* ---- Best fit ------------------------------------------------------------------------------------------ */
+
+static inline unsigned zr_holes_bin(size_t bytes)
+{
+    size_t units = bytes >> ZR_UNIT_SHIFT;
+    if (units < 256)
+        return (unsigned)units;
+    unsigned power = 63u - (unsigned)__builtin_clzl(units);
+    return 256 + (power - 8) * 16 + (unsigned)((units >> (power - 4)) & 15);
+}
+
+/* The first bin from `bin` on that has spans; ZR_HOLES_BINS if none. */
+static inline unsigned zr_holes_next_bin(const struct zr_holes *holes, unsigned bin)
+{
+    if (bin >= ZR_HOLES_BINS)
+        return ZR_HOLES_BINS;
+    unsigned word = bin / 64;
+    uint64_t bits = holes->words[word] & (~UINT64_C(0) << (bin % 64));
+    if (!bits) {
+        uint64_t above = word + 1 < 64 ? holes->summary & (~UINT64_C(0) << (word + 1)) : 0;
+        if (!above)
+            return ZR_HOLES_BINS;
+        word = (unsigned)__builtin_ctzll(above);
+        bits = holes->words[word];
+    }
+    return word * 64 + (unsigned)__builtin_ctzll(bits);
+}
+
+/* The smallest key of at least `bytes` in the tree, the lowest offset among equals; NULL if there is none. */
+static inline struct zr_span *zr_holes_tree_best(struct zr_span *node, size_t bytes)
+{
+    struct zr_span *best = NULL;
+    while (node) {
+        if (node->key_bytes >= bytes) {
+            best = node;
+            node = node->children[0];
+        } else {
+            node = node->children[1];
+        }
+    }
+    return best;
+}
+
+/* The smallest key of at least `bytes`, the lowest offset among equals; NULL if there is none. */
+static inline struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes)
+{
+    unsigned bin = zr_holes_bin(bytes);
+    struct zr_span *best = zr_holes_tree_best(holes->bins[bin], bytes);
+    if (best)
+        return best;
+    bin = zr_holes_next_bin(holes, bin + 1);
+    return bin < ZR_HOLES_BINS ? zr_holes_tree_best(holes->bins[bin], 0) : NULL;
+}
 
 #endif

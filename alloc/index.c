@@ -98,23 +98,8 @@ struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit)
     /* Upwards only writers go. */
     chunk->region = region;
     leaf->chunk = chunk;
-    return leaf;
-}
-
-/* A word of the region's bits is no longer empty. */
-void zr_index_mark_region(struct zr_index *index, size_t unit)
-{
     zr_index_set_bit(&index->used[region_of(unit) / 64], region_of(unit));
-}
-
-/* A word of the region's bits has become empty. */
-void zr_index_unmark_region(struct zr_index *index, struct zr_index_region *region, size_t unit)
-{
-    uint64_t any = 0;
-    for (unsigned i = 0; i < REGION_CHUNKS / 64; i++)
-        any |= atomic_load_explicit(&region->used[i], memory_order_relaxed);
-    if (any == 0)
-        zr_index_clear_bit(&index->used[region_of(unit) / 64], region_of(unit));
+    return leaf;
 }
 
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)

@@ -48,7 +48,7 @@ struct zr_index_region {
 
 struct zr_index {
     _Atomic(struct zr_index_region *) *regions; /* one per 512 MiB of the range */
-    _Atomic uint64_t *used;                     /* bit r: a block starts in region r */
+    _Atomic uint64_t *used;                     /* bit r: blocks have started in region r, now or before */
     size_t regions_count;
     bool stocked; /* each pool has the record that one more path may need */
     struct zr_pool region_records, chunks, leaves;
@@ -60,8 +60,6 @@ void zr_index_end(struct zr_index *index);
 /* The slow halves. */
 bool zr_index_restock(struct zr_index *index);
 struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit);
-void zr_index_mark_region(struct zr_index *index, size_t unit);
-void zr_index_unmark_region(struct zr_index *index, struct zr_index_region *region, size_t unit);
 
 /* Makes sure the next insert succeeds; false with words. */
 static inline bool zr_index_reserve(struct zr_index *index)
@@ -105,8 +103,7 @@ static inline uint64_t zr_index_clear_bit(_Atomic uint64_t *word, size_t bit)
 }
 
 /* Enters a block whose leaf is known. What had blocks already has its bits above it set. */
-static inline void zr_index_insert_in(struct zr_index *index, struct zr_index_leaf *leaf,
-                                      struct zr_span *block)
+static inline void zr_index_insert_in(struct zr_index_leaf *leaf, struct zr_span *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, number = unit >> ZR_INDEX_LEAF_BITS;
     atomic_store_explicit(&leaf->blocks[unit % ZR_INDEX_LEAF_UNITS], block, memory_order_release);
@@ -116,8 +113,7 @@ static inline void zr_index_insert_in(struct zr_index *index, struct zr_index_le
     if (zr_index_set_bit(&chunk->used, number) != 0)
         return;
     number = number >> ZR_INDEX_CHUNK_BITS;
-    if (zr_index_set_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number) == 0)
-        zr_index_mark_region(index, unit);
+    zr_index_set_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
 }
 
 /* Enters a block for which zr_index_reserve() was called; returns its leaf. */
@@ -127,7 +123,7 @@ static inline struct zr_index_leaf *zr_index_insert(struct zr_index *index, stru
     struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
     if (__builtin_expect(!leaf, 0))
         leaf = zr_index_make_leaf(index, unit);
-    zr_index_insert_in(index, leaf, block);
+    zr_index_insert_in(leaf, block);
     return leaf;
 }
 
@@ -153,8 +149,7 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
     if (zr_index_clear_bit(&chunk->used, number) != 0)
         return block;
     number = number >> ZR_INDEX_CHUNK_BITS;
-    if (zr_index_clear_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number) == 0)
-        zr_index_unmark_region(index, chunk->region, unit);
+    zr_index_clear_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
     return block;
 }
 

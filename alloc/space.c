@@ -7,8 +7,6 @@
 
 #include "alloc/error.h"
 
-/* Below a granule divided by this a block is small: its neighbours must not be large. */
-enum { SMALL_DIVISOR = 16 };
 /* A range with fewer granules than this is too short to divide. */
 enum { ZONED_GRANULES = 1024 };
 
@@ -137,21 +135,14 @@ void zr_space_init(struct zr_arena *arena)
     }
 }
 
-static inline unsigned zone_of(const struct zr_arena *arena, struct zr_need need)
-{
-    if (need.bytes < arena->granule_bytes / SMALL_DIVISOR)
-        return ZR_ZONE_SMALL;
-    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
-}
-
 /* ---- Best fit ------------------------------------------------------------------------------------------ */
 
 static inline size_t missing_under(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
 {
+    if (__builtin_expect(zr_space_is_mapped(arena, offset_bytes, bytes), 1))
+        return 0;
     size_t first = offset_bytes >> arena->granule_shift;
     size_t end = ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1;
-    if (__builtin_expect(zr_granules_all_mapped(arena->granules, first, end), 1))
-        return 0;
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
@@ -215,7 +206,7 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
 
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
 {
-    unsigned first = zone_of(arena, need);
+    unsigned first = zr_zone_of(arena, need);
     struct zr_place place = find_in(arena, first, need, owner);
     /* What a granule of small blocks has left may save a granule here. Not the other way about. */
     if (first == ZR_ZONE_GENERAL && place.missing > 0 && need.bytes < arena->granule_bytes / 2) {
