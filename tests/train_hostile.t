@@ -76,6 +76,14 @@ for flag, where in (("log", victim), ("json", victim), ("trace", victim), ("log"
     ok("--data" in run.err and f"--{flag}" in run.err, f"--{flag} on the file of --data: named") or note(run.err)
 run = train(**{**SMALL, "log": path("twice"), "json": path("twice")})
 same(run.code, 2, "--log and --json on one file: exit 2")
+settings = path("settings.json")
+with open(settings, "w", encoding="ascii") as file:
+    file.write('{"gradient_clipping": 1.0}')
+for flags in (dict(json=settings), dict(json=settings, dry_run=True), dict(log=settings)):
+    run = train(**{**SMALL, "config": settings, **flags})
+    same(run.code, 2, f"{sorted(flags)} on the file of --config: exit 2")
+    with open(settings, "rb") as file:
+        same(file.read(), b'{"gradient_clipping": 1.0}', "which is what it was")
 with open(victim, "rb") as file:
     same(file.read() == kept, True, "and the text is what it was")
 

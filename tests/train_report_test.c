@@ -538,6 +538,46 @@ static void test_outputs(void)
     tap_is(files_count(), 1, "nothing was made");
 }
 
+/* Two options that lead to one place, there already (file, folder) or not (new). */
+static void test_apart(void)
+{
+    static const struct {
+        char *first, *second;
+        const char *first_tail, *second_tail;
+        bool apart;
+    } cases[] = {{config.config_file, config.json, "/file", "/file", false},
+                 {config.config_file, config.log, "/file", "//./file", false},
+                 {config.data, config.trace, "/link", "/file", false},
+                 {config.data, config.export, "/file", "/other", true},
+                 {config.json, config.log, "/new", "/./new", false},
+                 {config.json, config.log, "/new", "/new2", true},
+                 {config.json, config.log, "/no/new", "/no/new", false},
+                 {config.save, config.export, "/new", "/new", false},
+                 {config.save, config.json, "/new//", "/new", false},
+                 {config.save, config.trace, "", "/", false},
+                 {config.save, config.resume, "", "/", true},
+                 {config.save, config.resume, "/new", "/new", true},
+                 {config.resume, config.export, "/file", "/file", false}};
+    char link_path[sizeof path];
+    snprintf(path, sizeof path, "%s/file", folder);
+    write_file("x");
+    snprintf(link_path, sizeof link_path, "%s/link", folder);
+    tap_ok(symlink("file", link_path) == 0, "a link to the file");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(&config, 0, sizeof config);
+        snprintf(cases[i].first, ZR_TRAIN_PATH_ROOM, "%s%s", folder, cases[i].first_tail);
+        snprintf(cases[i].second, ZR_TRAIN_PATH_ROOM, "%s%s", folder, cases[i].second_tail);
+        tap_result(zr_outputs_apart(&config), cases[i].apart ? ZR_OK : ZR_ERR_INVALID,
+                   "FOLDER%s and FOLDER%s %s", cases[i].first_tail, cases[i].second_tail,
+                   cases[i].apart ? "are two" : "are one");
+    }
+    memset(&config, 0, sizeof config);
+    snprintf(config.json, sizeof config.json, "/dev/null");
+    snprintf(config.log, sizeof config.log, "/dev/null");
+    tap_result(zr_outputs_apart(&config), ZR_OK, "a device takes what two write");
+    unlink(link_path);
+}
+
 static void test_schedule(void)
 {
     struct zr_train_config c = {.steps = 100, .warmup = 10, .rate = 1, .min_rate = 0.25f};
@@ -577,6 +617,7 @@ int main(void)
     test_progress();
     test_schedule();
     test_outputs();
+    test_apart();
     unlink(path);
     rmdir(folder);
     return tap_done();

@@ -82,9 +82,11 @@ int main(int argc, char **argv)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
         return code;
-    if (config.dry_run)
+    zr_result result = zr_outputs_apart(&config);
+    if (result == ZR_OK && config.dry_run)
         return zr_rank_rehearse(&config);
-    zr_result result = check_data();
+    if (result == ZR_OK)
+        result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
     if (result == ZR_OK && (code = zr_rank_check_limit(&config)) >= 0)

@@ -75,34 +75,67 @@ static zr_result check_file(const char *option, const char *path, bool written_o
     return check_folder(option, path, folder);
 }
 
-static bool same_file(const char *a, const char *b)
+/* A path that is not there yet: its folder, and what it would be called in it. */
+struct place {
+    struct stat folder;
+    char name[ZR_TRAIN_PATH_ROOM];
+};
+
+static bool find_place(const char *path, struct place *out)
 {
-    struct stat first, second;
-    if (stat(a, &first) != 0 || stat(b, &second) != 0)
-        return strcmp(a, b) == 0;
-    return first.st_dev == second.st_dev && first.st_ino == second.st_ino && S_ISREG(first.st_mode);
+    char above[ZR_TRAIN_PATH_ROOM + 2];
+    size_t end = strlen(path), start;
+    memcpy(above, path, end + 1);
+    cut_last_part(above);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && path[start - 1] != '/';)
+        start--;
+    memcpy(out->name, path + start, end - start);
+    out->name[end - start] = '\0';
+    return stat(above, &out->folder) == 0;
 }
 
-/* A file that is written would be the end of a file that is read, or of another that is written. */
-static zr_result check_apart(const struct zr_train_config *config)
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool same_place(const char *a, const char *b)
+{
+    struct stat first, second;
+    struct place of_a, of_b;
+    bool a_there = stat(a, &first) == 0, b_there = stat(b, &second) == 0;
+    if (a_there && b_there)
+        return same_inode(&first, &second) && (S_ISREG(first.st_mode) || S_ISDIR(first.st_mode));
+    if (a_there || b_there || strcmp(a, "-") == 0 || strcmp(b, "-") == 0)
+        return false;
+    if (!find_place(a, &of_a) || !find_place(b, &of_b))
+        return strcmp(a, b) == 0;
+    return same_inode(&of_a.folder, &of_b.folder) && strcmp(of_a.name, of_b.name) == 0;
+}
+
+zr_result zr_outputs_apart(const struct zr_train_config *config)
 {
     const struct {
         const char *option, *path;
-    } files[] = {{"data", config->data},   {"json", config->json},     {"log", config->log},
-                 {"trace", config->trace}, {"resume", config->resume}, {"export", config->export}};
+    } files[] = {{"data", config->data},     {"config", config->config_file},
+                 {"save", config->save},     {"json", config->json},
+                 {"log", config->log},       {"trace", config->trace},
+                 {"resume", config->resume}, {"export", config->export}};
     for (size_t i = 1; i < sizeof files / sizeof *files; i++)
-        for (size_t j = 0; j < i; j++)
-            if (files[i].path[0] && files[j].path[0] && same_file(files[i].path, files[j].path))
-                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the file of --%s; give another",
+        for (size_t j = 0; j < i; j++) {
+            bool folder = files[i].path == config->resume && files[j].path == config->save;
+            if (!folder && files[i].path[0] && files[j].path[0] && same_place(files[i].path, files[j].path))
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the same as --%s; give another",
                                files[i].option, files[i].path, files[j].option);
+        }
     return ZR_OK;
 }
 
 zr_result zr_outputs_check(const struct zr_train_config *config)
 {
-    zr_result result = check_apart(config);
-    if (!result && config->save[0])
-        result = check_save(config->save);
+    zr_result result = config->save[0] ? check_save(config->save) : ZR_OK;
     if (!result)
         result = check_file("json", config->json, false);
     if (!result)
