@@ -93,6 +93,10 @@ static const struct {
     {"--data x --bucket-bytes 99999999TiB", {"--bucket-bytes"}},
     {"--data x --memory-limit 5", {"--memory-limit 5", "out of range"}},
     {"--data x --memory-limit much", {"--memory-limit much"}},
+    {"--dry-run --flops 1e12", {"--flops and --bandwidth", "both"}},
+    {"--dry-run --bandwidth 1e9", {"--flops and --bandwidth", "both"}},
+    {"--dry-run --flops 0 --bandwidth 1e9", {"--flops 0", "out of range"}},
+    {"--dry-run --flops 1e12 --bandwidth fast", {"--bandwidth fast", "no number"}},
     {"--find-max batch", {"--find-max", "--memory-limit"}},
     {"--find-max width --memory-limit 1GB", {"--find-max width", "batch|layers"}},
     {"--find-max layers --params 1e6 --memory-limit 1GB", {"--find-max layers", "--params"}},
@@ -237,6 +241,8 @@ static void test_every_option(void)
     tap_ok(config.dry_run && config.sim && config.ranks == 1024, "and any world");
     tap_is(parse("--find-max layers --memory-limit 1GB --world-size 8"), -1, "the largest is looked for");
     tap_ok(config.finds_max && config.dry_run && config.ranks == 8, "in a dry run");
+    tap_is(parse("--dry-run --flops 312e12 --bandwidth 25e9"), -1, "speeds for the timeline");
+    tap_ok(config.flops_per_second == 312e12 && config.bytes_per_second == 25e9, "as they are given");
 }
 
 static void test_bytes(void)

@@ -147,6 +147,42 @@ if same(run.code, 0, "a trillion parameters on 1,024 ranks, dry"):
     ok(abs(state_bytes / (16e12 / 1024) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.2f} GB of state")
     ok(len(run.report["ranks"]) == 1024, "and each of them is told")
 
+# The step timeline: its own words in the report, and numbers that fit each other and what the run then sends.
+speeds = dict(flops="1e12", bandwidth="1e9")
+shape = dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, accumulate=3)
+timelines = {}
+for stage in range(4):
+    run = train(**shape, stage=stage, **speeds, steps=4)
+    if not same(run.code, 0, f"stage {stage} with --flops and --bandwidth"):
+        note(run.err)
+        continue
+    line = timelines[stage] = run.report["timeline"]
+    sent = run.report["ranks"][0]["sent_elements_per_step"]
+    same(line["sent_bytes"], FLOAT * sent, "the timeline sends what the run does")
+    ok(abs(line["communication_seconds"] * 1e9 / line["sent_bytes"] - 1) < 1e-9, "in bytes / bandwidth")
+    ok(abs(line["computing_seconds"] * 1e12 / line["flops"] - 1) < 1e-9, "and computes in operations / speed")
+    ok(abs((line["computing_seconds"] + line["waiting_seconds"]) / line["step_seconds"] - 1) < 1e-9,
+       "which is the step, with what is waited for")
+    ok(abs(line["tokens_per_second"] * line["step_seconds"] - 3 * 3 * 3 * 48) < 1e-6, "of so many tokens")
+    ok(abs(line["utilisation"] - line["flops"] / 1e12 / line["step_seconds"]) < 1e-9, "all operations are the model's")
+    same(len(line["events"]), sum(phase["count"] for phase in line["phases"].values()), "every event is in a phase")
+    gathers = [event for event in line["events"] if event["kind"] == "gather" and event["unit"] == "h.5"]
+    same(len(gathers), {0: 0, 1: 1, 2: 1, 3: 6}[stage], "a block is gathered as often as the stage has it")
+    ok("Step timeline of a rank, at 1.00 TFLOP/s and 1.00 GB/s" in run.out and "tokens a second, of all ranks" in run.out,
+       "people read it too")
+    dry = train(**shape, stage=stage, **speeds, dry_run=True)
+    same(dry.report["timeline"], line, "and a dry run has the same")
+if len(timelines) == 4:
+    ok(timelines[3]["communication_seconds"] > 1.5 * timelines[2]["communication_seconds"], "stage 3 sends more")
+    ok(timelines[3]["step_seconds"] > timelines[2]["step_seconds"], "and takes longer")
+run = train(dry_run=True, **speeds)
+ok(run.code == 0 and run.report["timeline"]["communication_hidden"] == 1 and run.report["timeline"]["sent_bytes"] == 0,
+   "a rank alone sends nothing, and waits for nothing")
+run = train(dry_run=True, recompute="full", **speeds)
+ok(run.code == 0 and run.report["timeline"]["flops"] > run.report["timeline"]["model_flops"],
+   "what is made again is not the model's")
+ok("timeline" not in train(dry_run=True).report, "without the two speeds there is none")
+
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=64, batch=2, vocab=16384, ranks=1, stage=0, steps=2)
 import struct

@@ -51,6 +51,24 @@ void zr_timeline_step_begin(struct zr_timeline *timeline)
     timeline->micro_batch = 0;
 }
 
+static bool is_before(const struct zr_timeline_event *a, const struct zr_timeline_event *b)
+{
+    return a->begin_seconds != b->begin_seconds ? a->begin_seconds < b->begin_seconds : a->order < b->order;
+}
+
+/* Shell sort: in place. */
+static void sort_events(struct zr_timeline_event *events, size_t count)
+{
+    for (size_t gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11)
+        for (size_t i = gap; i < count; i++) {
+            struct zr_timeline_event event = events[i];
+            size_t at = i;
+            for (; at >= gap && is_before(&event, &events[at - gap]); at -= gap)
+                events[at] = events[at - gap];
+            events[at] = event;
+        }
+}
+
 zr_result zr_timeline_step_end(struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
@@ -61,6 +79,7 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline)
     timeline->comm_seconds = clock->busy_seconds - timeline->comm_seconds;
     timeline->waited_seconds = clock->waited_seconds - timeline->waited_seconds;
     timeline->sent_bytes = clock->sent_bytes - timeline->sent_bytes;
+    sort_events(timeline->events, timeline->events_count);
     return timeline->result;
 }
 
@@ -107,6 +126,7 @@ static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
     }
     if (timeline->events_count == timeline->events_room && timeline->result == ZR_OK)
         timeline->result = make_room(timeline);
+    event.order = (uint32_t)timeline->events_count;
     if (timeline->result == ZR_OK)
         timeline->events[timeline->events_count++] = event;
 }

@@ -26,7 +26,8 @@ const char *zr_timeline_kind_name(enum zr_timeline_kind kind);
 struct zr_timeline_event {
     enum zr_timeline_kind kind;
     unsigned micro_batch;
-    char unit[24]; /* "h.0"; "" for the optimizer */
+    uint32_t order; /* in which the engine was done with it or handed it in */
+    char unit[24];  /* "h.0"; "" for the optimizer */
     double begin_seconds, end_seconds;
 };
 
@@ -49,7 +50,7 @@ struct zr_timeline {
     double waited_seconds; /* of them not hidden behind computing */
     uint64_t sent_bytes;
     struct zr_timeline_phase phases[ZR_TIMELINE_KINDS];
-    struct zr_timeline_event *events; /* [events_count], in the order in which they ended or were handed in */
+    struct zr_timeline_event *events; /* [events_count], after step_end in order of their beginnings */
     size_t events_count, events_room;
     uint64_t left_out; /* events beyond ZR_TIMELINE_EVENTS_MAX; in the phases they count */
 

@@ -395,6 +395,8 @@ static int together(const struct zr_train_config *config)
     }
     if (config->finds_max && !config->memory_limit_bytes)
         words = "--find-max: needs --memory-limit BYTES, under which it looks for the largest";
+    else if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))
+        words = "--flops and --bandwidth: a step timeline needs both; give the two, or none";
     else if (config->world_size && !config->dry_run)
         words =
             "--world-size: is for the byte plan of --dry-run; use --ranks to say how many processes train";

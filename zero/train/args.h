@@ -55,7 +55,8 @@ struct zr_train_config {
     struct zr_loss_scaling loss_scaling;
     unsigned threads; /* per rank, at least 1 */
     size_t bucket_bytes;
-    size_t memory_limit_bytes; /* per rank; 0: none */
+    size_t memory_limit_bytes;                 /* per rank; 0: none */
+    double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

@@ -106,6 +106,10 @@ const struct zr_flag zr_flags[] = {
      FIELD(dry_run), 0, 0},
     {"world-size", other, "N", "ranks of the byte plan, with --dry-run", NULL, "--ranks", NULL, NULL,
      ZR_FLAG_COUNT, FIELD(world_size), 1, 1 << 20},
+    {"flops", other, "F", "operations a second of a rank, as 312e12: the plan has a step timeline", NULL,
+     NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(flops_per_second), 1, 1e21},
+    {"bandwidth", other, "F", "bytes a second that a rank sends, as 25e9; with --flops", NULL, NULL, NULL,
+     NULL, ZR_FLAG_REAL, FIELD(bytes_per_second), 1, 1e18},
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };

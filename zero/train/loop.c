@@ -352,21 +352,22 @@ static zr_result report_end(struct loop *loop)
         result = zr_rank_exchange_reports(&loop->rank, &mine);
     }
     if (result == ZR_OK && speaks(loop)) {
-        const struct zr_run_report run = {.config = config,
-                                          .ranks = loop->rank.reports,
-                                          .world = config->ranks,
-                                          .parameters = zr_engine_elements(loop->rank.replica.engine),
-                                          .resumed_step = loop->history.resumed_step,
-                                          .steps_count = loop->history.count,
-                                          .loss = loop->history.loss,
-                                          .step_seconds = loop->history.seconds,
-                                          .tokens_per_second = tokens_per_second(loop),
-                                          .seconds =
-                                              (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
-                                          .validated = loop->history.validated,
-                                          .validation_loss = loop->history.validation_loss,
-                                          .sample = text.used_bytes ? buffer : NULL,
-                                          .sample_bytes = text.used_bytes};
+        const struct zr_run_report run = {
+            .config = config,
+            .ranks = loop->rank.reports,
+            .world = config->ranks,
+            .parameters = zr_engine_elements(loop->rank.replica.engine),
+            .resumed_step = loop->history.resumed_step,
+            .steps_count = loop->history.count,
+            .loss = loop->history.loss,
+            .step_seconds = loop->history.seconds,
+            .tokens_per_second = tokens_per_second(loop),
+            .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+            .validated = loop->history.validated,
+            .validation_loss = loop->history.validation_loss,
+            .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
+            .sample = text.used_bytes ? buffer : NULL,
+            .sample_bytes = text.used_bytes};
         zr_progress_break(&loop->progress);
         result = zr_report_end(&run);
         if (result == ZR_OK)

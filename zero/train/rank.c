@@ -43,25 +43,55 @@ static zr_result choose_isa(enum zr_isa *out)
     return ZR_OK;
 }
 
-zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
-                       zr_arena *host_arena)
+static zr_result make_request(struct zr_plan_request *out, const struct zr_train_config *config,
+                              unsigned rank, zr_arena *host_arena)
 {
     enum zr_isa isa;
     zr_result result = choose_isa(&isa);
     if (result != ZR_OK)
         return result;
-    return zr_plan_place(out, &(struct zr_plan_request){.shape = config->shape,
-                                                        .stage = config->stage,
-                                                        .micro_batches = config->micro_batches,
-                                                        .reduce = config->reduce,
-                                                        .precision = config->precision,
-                                                        .optimizer = config->optimizer,
-                                                        .rank = rank,
-                                                        .world = config->ranks,
-                                                        .threads = config->threads,
-                                                        .bucket_bytes = config->bucket_bytes,
-                                                        .isa = isa,
-                                                        .host_arena = host_arena});
+    *out = (struct zr_plan_request){.shape = config->shape,
+                                    .stage = config->stage,
+                                    .micro_batches = config->micro_batches,
+                                    .reduce = config->reduce,
+                                    .precision = config->precision,
+                                    .optimizer = config->optimizer,
+                                    .rank = rank,
+                                    .world = config->ranks,
+                                    .threads = config->threads,
+                                    .bucket_bytes = config->bucket_bytes,
+                                    .isa = isa,
+                                    .host_arena = host_arena};
+    return ZR_OK;
+}
+
+zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+                       zr_arena *host_arena)
+{
+    struct zr_plan_request request;
+    zr_result result = make_request(&request, config, rank, host_arena);
+    return result == ZR_OK ? zr_plan_place(out, &request) : result;
+}
+
+/* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
+ * ranks do the same at the same time; it is rank 0 that this speaks of. */
+static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
+                           const struct zr_plan *plan, zr_arena *host_arena)
+{
+    struct zr_plan_request request;
+    struct zr_plan again;
+    zr_result result;
+
+    if (config->flops_per_second == 0)
+        return ZR_OK;
+    result = make_request(&request, config, 0, host_arena);
+    if (result != ZR_OK)
+        return result;
+    zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
+    request.stage = plan->stage;
+    request.timeline = out;
+    result = zr_plan_make(&again, &request);
+    return result == ZR_OK ? zr_report_timeline(config, out) : result;
 }
 
 static void note_plan(struct zr_rank_report *report, const struct zr_plan *plan, unsigned rank)
@@ -180,6 +210,8 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
     result = zr_rank_exchange_reports(rank, &mine);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
+    if (result == ZR_OK && rank->rank == 0)
+        result = time_plan(&rank->timeline, config, &rank->plan, rank->host_arena);
     return result;
 }
 
@@ -283,6 +315,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
     if (rank->comm)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
+    zr_timeline_end(&rank->timeline);
     if (rank->traced)
         zr_trace_stop(rank->arena);
     if (rank->arena)
@@ -329,6 +362,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
 {
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
     struct zr_plan plan = {0}, first = {0};
+    struct zr_timeline timeline = {.clock = {.flops = 0}};
     zr_result result = reports ? ZR_OK : ZR_ERR_HOST_MEMORY;
 
     /* Data parallel ranks take the same bytes: shards are equal by construction. The last rank is rehearsed
@@ -351,7 +385,15 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
     if (result == ZR_OK && found)
         result = zr_report_found(config, found);
     if (result == ZR_OK)
-        result = zr_report_json_plan(config, found, plan.elements, reports);
+        result = time_plan(&timeline, config, &plan, host_arena);
+    if (result == ZR_OK)
+        result = zr_report_json_plan(
+            &(struct zr_plan_report){.config = config,
+                                     .found = found,
+                                     .timeline = config->flops_per_second > 0 ? &timeline : NULL,
+                                     .ranks = reports,
+                                     .parameters = plan.elements});
+    zr_timeline_end(&timeline);
     zr_heap_free(reports);
     return result == ZR_OK && config->memory_limit_bytes ? check_limit(config, host_arena) : result;
 }

@@ -8,6 +8,7 @@
 
 #include "zero/replica.h"
 #include "zero/team.h"
+#include "zero/timeline.h"
 #include "zero/train/args.h"
 #include "zero/train/data.h"
 #include "zero/train/report.h"
@@ -22,6 +23,7 @@ struct zr_rank {
     zr_arena *arena;      /* tensors and the ring: what the plan speaks of */
     bool heap_started;
     struct zr_plan plan;
+    struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;
     zr_team *team;
     bool traced;

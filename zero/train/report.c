@@ -7,38 +7,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "zero/train/chart.h"
 #include "zero/train/number.h"
-#include "zero/train/terminal.h"
-
-struct page {
-    struct zr_terminal terminal;
-    struct zr_file file;
-    struct zr_text text;
-    char buffer[8192];
-};
-
-/* Tables are data, and go to stdout, unless the JSON is there. */
-static void page_open(struct page *page, const struct zr_train_config *config)
-{
-    int fd = strcmp(config->json, "-") == 0 ? STDERR_FILENO : STDOUT_FILENO;
-    zr_terminal_find(&page->terminal, fd);
-    if (page->terminal.columns > 88)
-        page->terminal.columns = 88;
-    page->file = zr_file_borrow(fd, fd == STDOUT_FILENO ? "standard output" : "standard error");
-    zr_text_start(&page->text, &page->file, page->buffer, sizeof page->buffer);
-}
-
-static void print_heading(struct page *page, const char *words)
-{
-    bool colour = page->terminal.colour;
-    zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", words, colour ? "\033[0m" : "");
-    for (size_t i = strlen(words) + 1; i < page->terminal.columns; i++)
-        zr_text_print(&page->text, "%s", page->terminal.utf8 ? "─" : "-");
-    zr_text_print(&page->text, "\n");
-}
+#include "zero/train/report_page.h"
 
 /* ---- Bytes ------------------------------------------------------------------------------------------- */
 
@@ -92,7 +64,7 @@ static const char *tag_words(int tag)
     return words[tag];
 }
 
-static void print_model(struct page *page, const struct zr_train_config *config, uint64_t parameters)
+static void print_model(struct zr_page *page, const struct zr_train_config *config, uint64_t parameters)
 {
     const struct zr_gpt_shape *shape = &config->shape;
     char number[ZR_NUMBER_ROOM];
@@ -124,13 +96,13 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 {
     const struct zr_rank_report *rank = &ranks[largest_rank(ranks, world)];
     char number[2][ZR_NUMBER_ROOM], which[64], heading[128];
-    struct page page;
+    struct zr_page page;
 
-    page_open(&page, config);
+    zr_page_open(&page, config);
     print_model(&page, config, parameters);
     describe_ranks(which, ranks, world);
     snprintf(heading, sizeof heading, "Byte plan%s", which);
-    print_heading(&page, heading);
+    zr_page_heading(&page, heading);
     for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
         size_t bytes = rank->planned_by_tag_bytes[tag];
         if (bytes == 0)
@@ -156,13 +128,14 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
         zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
     }
-    zr_text_print(&page.text, "\n");
+    if (config->flops_per_second == 0) /* else the timeline follows */
+        zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }
 
 /* ---- Under a limit ----------------------------------------------------------------------------------- */
 
-static void print_over(struct page *page, const char *name, size_t bytes, size_t running, size_t limit)
+static void print_over(struct zr_page *page, const char *name, size_t bytes, size_t running, size_t limit)
 {
     char number[3][ZR_NUMBER_ROOM];
     zr_text_print(&page->text, "  %-11s %10s  %11s  %s%s\n", name, zr_number_bytes(number[0], bytes),
@@ -193,10 +166,10 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
     const struct zr_plan *plan = &advice->plan;
     size_t limit = config->memory_limit_bytes, running = 0;
     char number[ZR_NUMBER_ROOM], options[128];
-    struct page page;
+    struct zr_page page;
 
-    page_open(&page, config);
-    print_heading(&page, "What does not fit, per rank");
+    zr_page_open(&page, config);
+    zr_page_heading(&page, "What does not fit, per rank");
     zr_text_print(&page.text, "  %-11s %10s  %11s\n", "", "planned", "with those above");
     for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
         running += plan->peak_by_tag_bytes[tag];
@@ -206,7 +179,7 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
     print_over(&page, "in granules", plan->peak_reserved_bytes - plan->peak_bytes, plan->peak_reserved_bytes,
                limit);
     zr_text_print(&page.text, "  %-11s %10s\n", "limit", zr_number_bytes(number, limit));
-    print_heading(&page, "What would fit, by its plan");
+    zr_page_heading(&page, "What would fit, by its plan");
     for (size_t i = 0; i < advice->count; i++) {
         describe_choice(options, config, &advice->choices[i]);
         zr_text_print(&page.text, "  %10s  %s\n", zr_number_bytes(number, advice->choices[i].reserved_bytes),
@@ -222,9 +195,9 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
 {
     const char *name = config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers";
     char number[3][ZR_NUMBER_ROOM];
-    struct page page;
+    struct zr_page page;
 
-    page_open(&page, config);
+    zr_page_open(&page, config);
     zr_text_print(&page.text, "--%s %zu is the largest that fits under %s: it takes %s", name, found->value,
                   zr_number_bytes(number[0], config->memory_limit_bytes),
                   zr_number_bytes(number[1], found->reserved_bytes));
@@ -246,7 +219,7 @@ struct byte_line {
     bool exact;
 };
 
-static void print_byte_line(struct page *page, const struct byte_line *line)
+static void print_byte_line(struct zr_page *page, const struct byte_line *line)
 {
     char number[2][ZR_NUMBER_ROOM];
     const char *verdict = line->note;
@@ -259,7 +232,7 @@ static void print_byte_line(struct page *page, const struct byte_line *line)
                   zr_number_grouped(number[1], line->measured), verdict);
 }
 
-static void print_rank_bytes(struct page *page, const struct zr_rank_report *rank)
+static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank)
 {
     size_t planned = 0, measured = 0;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
@@ -285,27 +258,27 @@ static void print_rank_bytes(struct page *page, const struct zr_rank_report *ran
                                               rank->peak_resident_bytes, false});
 }
 
-static void print_bytes(struct page *page, const struct zr_run_report *run)
+static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
 {
     char which[64], heading[128];
     bool agree = ranks_agree(run->ranks, run->world);
 
     describe_ranks(which, run->ranks, run->world);
     snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
-    print_heading(page, heading);
+    zr_page_heading(page, heading);
     zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
     print_rank_bytes(page, &run->ranks[agree ? 0 : largest_rank(run->ranks, run->world)]);
 }
 
 /* ---- The end of a run -------------------------------------------------------------------------------- */
 
-static void print_loss(struct page *page, const struct zr_run_report *run)
+static void print_loss(struct zr_page *page, const struct zr_run_report *run)
 {
     const char *unit = run->config->bytes ? "byte" : "token";
     char heading[64];
 
     snprintf(heading, sizeof heading, "Loss, nats per %s", unit);
-    print_heading(page, heading);
+    zr_page_heading(page, heading);
     if (run->steps_count == 0)
         zr_text_print(&page->text,
                       "  no step was left to do: the checkpoint stands at %" PRIu64 "; give more --steps",
@@ -325,12 +298,12 @@ static void print_loss(struct page *page, const struct zr_run_report *run)
     zr_text_print(&page->text, "\n");
 }
 
-static void print_speed(struct page *page, const struct zr_run_report *run)
+static void print_speed(struct zr_page *page, const struct zr_run_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
     uint64_t tokens_per_step = zr_train_step_tokens(run->config);
 
-    print_heading(page, "Speed");
+    zr_page_heading(page, "Speed");
     zr_text_print(&page->text, "  %s tokens/s, %.1f ms a step; %zu %s in %s\n",
                   zr_number_grouped(number[0], (uint64_t)(run->tokens_per_second + 0.5)),
                   run->tokens_per_second > 0 ? 1e3 * (double)tokens_per_step / run->tokens_per_second : 0.0,
@@ -362,7 +335,7 @@ static unsigned width_of(const char *text, size_t bytes)
 }
 
 /* Prints text with its own line ends, and others between words where a line would be too long. */
-static void print_wrapped(struct page *page, const char *text, size_t bytes)
+static void print_wrapped(struct zr_page *page, const char *text, size_t bytes)
 {
     unsigned column = 0;
     for (size_t at = 0; at < bytes;) {
@@ -390,16 +363,16 @@ static void print_wrapped(struct page *page, const char *text, size_t bytes)
         zr_text_put(&page->text, "\n", 1);
 }
 
-static void print_sample(struct page *page, const struct zr_run_report *run)
+static void print_sample(struct zr_page *page, const struct zr_run_report *run)
 {
     if (!run->sample || run->sample_bytes == 0)
         return;
-    print_heading(page, "A sample of its text");
+    zr_page_heading(page, "A sample of its text");
     print_wrapped(page, run->sample, run->sample_bytes);
 }
 
 /* Prints a command over as many lines as it needs, broken before an option. */
-static void print_command(struct page *page, const char *command)
+static void print_command(struct zr_page *page, const char *command)
 {
     unsigned column = 2;
     zr_text_put(&page->text, "  ", 2);
@@ -419,7 +392,7 @@ static void print_command(struct page *page, const char *command)
 }
 
 /* The command that a person would type next: go on from the checkpoint, or do it again longer and keep it. */
-static void print_next(struct page *page, const struct zr_run_report *run)
+static void print_next(struct zr_page *page, const struct zr_run_report *run)
 {
     const struct zr_train_config *config = run->config;
     bool ended_early = run->resumed_step + run->steps_count < config->steps;
@@ -437,7 +410,7 @@ static void print_next(struct page *page, const struct zr_run_report *run)
     };
     size_t count = sizeof changes / sizeof *changes - (config->sample ? 1 : 0);
 
-    print_heading(page, "Next");
+    zr_page_heading(page, "Next");
     zr_text_print(&page->text, "  %s:\n",
                   config->save[0] ? "go on from where it stands" : "train longer, and keep what it learns");
     zr_text_start(&text, NULL, command, sizeof command);
@@ -447,9 +420,9 @@ static void print_next(struct page *page, const struct zr_run_report *run)
 
 zr_result zr_report_end(const struct zr_run_report *run)
 {
-    struct page page;
+    struct zr_page page;
 
-    page_open(&page, run->config);
+    zr_page_open(&page, run->config);
     print_loss(&page, run);
     print_speed(&page, run);
     print_bytes(&page, run);

@@ -8,6 +8,8 @@
 #include "zero/train/args.h"
 #include "zero/train/limit.h"
 
+struct zr_timeline;
+
 /* A rank's numbers; fixed size, exchanged between ranks as they are. */
 struct zr_rank_report {
     unsigned rank;
@@ -41,7 +43,8 @@ struct zr_run_report {
     double seconds;           /* the whole run */
     bool validated;
     double validation_loss;
-    const char *sample; /* printable text, or NULL */
+    const struct zr_timeline *timeline; /* by the plan; NULL: not asked for */
+    const char *sample;                 /* printable text, or NULL */
     size_t sample_bytes;
 };
 
@@ -52,6 +55,11 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);
 /* What --find-max has found; `config` has it already. */
 zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found);
+/* How long a step of the plan takes at --flops and --bandwidth, and what happens in it when. */
+zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline);
+/* The same for --json: an entry with a comma after it; nothing for NULL. */
+void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config *config,
+                              const struct zr_timeline *timeline);
 /* Parameters, gradients, optimizer state and masters of what is kept between steps. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */
@@ -60,9 +68,14 @@ zr_result zr_report_end(const struct zr_run_report *run);
 zr_result zr_report_json(const struct zr_run_report *run);
 /* Removes what an unfinished zr_report_json() left beside `path`. Async-signal-safe. */
 void zr_report_clean_up(const char *path);
-/* The same for a --dry-run: the planned numbers only, of config->ranks ranks, and what --find-max has found;
- * NULL: it was not asked for. */
-zr_result zr_report_json_plan(const struct zr_train_config *config, const struct zr_limit_found *found,
-                              uint64_t parameters, const struct zr_rank_report *ranks);
+/* The same for a --dry-run: the planned numbers only, of config->ranks ranks. */
+struct zr_plan_report {
+    const struct zr_train_config *config;
+    const struct zr_limit_found *found; /* by --find-max; NULL: it was not asked for */
+    const struct zr_timeline *timeline; /* NULL: nor was this */
+    const struct zr_rank_report *ranks;
+    uint64_t parameters;
+};
+zr_result zr_report_json_plan(const struct zr_plan_report *plan);
 
 #endif

@@ -184,6 +184,7 @@ zr_result zr_report_json(const struct zr_run_report *run)
         zr_text_json_string(text, run->sample, run->sample_bytes);
         zr_text_print(text, ",\n");
     }
+    zr_report_print_timeline(text, run->config, run->timeline);
     print_ranks(text, run->ranks, run->world, true);
     return output_close(&out, path);
 }
@@ -202,9 +203,9 @@ static void print_found(struct zr_text *text, const struct zr_train_config *conf
         zr_text_print(text, "%zu},\n", found->beyond_reserved_bytes);
 }
 
-zr_result zr_report_json_plan(const struct zr_train_config *config, const struct zr_limit_found *found,
-                              uint64_t parameters, const struct zr_rank_report *ranks)
+zr_result zr_report_json_plan(const struct zr_plan_report *plan)
 {
+    const struct zr_train_config *config = plan->config;
     struct json_output out;
 
     if (!config->json[0])
@@ -212,10 +213,11 @@ zr_result zr_report_json_plan(const struct zr_train_config *config, const struct
     zr_result result = output_open(&out, config->json);
     if (result)
         return result;
-    print_head(&out.text, config, parameters, config->ranks);
+    print_head(&out.text, config, plan->parameters, config->ranks);
     zr_text_print(&out.text, " \"steps\": 0, \"dry_run\": true,\n");
-    if (found)
-        print_found(&out.text, config, found);
-    print_ranks(&out.text, ranks, config->ranks, false);
+    if (plan->found)
+        print_found(&out.text, config, plan->found);
+    zr_report_print_timeline(&out.text, config, plan->timeline);
+    print_ranks(&out.text, plan->ranks, config->ranks, false);
     return output_close(&out, config->json);
 }

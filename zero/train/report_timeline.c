@@ -1,0 +1,225 @@
+/* report_timeline.c: the step timeline, for people and for --json. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "zero/timeline.h"
+#include "zero/train/number.h"
+#include "zero/train/report.h"
+#include "zero/train/report_page.h"
+
+enum { BAR_COLUMNS = 28, SHOWN_AT_EACH_END = 10 };
+
+/* "312 T", "1.50 G": with the unit after it. */
+static const char *with_prefix(char out[ZR_NUMBER_ROOM], double value)
+{
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+    unsigned prefix = 0;
+    for (; value >= 999.5 && prefix + 1 < sizeof prefixes / sizeof *prefixes; prefix++)
+        value /= 1000;
+    snprintf(out, ZR_NUMBER_ROOM, "%.*f %s",
+             value >= 99.95   ? 0
+             : value >= 9.995 ? 1
+                              : 2,
+             value, prefixes[prefix]);
+    return out;
+}
+
+/* What the numbers come to. */
+struct figures {
+    double tokens_per_second;
+    double computing_seconds;
+    double hidden;      /* share of the communication behind which something is computed; 1 without any */
+    double model_flops; /* of a step of a rank */
+    double utilisation; /* of the rank's speed, by the model alone */
+};
+
+static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
+{
+    double model = zr_gpt_flops(&config->shape) * config->micro_batches;
+    return (struct figures){
+        .tokens_per_second = (double)zr_train_step_tokens(config) / t->step_seconds,
+        .computing_seconds = t->step_seconds - t->waited_seconds,
+        .hidden = t->comm_seconds > 0 ? 1 - t->waited_seconds / t->comm_seconds : 1,
+        .model_flops = model,
+        .utilisation = model / (t->step_seconds * config->flops_per_second),
+    };
+}
+
+/* ---- For people -------------------------------------------------------------------------------------- */
+
+/* Where the phase lies in a step. */
+static void print_bar(struct zr_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
+{
+    int from = (int)(phase->begin_seconds / scale_seconds * BAR_COLUMNS);
+    int to = (int)(phase->end_seconds / scale_seconds * BAR_COLUMNS + 0.5);
+    if (from == BAR_COLUMNS)
+        from--;
+    zr_text_print(&page->text, "  %*s", from, "");
+    for (int i = from; i < (to > from ? to : from + 1); i++)
+        zr_text_print(&page->text, "%s", page->terminal.utf8 ? "█" : "#");
+    zr_text_print(&page->text, "\n");
+}
+
+static void print_phases(struct zr_page *page, const struct zr_timeline *t)
+{
+    double scale_seconds = t->step_seconds;
+    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++)
+        if (t->phases[kind].end_seconds > scale_seconds)
+            scale_seconds = t->phases[kind].end_seconds;
+    zr_text_print(&page->text, "  %-9s %12s  %12s  %12s   milliseconds\n", "", "begin", "end", "busy");
+    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+        const struct zr_timeline_phase *phase = &t->phases[kind];
+        if (phase->count == 0)
+            continue;
+        zr_text_print(&page->text, "  %-9s %12.3f  %12.3f  %12.3f",
+                      zr_timeline_kind_name((enum zr_timeline_kind)kind), 1e3 * phase->begin_seconds,
+                      1e3 * phase->end_seconds, 1e3 * phase->busy_seconds);
+        print_bar(page, phase, scale_seconds);
+    }
+}
+
+static void print_figures(struct zr_page *page, const struct zr_train_config *config,
+                          const struct zr_timeline *t)
+{
+    struct figures f = figures_of(config, t);
+    char number[2][ZR_NUMBER_ROOM];
+
+    zr_text_print(&page->text, "  a step takes %.3f ms: %s tokens a second, of all ranks\n",
+                  1e3 * t->step_seconds, zr_number_grouped(number[0], (uint64_t)(f.tokens_per_second + 0.5)));
+    zr_text_print(&page->text, "  %.3f ms computing, %.3f ms waiting for others", 1e3 * f.computing_seconds,
+                  1e3 * t->waited_seconds);
+    if (t->comm_seconds > 0)
+        zr_text_print(&page->text, "; %.1f %% of %.3f ms of communication hidden", 100 * f.hidden,
+                      1e3 * t->comm_seconds);
+    zr_text_print(&page->text, "\n  the model gets %sFLOP/s of each rank, %.1f %% of its %sFLOP/s\n",
+                  with_prefix(number[0], f.model_flops / t->step_seconds), 100 * f.utilisation,
+                  with_prefix(number[1], config->flops_per_second));
+}
+
+/* What takes no time (copies, norms, the optimizer) is not in the list. */
+static bool is_shown(const struct zr_timeline_event *event)
+{
+    return event->end_seconds > event->begin_seconds;
+}
+
+static size_t count_shown(const struct zr_timeline *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->events_count; i++)
+        count += is_shown(&t->events[i]);
+    return count;
+}
+
+/* The beginning and the end of the list: what lies between repeats. */
+static void print_events(struct zr_page *page, const struct zr_timeline *t, bool several)
+{
+    size_t count = count_shown(t), shown = 0;
+
+    zr_text_print(&page->text, "\n  %12s  %12s   one after the other\n", "begin", "end");
+    for (size_t i = 0; i < t->events_count; i++) {
+        const struct zr_timeline_event *event = &t->events[i];
+        if (!is_shown(event))
+            continue;
+        shown++;
+        if (count > 2 * SHOWN_AT_EACH_END + 1 && shown > SHOWN_AT_EACH_END &&
+            shown <= count - SHOWN_AT_EACH_END) {
+            if (shown == SHOWN_AT_EACH_END + 1)
+                zr_text_print(&page->text, "  %12s  %12s   and %zu more, which --json has\n", "..", "..",
+                              count - 2 * SHOWN_AT_EACH_END);
+            continue;
+        }
+        zr_text_print(&page->text, "  %12.3f  %12.3f   %s %s", 1e3 * event->begin_seconds,
+                      1e3 * event->end_seconds, zr_timeline_kind_name(event->kind), event->unit);
+        if (several)
+            zr_text_print(&page->text, ", micro-batch %u", event->micro_batch + 1);
+        zr_text_print(&page->text, "\n");
+    }
+}
+
+zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline)
+{
+    char number[2][ZR_NUMBER_ROOM], heading[160];
+    struct zr_page page;
+
+    zr_page_open(&page, config);
+    snprintf(heading, sizeof heading, "Step timeline of a rank, at %sFLOP/s and %sB/s",
+             with_prefix(number[0], config->flops_per_second),
+             with_prefix(number[1], config->bytes_per_second));
+    zr_page_heading(&page, heading);
+    print_phases(&page, timeline);
+    print_figures(&page, config, timeline);
+    print_events(&page, timeline, config->micro_batches > 1);
+    zr_text_print(&page.text, "\n");
+    return zr_text_flush(&page.text);
+}
+
+/* ---- For programs ------------------------------------------------------------------------------------ */
+
+static void print_number(struct zr_text *text, const char *key, double value)
+{
+    char number[ZR_NUMBER_ROOM];
+    zr_text_print(text, "\"%s\": %s", key, zr_number_exact(number, value));
+}
+
+static void print_span(struct zr_text *text, double begin_seconds, double end_seconds)
+{
+    print_number(text, "begin", begin_seconds);
+    zr_text_print(text, ", ");
+    print_number(text, "end", end_seconds);
+}
+
+static void print_json_phases(struct zr_text *text, const struct zr_timeline *t)
+{
+    zr_text_print(text, "  \"phases\": {");
+    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+        const struct zr_timeline_phase *phase = &t->phases[kind];
+        zr_text_print(text, "%s\n   \"%s\": {\"count\": %" PRIu64 ", ", kind ? "," : "",
+                      zr_timeline_kind_name((enum zr_timeline_kind)kind), phase->count);
+        print_span(text, phase->begin_seconds, phase->end_seconds);
+        zr_text_print(text, ", ");
+        print_number(text, "busy", phase->busy_seconds);
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "},\n");
+}
+
+void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config *config,
+                              const struct zr_timeline *t)
+{
+    if (!t)
+        return;
+    struct figures f = figures_of(config, t);
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"flops_per_second", config->flops_per_second},
+        {"bytes_per_second", config->bytes_per_second},
+        {"step_seconds", t->step_seconds},
+        {"tokens_per_second", f.tokens_per_second},
+        {"computing_seconds", f.computing_seconds},
+        {"waiting_seconds", t->waited_seconds},
+        {"communication_seconds", t->comm_seconds},
+        {"communication_hidden", f.hidden},
+        {"flops", t->flops},
+        {"model_flops", f.model_flops},
+        {"utilisation", f.utilisation},
+    };
+    zr_text_print(text, " \"timeline\": {");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        zr_text_print(text, i > 0 && i % 3 == 0 ? "\n  " : "");
+        print_number(text, numbers[i].key, numbers[i].value);
+        zr_text_print(text, ", ");
+    }
+    zr_text_print(text, "\"sent_bytes\": %" PRIu64 ",\n", t->sent_bytes);
+    print_json_phases(text, t);
+    zr_text_print(text, "  \"events_left_out\": %" PRIu64 ", \"events\": [", t->left_out);
+    for (size_t i = 0; i < t->events_count; i++) {
+        const struct zr_timeline_event *event = &t->events[i];
+        zr_text_print(text, "%s\n   {\"kind\": \"%s\", \"unit\": \"%s\", \"micro_batch\": %u, ", i ? "," : "",
+                      zr_timeline_kind_name(event->kind), event->unit, event->micro_batch);
+        print_span(text, event->begin_seconds, event->end_seconds);
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "]},\n");
+}
