@@ -77,6 +77,11 @@ for name, config, flags in [
                                                "warmup_num_steps": 1, "warmup_type": "linear", "total_num_steps": 4,
                                                "cos_min_ratio": 0.25}}},
          dict(lr=0.01, schedule_lr="cosine", warmup=1, min_lr=0.0025)),
+        ("bf16", {"bf16": {"enabled": True}, "fp16": {"enabled": False, "initial_scale_power": 3}},
+         dict(precision="bf16")),
+        ("fp16", {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 30, "loss_scale_window": 2,
+                           "hysteresis": 1, "min_loss_scale": 0.5}},
+         dict(precision="fp16", loss_scale_power=30, loss_scale_window=2, loss_scale_hysteresis=1, min_loss_scale=0.5)),
         ("nothing", {}, {})]:
     got, want = run(config, batch=2, stage=0, steps=4), train(**MODEL, batch=2, stage=0, steps=4, **flags)
     ok(got.code == want.code == 0 and got.losses == want.losses, f"{name}: the same bits")
@@ -86,6 +91,15 @@ same(run(FULL, stage=1).report["stage"], 1, "--stage wins over the file")
 same(run(FULL, steps=3, warmup=1).report["steps"], 3, "--steps wins over total_num_steps")
 same(run(FULL, lr=1e-4).losses == with_file.losses, False, "--lr changes the run")
 same(run(FULL, lr=3e-3).losses, with_file.losses, "and the file's own rate does not")
+
+half = run({"fp16": {"enabled": True}}, steps=1, batch=2, precision="bf16").report
+same(half["precision"], "bf16", "--precision wins over fp16.enabled")
+bucket = {"zero_optimization": {"reduce_bucket_size": 4096}, "bf16": {"enabled": True}}
+same(run(bucket, dry_run=True).report["ranks"], train(**MODEL, precision="bf16", bucket_bytes=8192, steps=None, batch=None,
+                                                      stage=None, dry_run=True).report["ranks"],
+     "a bucket of 4,096 elements of bf16 has 8 KiB")
+got = run({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, dry_run=True)
+ok(got.code == 2 and "fp16.enabled" in got.err and "bf16.enabled" in got.err, "two precisions at once are refused")
 
 # Any two give the third, at the world that there is.
 for given, accumulate in [({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3}, 4),
@@ -112,7 +126,8 @@ REFUSED = [
     ("zero_optimization.overlap_comm", False), ("zero_optimization.offload_optimizer.device", "cpu"),
     ("zero_optimization.offload_param.device", "nvme"), ("zero_optimization.offload_param.pin_memory", True),
     ("zero_optimization.stage3_prefetch_bucket_size", 5e7), ("zero_optimization.stag", 1), ("zero_optimization", 3),
-    ("bf16.enabled", True), ("fp16.enabled", True), ("fp16.loss_scale", 0), ("bf16.enabled", "auto"),
+    ("bf16.enabled", 1), ("fp16.auto_cast", True), ("fp16.loss_scale", -1), ("bf16.enabled", "auto"),
+    ("fp16.hysteresis", 0), ("fp16.initial_scale_power", 33), ("fp16.consecutive_hysteresis", True),
     ("optimizer.type", "Lamb"), ("optimizer.type", 7), ("optimizer.params.betas", [0.9]),
     ("optimizer.params.betas", [0.9, "x"]), ("optimizer.params.eps", 1e-6), ("optimizer.params.momentum", 0.9),
     ("optimizer.params.lr", -1), ("optimizer.params.lr", 0.5), ("optimizer.params.amsgrad", True),
@@ -184,6 +199,7 @@ same(bad, [], "150 damaged files: taken or refused in one line")
 
 text = subprocess.run([ZR_TRAIN, "--help"], capture_output=True, text=True).stdout
 for key, flag in [("zero_optimization.stage", "--stage"), ("gradient_clipping", "--clip"),
-                  ("scheduler.params.total_num_steps", "--steps"), ("bf16.enabled", "false only")]:
+                  ("scheduler.params.total_num_steps", "--steps"), ("bf16.enabled", "--precision bf16"),
+                  ("fp16.hysteresis", "--loss-scale-hysteresis")]:
     ok(re.search(rf"\n  {re.escape(key)} +{flag}", text), f"help has {key}, {flag}")
 done()

@@ -1,8 +1,6 @@
 /* loss_scale.c: dynamic loss scaling for fp16. The scale is as large as the gradients bear: it doubles after
  * a window of good steps, and halves when a step had to be skipped, the first few of which are forgiven
  * (hysteresis). Every rank comes to the same scale, since the norm that it follows is the same on all. */
-#include <math.h>
-
 #include "zero/engine.h"
 
 /* Defaults, as DeepSpeed has them; and how many steps a constant scale may skip in a row. */
@@ -73,8 +71,7 @@ void zr_engine_scaling(const zr_engine *engine, struct zr_loss_scale *out)
 
 zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *scaling)
 {
-    if (!isfinite(scaling->scale) || scaling->scale < 0x1p-24f || scaling->scale > MOST ||
-        scaling->hysteresis_left == 0)
+    if (!(scaling->scale > 0 && scaling->scale <= MOST) || scaling->hysteresis_left == 0)
         return zr_fail(ZR_ERR_INVALID, "a loss scale of %g with %u skipped steps left is none that a run had",
                        (double)scaling->scale, scaling->hysteresis_left);
     engine->scaling = *scaling;

@@ -372,6 +372,16 @@ bool zr_flag_given(const struct zr_train_config *config, const char *name)
     return false;
 }
 
+static bool scales_loss(const struct zr_train_config *config)
+{
+    static const char *const names[] = {"loss-scale", "loss-scale-power", "loss-scale-window",
+                                        "loss-scale-hysteresis", "min-loss-scale"};
+    bool given = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        given |= zr_flag_given(config, names[i]);
+    return given;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_gpt_shape *shape = &config->shape;
@@ -415,6 +425,8 @@ static int together(const struct zr_train_config *config)
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1)
         words = "--reduce once: needs the whole gradients that stages 0 and 1 keep; take --stage 1, or "
                 "--reduce each";
+    else if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
+        words = "--loss-scale and its like: are of --precision fp16; fp32 and bf16 need no scale";
     else if (config->min_rate > config->rate)
         words = "--min-lr: is above --lr; the rate falls from --lr to --min-lr";
     else if (config->warmup > config->steps)
@@ -430,6 +442,13 @@ static int together(const struct zr_train_config *config)
         return ZR_EXIT_USAGE;
     }
     return -1;
+}
+
+static void settle_loss_scaling(struct zr_train_config *config)
+{
+    config->loss_scaling.constant = config->loss_scale > 0;
+    config->loss_scaling.initial =
+        config->loss_scale > 0 ? config->loss_scale : ldexpf(1, (int)config->loss_scale_power);
 }
 
 /* The groups' rates come from the table of options. */
@@ -478,6 +497,7 @@ static void settle(struct zr_train_config *config)
     if (config->threads == 0)
         config->threads = 1;
     settle_optimizer(&config->optimizer);
+    settle_loss_scaling(config);
 }
 
 static void start(struct zr_train_config *out, int argc, char **argv)

@@ -53,7 +53,9 @@ struct zr_train_config {
     uint32_t reduce;        /* enum zr_reduce_when */
     uint32_t precision;     /* enum zr_precision */
     struct zr_loss_scaling loss_scaling;
-    unsigned threads; /* per rank, at least 1 */
+    float loss_scale;          /* --loss-scale, 0: it follows the gradients */
+    unsigned loss_scale_power; /* it starts at two to this */
+    unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
     size_t memory_limit_bytes;                 /* per rank; 0: none */
     double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */

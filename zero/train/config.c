@@ -18,11 +18,12 @@ enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
 enum key_kind {
     KEY_OBJECT,
     KEY_FLAG,     /* a number, as the option `equals` */
-    KEY_ELEMENTS, /* likewise, times the 4 bytes of an element */
+    KEY_ELEMENTS, /* likewise, times the bytes of an element */
     KEY_WORD,     /* a string, read by read_words() */
     KEY_BATCH,    /* train_batch_size */
     KEY_BETAS,    /* two numbers */
     KEY_RATIO,    /* cos_min_ratio */
+    KEY_BOOL,     /* true or false; read_precision() looks at them */
     KEY_FALSE,    /* what is not in this version: may be false */
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
@@ -62,14 +63,16 @@ static const struct config_key keys[] = {
     {"zero_optimization.stage3_max_reuse_distance", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KEY_LATER, NULL, 0, NULL},
     {"bf16", KEY_OBJECT, NULL, 0, NULL},
-    {"bf16.enabled", KEY_FALSE, NULL, 0, NULL},
+    {"bf16.enabled", KEY_BOOL, "--precision bf16", 0, NULL},
     {"fp16", KEY_OBJECT, NULL, 0, NULL},
-    {"fp16.enabled", KEY_FALSE, NULL, 0, NULL},
-    {"fp16.loss_scale", KEY_LATER, NULL, 0, NULL},
-    {"fp16.initial_scale_power", KEY_LATER, NULL, 0, NULL},
-    {"fp16.loss_scale_window", KEY_LATER, NULL, 0, NULL},
-    {"fp16.hysteresis", KEY_LATER, NULL, 0, NULL},
-    {"fp16.min_loss_scale", KEY_LATER, NULL, 0, NULL},
+    {"fp16.enabled", KEY_BOOL, "--precision fp16", 0, NULL},
+    {"fp16.auto_cast", KEY_FALSE, NULL, 0, NULL},
+    {"fp16.loss_scale", KEY_FLAG, "loss-scale", 0, NULL},
+    {"fp16.initial_scale_power", KEY_FLAG, "loss-scale-power", 0, NULL},
+    {"fp16.loss_scale_window", KEY_FLAG, "loss-scale-window", 0, NULL},
+    {"fp16.hysteresis", KEY_FLAG, "loss-scale-hysteresis", 0, NULL},
+    {"fp16.consecutive_hysteresis", KEY_FALSE, NULL, 0, NULL},
+    {"fp16.min_loss_scale", KEY_FLAG, "min-loss-scale", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.type", KEY_WORD, "AdamW|SGD", 0, "--optimizer adamw|sgd"},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
@@ -275,6 +278,17 @@ static zr_result read_batch(const struct reader *reader, const char *path, const
     return ZR_OK;
 }
 
+static bool is_on(const struct reader *reader, const char *path)
+{
+    return json_is_true(get(reader, path));
+}
+
+/* Of what travels through the buckets. */
+static unsigned element_bytes(const struct reader *reader)
+{
+    return is_on(reader, "bf16.enabled") || is_on(reader, "fp16.enabled") ? 2 : 4;
+}
+
 static zr_result read_value(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     const char *path = key->path;
@@ -287,7 +301,7 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     case KEY_FLAG:
         return store_number(reader, path, key->equals, value, 1);
     case KEY_ELEMENTS:
-        return store_number(reader, path, key->equals, value, sizeof(float));
+        return store_number(reader, path, key->equals, value, element_bytes(reader));
     case KEY_BATCH:
         return read_batch(reader, path, value);
     case KEY_BETAS:
@@ -299,6 +313,8 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         return ZR_OK;
     case KEY_WORD:
         return word ? ZR_OK : refuse(reader, path, "must be a string: %s", key->equals);
+    case KEY_BOOL:
+        return json_is_boolean(value) ? ZR_OK : refuse(reader, path, "must be true or false");
     case KEY_FALSE:
         if (json_is_false(value))
             return ZR_OK;
@@ -379,6 +395,16 @@ static zr_result check_absent(const struct reader *reader, const char *type, con
     return ZR_OK;
 }
 
+static zr_result read_precision(const struct reader *reader)
+{
+    bool bf16 = is_on(reader, "bf16.enabled"), fp16 = is_on(reader, "fp16.enabled");
+    if (bf16 && fp16)
+        return refuse(reader, "fp16.enabled", "is true, and so is bf16.enabled; choose one");
+    if (!bf16 && !fp16)
+        return ZR_OK;
+    return store(reader, bf16 ? "bf16.enabled" : "fp16.enabled", "precision", bf16 ? "bf16" : "fp16");
+}
+
 static zr_result read_optimizer(const struct reader *reader)
 {
     static const char *const not_adamw[] = {"optimizer.params.momentum", "optimizer.params.dampening",
@@ -446,6 +472,8 @@ static zr_result read_root(const struct reader *reader)
                              "zero_optimization.reduce_bucket_size");
     if (result == ZR_OK)
         result = check_equal(reader, "scheduler.params.warmup_max_lr", "optimizer.params.lr");
+    if (result == ZR_OK)
+        result = read_precision(reader);
     if (result == ZR_OK)
         result = read_optimizer(reader);
     if (result == ZR_OK)
@@ -542,7 +570,7 @@ void zr_config_help(struct zr_text *text)
         if (key->kind == KEY_FLAG)
             zr_text_print(text, "--%s", key->equals);
         else if (key->kind == KEY_ELEMENTS)
-            zr_text_print(text, "--%s / 4: elements", key->equals);
+            zr_text_print(text, "--%s, over an element's bytes", key->equals);
         else if (key->kind == KEY_FALSE || key->kind == KEY_TRUE)
             zr_text_print(text, "%s only", key->kind == KEY_TRUE ? "true" : "false");
         else if (key->kind == KEY_NUMBER)

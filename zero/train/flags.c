@@ -87,6 +87,16 @@ const struct zr_flag zr_flags[] = {
          "learning rate of norms and biases, likewise"),
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "largest gradient norm; 0: no clipping"),
 
+    REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,
+         "of --precision fp16; 0: as large as the gradients bear"),
+    COUNT("loss-scale-power", optimizing, loss_scale_power, "16", 0, 32, "it starts at two to this power"),
+    COUNT("loss-scale-window", optimizing, loss_scaling.window, "1000", 1, 1000000000,
+          "steps without overflow before it doubles"),
+    COUNT("loss-scale-hysteresis", optimizing, loss_scaling.hysteresis, "2", 1, 1000000,
+          "steps with overflow before it halves; each is skipped"),
+    REAL("min-loss-scale", optimizing, loss_scaling.least, "1", 1e-6, 4294967296.0,
+         "its least; a step with overflow then ends the run"),
+
     TEXT("config", files, "FILE.json", config_file, "settings as DeepSpeed names them; options win over it"),
     TEXT("save", files, "DIR", save, "checkpoints go here; SIGUSR1 saves at once, SIGTERM saves and ends"),
     COUNT("save-every", files, save_every, "0", 0, 1e12, "steps between checkpoints; 0: after the last only"),

@@ -75,9 +75,13 @@ zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line)
                   ", \"loss\": %s, \"gradient_norm\": %s, \"rate\": %s, \"tokens_per_second\": %s, "
                   "\"step_seconds\": %s, \"live_bytes\": %zu, \"reserved_bytes\": %zu",
                   line_head, line->step, zr_number_exact(number[0], line->loss),
-                  zr_number_exact(number[1], line->gradient_norm), zr_number_exact(number[2], line->rate),
-                  zr_number_exact(number[3], line->tokens_per_second),
+                  /* a norm that is not finite is no JSON */
+                  line->skipped ? "null" : zr_number_exact(number[1], line->gradient_norm),
+                  zr_number_exact(number[2], line->rate), zr_number_exact(number[3], line->tokens_per_second),
                   zr_number_exact(number[4], line->step_seconds), line->live_bytes, line->reserved_bytes);
+    if (line->loss_scale > 0)
+        zr_text_print(&text, ", \"loss_scale\": %s, \"skipped\": %s",
+                      zr_number_exact(number[0], line->loss_scale), line->skipped ? "true" : "false");
     if (line->validated)
         zr_text_print(&text, ", \"val_loss\": %s", zr_number_exact(number[0], line->validation_loss));
     zr_text_print(&text, "}\n");

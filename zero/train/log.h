@@ -11,6 +11,8 @@ struct zr_step_line {
     double loss;          /* nats per token, mean over ranks */
     double gradient_norm; /* before clipping */
     double rate;
+    double loss_scale;        /* that the gradients had; 0: none, this is not fp16 */
+    bool skipped;             /* the gradients overflowed, and nothing was updated */
     double tokens_per_second; /* of this step, all ranks */
     double step_seconds;
     size_t live_bytes, reserved_bytes; /* of rank 0's arena */

@@ -181,7 +181,21 @@ static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_lin
         return result;
     line->gradient_norm = report.gradient_norm;
     line->rate = rate;
+    line->skipped = report.skipped;
+    if (rank->config->precision == ZR_PRECISION_FP16)
+        line->loss_scale = (double)report.loss_scale;
     return ZR_OK;
+}
+
+/* What was skipped is no failure, and is seen. */
+static void say_skipped(struct loop *loop, const struct zr_step_line *line)
+{
+    struct zr_loss_scale scaling;
+    zr_engine_scaling(loop->rank.replica.engine, &scaling);
+    zr_progress_break(&loop->progress);
+    zr_say("step %" PRIu64 " is skipped: with a loss scale of %g a gradient is not finite in fp16 (%" PRIu64
+           " skipped so far); the scale is now %g",
+           line->step, line->loss_scale, scaling.skipped_steps, (double)scaling.scale);
 }
 
 /* A step with its clock and counters around it. */
@@ -261,6 +275,8 @@ static zr_result run_steps(struct loop *loop)
         }
         if (result != ZR_OK)
             return result;
+        if (speaks(loop) && line.skipped)
+            say_skipped(loop, &line);
         if (speaks(loop)) {
             zr_progress_step(&loop->progress, &line);
             result = zr_log_step(&loop->log, &line);
@@ -352,22 +368,23 @@ static zr_result report_end(struct loop *loop)
         result = zr_rank_exchange_reports(&loop->rank, &mine);
     }
     if (result == ZR_OK && speaks(loop)) {
-        const struct zr_run_report run = {
-            .config = config,
-            .ranks = loop->rank.reports,
-            .world = config->ranks,
-            .parameters = zr_engine_elements(loop->rank.replica.engine),
-            .resumed_step = loop->history.resumed_step,
-            .steps_count = loop->history.count,
-            .loss = loop->history.loss,
-            .step_seconds = loop->history.seconds,
-            .tokens_per_second = tokens_per_second(loop),
-            .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
-            .validated = loop->history.validated,
-            .validation_loss = loop->history.validation_loss,
-            .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
-            .sample = text.used_bytes ? buffer : NULL,
-            .sample_bytes = text.used_bytes};
+        struct zr_run_report run = {.config = config,
+                                    .ranks = loop->rank.reports,
+                                    .world = config->ranks,
+                                    .parameters = zr_engine_elements(loop->rank.replica.engine),
+                                    .resumed_step = loop->history.resumed_step,
+                                    .steps_count = loop->history.count,
+                                    .loss = loop->history.loss,
+                                    .step_seconds = loop->history.seconds,
+                                    .tokens_per_second = tokens_per_second(loop),
+                                    .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+                                    .validated = loop->history.validated,
+                                    .validation_loss = loop->history.validation_loss,
+                                    .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
+                                    .sample = text.used_bytes ? buffer : NULL,
+                                    .sample_bytes = text.used_bytes};
+        if (config->precision == ZR_PRECISION_FP16)
+            zr_engine_scaling(loop->rank.replica.engine, &run.scaling);
         zr_progress_break(&loop->progress);
         result = zr_report_end(&run);
         if (result == ZR_OK)

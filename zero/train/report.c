@@ -71,8 +71,9 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     zr_text_print(&page->text, "GPT with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
                   zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
                   shape->vocabulary);
-    zr_text_print(&page->text, "%u %s, ZeRO stage %u, fp32; %u %s each\n", config->ranks,
-                  config->ranks == 1 ? "rank" : "ranks", config->stage, config->threads,
+    zr_text_print(&page->text, "%u %s, ZeRO stage %u, %s; %u %s each\n", config->ranks,
+                  config->ranks == 1 ? "rank" : "ranks", config->stage,
+                  zr_precision_name((enum zr_precision)config->precision), config->threads,
                   config->threads == 1 ? "thread" : "threads");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);

@@ -44,6 +44,7 @@ struct zr_run_report {
     bool validated;
     double validation_loss;
     const struct zr_timeline *timeline; /* by the plan; NULL: not asked for */
+    struct zr_loss_scale scaling;       /* of fp16; scale 0: none */
     const char *sample;                 /* printable text, or NULL */
     size_t sample_bytes;
 };

@@ -154,6 +154,7 @@ static void print_head(struct zr_text *text, const struct zr_train_config *confi
                   world, config->stage, parameters);
     zr_text_print(text, " \"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"accumulate\": %u,\n",
                   shape->layers, shape->hidden, shape->heads, config->micro_batches);
+    zr_text_print(text, " \"precision\": \"%s\",\n", zr_precision_name((enum zr_precision)config->precision));
 }
 
 zr_result zr_report_json(const struct zr_run_report *run)
@@ -179,6 +180,9 @@ zr_result zr_report_json(const struct zr_run_report *run)
     print_list(text, "step_seconds", run->step_seconds, run->steps_count, false);
     zr_text_print(text, " \"val_loss\": %s,\n",
                   run->validated ? zr_number_exact(number[0], run->validation_loss) : "null");
+    if (run->scaling.scale > 0)
+        zr_text_print(text, " \"loss_scale\": %s, \"skipped_steps\": %" PRIu64 ",\n",
+                      zr_number_exact(number[0], (double)run->scaling.scale), run->scaling.skipped_steps);
     if (run->sample) {
         zr_text_print(text, " \"sample\": ");
         zr_text_json_string(text, run->sample, run->sample_bytes);
