@@ -325,8 +325,8 @@ static __attribute__((noinline)) zr_result settle(struct zr_arena *arena, const 
 {
     zr_result result = settle_on(arena, find_place(arena, request, need), need, out);
     /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
-    if (unlikely(result != ZR_OK) && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
-        zr_streams_wait(arena) && zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
+    while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
+           zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
         result = settle_on(arena, zr_space_find(arena, need, 0), need, out);
     return result;
 }
@@ -386,13 +386,8 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
                                                                 struct zr_need need, struct zr_span **out)
 {
     zr_result result = ZR_ERR_MEMORY;
-    for (unsigned wait = 0; result == ZR_ERR_MEMORY && wait <= arena->asynchronous; wait++) {
-        zr_lock_give(&arena->lock);
-        size_t trimmed = zr_siblings_trim(arena, wait);
-        zr_lock_take(&arena->lock);
-        if (trimmed > 0)
-            result = allocate(arena, request, need, out);
-    }
+    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, need.bytes))
+        result = allocate(arena, request, need, out);
     return result;
 }
 

@@ -307,7 +307,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
         *released_bytes = 0;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
-    size_t released = zr_siblings_trim(arena, false) + trim_member(arena, keep_bytes);
+    size_t released = zr_siblings_trim(arena) + trim_member(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
     return ZR_OK;

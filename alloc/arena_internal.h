@@ -119,6 +119,7 @@ struct zr_arena {
     /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
+    uint32_t points_count; /* recorded, modulo 2^32 */
     struct zr_pool uses;
     struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through their uses */
     size_t deferred_bytes;
@@ -263,6 +264,11 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* Gathered by the request under way, and not used after all. */
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
+/* Up to `bytes` of idle handles out of the arena's books, for another member of its family; if it has them
+ * only in longer runs, one of those goes to the driver instead. Returns the bytes of either. */
+size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+/* They come into the arena's stock. */
+void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
@@ -333,9 +339,12 @@ static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const 
 bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes);
 void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes);
 void zr_siblings_note_peak(struct zr_arena *arena);
-/* Gives back what the other members have idle, once they have waited for what streams still use if told so;
- * returns the bytes. */
-size_t zr_siblings_trim(struct zr_arena *arena, bool wait);
+/* Gives back what the other members have idle; returns the bytes. */
+size_t zr_siblings_trim(struct zr_arena *arena);
+/* For a need of `bytes` that the member cannot meet: what others have idle comes into its stock, as much as
+ * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
+ * With the member's lock, which is opened meanwhile. */
+bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes);
 /* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
 void zr_siblings_tell(struct zr_arena *arena);
 /* Adds the siblings' numbers to the head's. */

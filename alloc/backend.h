@@ -2,7 +2,8 @@
  *
  * The contract is that of CUDA's virtual memory driver calls, the strictest there is, whatever lies below:
  * a handle is mapped whole, at offset 0, onto addresses of a reservation that hold no mapping; a new mapping
- * has no access until it is set; an unmap takes whole mappings; a handle may be destroyed while it is mapped
+ * has no access until it is set; an unmap takes whole mappings, after its caller
+ * has seen to it that no stream works there; a handle may be destroyed while it is mapped
  * and lives until its last mapping goes. Lengths and offsets are multiples of the granule. The front in
  * backend.c checks all of it before any backend sees the call, so that a mistake fails on a laptop and on sim
  * as it would on a GPU. A failing call changes nothing; an unmap fails only where a driver does.

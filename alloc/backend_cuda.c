@@ -2,9 +2,9 @@
  * Stands behind backend.c, on cuda_driver.c and cuda_events.c.
  *
  * Every call runs in the device's primary context, which is pushed for it and popped after: the caller's own
- * current context, or none, is what it was. An unmap waits until the device that owns the memory is idle,
- * because the driver orders it with no stream. What the driver refuses to take back (handles, addresses) is
- * kept and tried again later, so that nothing is lost to one refusal.
+ * current context, or none, is what it was. The driver orders an unmap with no stream; it is the
+ * arena's and the pools' to know by events that nothing works there. What the driver refuses to take back
+ * (handles, addresses) is kept and tried again later, so that nothing is lost to one refusal.
  *
  * The driver does not survive fork(): in a child every call says so and touches nothing. */
 #define _GNU_SOURCE
@@ -281,10 +281,7 @@ static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
     zr_result result = enter(cuda);
     if (result != ZR_OK)
         return result;
-    /* The fence. In a context that is dead nothing runs, and there is nothing to wait for. */
-    zr_cu_result code = cuda->driver->context_synchronize();
-    if (code == ZR_CU_SUCCESS || zr_cuda_context_dead(code))
-        code = cuda->driver->unmap(address_of(address), bytes);
+    zr_cu_result code = cuda->driver->unmap(address_of(address), bytes);
     if (!taken_back(code))
         result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "to unmap %zu bytes at %p", bytes, (void *)address);
     leave(cuda);

@@ -45,14 +45,16 @@ static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
         destroy_handle(arena, handle);
 }
 
-/* All of it or nothing. */
-static zr_result create_handles(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+/* All of it or nothing; no handle longer than `longest`. */
+static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t longest,
+                                struct zr_handle_list *list)
 {
     struct zr_handle_list created = {0};
     struct zr_handle *handle;
     if (!zr_siblings_reserve(arena, bytes))
         return ZR_ERR_MEMORY;
     size_t run = run_bytes(arena, bytes);
+    run = run < longest ? run : longest;
     while (bytes > 0) {
         while (run > bytes)
             run /= 2;
@@ -112,19 +114,25 @@ static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, st
     return ZR_OK;
 }
 
-/* The whole mappings at the high end of [first, end) granules, next to each other, up to `most` bytes of
- * them; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
-static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_stretch where, size_t most,
+/* How much is wanted, in handles of what length. */
+struct want {
+    size_t bytes, longest;
+};
+
+/* The whole mappings at the high end of [first, end) granules, next to each other, as many as are wanted;
+ * empty if there are none. *rest gets where to look on: below it nothing was looked at. */
+static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                      size_t *rest)
 {
     size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
+    size_t most = want.bytes;
     struct zr_extent part = {at, 0};
     while (at > low) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at - 1);
         if (!mapping)
             break;
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
-        bool whole = begin >= low && begin + bytes <= at;
+        bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest;
         if (whole && bytes > most - part.bytes && part.bytes > 0)
             break; /* for another call */
         at = begin > low ? begin : low;
@@ -142,24 +150,31 @@ static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_str
     return part;
 }
 
-zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
-                   size_t *bytes)
+static zr_result unmap_wanted(struct zr_arena *arena, struct zr_extent extent, struct want want,
+                              struct zr_handle_list *list, size_t *bytes)
 {
     struct zr_stretch where = {extent.offset_bytes / arena->granule_bytes,
                                (extent.offset_bytes + extent.bytes) / arena->granule_bytes};
     zr_result result = ZR_OK;
     *bytes = 0;
-    while (result == ZR_OK && *bytes < most) {
+    while (result == ZR_OK && *bytes < want.bytes) {
         where.end = zr_granules_last(arena->granules, where.first, where.end);
         if (where.end == where.first)
             break;
-        struct zr_extent part = last_stretch(arena, where, most - *bytes, &where.end);
+        struct zr_extent part =
+            last_stretch(arena, where, (struct want){want.bytes - *bytes, want.longest}, &where.end);
         if (part.bytes > 0)
             result = unmap_stretch(arena, part, list);
         if (part.bytes > 0 && result == ZR_OK)
             *bytes += part.bytes;
     }
     return result;
+}
+
+zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+                   size_t *bytes)
+{
+    return unmap_wanted(arena, extent, (struct want){most, SIZE_MAX}, list, bytes);
 }
 
 /* ---- From gaps ----------------------------------------------------------------------------------------- */
@@ -182,17 +197,17 @@ static bool may_part(const struct zr_arena *arena)
     return budget == 0 || zr_backend_pieces_count(arena->backend) < budget;
 }
 
-/* Takes up to `bytes` from gaps, open ends and large ones first. Returns what it got. */
-static size_t steal(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+/* Takes what is wanted from gaps, open ends and large ones first. Returns what it got. */
+static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     size_t granule = arena->granule_bytes, got = 0;
     zr_result result = ZR_OK;
     for (struct zr_span *gap = zr_space_next_gap(arena, NULL);
-         gap && got < bytes && result == ZR_OK && may_part(arena); gap = zr_space_next_gap(arena, gap)) {
+         gap && got < want.bytes && result == ZR_OK && may_part(arena); gap = zr_space_next_gap(arena, gap)) {
         struct zr_stretch whole = zr_gap_granules(arena, gap);
         struct zr_extent extent = {whole.first * granule, (whole.end - whole.first) * granule};
         size_t taken;
-        result = zr_unmap(arena, extent, bytes - got, list, &taken);
+        result = unmap_wanted(arena, extent, (struct want){want.bytes - got, want.longest}, list, &taken);
         got += taken;
     }
     return got;
@@ -200,12 +215,17 @@ static size_t steal(struct zr_arena *arena, size_t bytes, struct zr_handle_list 
 
 /* From the stock, as much as may be scattered. What may not goes back to the driver, up to the need, for
  * fresh runs to take its place. Returns what it got. */
-static size_t take_stock(struct zr_arena *arena, size_t bytes, size_t scatter, struct zr_handle_list *list)
+static size_t take_stock(struct zr_arena *arena, struct want want, size_t scatter,
+                         struct zr_handle_list *list)
 {
     size_t got = 0, given = 0;
     struct zr_handle *handle;
-    while (got + given < bytes && (handle = zr_stock_take(&arena->stock, bytes - got - given))) {
-        if (scatter > 0 || bytes == arena->granule_bytes) {
+    while (got + given < want.bytes) {
+        size_t most = want.bytes - got - given;
+        handle = zr_stock_take(&arena->stock, most < want.longest ? most : want.longest);
+        if (!handle)
+            break;
+        if (scatter > 0 || want.longest == arena->granule_bytes) {
             zr_handle_list_push(list, handle);
             got += handle->bytes;
             scatter -= scatter > 0;
@@ -274,25 +294,26 @@ static void break_up_stock(struct zr_arena *arena, size_t bytes)
 }
 
 /* A driver that has no memory for short runs may have it in long ones that are idle here. */
-static zr_result create_or_break_up(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+static zr_result create_or_break_up(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
-    zr_result result = create_handles(arena, bytes, list);
+    zr_result result = create_handles(arena, want.bytes, want.longest, list);
     while (result == ZR_ERR_MEMORY && break_up(arena) > 0)
-        result = create_handles(arena, bytes, list);
+        result = create_handles(arena, want.bytes, want.longest, list);
     return result;
 }
 
-/* Adds handles of `bytes` in all to the list, none of them larger than what was missing when it came. A
- * failure adds nothing, but idle granules may be in the stock now. */
-static zr_result gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *list)
+/* Adds the handles wanted to the list, none of them larger than what was missing when it came. A failure adds
+ * nothing, but idle granules may be in the stock now. */
+static zr_result gather(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     struct zr_handle_list own = {0};
     struct zr_handle *handle;
     zr_result result = ZR_OK;
-    size_t missing = bytes;
+    size_t missing = want.bytes, longest = want.longest;
     size_t scatter = may_scatter(arena), granule = arena->granule_bytes;
-    missing -= take_stock(arena, bytes, scatter, &own);
-    scatter -= scatter < (bytes - missing) / granule ? scatter : (bytes - missing) / granule;
+    missing -= take_stock(arena, want, scatter, &own);
+    size_t taken = (want.bytes - missing) / granule;
+    scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
         zr_arena_settle(arena);
     /* To steal a granule can part two stretches: where it was, and where it comes to. */
@@ -301,17 +322,17 @@ static zr_result gather(struct zr_arena *arena, size_t bytes, struct zr_handle_l
         idle = scatter / 2 * granule;
     if (missing > idle) {
         break_up_stock(arena, missing - idle);
-        result = create_or_break_up(arena, missing - idle, &own);
+        result = create_or_break_up(arena, (struct want){missing - idle, longest}, &own);
         missing = idle;
     }
     if (result == ZR_OK && missing > 0)
-        missing -= steal(arena, missing, &own);
+        missing -= steal(arena, (struct want){missing, longest}, &own);
     /* What is idle in runs longer than the need comes back in shorter ones: slower than stealing, no more
      * memory. Runs that stick out of their gaps cannot be had at all. */
     for (size_t freed = 0, run = 1; result == ZR_OK && freed < missing && run > 0; freed += run)
         run = break_up(arena);
     if (result == ZR_OK && missing > 0)
-        result = create_or_break_up(arena, missing, &own);
+        result = create_or_break_up(arena, (struct want){missing, longest}, &own);
     if (result != ZR_OK)
         put_back(arena, &own);
     while ((handle = zr_handle_list_pop(&own))) {
@@ -404,7 +425,8 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
         zone->mapped_end = where.end;
     for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
-        result = gather(arena, (run.end - run.first) * granule, &list);
+        result = gather(
+            arena, (struct want){(run.end - run.first) * granule, (run.end - run.first) * granule}, &list);
     for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = map_stretch(arena, run, &list);
@@ -425,13 +447,36 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
 /* Single granules, or nothing. lock: arena->lock */
 static zr_result take_granules(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
-    zr_result result = ZR_OK;
     arena->serial++;
-    for (size_t done = 0; done < bytes && result == ZR_OK; done += arena->granule_bytes)
-        result = gather(arena, arena->granule_bytes, out);
-    if (result != ZR_OK)
-        put_back(arena, out);
-    return result;
+    return gather(arena, (struct want){bytes, arena->granule_bytes}, out);
+}
+
+size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+{
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    size_t got = 0;
+    while (got < bytes && (handle = zr_stock_take(&arena->stock, bytes - got))) {
+        zr_handle_list_push(&list, handle);
+        got += handle->bytes;
+    }
+    if (got < bytes)
+        got += steal(arena, (struct want){bytes - got, SIZE_MAX}, &list);
+    arena->reserved_bytes -= got;
+    while ((handle = zr_handle_list_pop(&list))) {
+        handle->created = false;
+        zr_handle_list_push(out, handle);
+    }
+    return got > 0 ? got : break_up(arena);
+}
+
+void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    struct zr_handle *handle;
+    while ((handle = zr_handle_list_pop(list))) {
+        arena->reserved_bytes += handle->bytes;
+        zr_stock_put(&arena->stock, handle);
+    }
 }
 
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
@@ -450,18 +495,12 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
     zr_lock_take(&arena->lock);
     zr_result result = take_granules(arena, bytes, out);
     /* The last resorts are those of a block. */
-    if (result == ZR_ERR_MEMORY && arena->asynchronous && zr_space_pending_bytes(arena) > 0 &&
-        zr_streams_wait(arena))
+    while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
         result = take_granules(arena, bytes, out);
     if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
         result = take_granules(arena, bytes, out);
-    for (unsigned wait = 0; result == ZR_ERR_MEMORY && wait <= arena->asynchronous; wait++) {
-        zr_lock_give(&arena->lock);
-        size_t trimmed = zr_siblings_trim(arena, wait);
-        zr_lock_take(&arena->lock);
-        if (trimmed > 0)
-            result = take_granules(arena, bytes, out);
-    }
+    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, bytes))
+        result = take_granules(arena, bytes, out);
     if (result == ZR_OK) {
         arena->lent_bytes += bytes;
         zr_siblings_note_peak(arena);
@@ -494,7 +533,8 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
         destroy_handle(arena, handle);
     }
     if (arena->stock.bytes == 0 && idle > keep_bytes)
-        released += steal(arena, zr_round_up(idle - keep_bytes, arena->granule_bytes), &list);
+        released += steal(
+            arena, (struct want){zr_round_up(idle - keep_bytes, arena->granule_bytes), SIZE_MAX}, &list);
     destroy_list(arena, &list);
     /* Runs longer than what was too much. */
     for (size_t run = 1; run > 0 && zr_space_idle_bytes(arena) > keep_bytes; released += run)
@@ -537,6 +577,9 @@ zr_result zr_release_all(struct zr_arena *arena)
 {
     bool all = true;
     struct zr_handle *handle;
+    /* Live blocks may be in use by any stream. A device that cannot be waited for runs nothing. */
+    if (arena->asynchronous && arena->mapped_bytes > 0)
+        zr_backend_synchronize(arena->backend);
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         const struct zr_zone *zone = &arena->zones[i];
         struct zr_stretch run = {.end = zone->first_bytes / arena->granule_bytes};

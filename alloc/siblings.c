@@ -85,7 +85,7 @@ void zr_siblings_note_peak(struct zr_arena *arena)
     raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
 }
 
-size_t zr_siblings_trim(struct zr_arena *arena, bool wait)
+size_t zr_siblings_trim(struct zr_arena *arena)
 {
     struct zr_arena *head = arena->head;
     unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
@@ -97,11 +97,43 @@ size_t zr_siblings_trim(struct zr_arena *arena, bool wait)
         zr_lock_take(&other->lock);
         zr_arena_settle(other);
         if (other->asynchronous)
-            wait ? zr_streams_wait(other) : zr_streams_poll(other);
+            zr_streams_poll(other);
         released += zr_trim(other, 0);
         zr_lock_give(&other->lock);
     }
     return released;
+}
+
+bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    struct zr_handle_list list = {0};
+    size_t got = 0, granule = arena->granule_bytes;
+    if (count == 1)
+        return false;
+    /* Both ends of a block may lie in granules of their own. What is idle here was not enough. */
+    size_t wanted = zr_round_up(bytes, granule) + granule;
+    size_t idle = arena->stock.bytes + zr_space_idle_bytes(arena);
+    wanted = wanted > idle + granule ? wanted - idle : granule;
+    zr_lock_give(&arena->lock);
+    for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
+        struct zr_arena *other = member(head, i % count);
+        bool wait = i >= count; /* only if nobody has any */
+        if (other == arena || (wait && (got > 0 || !other->asynchronous)))
+            continue;
+        zr_lock_take(&other->lock);
+        zr_arena_settle(other);
+        if (other->asynchronous)
+            zr_streams_poll(other);
+        do
+            got += zr_idle_take(other, wanted - got, &list);
+        while (wait && got == 0 && zr_streams_wait(other));
+        zr_lock_give(&other->lock);
+    }
+    zr_lock_take(&arena->lock);
+    zr_idle_add(arena, &list);
+    return got > 0;
 }
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */

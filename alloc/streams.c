@@ -93,6 +93,7 @@ static void mark(struct zr_arena *arena, struct zr_stream *own)
     if (zr_backend_event_record(arena->backend, own->stream, &next->point) != ZR_OK)
         return;
     next->freed = own->freed;
+    next->order = arena->points_count++;
     own->marks_count++;
 }
 
@@ -173,6 +174,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
 void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
 {
     for (struct zr_use *use = block->uses; use; use = use->next) {
+        use->order = arena->points_count++;
         arena->backend_calls_count++;
         /* Without an event there is only waiting for everything; a driver that fails both runs nothing. */
         if (zr_backend_event_record(arena->backend, use->stream, &use->point) != ZR_OK) {
@@ -244,25 +246,46 @@ bool zr_streams_poll(struct zr_arena *arena)
     return any;
 }
 
-bool zr_streams_wait(struct zr_arena *arena)
+/* A point that can be waited for. */
+struct waitable {
+    const struct zr_stream_point *point; /* NULL: none */
+    uint32_t order;
+};
+
+static void choose(struct waitable *first, const struct zr_stream_point *point, uint32_t order)
 {
-    for (struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
-        for (struct zr_use *use = block->uses; use; use = use->next)
-            zr_backend_event_wait(arena->backend, &use->point);
-    bool any = arena->deferred && poll_deferred(arena);
+    if (!first->point || (int32_t)(order - first->order) < 0)
+        *first = (struct waitable){point, order};
+}
+
+/* Of the points that hold something back the one that was recorded first. Streams without a point get one. */
+static struct waitable first_point(struct zr_arena *arena)
+{
+    struct waitable first = {0};
+    for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
+        for (const struct zr_use *use = block->uses; use; use = use->next)
+            if (!zr_backend_event_done(arena->backend, &use->point))
+                choose(&first, &use->point, use->order);
     for (unsigned i = 1; i <= arena->streams_count; i++) {
         struct zr_stream *own = arena->streams[i];
-        /* The oldest marks first: the one for what was freed last may find room only then. */
-        while (own->pending_bytes > 0) {
-            uint32_t passed = own->passed;
+        if (own->pending_bytes > 0)
             mark(arena, own);
-            if (own->marks_count == 0 ||
-                zr_backend_event_wait(arena->backend, &own->marks[own->marks_count - 1].point) != ZR_OK)
-                break;
-            any |= poll_stream(arena, own);
-            if (own->passed == passed)
-                break;
-        }
+        if (own->pending_bytes > 0 && own->marks_count > 0)
+            choose(&first, &own->marks[0].point, own->marks[0].order);
     }
-    return any;
+    return first;
+}
+
+bool zr_streams_wait(struct zr_arena *arena)
+{
+    /* What a point held back may be in use again: then the next one. */
+    for (;;) {
+        if (zr_streams_poll(arena))
+            return true;
+        struct waitable first = first_point(arena);
+        if (!first.point)
+            return false;
+        if (zr_backend_event_wait(arena->backend, first.point) != ZR_OK)
+            return zr_backend_synchronize(arena->backend) == ZR_OK && zr_streams_poll(arena);
+    }
 }

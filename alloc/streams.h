@@ -25,6 +25,7 @@ enum { ZR_STREAMS_MOST = 255 };
 /* An event behind all that a stream had freed when it was recorded. */
 struct zr_stream_mark {
     uint32_t freed;
+    uint32_t order; /* among all the arena's points */
     struct zr_stream_point point;
 };
 
@@ -44,6 +45,7 @@ struct zr_stream {
 struct zr_use {
     struct zr_use *next; /* of the same block */
     uint64_t stream;
+    uint32_t order;               /* of the point */
     struct zr_stream_point point; /* once the block was freed */
     /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
     struct zr_span *next_deferred;
@@ -63,7 +65,8 @@ static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t seria
 }
 /* Asks what has passed, records events where gaps have none. True if anything became anybody's. */
 bool zr_streams_poll(struct zr_arena *arena);
-/* Waits until every free has passed. True if anything became anybody's. */
+/* Waits until something becomes anybody's, at the points that were recorded first. False: nothing is pending,
+ * or nothing can be waited for. Call it again while that is not enough. */
 bool zr_streams_wait(struct zr_arena *arena);
 /* The block has uses by other streams and was freed: it leaves when they have passed. */
 void zr_streams_defer(struct zr_arena *arena, struct zr_span *block);

@@ -126,29 +126,52 @@ static void drop_stream(zr_cu_stream stream)
     cu->context_release(0);
 }
 
+static void *take(zr_arena *arena, size_t bytes, zr_cu_stream stream)
+{
+    void *block = NULL;
+    tap_result(zr_arena_alloc(arena,
+                              &(struct zr_request){.bytes = bytes, .stream = (uint64_t)(uintptr_t)stream},
+                              &block),
+               ZR_OK, "%zu MiB", bytes >> 20);
+    return block;
+}
+
+/* Granules are unmapped when the stream that used them has passed, whatever other streams do. */
 static void test_fences(void)
 {
-    struct mapped made = map_one(NULL);
-    zr_cu_stream stream = new_stream();
-    zr_cu_context other, popped;
+    zr_backend *backend = create(&(struct zr_cuda_options){.limit_bytes = 6 * GRANULE});
+    zr_arena *arena = NULL;
+    zr_cu_stream busy = new_stream(), brief = new_stream(), late = new_stream(), other = new_stream();
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 2048 * GRANULE});
+    void *kept = take(arena, GRANULE, busy), *first = take(arena, 2 * GRANULE, brief);
+    take(arena, GRANULE, other); /* a wall: gaps are larger than granules */
+    void *second = take(arena, 2 * GRANULE, late);
     emulator->work_ticks(FOREVER);
-    launch(stream, made.range->address, GRANULE);
-    tap_is(emulator->state().pending_count, 1, "a kernel runs in a stream that waits for no other");
-    tap_result(unmap_one(&made), ZR_OK, "its memory is unmapped");
-    tap_result(zr_backend_synchronize(made.backend), ZR_OK, "after the kernel, which did not crash");
-
-    zr_backend_map(made.range, 0, made.handle);
-    zr_backend_set_access(made.range, (struct zr_extent){0, GRANULE});
-    launch(stream, made.range->address, GRANULE);
-    cu->context_retain(&other, 1);
-    cu->context_push(other);
-    tap_result(unmap_one(&made), ZR_OK, "the same with another device current");
-    tap_result(zr_backend_synchronize(made.backend), ZR_OK, "its owner was waited for");
-    cu->context_pop(&popped);
-    cu->context_release(1);
+    launch(busy, kept, GRANULE);
+    emulator->work_ticks(FOREVER / 3);
+    launch(brief, first, 2 * GRANULE);
+    zr_arena_free(arena, first);
+    zr_arena_trim(arena, 0, NULL); /* asks, so that there is an event */
+    emulator->work_ticks(FOREVER / 2);
+    launch(late, second, 2 * GRANULE);
+    zr_arena_free(arena, second);
+    uint64_t waits = emulator->calls("cuCtxSynchronize"), unmaps = emulator->calls("cuMemUnmap");
+    void *block = take(arena, 2 * GRANULE - 512, other);
+    tap_ok(block && emulator->calls("cuMemUnmap") > unmaps, "memory of a stream that has passed is unmapped");
+    tap_is(emulator->calls("cuCtxSynchronize"), waits, "and the device is not waited for");
+    tap_is(emulator->state().pending_count, 2, "nor are the other streams");
+    tap_ok(take(arena, 2 * GRANULE - 1024, other) != NULL, "then the next that passes");
+    tap_is(emulator->state().pending_count, 1, "and no other");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "an arena that ends");
+    tap_is(emulator->state().pending_count, 0, "waits for them all");
+    tap_result(zr_backend_synchronize(backend), ZR_OK, "nothing crashed");
     emulator->work_ticks(3);
-    drop_stream(stream);
-    end(&made);
+    drop_stream(busy);
+    drop_stream(brief);
+    drop_stream(late);
+    drop_stream(other);
+    zr_backend_destroy(backend);
 }
 
 /* ---- Events -------------------------------------------------------------------------------------------- */

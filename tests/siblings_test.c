@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/arena_internal.h"
+#include "alloc/fault.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -162,6 +163,28 @@ static void test_family(void)
     stop(5 * GRANULE);
 }
 
+/* A member that is short takes what it misses, as it is, and leaves the others the rest. */
+static void test_shares(void)
+{
+    start(2, 12 * GRANULE);
+    add_sibling();
+    struct zr_arena *sibling = arena->siblings[0];
+    char *a = take(2 * GRANULE), *b = take_from(sibling, 10 * GRANULE);
+    tap_ok(a && b, "all of the limit");
+    zr_arena_free(arena, b);
+    zr_fault_set(ZR_FAULT_CREATE, 0);
+    b = take(3 * GRANULE);
+    tap_ok(b != NULL, "a member that is short: %s", zr_last_error());
+    tap_is(zr_fault_set(ZR_FAULT_CREATE, 0), 0, "the driver is not asked for what the sibling has");
+    zr_lock_take(&sibling->lock);
+    tap_ok(sibling->mapped_bytes >= 6 * GRANULE, "and the sibling keeps the rest");
+    zr_lock_give(&sibling->lock);
+    tap_is(stats().reserved_bytes, 12 * GRANULE, "nothing is lost on the way");
+    zr_arena_free(arena, a);
+    zr_arena_free(arena, b);
+    stop(0);
+}
+
 /* What one has freed and a stream still uses, on a backend whose streams run later. */
 static void test_pending(void)
 {
@@ -217,6 +240,7 @@ int main(void)
 {
     test_one();
     test_family();
+    test_shares();
     test_pending();
     test_pool();
     test_threads();

@@ -157,6 +157,32 @@ static void test_waiting(void)
     stop();
 }
 
+/* One that waits does so for no more than it needs. */
+static void test_wait_first(void)
+{
+    start(7 * GRANULE);
+    char *a = take(2 * GRANULE, 1), *wall = take(GRANULE, 9), *b = take(2 * GRANULE, 2);
+    take(GRANULE, 9);
+    char *c = take(GRANULE, 3);
+    tap_ok(a && wall && b && c, "three streams");
+    zr_arena_free(arena, a);
+    zr_arena_trim(arena, 0, NULL);
+    uint64_t start_ns = zr_sim_clock_ns(backend);
+    zr_sim_clock_advance(backend, WORK_NS / 2);
+    zr_arena_free(arena, c);
+    zr_arena_trim(arena, 0, NULL);
+    zr_sim_clock_advance(backend, WORK_NS / 4);
+    zr_arena_free(arena, b);
+    tap_ok(take(2 * GRANULE, 4) != NULL, "memory that is short");
+    tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS, "comes when the first stream has passed");
+    tap_ok(take(GRANULE, 4) != NULL, "the next");
+    tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS * 3 / 2, "with the stream that was first after it");
+    tap_ok(take(2 * GRANULE, 4) != NULL, "the last");
+    tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS * 7 / 4,
+           "when all have: its event came with the first wait");
+    stop();
+}
+
 static void test_many_streams(void)
 {
     start(0);
@@ -284,6 +310,7 @@ int main(void)
     test_use();
     test_find();
     test_waiting();
+    test_wait_first();
     test_many_streams();
     return tap_done();
 }
