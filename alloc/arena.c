@@ -87,7 +87,7 @@ void zr_arenas_after_fork_child(void)
     /* The threads that waited, for readers or for the lock, are not in the child. */
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
         arena->reclaiming = false;
-        arena->lock.sleepers = 0;
+        zr_lock_forget_sleepers(&arena->lock);
         zr_follow_after_fork_child(arena);
     }
     zr_arenas_after_fork();

@@ -35,27 +35,49 @@ static bool fence_all(void)
            syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
-void zr_lock_wait(struct zr_lock *lock)
+static bool spin(struct zr_lock *lock)
 {
-    int error = errno;
     for (unsigned i = 0; i < SPINS; i++) {
         if (try_open(lock))
-            return;
+            return true;
         relax();
     }
+    return false;
+}
+
+bool zr_lock_wait(struct zr_lock *lock)
+{
+    if (spin(lock))
+        return false;
+    int error = errno;
     atomic_fetch_add(&lock->sleepers, 1);
     bool fenced = fence_all();
     /* Without the fence a wake can be missed, and the sleep has an end of its own. */
     const struct timespec most = {.tv_nsec = 200000};
-    while (!try_open(lock))
-        syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, fenced ? NULL : &most, NULL, 0);
+    do {
+        /* From here on gives wake again; one that did not has left the lock open. */
+        atomic_exchange(&lock->waking, 0);
+        if (!try_open(lock))
+            syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, fenced ? NULL : &most, NULL, 0);
+        else
+            break;
+    } while (!spin(lock));
     atomic_fetch_sub(&lock->sleepers, 1);
+    atomic_exchange(&lock->waking, 0);
     errno = error;
+    return true;
 }
 
 void zr_lock_wake(struct zr_lock *lock)
 {
     int error = errno;
-    syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    /* The lock is open for all to see before this looks whether another wakes somebody. */
+    if (atomic_exchange(&lock->waking, 1) == 0 &&
+        syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) <= 0) {
+        /* Nobody slept yet. Whoever fell asleep meanwhile was passed over by gives that saw `waking`. */
+        atomic_exchange(&lock->waking, 0);
+        if (atomic_load(&lock->held) == 0)
+            syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
     errno = error;
 }

@@ -6,7 +6,8 @@
  *
  * Giving looks at `sleepers` after its store without a fence between, and the processor may swap the two.
  * Whoever goes to sleep makes up for it: it counts itself, then has every running thread of the process pass
- * a fence (membarrier(2)), then looks at the state again. */
+ * a fence (membarrier(2)), then looks at the state again. Until a sleeper that was woken runs, gives wake no
+ * other: a thread that takes and gives the lock all the time does not call the kernel each time. */
 #ifndef ZR_LOCK_H
 #define ZR_LOCK_H
 
@@ -17,10 +18,11 @@
 struct zr_lock {
     _Atomic uint32_t held; /* 1: held */
     _Atomic uint32_t sleepers;
+    _Atomic uint32_t waking; /* 1: one of them is being woken and has not looked at the lock yet */
 };
 
-/* The slow halves. */
-void zr_lock_wait(struct zr_lock *lock);
+/* The slow halves. Wait: true if it slept. */
+bool zr_lock_wait(struct zr_lock *lock);
 void zr_lock_wake(struct zr_lock *lock);
 
 static inline bool zr_lock_try(struct zr_lock *lock)
@@ -41,6 +43,13 @@ static inline void zr_lock_give(struct zr_lock *lock)
     atomic_store_explicit(&lock->held, 0, memory_order_release);
     if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
         zr_lock_wake(lock);
+}
+
+/* In a child after fork, where nobody sleeps. */
+static inline void zr_lock_forget_sleepers(struct zr_lock *lock)
+{
+    atomic_store(&lock->sleepers, 0);
+    atomic_store(&lock->waking, 0);
 }
 
 #endif
