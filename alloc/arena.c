@@ -1,7 +1,7 @@
 /* arena.c: the arena's life, and the search for a block by address. Stands on space.c, extend.c and index.c.
  */
 #define _GNU_SOURCE
-#include "alloc/arena_internal.h"
+#include "alloc/contiguous.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -264,6 +264,14 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
         *leaked_bytes = 0;
     if (!arena)
         return ZR_OK;
+    zr_lock_take(&arena->lock);
+    const struct zr_contiguous *pool = arena->pools;
+    if (pool)
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" still carries pool \"%s\": destroy that first",
+                         arena->name, pool->name);
+    zr_lock_give(&arena->lock);
+    if (result != ZR_OK)
+        return result;
     arenas_remove(arena);
     if (arena->trace)
         result = zr_trace_close(arena->trace);

@@ -156,7 +156,8 @@ struct zr_arena_options {
 ZR_API zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options);
 
 /* Releases everything, live blocks included; *leaked_bytes (may be NULL) gets what was still live. The arena
- * is gone whatever the result. ZR_ERR_IO: its trace was not written to the end. ZR_ERR_UNAVAILABLE: the
+ * is gone whatever the result but one: ZR_ERR_INVALID: a contiguous pool stands on it, which must end first;
+ * nothing is released then. ZR_ERR_IO: its trace was not written to the end. ZR_ERR_UNAVAILABLE: the
  * driver kept memory that it could not unmap, which a driver does when a kernel has crashed, or after fork().
  */
 ZR_API zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes);

@@ -484,6 +484,8 @@ static void test_model(const char *name, zr_backend *backend, bool fills, uint64
            "%s: %u compactions, %llu MB copied and %llu mapped elsewhere, %u appends refused", name,
            model.compactions, (unsigned long long)stats.copied_bytes / 1000000,
            (unsigned long long)stats.remapped_bytes / 1000000, model.refused);
+    tap_result(zr_arena_destroy(model.arena, NULL), ZR_ERR_INVALID, "%s: no arena ends under a pool: %s",
+               name, zr_last_error());
     tap_result(zr_contiguous_destroy(model.pool, &leaked), ZR_OK, "%s: the end", name);
     tap_is(registered_count(&registry), 0, "%s: nothing stays registered", name);
     tap_is(leaked, 0, "%s: nothing leaked", name);
