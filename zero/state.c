@@ -1,7 +1,8 @@
 /* state.c: an engine's state as one safetensors file: zr_engine_save() and zr_engine_load(). Above
  * replicas.c, whose segments it writes and reads.
  *
- * The file has the parameters under their names, then "optimizer.momentum.NAME" and
+ * The file has the parameters under their names (in fp32: their masters, where parameters have two bytes, so
+ * that engines of any precision may load it), then "optimizer.momentum.NAME" and
  * "optimizer.variance.NAME", each kind in order of the list and without padding. So the place of an element
  * depends neither on the stage nor on the number of ranks, every rank writes and reads its own part at once,
  * and the bytes are the same whoever wrote them. The header is made from the parameter list both times: a
@@ -20,13 +21,15 @@ enum {
     STATE_PATH_ROOM = 4096,
     STATE_PIECE_ELEMENTS = 16384, /* read at a time */
     STATE_KINDS_MAX = 3,
-    STEPS_DIGITS = 20,   /* decimal */
-    CHECKSUM_DIGITS = 16 /* hexadecimal */
+    STEPS_DIGITS = 20,    /* decimal */
+    CHECKSUM_DIGITS = 16, /* hexadecimal, as every word of the loss scale */
+    SCALE_WORDS = 3
 };
 
 /* What is in the header and not in the engine. */
 struct numbers {
     uint64_t steps, checksum;
+    uint64_t scale[SCALE_WORDS]; /* struct zr_loss_scale; zeros: not of fp16 */
 };
 
 struct state {
@@ -36,8 +39,9 @@ struct state {
     uint64_t elements; /* of each kind */
     struct zr_safetensors_contents contents;
     uint64_t data_at_bytes;                     /* where the first tensor begins */
-    uint64_t steps_at_bytes, checksum_at_bytes; /* where the two numbers are */
-    float *piece;                               /* [STATE_PIECE_ELEMENTS], for loading */
+    uint64_t steps_at_bytes, checksum_at_bytes; /* where the numbers are */
+    uint64_t scale_at_bytes;
+    float *piece; /* [STATE_PIECE_ELEMENTS], for loading */
     struct numbers numbers;
 };
 
@@ -53,9 +57,40 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
     if (state->engine->world > 1)
         result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
     *out = state->numbers.steps * UINT64_C(0xd6e8feb86659fd93);
+    for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors: no changed bit is lost */
+        *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
     for (unsigned p = 0; p < state->engine->world; p++)
         *out += all[p];
     return result;
+}
+
+/* ---- The loss scale --------------------------------------------------------------------------------------
+ */
+
+static void note_scaling(struct state *state)
+{
+    struct zr_loss_scale scaling;
+    uint32_t bits;
+    if (zr_engine_precision(state->engine) != ZR_PRECISION_FP16)
+        return;
+    zr_engine_scaling(state->engine, &scaling);
+    memcpy(&bits, &scaling.scale, sizeof bits);
+    state->numbers.scale[0] = (uint64_t)bits << 32 | scaling.good_steps;
+    state->numbers.scale[1] = (uint64_t)scaling.hysteresis_left << 32 | scaling.skipped_in_row;
+    state->numbers.scale[2] = scaling.skipped_steps;
+}
+
+/* A state of another precision has none, and the engine keeps its own. */
+static zr_result take_scaling(const struct state *state)
+{
+    const uint64_t *words = state->numbers.scale;
+    struct zr_loss_scale scaling = {.good_steps = (unsigned)words[0],
+                                    .hysteresis_left = (unsigned)(words[1] >> 32),
+                                    .skipped_in_row = (unsigned)words[1],
+                                    .skipped_steps = words[2]};
+    uint32_t bits = (uint32_t)(words[0] >> 32);
+    memcpy(&scaling.scale, &bits, sizeof bits);
+    return bits ? zr_engine_set_scaling(state->engine, &scaling) : ZR_OK;
 }
 
 /* ---- The header ------------------------------------------------------------------------------------------
@@ -75,12 +110,16 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
     char name[ZR_SAFETENSORS_NAME_MAX];
 
     zr_safetensors_note(header, "format", "zr-state");
-    zr_safetensors_note(header, "version", "1");
+    zr_safetensors_note(header, "version", "2");
     zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
     zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
     state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
     zr_safetensors_note(header, "checksum", "%016" PRIx64, state->numbers.checksum);
     state->checksum_at_bytes = zr_safetensors_at(header) - CHECKSUM_DIGITS;
+    const uint64_t *scale = state->numbers.scale;
+    zr_safetensors_note(header, "loss_scale", "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, scale[0], scale[1],
+                        scale[2]);
+    state->scale_at_bytes = zr_safetensors_at(header) - (uint64_t)SCALE_WORDS * CHECKSUM_DIGITS;
     for (unsigned kind = 0; kind < state->kinds; kind++)
         for (size_t i = 0; i < layout->parameters_count; i++) {
             const struct zr_parameter *p = &layout->parameters[i].parameter;
@@ -206,6 +245,7 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
         return result;
     state_start(&state, engine);
     state.numbers.steps = zr_engine_steps_done(engine);
+    note_scaling(&state);
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
         return zr_fail(ZR_ERR_INVALID, "the path to save to is longer than %d bytes", STATE_PATH_ROOM - 9);
     result = zr_engine_settle(engine);
@@ -246,12 +286,15 @@ static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_
     return result;
 }
 
-/* Takes the two numbers out of the header, and compares it as a whole with what it has to be. */
+/* Takes the numbers out of the header, and compares it as a whole with what it has to be. */
 static zr_result check_header(struct state *state, const char *path)
 {
     zr_result result = read_digits(state, state->steps_at_bytes, STEPS_DIGITS, 10, &state->numbers.steps);
     if (result == ZR_OK)
         result = read_digits(state, state->checksum_at_bytes, CHECKSUM_DIGITS, 16, &state->numbers.checksum);
+    for (unsigned i = 0; i < SCALE_WORDS && result == ZR_OK; i++)
+        result = read_digits(state, state->scale_at_bytes + (uint64_t)i * CHECKSUM_DIGITS, CHECKSUM_DIGITS,
+                             16, &state->numbers.scale[i]);
     if (result == ZR_OK)
         result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                     &(struct zr_safetensors_sink){compare, state});
@@ -310,6 +353,8 @@ zr_result zr_engine_load(zr_engine *engine, const char *path)
     result = zr_agree(engine->options.comm, result == ZR_OK ? open_to_load(&state, path) : result);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_VERIFY, path);
+    if (result == ZR_OK)
+        result = take_scaling(&state);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_LOAD, path);
     if (result == ZR_OK)

@@ -201,14 +201,14 @@ ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
 ZR_API void zr_engine_scaling(const zr_engine *engine, struct zr_loss_scale *out);
 ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *scaling);
 
-/* Saves parameters, optimizer state and the number of steps as one safetensors file with the parameters under
- * their names, between steps. The bytes depend neither on the stage nor on the number of ranks, so any may
- * load them. Every rank writes its own part: the path must be the same file on all of them. Written aside
- * (PATH.partial), synced, renamed: what was there stays until the new file is whole. Memory is constant.
- * Collective: the same result on every rank. ZR_ERR_IO with the cause. */
+/* Saves parameters (in fp32), optimizer state, the number of steps and the loss scale as one safetensors file
+ * with the parameters under their names, between steps. The bytes depend neither on the stage nor on the
+ * number of ranks, so any may load them. Every rank writes its own part: the path must be the same file on
+ * all of them. Written aside (PATH.partial), synced, renamed: what was there stays until the new file is
+ * whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
-/* Loads what an engine of the same parameter list and optimizer has saved, at any stage and number of ranks,
- * and makes all replicas whole. The file is read and proved before anything changes. Collective.
+/* Loads what an engine of the same parameter list and optimizer has saved, at any stage, precision and number
+ * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.
  * ZR_ERR_FORMAT: no such file, or one of another list. ZR_ERR_CORRUPT: it is damaged. After ZR_ERR_IO, or
  * ZR_ERR_CORRUPT of a file that changes meanwhile, part of the values may be new: load again. */
 ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);

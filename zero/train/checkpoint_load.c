@@ -32,8 +32,9 @@ struct range {
 struct load {
     const struct zr_checkpoint *checkpoint;
     char folder[ZR_CHECKPOINT_PATH_ROOM]; /* of the step */
-    uint64_t step;
-    struct shard *shards; /* [shards_count], zr_heap */
+    uint64_t step, updates;               /* updates: less, where steps were skipped */
+    struct zr_loss_scale scaling;         /* scale 0: the manifest has none */
+    struct shard *shards;                 /* [shards_count], zr_heap */
     size_t shards_count;
     struct range *ranges; /* [ranges_count], zr_heap, in global order once all are there */
     size_t ranges_count, ranges_room;
@@ -175,7 +176,7 @@ static zr_result damaged(const char *name, const char *what)
 
 /* ---- The manifest ------------------------------------------------------------------------------------ */
 
-/* What must be the same for the parameters to fit; the words name the option. */
+
 /* Another optimizer's state is of no use to this one. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
 {
@@ -279,6 +280,35 @@ static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **o
     return result;
 }
 
+static bool get_small(json_t *object, const char *key, unsigned *out)
+{
+    uint64_t whole;
+    bool good = get_whole(object, key, &whole) && whole <= UINT32_MAX;
+    *out = good ? (unsigned)whole : 0;
+    return good;
+}
+
+/* Updates and the loss scale; a run without skipped steps may have saved neither. */
+static zr_result read_scaling(struct load *load, json_t *root, const char *name)
+{
+    json_t *object = json_object_get(root, "loss_scale");
+    struct zr_loss_scale *scaling = &load->scaling;
+
+    load->updates = load->step;
+    if (json_object_get(root, "updates") &&
+        (!get_whole(root, "updates", &load->updates) || load->updates > load->step))
+        return damaged(name, "it has more updates than steps");
+    if (!object)
+        return ZR_OK;
+    scaling->scale = (float)json_number_value(json_object_get(object, "scale"));
+    if (!(scaling->scale > 0) || !get_small(object, "good_steps", &scaling->good_steps) ||
+        !get_small(object, "hysteresis_left", &scaling->hysteresis_left) ||
+        !get_small(object, "skipped_in_row", &scaling->skipped_in_row) ||
+        !get_whole(object, "skipped_steps", &scaling->skipped_steps))
+        return damaged(name, "its loss scale is incomplete");
+    return ZR_OK;
+}
+
 static zr_result check_manifest(struct load *load, json_t *root, const char *name)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -295,7 +325,9 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     const char *dtype = json_string_value(json_object_get(root, "dtype"));
     if (dtype && strcmp(dtype, "F32") != 0)
         return zr_fail(ZR_ERR_FORMAT, "'%s' has tensors of %.16s; this zr-train reads F32", name, dtype);
-    zr_result result = check_shape(load, root, name);
+    zr_result result = read_scaling(load, root, name);
+    if (!result)
+        result = check_shape(load, root, name);
     return result ? result : read_shards(load, root, name);
 }
 
@@ -633,7 +665,10 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
     result = zr_agree(checkpoint->comm, read_segments(&load));
     if (result)
         goto unwind;
-    result = zr_engine_publish(checkpoint->engine, load.step);
+    if (load.scaling.scale > 0) /* of an fp16 run; another precision has no use for it */
+        result = zr_engine_set_scaling(checkpoint->engine, &load.scaling);
+    if (!result)
+        result = zr_engine_publish(checkpoint->engine, load.updates);
     if (!result)
         *step = load.step;
 unwind:

@@ -173,6 +173,23 @@ static zr_result prepare_folder(const struct save *save)
     return result ? result : zr_path_make_folder(save->partial, false);
 }
 
+/* The precision is noted, and may differ when resuming; what was updated and skipped is state. */
+static void print_precision(struct zr_text *text, const zr_engine *engine)
+{
+    struct zr_loss_scale scaling;
+    zr_engine_scaling(engine, &scaling);
+    zr_text_print(text, " \"precision\": \"%s\", \"updates\": %llu,\n",
+                  zr_precision_name(zr_engine_precision(engine)),
+                  (unsigned long long)zr_engine_steps_done(engine));
+    if (zr_engine_precision(engine) != ZR_PRECISION_FP16)
+        return;
+    zr_text_print(text,
+                  " \"loss_scale\": {\"scale\": %.9g, \"good_steps\": %u, \"hysteresis_left\": %u, "
+                  "\"skipped_in_row\": %u, \"skipped_steps\": %llu},\n",
+                  (double)scaling.scale, scaling.good_steps, scaling.hysteresis_left, scaling.skipped_in_row,
+                  (unsigned long long)scaling.skipped_steps);
+}
+
 static void print_manifest(struct zr_text *text, const struct save *save)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
@@ -188,6 +205,7 @@ static void print_manifest(struct zr_text *text, const struct save *save)
                   world, checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine),
                   zr_checkpoint_optimizer_name(checkpoint->engine));
     zr_text_print(text, " \"dtype\": \"F32\",\n"); /* of every tensor in the shards */
+    print_precision(text, checkpoint->engine);
     zr_text_print(text,
                   " \"shape\": {\"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
                   "\"vocabulary_padded\": %zu, \"sequence\": %zu, \"batch\": %zu, \"recompute\": \"%s\"},\n",
