@@ -150,7 +150,7 @@ static zr_result prepare(struct local_comm **out, const struct zr_comm_options *
     comm->peers = (struct zr_local_peer *)(comm + 1);
     comm->from = (const void **)(comm->peers + world);
     for (unsigned p = 0; p < world; p++)
-        comm->peers[p].window.fd = -1;
+        comm->peers[p].window = (struct zr_local_window){.fd = -1, .first = SIZE_MAX};
     atomic_store(&comm->self->open, true);
     result = zr_arena_alloc(
         options->arena,

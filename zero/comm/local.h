@@ -117,6 +117,7 @@ struct zr_local_window {
     int fd;                 /* owned; -1: none */
     struct zr_range *range; /* a byte of the file is as far into it; NULL before the first look */
     size_t mapped_bytes;    /* from the start of both */
+    size_t first, end;      /* what has been looked at since it was last let go */
 };
 
 /* Another rank in this process. */

@@ -348,6 +348,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     if (direct) {
         keep_own(comm, move);
         result = read_directly(comm, move);
+        zr_local_look_away(comm);
         return result == ZR_OK ? wait_for_readers(comm, 0) : result;
     }
     result = fill(comm, move, 0);
@@ -471,6 +472,7 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
     if (result != ZR_OK)
         return result;
     read_end(comm);
+    zr_local_look_away(comm);
     return wait_for_readers(comm, 0);
 }
 

@@ -1,5 +1,6 @@
 /* local_window.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header. */
 #define _GNU_SOURCE
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,11 @@ static size_t window_bytes(const zr_backend *backend)
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 void zr_local_windows_open(struct local_comm *comm)
@@ -53,7 +59,7 @@ void zr_local_windows_close(struct local_comm *comm)
             zr_backend_release(window->range);
         if (window->fd >= 0)
             close(window->fd);
-        *window = (struct zr_local_window){.fd = -1};
+        *window = (struct zr_local_window){.fd = -1, .first = SIZE_MAX};
     }
 }
 
@@ -129,7 +135,21 @@ zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, s
         if (result != ZR_OK)
             return result;
     }
+    window->first = smaller(window->first, place.offset_bytes);
+    window->end = larger(window->end, place.offset_bytes + place.bytes);
     *out = (struct zr_local_view){.at = window->range->address + place.offset_bytes + left,
                                   .bytes = place.bytes - left};
     return ZR_OK;
+}
+
+/* The entries of the page table go, the pages stay where they are. */
+void zr_local_look_away(struct local_comm *comm)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        struct zr_local_window *window = &comm->peers[p].window;
+        if (window->first < window->end)
+            madvise(window->range->address + window->first, window->end - window->first, MADV_DONTNEED);
+        window->first = SIZE_MAX;
+        window->end = 0;
+    }
 }

@@ -24,5 +24,7 @@ struct zr_local_view {
     size_t bytes;
 };
 zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out);
+/* Lets go of what was looked at: the pages are the peers', and should not be counted as this process's. */
+void zr_local_look_away(struct local_comm *comm);
 
 #endif

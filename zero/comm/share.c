@@ -8,7 +8,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -227,11 +226,11 @@ static void unpack(const struct message *message, const int *fds, struct list *l
         };
 }
 
-/* Closes each descriptor of the list once. */
-static void close_list(const struct list *list)
+/* Closes each descriptor of the list once, but for the one that is kept. */
+static void close_list(const struct list *list, int kept)
 {
     for (size_t i = 0; i < list->count; i++) {
-        bool again = false;
+        bool again = list->segments[i].fd == kept;
         for (size_t j = 0; j < i && !again; j++)
             again = list->segments[j].fd == list->segments[i].fd;
         if (!again)
@@ -282,9 +281,9 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
     if (mapping) {
         peer->mapping = mapping;
         peer->ring = (char *)mapping + list.lead_bytes;
-        peer->window.fd = fcntl(list.segments[0].fd, F_DUPFD_CLOEXEC, 0);
+        peer->window.fd = list.segments[0].fd;
     }
-    close_list(&list);
+    close_list(&list, mapping ? peer->window.fd : -1);
     list_free(&list, share->host_arena);
     return result;
 }
