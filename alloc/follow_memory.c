@@ -166,6 +166,8 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
         kept_bytes += wanted[i];
     }
     zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
+    if (arena->asynchronous && !follow->settled)
+        zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
     if (!follow->settled)
         zr_trim(arena, kept_bytes);
     follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
