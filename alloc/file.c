@@ -125,6 +125,18 @@ zr_result zr_file_open(struct zr_file *out, const char *path)
     return open_with(out, path, O_RDONLY, "open");
 }
 
+zr_result zr_file_open_regular(struct zr_file *out, const char *path)
+{
+    zr_result result = open_with(out, path, O_RDONLY | O_NONBLOCK, "open");
+    if (result != ZR_OK || out->regular)
+        return result;
+    zr_file_close(out);
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "'%s' is no ordinary file, which can be read from any place in it; save it to a file first",
+        out->name);
+}
+
 zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode)
 {
     static const int flags[] = {

@@ -28,7 +28,10 @@ enum zr_create_mode {
 };
 
 /* Opens for reading. A folder is refused. On failure *out is a closed file. */
-ZR_FAMILY zr_result zr_file_open(struct zr_file *out, const char *path);
+zr_result zr_file_open(struct zr_file *out, const char *path);
+/* The same for what is read from any place in it: a pipe or a device is ZR_ERR_FORMAT, and is not waited for.
+ */
+ZR_FAMILY zr_result zr_file_open_regular(struct zr_file *out, const char *path);
 /* Creates for writing (and reading back), mode 0666 less the umask. Folders above must exist. */
 ZR_FAMILY zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
 /* Makes a file of a descriptor that stays the caller's: standard output, a pipe. Do not zr_file_close() it.
@@ -60,7 +63,7 @@ ZR_FAMILY zr_result zr_file_sync(const struct zr_file *file);
 enum zr_path_kind { ZR_PATH_NONE = 0, ZR_PATH_FILE, ZR_PATH_FOLDER, ZR_PATH_OTHER };
 
 /* What is there, symbolic links followed. ZR_PATH_NONE with ZR_OK when nothing is. */
-ZR_FAMILY zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
+zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
 /* Moves a file or folder over `to`, atomically on one file system. Sync the folder to make it last. */
 struct zr_rename {
     const char *from, *to;

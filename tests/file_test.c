@@ -108,6 +108,18 @@ static void test_bad_names(void)
     tap_is(file.fd, -1, "and is a closed one");
     tap_result(zr_file_open(&file, scratch), ZR_ERR_IO, "a folder is no file");
     tap_ok(words_have("name a file"), "and the words say so");
+    tap_result(zr_file_open_regular(&file, scratch), ZR_ERR_IO, "nor an ordinary one");
+    tap_result(zr_file_open_regular(&file, "/dev/zero"), ZR_ERR_FORMAT, "a device is no ordinary file");
+    tap_ok(words_have("'/dev/zero'") && words_have("ordinary") && file.fd == -1, "which is named");
+    if (mkfifo(in_scratch("pipe"), 0600) == 0) {
+        alarm(20); /* there is no writer: who waits for one is ended */
+        tap_result(zr_file_open_regular(&file, in_scratch("pipe")), ZR_ERR_FORMAT,
+                   "nor is a pipe, which is not waited for");
+        alarm(0);
+        zr_path_unlink(in_scratch("pipe"));
+    } else {
+        tap_skip("no pipes can be made here");
+    }
     tap_result(zr_file_create(&file, scratch, ZR_CREATE_REPLACE), ZR_ERR_IO, "nor can it be created over");
     tap_result(zr_file_open(&file, ""), ZR_ERR_INVALID, "an empty name");
     tap_result(zr_file_open(&file, NULL), ZR_ERR_INVALID, "no name");

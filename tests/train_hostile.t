@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Surroundings that nobody meant well with: closed descriptors, readers that go, pipes for files, folders that are
 not ours, runs that cannot go on; each is named, once, and costs no result that was already there."""
+import json
 import os
 import subprocess
 import time
@@ -64,6 +65,17 @@ run = train(**{**SMALL, "steps": 8}, resume=saved, timeout=20)
 same(run.code, 3, "a pipe in the place of a shard: exit 3")
 ok("shard-00001" in run.err, "a pipe in the place of a shard: the words name it") or note(run.err)
 os.rename(shard + ".away", shard)
+for flag in ("data", "resume"):
+    for what in (pipe, "/dev/zero"):
+        run = train(**{**SMALL, flag: what}, timeout=20)
+        same(run.code, 3, f"--{flag} {os.path.basename(what)}: exit 3")
+        ok(what in run.err, f"--{flag} {os.path.basename(what)}: the words name it") or note(run.err)
+manifest = os.path.join(saved, "step-00000006", "manifest.json")
+os.rename(manifest, manifest + ".away")
+os.mkfifo(manifest)
+run = train(**{**SMALL, "steps": 8}, resume=saved, timeout=20)
+same(run.code, 3, "a pipe in the place of a manifest: exit 3, nothing is waited for")
+os.rename(manifest + ".away", manifest)
 
 # A file that is read or written already is never written over.
 victim = text_file("victim.txt")
@@ -143,6 +155,35 @@ for words, code, name, flags in (
     lines = [line for line in run.err.splitlines() if name in line]
     same(run.code, code, f"{words}: exit {code}") or note(run.err)
     same(len(lines), 1, f"{words}: said once by 4 ranks") or note(run.err)
+
+# A log on a full disk costs the log, not the run.
+if os.path.exists("/dev/full"):
+    for ranks in (1, 3):
+        whole = train(**{**SMALL, "ranks": ranks})
+        run = train(**{**SMALL, "ranks": ranks}, log="/dev/full", save=path(f"full-{ranks}"))
+        same(run.code, 3, f"{ranks} ranks, a full disk under --log: exit 3") or note(run.err)
+        same(run.losses, whole.losses, "every step is done, and reported")
+        same(os.listdir(path(f"full-{ranks}")), [f"step-{len(whole.losses):08}"], "and the run is saved")
+        same(["'/dev/full'" in line for line in run.err.splitlines() if "log" in line], [True, True],
+             "where the log ends is said at once, and at the end") or note(run.err)
+else:
+    skip("no /dev/full here")
+
+# What other batches do to a run is said when it is taken up again.
+several = path("several")
+run = train(**{**SMALL, "steps": 2, "accumulate": 3}, save=several)
+with open(os.path.join(several, "step-00000002", "manifest.json")) as file:
+    manifest = json.load(file)
+tokens = 2 * 3 * 2 * 16
+same((manifest["accumulate"], manifest["step_tokens"]), (3, tokens), "a manifest has the batches of its steps")
+run = train(**{**SMALL, "steps": 4, "accumulate": 3}, resume=several)
+ok(run.code == 0 and "--accumulate" not in run.err, "the same batches: nothing to say") or note(run.err)
+run = train(**{**SMALL, "steps": 4, "accumulate": 1}, resume=several)
+ok(run.code == 0 and "--accumulate 3" in run.err and f"{tokens} tokens" in run.err and f"{tokens // 3}" in run.err,
+   "another --accumulate goes on, and is told") or note(run.err)
+run = train(**{**SMALL, "steps": 4, "accumulate": 3, "ranks": 4}, resume=several)
+ok(run.code == 0 and "--accumulate" not in run.err and f"{2 * tokens}" in run.err, "other ranks: steps of other tokens") or \
+    note(run.err)
 
 # A log of one's own in a folder of somebody else's.
 def others_may_run():

@@ -308,16 +308,11 @@ static zr_result check_header(struct state *state, const char *path)
 
 static zr_result open_to_load(struct state *state, const char *path)
 {
-    enum zr_path_kind kind = ZR_PATH_NONE;
     uint64_t bytes = 0, want = state->data_at_bytes + state->kinds * state->elements * sizeof(float);
     zr_result result = zr_take(state->engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS,
                                sizeof(float), (void **)&state->piece);
     if (result == ZR_OK)
-        result = zr_path_kind_get(path, &kind);
-    if (result == ZR_OK && kind == ZR_PATH_OTHER) /* opening a pipe would wait for its writer */
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is no file", path);
-    if (result == ZR_OK)
-        result = zr_file_open(&state->file, path);
+        result = zr_file_open_regular(&state->file, path);
     if (result == ZR_OK)
         result = zr_file_size(&state->file, &bytes);
     if (result == ZR_OK)

@@ -12,6 +12,12 @@
 
 #include "zero/gpt.h"
 
+/* How the run that saved went through its data. Zeros where the manifest does not say. */
+struct zr_checkpoint_origin {
+    uint64_t micro_batches; /* per step */
+    uint64_t step_tokens;   /* of all ranks */
+};
+
 struct zr_checkpoint {
     const char *folder; /* --save DIR, or for resuming DIR or DIR/step-00000100 */
     zr_engine *engine;  /* all borrowed */
@@ -19,6 +25,8 @@ struct zr_checkpoint {
     struct zr_gpt_shape shape; /* batch and recompute are noted, and may differ when resuming */
     uint64_t seed;
     unsigned stage;
+    unsigned micro_batches;              /* per step; noted, and may differ when resuming */
+    struct zr_checkpoint_origin *origin; /* resuming fills it; NULL: not asked for */
     unsigned keep; /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
                     * another run, are neither counted nor removed */
 };

@@ -51,16 +51,11 @@ static zr_result open_shard(const struct load *load, const struct shard *shard, 
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
     uint64_t bytes = 0;
-    enum zr_path_kind kind;
     zr_result result = shard_path(load, shard->file, path);
 
     *out = (struct zr_file){.fd = -1};
     if (!result)
-        result = zr_path_kind_get(path, &kind);
-    if (!result && kind == ZR_PATH_OTHER) /* opening a pipe would wait for its writer */
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is no file; resume from another step", path);
-    if (!result)
-        result = zr_file_open(out, path);
+        result = zr_file_open_regular(out, path);
     if (!result)
         result = zr_file_size(out, &bytes);
     if (!result && bytes != shard->bytes)
@@ -280,6 +275,14 @@ static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **o
     return result;
 }
 
+/* What does not have to be the same. */
+static void read_origin(struct zr_checkpoint_origin *origin, json_t *root)
+{
+    if (origin && (!get_whole(root, "accumulate", &origin->micro_batches) ||
+                   !get_whole(root, "step_tokens", &origin->step_tokens)))
+        *origin = (struct zr_checkpoint_origin){0};
+}
+
 static bool get_small(json_t *object, const char *key, unsigned *out)
 {
     uint64_t whole;
@@ -325,6 +328,7 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     const char *dtype = json_string_value(json_object_get(root, "dtype"));
     if (dtype && strcmp(dtype, "F32") != 0)
         return zr_fail(ZR_ERR_FORMAT, "'%s' has tensors of %.16s; this zr-train reads F32", name, dtype);
+    read_origin(load->checkpoint->origin, root);
     zr_result result = read_scaling(load, root, name);
     if (!result)
         result = check_shape(load, root, name);
@@ -356,7 +360,7 @@ static zr_result read_manifest(struct load *load)
     zr_result result = shard_path(load, "manifest.json", path);
 
     if (!result)
-        result = zr_file_open(&file, path);
+        result = zr_file_open_regular(&file, path);
     if (!result)
         result = zr_file_size(&file, &bytes);
     if (!result && (bytes == 0 || bytes > MANIFEST_MAX))

@@ -204,6 +204,8 @@ static void print_manifest(struct zr_text *text, const struct save *save)
     zr_text_print(text, " \"world_size\": %u, \"stage\": %u, \"parameters\": %llu, \"optimizer\": \"%s\",\n",
                   world, checkpoint->stage, (unsigned long long)zr_engine_elements(checkpoint->engine),
                   zr_checkpoint_optimizer_name(checkpoint->engine));
+    zr_text_print(text, " \"accumulate\": %u, \"step_tokens\": %llu,\n", checkpoint->micro_batches,
+                  (unsigned long long)shape->batch * shape->sequence * world * checkpoint->micro_batches);
     zr_text_print(text, " \"dtype\": \"F32\",\n"); /* of every tensor in the shards */
     print_precision(text, checkpoint->engine);
     zr_text_print(text,

@@ -112,7 +112,6 @@ static zr_result split(struct zr_data *data)
 zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *options)
 {
     uint64_t size_bytes = 0;
-    enum zr_path_kind kind;
     zr_result result;
 
     *out = (struct zr_data){.options = *options, .file = {.fd = -1}};
@@ -120,19 +119,9 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
         (options->bytes && options->vocabulary < 256))
         return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u ranks makes no sense",
                        options->batch, options->sequence, options->vocabulary, options->world);
-    /* Opening a pipe would wait for its writer, so it is looked at first. */
-    result = zr_path_kind_get(options->path, &kind);
-    if (!result && kind != ZR_PATH_OTHER)
-        result = zr_file_open(&out->file, options->path);
+    result = zr_file_open_regular(&out->file, options->path);
     if (result)
         return result;
-    if (kind == ZR_PATH_OTHER || !out->file.regular) {
-        result = zr_fail(ZR_ERR_FORMAT,
-                         "'%s' is no ordinary file: windows are read from any place in it; save it "
-                         "to a file first",
-                         options->path);
-        goto unwind;
-    }
     result = zr_file_size(&out->file, &size_bytes);
     if (result)
         goto unwind;

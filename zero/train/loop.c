@@ -35,6 +35,8 @@ struct loop {
     struct zr_rank rank;
     struct history history;
     struct zr_log log;
+    uint64_t log_ended_step; /* the step whose line could not be written; 0: none */
+    zr_result log_result;    /* what that was */
     struct zr_progress progress;
     bool resuming; /* a checkpoint is being read: what is damaged is a file */
     bool alike;    /* the failure at hand is that of all ranks, in the same words */
@@ -96,6 +98,7 @@ static struct zr_checkpoint checkpoint_of(const struct loop *loop, const char *f
                                   .shape = config->shape,
                                   .seed = config->seed,
                                   .stage = config->stage,
+                                  .micro_batches = config->micro_batches,
                                   .keep = config->keep};
 }
 
@@ -253,6 +256,20 @@ static zr_result follow_requests(struct loop *loop, uint64_t step)
     return result;
 }
 
+/* A log that cannot be written, on a full disk, costs the log and not the run: that goes on and saves, says
+ * so again at its end, and has another exit code. */
+static void write_log(struct loop *loop, const struct zr_step_line *line)
+{
+    zr_result result = zr_log_step(&loop->log, line);
+    if (result == ZR_OK)
+        return;
+    loop->log_result = result;
+    loop->log_ended_step = line->step;
+    zr_progress_break(&loop->progress);
+    zr_say("after step %" PRIu64 ": %s; the run goes on without its log", line->step, zr_last_error());
+    zr_log_close(&loop->log);
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -279,9 +296,7 @@ static zr_result run_steps(struct loop *loop)
             say_skipped(loop, &line);
         if (speaks(loop)) {
             zr_progress_step(&loop->progress, &line);
-            result = zr_log_step(&loop->log, &line);
-            if (result != ZR_OK)
-                return result;
+            write_log(loop, &line);
         }
         if (config->save_every && step % config->save_every == 0)
             result = save(loop, step);
@@ -394,13 +409,31 @@ static zr_result report_end(struct loop *loop)
     return result;
 }
 
+/* Other batches than those the checkpoint was made with are allowed, and change what the run does. */
+static void say_other_batches(const struct loop *loop, const struct zr_checkpoint_origin *origin)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    uint64_t ours = zr_train_step_tokens(config);
+    if (origin->step_tokens == 0 || !speaks(loop))
+        return; /* none, or none that says */
+    if (origin->micro_batches != config->micro_batches)
+        zr_say("it was made with --accumulate %" PRIu64 ", this run has %u", origin->micro_batches,
+               config->micro_batches);
+    if (origin->step_tokens != ours)
+        zr_say("its steps had %" PRIu64 " tokens each, those of this run have %" PRIu64
+               ": losses and the order of the data differ from a run that goes on as it was",
+               origin->step_tokens, ours);
+}
+
 static zr_result resume(struct loop *loop)
 {
     struct zr_checkpoint checkpoint = checkpoint_of(loop, loop->rank.config->resume);
+    struct zr_checkpoint_origin origin = {0};
     zr_result result;
     if (!loop->rank.config->resume[0])
         return ZR_OK;
     loop->resuming = true;
+    checkpoint.origin = &origin;
     result = zr_checkpoint_resume(&checkpoint, &loop->history.resumed_step);
     loop->alike = result != ZR_OK;
     if (result != ZR_OK)
@@ -413,6 +446,7 @@ static zr_result resume(struct loop *loop)
                loop->rank.config->resume);
     else if (speaks(loop))
         zr_say("starts from the parameters in %s", loop->rank.config->resume);
+    say_other_batches(loop, &origin);
     return ZR_OK;
 }
 
@@ -504,6 +538,11 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
     if (closed != ZR_OK && result == ZR_OK) {
         zr_say("%s", zr_last_error());
         result = closed;
+    }
+    if (loop.log_result != ZR_OK && result == ZR_OK) {
+        zr_say("--log '%s' lacks step %" PRIu64 " and those after it; all else is as asked for",
+               loop.rank.config->log, loop.log_ended_step);
+        result = loop.log_result;
     }
     zr_heap_free(loop.history.seconds);
     zr_heap_free(loop.history.loss);

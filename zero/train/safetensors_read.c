@@ -49,19 +49,14 @@ static zr_result read_header(struct zr_safetensors *file)
 
 zr_result zr_safetensors_open(struct zr_safetensors *out, const char *path)
 {
-    enum zr_path_kind kind;
-    zr_result result = zr_path_kind_get(path, &kind);
+    zr_result result;
 
     out->file = (struct zr_file){.fd = -1};
     out->root = NULL;
-    if (result)
-        return result;
     if (strlen(path) >= sizeof out->path)
         return zr_fail(ZR_ERR_INVALID, "a path of %zu bytes is too long", strlen(path));
     memcpy(out->path, path, strlen(path) + 1);
-    if (kind == ZR_PATH_OTHER) /* opening a pipe would wait for its writer */
-        return damaged(out, "it is no file");
-    result = zr_file_open(&out->file, path);
+    result = zr_file_open_regular(&out->file, path);
     if (!result)
         result = read_header(out);
     if (result)
