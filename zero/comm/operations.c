@@ -83,10 +83,10 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
 
 /* ---- Checks ----------------------------------------------------------------------------------------- */
 
-/* What every operation has in common. */
+/* What every operation comes with. */
 struct asked {
     enum zr_comm_kind kind;
-    const zr_comm *comm;
+    zr_comm *comm;
     const void *operation;
     zr_ticket *ticket;
 };
@@ -136,135 +136,154 @@ static zr_result check_places(const struct asked *asked, const void *source, con
     return ZR_OK;
 }
 
+/* What is looked at before an operation is handed in. */
+struct shape {
+    enum zr_comm_type type;
+    unsigned root; /* 0 where there is none */
+    size_t shard, unit_bytes;
+    unsigned shards;
+    const void *source, *destination; /* this rank needs both */
+};
+
+/* An operation on nothing ends here, well. */
+static zr_result hand_in(const struct asked *asked, const struct shape *shape,
+                         const struct zr_comm_item *item)
+{
+    zr_result result = check_type(asked, shape->type);
+    if (result == ZR_OK)
+        result = check_rank(asked, "root", shape->root);
+    if (result == ZR_OK)
+        result = check_size(shape->shard, shape->unit_bytes, shape->shards);
+    if (result != ZR_OK || shape->shard == 0)
+        return result;
+    result = check_places(asked, shape->source, shape->destination);
+    return result == ZR_OK ? zr_comm_submit(asked->comm, item, asked->ticket) : result;
+}
+
 /* ---- Sums ------------------------------------------------------------------------------------------- */
 
 zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
 {
     struct asked asked = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
     zr_result result = begin(&asked);
-    if (result == ZR_OK)
-        result = check_type(&asked, operation->type);
-    if (result == ZR_OK)
-        result = check_size(operation->shard_elements, sizeof(float), comm->world);
-    if (result != ZR_OK || operation->shard_elements == 0)
-        return result;
-    result = check_places(&asked, operation->source, operation->destination);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .reduce_scatter = *operation},
-                          ticket);
+    return hand_in(&asked,
+                   &(struct shape){.type = operation->type,
+                                   .shard = operation->shard_elements,
+                                   .unit_bytes = sizeof(float),
+                                   .shards = comm->world,
+                                   .source = operation->source,
+                                   .destination = operation->destination},
+                   &(struct zr_comm_item){.kind = asked.kind, .reduce_scatter = *operation});
 }
 
 zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
 {
     struct asked asked = {ZR_COMM_ALL_REDUCE, comm, operation, ticket};
     zr_result result = begin(&asked);
-    if (result == ZR_OK)
-        result = check_type(&asked, operation->type);
-    if (result == ZR_OK)
-        result = check_size(operation->shard_elements, sizeof(float), comm->world);
-    if (result != ZR_OK || operation->shard_elements == 0)
-        return result;
-    result = check_places(&asked, operation->buffer, operation->buffer);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .all_reduce = *operation}, ticket);
+    return hand_in(&asked,
+                   &(struct shape){.type = operation->type,
+                                   .shard = operation->shard_elements,
+                                   .unit_bytes = sizeof(float),
+                                   .shards = comm->world,
+                                   .source = operation->buffer,
+                                   .destination = operation->buffer},
+                   &(struct zr_comm_item){.kind = asked.kind, .all_reduce = *operation});
 }
 
 zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket)
 {
     struct asked asked = {ZR_COMM_REDUCE, comm, operation, ticket};
     zr_result result = begin(&asked);
-    if (result == ZR_OK)
-        result = check_type(&asked, operation->type);
-    if (result == ZR_OK)
-        result = check_rank(&asked, "root", operation->root);
-    if (result == ZR_OK)
-        result = check_size(operation->elements, sizeof(float), 1);
-    if (result != ZR_OK || operation->elements == 0)
-        return result;
-    bool root = comm->rank == operation->root;
-    result = check_places(&asked, operation->source, root ? operation->destination : operation->source);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .reduce = *operation}, ticket);
+    bool root = comm->rank == operation->root;
+    return hand_in(&asked,
+                   &(struct shape){.type = operation->type,
+                                   .root = operation->root,
+                                   .shard = operation->elements,
+                                   .unit_bytes = sizeof(float),
+                                   .shards = 1,
+                                   .source = operation->source,
+                                   .destination = root ? operation->destination : operation->source},
+                   &(struct zr_comm_item){.kind = asked.kind, .reduce = *operation});
 }
 
 /* ---- Data ------------------------------------------------------------------------------------------- */
 
-static zr_result each_to_each(const struct asked *asked, zr_comm *comm, const struct zr_all_gather *operation)
+static zr_result each_to_each(const struct asked *asked, const struct zr_all_gather *operation)
 {
     zr_result result = begin(asked);
-    if (result == ZR_OK)
-        result = check_type(asked, operation->type);
-    if (result == ZR_OK)
-        result = check_size(operation->shard_bytes, 1, comm->world);
-    if (result != ZR_OK || operation->shard_bytes == 0)
-        return result;
-    result = check_places(asked, operation->source, operation->destination);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .all_gather = *operation},
-                          asked->ticket);
+    return hand_in(asked,
+                   &(struct shape){.type = operation->type,
+                                   .shard = operation->shard_bytes,
+                                   .unit_bytes = 1,
+                                   .shards = asked->comm->world,
+                                   .source = operation->source,
+                                   .destination = operation->destination},
+                   &(struct zr_comm_item){.kind = asked->kind, .all_gather = *operation});
 }
 
 zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
 {
-    return each_to_each(&(struct asked){ZR_COMM_ALL_GATHER, comm, operation, ticket}, comm, operation);
+    return each_to_each(&(struct asked){ZR_COMM_ALL_GATHER, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
 {
-    return each_to_each(&(struct asked){ZR_COMM_ALL_TO_ALL, comm, operation, ticket}, comm, operation);
+    return each_to_each(&(struct asked){ZR_COMM_ALL_TO_ALL, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)
 {
     struct asked asked = {ZR_COMM_BROADCAST, comm, operation, ticket};
     zr_result result = begin(&asked);
-    if (result == ZR_OK)
-        result = check_type(&asked, operation->type);
-    if (result == ZR_OK)
-        result = check_rank(&asked, "root", operation->root);
-    if (result == ZR_OK)
-        result = check_size(operation->bytes, 1, 1);
-    if (result != ZR_OK || operation->bytes == 0)
-        return result;
-    result = check_places(&asked, operation->buffer, operation->buffer);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation}, ticket);
+    return hand_in(&asked,
+                   &(struct shape){.type = operation->type,
+                                   .root = operation->root,
+                                   .shard = operation->bytes,
+                                   .unit_bytes = 1,
+                                   .shards = 1,
+                                   .source = operation->buffer,
+                                   .destination = operation->buffer},
+                   &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation});
 }
 
-static zr_result with_root(const struct asked *asked, zr_comm *comm, const struct zr_to_root *operation)
+/* The side that is whole is needed on the root alone. */
+static zr_result with_root(const struct asked *asked, const struct zr_to_root *operation)
 {
     zr_result result = begin(asked);
-    if (result == ZR_OK)
-        result = check_type(asked, operation->type);
-    if (result == ZR_OK)
-        result = check_rank(asked, "root", operation->root);
-    if (result == ZR_OK)
-        result = check_size(operation->shard_bytes, 1, comm->world);
-    if (result != ZR_OK || operation->shard_bytes == 0)
-        return result;
-    bool root = comm->rank == operation->root, gather = asked->kind == ZR_COMM_GATHER;
-    const void *needed = gather ? operation->source : operation->destination;
-    const void *of_root = gather ? operation->destination : operation->source;
-    result = check_places(asked, needed, root ? of_root : needed);
     if (result != ZR_OK)
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .to_root = *operation},
-                          asked->ticket);
+    bool root = asked->comm->rank == operation->root, gather = asked->kind == ZR_COMM_GATHER;
+    const void *part = gather ? operation->source : operation->destination;
+    const void *whole = gather ? operation->destination : operation->source;
+    return hand_in(asked,
+                   &(struct shape){.type = operation->type,
+                                   .root = operation->root,
+                                   .shard = operation->shard_bytes,
+                                   .unit_bytes = 1,
+                                   .shards = asked->comm->world,
+                                   .source = part,
+                                   .destination = root ? whole : part},
+                   &(struct zr_comm_item){.kind = asked->kind, .to_root = *operation});
 }
 
 zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
 {
-    return with_root(&(struct asked){ZR_COMM_GATHER, comm, operation, ticket}, comm, operation);
+    return with_root(&(struct asked){ZR_COMM_GATHER, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
 {
-    return with_root(&(struct asked){ZR_COMM_SCATTER, comm, operation, ticket}, comm, operation);
+    return with_root(&(struct asked){ZR_COMM_SCATTER, comm, operation, ticket}, operation);
 }
 
 /* One direction of a transfer. An empty one is no transfer, on both sides. */
@@ -279,7 +298,7 @@ static zr_result check_direction(const struct asked *asked, size_t bytes, const 
     return result == ZR_OK ? check_places(asked, place, place) : result;
 }
 
-static zr_result transfer(const struct asked *asked, zr_comm *comm, const struct zr_transfer *operation)
+static zr_result transfer(const struct asked *asked, const struct zr_transfer *operation)
 {
     zr_result result = begin(asked);
     if (result != ZR_OK)
@@ -296,22 +315,23 @@ static zr_result transfer(const struct asked *asked, zr_comm *comm, const struct
         result = check_direction(asked, both.receive_bytes, both.receive, both.from);
     if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
         return result;
-    return zr_comm_submit(comm, &(struct zr_comm_item){.kind = asked->kind, .transfer = both}, asked->ticket);
+    return zr_comm_submit(asked->comm, &(struct zr_comm_item){.kind = asked->kind, .transfer = both},
+                          asked->ticket);
 }
 
 zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_SEND, comm, operation, ticket}, comm, operation);
+    return transfer(&(struct asked){ZR_COMM_SEND, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_RECEIVE, comm, operation, ticket}, comm, operation);
+    return transfer(&(struct asked){ZR_COMM_RECEIVE, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, comm, operation);
+    return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, operation);
 }
 
 /* ---- Small talk --------------------------------------------------------------------------------------- */
