@@ -20,6 +20,9 @@ JOBS ?= $(shell nproc)
 # As many jobs as cores, unless make -j was told how many.
 jobs = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 export BUILD
+# Where make would see several names, rm -rf would, too.
+one_word = $(if $(filter-out 1,$(words $($(1)))),$(error $(1)='$($(1))': make needs one name without blanks here))
+$(call one_word,BUILD)
 
 # ---- flags ---------------------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(CI),-Werror)
@@ -192,14 +195,18 @@ DESTDIR ?=
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DOCDIR ?= $(PREFIX)/share/doc/zr
+$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call one_word,$(name)))
+ifneq ($(filter-out /%,$(PREFIX)),)
+$(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config passes it on)
+endif
 own_include := $(INCLUDEDIR)/zr
-own_doc := $(PREFIX)/share/doc/zr
 
 linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version))
 installed_bin := zr-train zr
 installed_doc := README.md LICENSE $(wildcard examples/*)
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(own_doc)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
@@ -214,10 +221,11 @@ $(BUILD)/pkgconfig/zr_zero.pc: always
 	@mkdir -p $(@D)
 	@$(call pkgconfig,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -lm)
 
-to = $(DESTDIR)$(1)
+# DESTDIR may hold blanks, hence the quotes and loops.
+to = '$(DESTDIR)$(1)'
 .PHONY: install uninstall
 install: all $(BUILD)/pkgconfig/zr.pc $(BUILD)/pkgconfig/zr_zero.pc
-	install -d $(sort $(dir $(addprefix $(DESTDIR),$(installed))))
+	for folder in $(sort $(dir $(installed))); do install -d $(call to,)"$$folder" || exit 1; done
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
 	for name in libzr libzr_zero; do \
@@ -226,12 +234,12 @@ install: all $(BUILD)/pkgconfig/zr.pc $(BUILD)/pkgconfig/zr_zero.pc
 	install -m 644 $(BUILD)/pkgconfig/*.pc $(call to,$(LIBDIR))/pkgconfig
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
-	install -m 644 $(installed_doc) $(call to,$(own_doc))
-	@if [ -z "$(DESTDIR)" ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
+	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
+	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
-	rm -f $(addprefix $(DESTDIR),$(installed))
-	-rmdir $(foreach folder,zero/comm zero kernels defrag alloc,$(call to,$(own_include))/$(folder)) $(call to,$(own_include)) \
-		$(call to,$(own_doc)) 2>/dev/null
+	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
+	-rmdir $(foreach folder,zero/comm zero kernels defrag alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
+		$(call to,$(DOCDIR)) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------
 bible := $(BUILD)/demo/bible.txt

@@ -26,16 +26,32 @@ def run(command, cwd=FOLDER, **environment):
                           timeout=600)
 
 
-def make(goal):
-    got = run(["make", "--silent", "--no-print-directory", goal, f"BUILD={BUILD}", f"DESTDIR={STAGE}", f"PREFIX={PREFIX}"],
+def make(goal, stage=STAGE):
+    got = run(["make", "--silent", "--no-print-directory", goal, f"BUILD={BUILD}", f"DESTDIR={stage}", f"PREFIX={PREFIX}"],
               cwd=os.getcwd())
-    if not same(got.returncode, 0, f"make {goal} into a folder"):
+    if not same(got.returncode, 0, f"make {goal} into {os.path.basename(stage)}"):
         note(got.stderr[-2000:])
     return got.returncode == 0
 
 
-def files():
-    return sorted(os.path.join(folder, name)[len(ROOT) + 1:] for folder, _, names in os.walk(ROOT) for name in names)
+def files(root=ROOT):
+    return sorted(os.path.join(folder, name)[len(root) + 1:] for folder, _, names in os.walk(root) for name in names)
+
+
+def check_blanks():
+    """rm -rf of two names where one was meant would be the end of somebody's files."""
+    blank = path("a  stage")
+    with open(path("a"), "w", encoding="ascii"):
+        pass
+    if make("install", blank):
+        same(files(blank + PREFIX), files(), "DESTDIR with blanks gets the same files")
+        make("uninstall", blank)
+        same((files(blank), os.path.exists(path("a"))), ([], True), "and they go again, and nothing beside them")
+    for goal, setting in (("clean", "BUILD=a b"), ("uninstall", "PREFIX=/a b"), ("install", "LIBDIR=/a b"),
+                          ("install", "PREFIX=relative")):
+        got = run(["make", "--dry-run", goal, setting], cwd=os.getcwd())
+        same((got.returncode, got.stdout), (2, ""), f"make {goal} '{setting}' is refused")
+        ok(setting.split("=")[0] + "=" in got.stderr, "and the words name it")
 
 
 def check_files():
@@ -221,6 +237,7 @@ def main():
         done()
     if make("install"):
         check_files()
+        check_blanks()
         check_headers()
         check_learner()
         if check_example():
