@@ -22,7 +22,8 @@ struct arena_model {
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
-    uint32_t thread; /* the caller's own number: it speaks for the trace's threads */
+    uint32_t thread;  /* the caller's own number: it speaks for the trace's threads */
+    uint32_t speaker; /* the one it speaks for now */
 };
 
 static void arena_destroy(struct zr_model *model)
@@ -69,9 +70,13 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
 
 static zr_result arena_alloc(struct zr_model *model, const struct zr_event *event, void **out)
 {
-    zr_thread_become(TRACE_THREADS + event->thread);
+    struct arena_model *own = (struct arena_model *)model;
+    if (__builtin_expect(own->speaker != TRACE_THREADS + event->thread, 0)) {
+        own->speaker = TRACE_THREADS + event->thread;
+        zr_thread_become(own->speaker);
+    }
     return zr_arena_alloc(
-        ((struct arena_model *)model)->arena,
+        own->arena,
         &(struct zr_request){.bytes = event->bytes, .tag = (zr_tag)event->tag, .stream = event->stream}, out);
 }
 

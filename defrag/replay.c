@@ -4,8 +4,13 @@
 #include "alloc/error.h"
 #include "alloc/os.h"
 #include "defrag/model.h"
+#include "defrag/sort.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
+
+/* Events between two looks at the clock. What an operation costs is the median of these stretches: a program
+ * that the system interrupts for another is not charged for it. */
+enum { STRETCH = 256 };
 
 static const struct {
     const char *name;
@@ -63,7 +68,14 @@ struct run {
     struct zr_model *model;
     void **handles; /* of live blocks, by number; NULL: not live */
     uint64_t failed_at;
+    struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
+    size_t stretches_count;
 };
+
+static size_t stretches_most(const struct zr_sequence *sequence)
+{
+    return sequence->events_count / STRETCH + 1;
+}
 
 /* That every event names a block as it should, so that the runs need not look. */
 static zr_result check(const struct zr_sequence *sequence, void **handles)
@@ -85,34 +97,64 @@ static zr_result check(const struct zr_sequence *sequence, void **handles)
     return ZR_OK;
 }
 
-/* Runs the events once; *ns gets the time. */
-static zr_result run_once(struct run *run, uint64_t *ns)
+/* Runs the events from `first` to `end`; stops with run->failed_at where one fails. Returns the operations.
+ */
+static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *result)
 {
-    const struct zr_sequence *sequence = run->sequence;
-    const struct zr_model_ops *ops = run->model->ops;
-    zr_result result = ZR_OK;
-    uint64_t start_ns = zr_os_now_ns();
-    for (size_t i = 0; i < sequence->events_count; i++) {
-        const struct zr_event *event = &sequence->events[i];
+    struct zr_model *model = run->model;
+    zr_result (*alloc)(struct zr_model *, const struct zr_event *, void **) = model->ops->alloc;
+    zr_result (*dealloc)(struct zr_model *, void *) = model->ops->free;
+    size_t count = 0;
+    for (size_t i = first; i < end; i++) {
+        const struct zr_event *event = &run->sequence->events[i];
+        void **handle = &run->handles[event->block];
+        if (event->kind == ZR_EVENT_MARK)
+            continue;
+        count++;
         if (event->kind == ZR_EVENT_ALLOC) {
-            result = ops->alloc(run->model, event, &run->handles[event->block]);
-        } else if (event->kind == ZR_EVENT_FREE) {
-            result = ops->free(run->model, run->handles[event->block]);
-            run->handles[event->block] = NULL;
+            *result = alloc(model, event, handle);
+        } else {
+            *result = dealloc(model, *handle);
+            *handle = NULL;
         }
-        if (__builtin_expect(result != ZR_OK, 0)) {
+        if (__builtin_expect(*result != ZR_OK, 0)) {
             run->failed_at = i;
             break;
         }
     }
-    *ns = zr_os_now_ns() - start_ns;
+    return count;
+}
+
+/* Runs the events once, and times them. */
+static zr_result run_once(struct run *run)
+{
+    size_t events_count = run->sequence->events_count;
+    zr_result result = ZR_OK;
+    run->stretches_count = 0;
+    for (size_t first = 0; first < events_count && result == ZR_OK; first += STRETCH) {
+        size_t end = first + STRETCH < events_count ? first + STRETCH : events_count;
+        uint64_t start_ns = zr_os_now_ns();
+        size_t count = run_stretch(run, first, end, &result);
+        uint64_t ns = zr_os_now_ns() - start_ns;
+        /* The clock's own steps make short stretches worthless. */
+        if (count > 0 && (end - first == STRETCH || run->stretches_count == 0))
+            run->stretches[run->stretches_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
+    }
     if (result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) {
-        run->handles[sequence->events[run->failed_at].block] = NULL;
+        run->handles[run->sequence->events[run->failed_at].block] = NULL;
         return ZR_OK;
     }
     if (result == ZR_OK)
         run->failed_at = UINT64_MAX;
     return result;
+}
+
+static double median_ns(struct run *run)
+{
+    if (run->stretches_count == 0)
+        return 0;
+    zr_sort_pairs(run->stretches, run->spare, run->stretches_count);
+    return (double)run->stretches[run->stretches_count / 2].key / 1000;
 }
 
 /* Frees what is live, in order of first appearance. */
@@ -127,20 +169,11 @@ static zr_result drain(struct run *run)
     return result;
 }
 
-static size_t operations_count(const struct zr_sequence *sequence)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < sequence->events_count; i++)
-        count += sequence->events[i].kind != ZR_EVENT_MARK;
-    return count;
-}
-
 static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_report *out)
 {
     struct zr_model *model = run->model;
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < repeat && result == ZR_OK && run->failed_at == UINT64_MAX; i++) {
-        uint64_t ns = 0;
         if (i > 0)
             result = drain(run);
         if (result != ZR_OK)
@@ -148,15 +181,14 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
         model->ops->reset_peak(model);
         model->ops->measure(model);
         uint64_t calls = model->driver_calls;
-        result = run_once(run, &ns);
+        result = run_once(run);
         model->ops->measure(model);
         out->driver_calls = model->driver_calls;
         out->driver_calls_last_repeat = model->driver_calls - calls;
         out->peak_reserved_last_repeat_bytes = model->peak_reserved_bytes;
         if (model->peak_reserved_bytes > out->peak_reserved_bytes)
             out->peak_reserved_bytes = model->peak_reserved_bytes;
-        size_t count = run->failed_at == UINT64_MAX ? operations_count(run->sequence) : run->failed_at + 1;
-        out->ns_per_operation = count ? (double)ns / (double)count : 0;
+        out->ns_per_operation = median_ns(run);
     }
     out->failed_at = run->failed_at;
     return result;
@@ -175,17 +207,19 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
     if ((model_options.granule_bytes & (model_options.granule_bytes - 1)) != 0)
         return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is no power of two", options->granule_bytes);
     struct run run = {.sequence = sequence, .failed_at = UINT64_MAX};
+    size_t handles_bytes = (sequence->blocks_count + (size_t)1) * sizeof *run.handles;
+    size_t stretches_bytes = stretches_most(sequence) * sizeof *run.stretches;
     void *room = NULL;
     *out =
         (struct zr_replay_report){.lower_bound_bytes = sequence->lower_bound_bytes, .failed_at = UINT64_MAX};
-    zr_result result =
-        zr_arena_alloc(sequence->host_arena,
-                       &(struct zr_request){.bytes = (sequence->blocks_count + 1) * sizeof *run.handles,
-                                            .tag = ZR_TAG_OTHER},
-                       &room);
+    zr_result result = zr_arena_alloc(
+        sequence->host_arena,
+        &(struct zr_request){.bytes = handles_bytes + 2 * stretches_bytes, .tag = ZR_TAG_OTHER}, &room);
     if (result != ZR_OK)
         return result;
     run.handles = room;
+    run.stretches = (struct zr_sort_pair *)((char *)room + handles_bytes);
+    run.spare = run.stretches + stretches_most(sequence);
     result = check(sequence, run.handles);
     if (result == ZR_OK)
         result = policies[options->policy].ops->create(&run.model, &model_options);

@@ -175,7 +175,7 @@ struct zr_replay_report {
     uint64_t peak_reserved_bytes, peak_reserved_last_repeat_bytes;
     uint64_t lower_bound_bytes;
     uint64_t driver_calls, driver_calls_last_repeat;
-    double ns_per_operation; /* of the last repeat */
+    double ns_per_operation; /* of the last repeat: the median of its stretches of 256 events */
     uint64_t failed_at;      /* index of the first event that found no memory; UINT64_MAX: none */
 };
 
