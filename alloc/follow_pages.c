@@ -3,10 +3,12 @@
  *
  * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
  * that as many pages do as are live at once, wherever the blocks lie. A page is mapped at an address when a
- * step first needs it there, and stays, at all its addresses, until the region gives it back. It is counted
- * once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody but the plan maps, unmaps
- * or steals a page: regions are no gaps. What tools know of free space (poison.h) is by address, and so right
- * for each of a page's addresses, of which one at most has a block. */
+ * step first needs it there, and stays, at all its addresses, until the region gives it back. CUDA promises
+ * that what an operation wrote at one address is seen at another once that operation is complete, which the
+ * order of a lane's one stream makes certain; a block that a second stream uses is live until that has
+ * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody
+ * but the plan maps, unmaps or steals a page: regions are no gaps. What tools know of free space (poison.h)
+ * is by address, and so right for each of a page's addresses, of which one at most has a block. */
 #include <string.h>
 
 #include "alloc/error.h"

@@ -447,7 +447,7 @@ struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
                                   .granule_bytes = arena->granule_bytes,
                                   .synchronous = can->synchronous,
                                   .aliases = can->aliases,
-                                  .mappings_most = can->vma_budget / 2};
+                                  .mappings_most = (can->vma_budget + 1) / 2};
 }
 
 struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block)

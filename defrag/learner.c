@@ -150,6 +150,22 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
     return candidate->memory_bytes + candidate->rest_bytes <= allowed;
 }
 
+/* Packs the candidate and puts it in force, if it is worth its memory. */
+static zr_result pack_and_install(struct zr_learner *learner, const struct view *view,
+                                  struct zr_plan_rules rules)
+{
+    struct zr_candidate *candidate = &learner->candidate;
+    zr_result result = zr_candidate_pack(candidate, rules,
+                                         &(struct zr_pack_options){.time_ns = learner->options.budget_ns,
+                                                                   .threads = learner->options.threads});
+    if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
+        learner->stats.refused_plans_count++;
+        return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
+                       (size_t)candidate->memory_bytes);
+    }
+    return result == ZR_OK ? zr_arena_install_plan(learner->arena, &candidate->plan) : result;
+}
+
 static zr_result plan_it(struct zr_learner *learner, struct view *view)
 {
     struct zr_candidate *candidate = &learner->candidate;
@@ -169,16 +185,12 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     if (!is_wanted(candidate, view))
         return zr_fail(ZR_ERR_UNAVAILABLE, "a period of %zu allocations is not worth a plan",
                        candidate->plan.steps_count);
-    result = zr_candidate_pack(candidate, learner->rules,
-                               &(struct zr_pack_options){.time_ns = learner->options.budget_ns,
-                                                         .threads = learner->options.threads});
-    if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
-        learner->stats.refused_plans_count++;
-        return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
-                       (size_t)candidate->memory_bytes);
+    struct zr_plan_rules rules = learner->rules;
+    result = pack_and_install(learner, view, rules);
+    if (result == ZR_ERR_ADDRESSES && candidate->plan.pages) {
+        rules.aliases = false; /* fewer addresses, perhaps for more memory */
+        result = pack_and_install(learner, view, rules);
     }
-    if (result == ZR_OK)
-        result = zr_arena_install_plan(learner->arena, &candidate->plan);
     if (result == ZR_OK) {
         learner->stats.plans_count++;
         learner->fresh = true;

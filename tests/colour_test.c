@@ -140,6 +140,8 @@ static void test_colouring(zr_arena *host_arena, uint64_t seed)
 /* ---- Arenas ----------------------------------------------------------------------------------------------
  */
 
+static size_t reserve_granules = 8192;
+
 static bool begin(enum kind wanted, size_t limit_bytes)
 {
     kind = wanted;
@@ -154,10 +156,11 @@ static bool begin(enum kind wanted, size_t limit_bytes)
             &backend,
             &(struct zr_sim_options){.granule_bytes = granule, .work_ns = kind == LATE_SIM ? WORK_NS : 0});
     if (result == ZR_OK)
-        result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
-                                                                    .name = "coloured",
-                                                                    .reserve_bytes = 8192 * granule,
-                                                                    .limit_bytes = limit_bytes});
+        result =
+            zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
+                                                               .name = "coloured",
+                                                               .reserve_bytes = reserve_granules * granule,
+                                                               .limit_bytes = limit_bytes});
     return result == ZR_OK;
 }
 
@@ -760,6 +763,39 @@ static void test_learned(enum kind which, zr_arena *host_arena, uint64_t seed)
                kind_names[which], (unsigned long long)seed, runs, coloured);
 }
 
+/* Where the addresses for a plan with pages are not to be had, one without them is followed. */
+static void test_few_addresses(zr_arena *host_arena, uint64_t seed)
+{
+    unsigned packed = 0, tried = 0;
+    bool good = true;
+    for (unsigned i = 0; i < 24 && packed == 0; i++) {
+        struct event events[2 * LEARNED];
+        size_t granules[LEARNED], most = 0, wanted = 0;
+        random_state = (seed + i) | 1;
+        for (unsigned run = 0; run < 2; run++) {
+            zr_learner *learner;
+            reserve_granules = run == 0 ? 8192 : wanted - 1;
+            good &= begin(SIM, 0);
+            if (run == 0)
+                most = make_events(events, granules);
+            good &= zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena,
+                                                                             .host_arena = host_arena,
+                                                                             .steps_only = true}) == ZR_OK;
+            for (unsigned k = 0; k < 5 && good; k++)
+                good &= (play(events, granules) || run == 1) && zr_learner_step(learner) == ZR_OK;
+            wanted = counts().region_bytes / granule;
+            packed += run == 1 && wanted > 0 && counts().memory_bytes == counts().region_bytes;
+            zr_learner_destroy(learner);
+            good &= end();
+            tried += run;
+            if (wanted <= most)
+                break; /* it has no pages */
+        }
+    }
+    reserve_granules = 8192;
+    tap_ok(good && packed > 0, "without addresses for its pages a plan is packed: %u of %u", packed, tried);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
@@ -784,6 +820,7 @@ int main(int argc, char **argv)
         tap_skip("driver failures: %s", zr_last_error());
     for (enum kind which = SIM; which < KINDS; which++)
         test_learned(which, host_arena, seed);
+    test_few_addresses(host_arena, seed);
     zr_arena_destroy(host_arena, NULL);
     zr_backend_destroy(host);
     return tap_done();

@@ -453,6 +453,7 @@ static void test_traces(void)
     } traces[] = {{"../shared/traces/torch_medium_512_training.pickle", 0, 1.001},
                   {"../shared/traces/minimalloc_A.csv", 65536, 1.001},
                   {"../shared/traces/minimalloc_B.csv", 65536, 1.001},
+                  {"../shared/traces/minimalloc_D.csv", 65536, 1.001},
                   {"../shared/traces/minimalloc_F.csv", 65536, 1.001}};
     for (size_t i = 0; i < sizeof traces / sizeof *traces; i++) {
         struct zr_sequence sequence;
