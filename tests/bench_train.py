@@ -34,17 +34,25 @@ def hidden(run):
 
 
 print(f"machine: {machine()}")
-run = train(data=shard(50257), vocab=50257, layers=12, hidden=768, heads=12, seq=64, batch=4, steps=14, eval_every=0,
-            timeout=600)
-if run.code:
-    raise SystemExit(run.err)
-steps = sorted(run.report["step_seconds"][2:])
-median = statistics.median(steps)
-print(f"GPT-2 124M, batch 4 x 64, fp32, one rank: {256 / median:.0f} tokens/s "
-      f"(median step {median:.3f} s, least {steps[0]:.3f}, most {steps[-1]:.3f}, {len(steps)} steps)")
 # 6 floating-point operations per token and parameter in matrix products, 12 L C T more for attention, forward and backward
 flops = 256 * (6 * (12 * 12 * 768 * 768 + 50304 * 768) + 12 * 12 * 768 * 64)
-print(f"  {flops / median / 1e9:.0f} GFLOP/s over the whole step")
+# The precisions in turn, so that a machine's mood falls on both alike.
+GPT2 = dict(data=shard(50257), vocab=50257, layers=12, hidden=768, heads=12, seq=64, batch=4, steps=9, eval_every=0,
+            timeout=600)
+steps, peaks = {"fp32": [], "bf16": []}, {}
+for _ in range(2):
+    for precision in steps:
+        run = train(precision=precision, **GPT2)
+        if run.code:
+            raise SystemExit(run.err)
+        steps[precision] += run.report["step_seconds"][2:]
+        peaks[precision] = run.report["ranks"][0]["peak_bytes"]["total"], run.report["ranks"][0]["peak_rss_bytes"]
+for precision, seconds in steps.items():
+    median = statistics.median(seconds)
+    print(f"GPT-2 124M, batch 4 x 64, {precision}, one rank: {256 / median:.0f} tokens/s "
+          f"(median step {median:.3f} s, least {min(seconds):.3f}, most {max(seconds):.3f}, {len(seconds)} steps), "
+          f"{flops / median / 1e9:.0f} GFLOP/s over the whole step; "
+          f"arena {peaks[precision][0] / 1e9:.2f} GB, resident {peaks[precision][1] / 1e9:.2f} GB")
 
 # Stages beside each other: rounds of short runs in turn, so that a machine's mood falls on all of them alike.
 ROUNDS, STEPS, WARM = 3, 14, 4

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where bytes live must not change what is computed: losses to the last bit, over stages, buckets, recomputation,
-threads, repeats and resumed runs, at every world size and number of micro-batches. All pairs of settings here,
-all of them in long_bits.t."""
+threads, repeats and resumed runs, at every world size, precision and number of micro-batches. All pairs of settings
+here, all of them in long_bits.t."""
 import os
 
 from pairs import pairwise, saved_tensors
@@ -16,12 +16,13 @@ RANKS, ROUNDS = (1, 2, 3, 4, 8), (1, 3, 4)
 bases = {}
 
 
-def base(ranks, accumulate):
+def base(ranks, accumulate, precision="fp32"):
     """The run that others are compared with: stage 0, one thread."""
-    key = ranks, accumulate
+    key = ranks, accumulate, precision
     if key not in bases:
-        bases[key] = train(ranks=ranks, accumulate=accumulate, stage=0, threads=1, bucket_bytes=16384, **ODD)
-        if not same(bases[key].code, 0, f"{ranks} ranks, {accumulate} micro-batches: stage 0 runs"):
+        bases[key] = train(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
+                           bucket_bytes=16384, **ODD)
+        if not same(bases[key].code, 0, f"{ranks} ranks, {accumulate} micro-batches, {precision}: stage 0 runs"):
             note(bases[key].err)
         else:
             ok(len(set(bases[key].losses)) == 3, "the loss moves with every step")
@@ -34,8 +35,9 @@ def gathers(run):
 
 gathering = 0
 for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, 65536, 1 << 20, 64 << 20),
-                    accumulate=ROUNDS, recompute=("none", "selective", "full"), threads=(1, 2, 3)):
-    want, got = base(row["ranks"], row["accumulate"]), train(**row, **ODD)
+                    accumulate=ROUNDS, recompute=("none", "selective", "full"), threads=(1, 2, 3),
+                    precision=("fp32", "bf16")):
+    want, got = base(row["ranks"], row["accumulate"], row["precision"]), train(**row, **ODD)
     if not same(got.losses, want.losses, " ".join(f"{k} {v}" for k, v in row.items())):
         note(got.err)
     elif row["ranks"] > 1:
@@ -47,6 +49,7 @@ same(again.losses, base(3, 1).losses, "3 ranks, stage 3, and the same again")
 same(train(ranks=3, stage=3, **ODD).losses, again.losses, "to the bit")
 ok(train(ranks=3, stage=3, **{**ODD, "seed": 12}).losses != again.losses, "another seed is another run")
 ok(base(2, 1).losses != base(2, 3).losses, "more micro-batches are another run")
+ok(base(2, 1).losses != base(2, 1, "bf16").losses, "bf16 is another run")
 
 once = train(ranks=3, stage=0, accumulate=4, reduce="once", **ODD)
 same(train(ranks=3, stage=1, accumulate=4, reduce="once", recompute="full", **ODD).losses, once.losses,
@@ -60,14 +63,14 @@ ok(sgd.report and plain.report and sgd.report["ranks"][0]["persistent_bytes"]["o
    again.report["ranks"][0]["persistent_bytes"]["optimizer"], "with half the state of AdamW, sharded")
 
 # The first steps saved at one stage, then taken up at another: the rest is the uninterrupted run's.
-for ranks, first, second, accumulate in ((1, 0, 3, 3), (2, 2, 3, 1), (2, 3, 1, 3), (3, 1, 2, 4), (4, 3, 0, 1),
-                                         (8, 0, 3, 1)):
-    words = f"{ranks} ranks, {accumulate} micro-batches: saved at stage {first}"
-    folder = path(f"save-{ranks}-{first}")
-    run = train(ranks=ranks, stage=first, accumulate=accumulate, save=folder, save_every=2, **ODD)
-    same(run.losses, base(ranks, accumulate).losses, f"{words}: saving changes nothing")
-    run = train(ranks=ranks, stage=second, accumulate=accumulate, resume=os.path.join(folder, "step-00000002"), **ODD)
-    if not same(run.losses, base(ranks, accumulate).losses[2:], f"{words}, resumed at {second}"):
+for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2, 3, 1, "fp32"), (2, 3, 1, 3, "bf16"),
+                                                    (3, 1, 2, 4, "fp32"), (4, 3, 0, 1, "fp32"), (8, 0, 3, 1, "bf16")):
+    words = f"{ranks} ranks, {accumulate} micro-batches, {precision}: saved at stage {first}"
+    folder, how = path(f"save-{ranks}-{first}"), dict(accumulate=accumulate, precision=precision)
+    run = train(ranks=ranks, stage=first, save=folder, save_every=2, **how, **ODD)
+    same(run.losses, base(ranks, **how).losses, f"{words}: saving changes nothing")
+    run = train(ranks=ranks, stage=second, resume=os.path.join(folder, "step-00000002"), **how, **ODD)
+    if not same(run.losses, base(ranks, **how).losses[2:], f"{words}, resumed at {second}"):
         note(run.err)
 
 # The same state in other worlds: read and written again, nothing is different.
