@@ -32,20 +32,18 @@ static bool reached(_Atomic uint32_t *word, uint32_t target, uint32_t *seen)
     return (int32_t)(*seen - target) >= 0;
 }
 
-/* A peer that lives, as far as the system knows, and has not moved for too long. */
-static zr_result lost(const struct zr_local_world *local, const struct zr_local_wait *wait,
-                      uint64_t waited_ns)
+zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint64_t waited_ns)
 {
     unsigned long long seconds = waited_ns / 1000000000u;
-    if (wait->peer == ZR_LOCAL_ALL)
+    if (rank == ZR_LOCAL_ALL)
         return zr_fail(ZR_ERR_TIMEOUT, "a rank has not answered for %llu s", seconds);
-    const struct zr_local_rank *peer = &local->ranks[wait->peer];
+    const struct zr_local_rank *peer = &local->ranks[rank];
     char note[ZR_LOCAL_NOTE_BYTES];
     memcpy(note, peer->note, sizeof(note));
     note[sizeof(note) - 1] = '\0';
     return zr_fail(ZR_ERR_TIMEOUT,
                    "rank %u (pid %d) has not answered for %llu s%s%s; it runs still, but does not get on",
-                   wait->peer, (int)atomic_load(&peer->pid), seconds, note[0] ? ", at " : "", note);
+                   rank, (int)atomic_load(&peer->pid), seconds, note[0] ? ", at " : "", note);
 }
 
 /* The slow half of zr_local_wait_for(). The sleeper is counted before the last look, and zr_local_advance()
@@ -66,7 +64,7 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
             result = ZR_OK; /* it did its part before it ended */
         uint64_t waited_ns = zr_os_now_ns() - start_ns;
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
-            result = lost(local, wait, waited_ns);
+            result = zr_local_lost(local, wait->peer, waited_ns);
     }
     if (wait->sleepers)
         atomic_fetch_sub(wait->sleepers, 1);

@@ -87,7 +87,7 @@ struct zr_local_world {
 
     /* Passing the descriptors of the rings round: whose turn it is to send, and who has received. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
-    _Atomic uint32_t received;          /* peers that have received everything of this turn */
+    _Atomic uint32_t received;          /* rings, of all turns, by all ranks; woken after whole turns */
 
     struct zr_local_rank ranks[]; /* world */
 };
@@ -109,6 +109,9 @@ struct zr_local_wait {
     unsigned peer; /* who moves the word */
 };
 zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
+/* The failure of a peer (or ZR_LOCAL_ALL) that lives, as far as the system knows, and has been silent for too
+ * long. */
+zr_result zr_local_lost(const struct zr_local_world *local, unsigned peer, uint64_t waited_ns);
 /* Moves such a counter and wakes those who wait for it. */
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
 

@@ -2,9 +2,9 @@
  * by local.c when a communicator is made.
  *
  * The ranks take turns: one sends the descriptors of its ring to every inbox (SCM_RIGHTS over the sockets
- * that the launcher made before the fork), the others receive and map, and when all have it the next one
- * sends. Descriptors on their way count against a limit of the system, and this keeps them to one ring's at a
- * time. A rank that has failed before sends and receives all the same, so that nobody waits for it in vain.
+ * that the launcher made before the fork), then the next one; the others receive and map. Descriptors on
+ * their way count against a limit of the system, so a sender waits until few enough are. A rank that has
+ * failed before sends and receives all the same, so that nobody waits for it in vain.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,6 +19,7 @@
 #include "zero/comm/local.h"
 
 enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
+enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -n` mostly is */
 #define RETRY_NS                                                                                             \
     1000000ull /* the system's room for descriptors on their way is taken: look again after this */
 
@@ -175,6 +176,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
     struct msghdr header;
     ssize_t bytes;
+    uint64_t start_ns = zr_os_now_ns(), limit_ns = atomic_load(&share->local->timeout_ns);
     *fds_count = 0;
     for (;;) {
         header = (struct msghdr){.msg_iov = &data,
@@ -187,6 +189,9 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         if (errno != EAGAIN && errno != EINTR)
             return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
         zr_result result = zr_local_check(share->local, sender);
+        uint64_t waited_ns = zr_os_now_ns() - start_ns;
+        if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
+            result = zr_local_lost(share->local, sender, waited_ns);
         if (result != ZR_OK)
             return result;
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
@@ -290,20 +295,33 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
 
 /* ---- Turns ------------------------------------------------------------------------------------------ */
 
-/* This rank's turn: sends its ring, or nothing if it has failed, and waits until all have received. */
+/* This rank's turn: sends its ring, or nothing if it has failed. */
 static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
     struct list list = {0};
-    zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
-    zr_result sent = send_list(share, share->mine && result == ZR_OK ? &list : NULL);
-    list_free(&list, share->host_arena);
-    if (sent == ZR_OK)
+    uint32_t peers = local->world - 1, ahead = RINGS_UNDER_WAY / peers > 0 ? RINGS_UNDER_WAY / peers : 1;
+    zr_result sent = zr_local_wait_for(
+        local, &(struct zr_local_wait){.word = &local->turn, .target = turn, .peer = ZR_LOCAL_ALL});
+    if (sent == ZR_OK && turn >= ahead)
         sent = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->received,
-                                                                .target = (turn + 1) * (local->world - 1),
+                                                                .target = (turn - ahead + 1) * peers,
                                                                 .peer = ZR_LOCAL_ALL});
+    if (sent != ZR_OK)
+        return sent;
+    zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
+    sent = send_list(share, share->mine && result == ZR_OK ? &list : NULL);
+    list_free(&list, share->host_arena);
     zr_local_advance(&local->turn, turn + 1, NULL);
     return sent != ZR_OK ? sent : result;
+}
+
+/* One more has this turn's ring. Who waits for it waits for whole turns. */
+static void say_received(struct zr_local_world *local)
+{
+    uint32_t count = atomic_fetch_add(&local->received, 1) + 1;
+    if (count % (local->world - 1) == 0)
+        zr_word_wake_all(&local->received);
 }
 
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers)
@@ -311,15 +329,12 @@ zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_loc
     struct zr_local_world *local = share->local;
     zr_result result = ZR_OK;
     for (unsigned p = 0; p < local->world && !run_is_over(result); p++) {
-        uint32_t turn = share->attempt * local->world + p;
-        zr_result step = zr_local_wait_for(
-            local, &(struct zr_local_wait){.word = &local->turn, .target = turn, .peer = ZR_LOCAL_ALL});
-        if (step == ZR_OK && p == share->rank) {
-            step = take_turn(share, turn);
-        } else if (step == ZR_OK) {
+        zr_result step;
+        if (p == share->rank) {
+            step = take_turn(share, share->attempt * local->world + p);
+        } else {
             step = receive_ring(share, p, peers ? &peers[p] : NULL);
-            atomic_fetch_add(&local->received, 1);
-            zr_word_wake_all(&local->received);
+            say_received(local);
         }
         if (result == ZR_OK || run_is_over(step))
             result = step;
