@@ -6,6 +6,9 @@
 #include "alloc/error.h"
 #include "defrag/number_map.h"
 
+/* What sums and roundings of bytes stay below 64 bits with. */
+#define MOST_LIVE_BYTES (UINT64_C(1) << 62)
+
 /* How an address stands while the events are gone through the first time. */
 enum { FREED = 0, LIVE };
 
@@ -112,7 +115,7 @@ static zr_result thread_of(struct making *making, uint64_t thread, uint16_t *out
 static zr_result emit_alloc(struct making *making, const struct zr_raw_event *raw, struct zr_event *event)
 {
     struct zr_sequence *sequence = making->sequence;
-    if (making->bytes.count == UINT32_MAX || raw->bytes > INT64_MAX - making->live_bytes)
+    if (making->bytes.count == UINT32_MAX || raw->bytes > MOST_LIVE_BYTES - making->live_bytes)
         return zr_fail(ZR_ERR_FORMAT, "'%s' has more live bytes or blocks than a machine can hold",
                        making->trace->path);
     event->block = (uint32_t)making->bytes.count;

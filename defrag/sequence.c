@@ -89,7 +89,14 @@ static zr_result find_format(const char *path, const struct format **out)
     struct zr_file file;
     char head[512];
     size_t got = 0;
-    zr_result result = zr_file_open(&file, path);
+    enum zr_path_kind kind;
+    /* Opening a pipe would wait for its writer, and what is read to tell the format would be gone. */
+    zr_result result = zr_path_kind_get(path, &kind);
+    if (result == ZR_OK && kind == ZR_PATH_OTHER)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is no ordinary file, and traces are read more than once; save it to one", path);
+    if (result == ZR_OK)
+        result = zr_file_open(&file, path);
     if (result != ZR_OK)
         return result;
     result = zr_file_read(&file, head, sizeof head - 1, &got);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/fault.h"
@@ -116,6 +117,8 @@ static void test_rmm(void)
     refused(read_text("Thread,Time,Action,Pointer,Size,Stream\n1,2,allocate,16,5,0\n1,3,free,16,5,0\n1,3,"
                       "free,16,5,0\n"),
             "event 2 frees", "an address freed twice");
+    refused(read_text("Thread,Time,Action,Pointer,Size,Stream\n1,2,allocate,16,9223372036854775807,0\n"),
+            "more live bytes", "half of all addresses");
     refused(read_text("Thread,Time,Action,Pointer,Size,Stream\n1,2,allocate,16,18446744073709551615,0\n"),
             "more live bytes", "more bytes than there are addresses");
     refused(read_text("Thread,Time,Action,Pointer,Size,Stream\n1,2,allocate,16,18446744073709551616,0\n"),
@@ -160,6 +163,11 @@ static void test_minimalloc(void)
     tap_ok(strstr(zr_last_error(), "/no/such/file"), "is named");
     tap_result(zr_sequence_read(&sequence, &(struct zr_read_options){.path = scratch}, arena), ZR_ERR_IO,
                "a folder");
+    if (mkfifo(trace_path, 0600) != 0)
+        tap_note("no pipe could be made");
+    refused(zr_sequence_read(&sequence, &(struct zr_read_options){.path = trace_path}, arena),
+            "no ordinary file", "a pipe, which nobody waits for");
+    unlink(trace_path);
     tap_result(zr_sequence_read(&sequence, NULL, arena), ZR_ERR_INVALID, "no options");
     tap_result(zr_sequence_read(NULL, NULL, arena), ZR_ERR_INVALID, "nowhere to put it");
     zr_sequence_end(NULL);
