@@ -154,23 +154,23 @@ size_t zr_backend_pieces_count(struct zr_backend *backend);
 void zr_backend_before_fork(void);
 void zr_backend_after_fork(void);
 
-zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
+ZR_FAMILY zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID while anything is mapped in it. */
-zr_result zr_backend_release(struct zr_range *range);
+ZR_FAMILY zr_result zr_backend_release(struct zr_range *range);
 /* For a range whose mappings the driver will not take back: forgets it and them, so that the books are right
  * and its owner can end. Returns the bytes that stay mapped, out of anyone's reach. */
 size_t zr_backend_abandon(struct zr_range *range);
 /* ZR_ERR_MEMORY: the limit or the machine; the words say which. */
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out);
 /* ZR_ERR_INVALID: destroyed before. */
-zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle);
-zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_handle *handle);
+ZR_FAMILY zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle);
+ZR_FAMILY zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_handle *handle);
 /* A part of a range, on granule boundaries. */
 struct zr_extent {
     size_t offset_bytes, bytes;
 };
-zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent);
-zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent);
+ZR_FAMILY zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent);
+ZR_FAMILY zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent);
 ZR_FAMILY zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
 ZR_FAMILY zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
@@ -181,7 +181,8 @@ zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_poin
 zr_result zr_backend_synchronize(zr_backend *backend);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
-zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle **out);
+ZR_FAMILY zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
+                                      struct zr_handle **out);
 
 /* The mapping over this byte of the range, NULL if none. For the range's owner, who alone maps in it. */
 struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes);
