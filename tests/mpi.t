@@ -35,7 +35,8 @@ def check_operations():
 
 def check_losses():
     for ranks in (2, 3, 4):
-        flags = dict(ranks=ranks, stage=1, bucket_bytes=4096)
+        precision = {2: "fp32", 3: "bf16", 4: "fp16"}[ranks]
+        flags = dict(ranks=ranks, stage=ranks - 1, bucket_bytes=4096, precision=precision, accumulate=5 - ranks)
         local = train(**flags)
         report = path("mpi.json")
         got = mpirun(ranks, ZR_TRAIN, *arguments(**dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11,
@@ -45,7 +46,7 @@ def check_losses():
             note(got.stderr[-800:])
         by_itself = train(**flags, comm="mpi")
         same(by_itself.code, 0, f"zr-train --ranks {ranks} --comm mpi starts mpirun by itself")
-        same(by_itself.losses, local.losses, f"{ranks} ranks: --comm mpi has the losses of --comm local, to the bit")
+        same(by_itself.losses, local.losses, f"{ranks} ranks, {precision}: --comm mpi has the losses of --comm local, to the bit")
         if by_itself.report and local.report:
             for key in ("sent_elements_per_step", "planned_bytes"):
                 same([rank[key] for rank in by_itself.report["ranks"]], [rank[key] for rank in local.report["ranks"]],

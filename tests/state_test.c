@@ -30,6 +30,9 @@ struct rig {
     zr_engine *engine;
 };
 
+/* Of the next rigs; the tests before last are of fp32. */
+static enum zr_precision precision;
+
 /* One rank. `parameters_list` has as many parameters as the one above. */
 static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_optimizer_kind kind,
                      const struct zr_kernels *kernels)
@@ -48,6 +51,7 @@ static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_o
                ZR_OK, "a communicator of one");
     rig->context.parallel.threads = 1;
     rig->context.isa = ZR_ISA_PLAIN;
+    rig->context.precision = precision;
     rig->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
     zr_arena_alloc(rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes},
                    &rig->context.workspace);
@@ -61,6 +65,7 @@ static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_o
                                     .context = &rig->context,
                                     .comm = rig->comm,
                                     .list = {list, sizeof parameters / sizeof *parameters, units, 2},
+                                    .precision = precision,
                                     .seed = 5,
                                     .optimizer = {.kind = kind,
                                                   .beta1 = 0.9f,
@@ -235,6 +240,59 @@ static void check_others(void)
     rig_close(&rig);
 }
 
+/* What one precision has saved, another loads: the masters, to the bit; and fp16 its loss scale again. */
+static void check_precisions(void)
+{
+    const struct zr_loss_scale odd = {.scale = 384,
+                                      .good_steps = 77,
+                                      .hysteresis_left = 3,
+                                      .skipped_in_row = 1,
+                                      .skipped_steps = UINT64_C(1) << 40};
+    struct zr_loss_scale got;
+    struct values before = {.steps = 12}, after;
+    struct rig rig;
+
+    for (size_t e = 0; e < ELEMENTS; e++) { /* numbers that two bytes do not have */
+        before.parameter[e] = (float)drand48();
+        before.momentum[e] = (float)drand48() * 1e-8f;
+        before.variance[e] = (float)drand48() * 1e8f;
+    }
+    for (enum zr_precision saves = ZR_PRECISION_FP32; saves < ZR_PRECISION_COUNT; saves++) {
+        precision = saves;
+        rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+        walk(&rig, &before, true);
+        tap_result(zr_engine_set_scaling(rig.engine, &odd), ZR_OK, "a loss scale");
+        tap_result(zr_engine_save(rig.engine, path), ZR_OK, "%s saves", zr_precision_name(saves));
+        rig_close(&rig);
+        for (precision = ZR_PRECISION_FP32; precision < ZR_PRECISION_COUNT; precision++) {
+            memset(&after, 0, sizeof after);
+            rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+            tap_result(zr_engine_load(rig.engine, path), ZR_OK, "%s loads", zr_precision_name(precision));
+            walk(&rig, &after, false);
+            tap_ok(memcmp(&after, &before, sizeof after) == 0, "the same masters and moments");
+            zr_engine_scaling(rig.engine, &got);
+            bool kept = got.scale == odd.scale && got.good_steps == odd.good_steps &&
+                        got.hysteresis_left == odd.hysteresis_left &&
+                        got.skipped_in_row == odd.skipped_in_row && got.skipped_steps == odd.skipped_steps;
+            tap_ok(kept == (saves == ZR_PRECISION_FP16), "the loss scale is %s",
+                   saves == ZR_PRECISION_FP16 ? "the saved one" : "a new one");
+            tap_ok(zr_engine_loss_scale(rig.engine) == (precision == ZR_PRECISION_FP16 ? got.scale : 1),
+                   "and counts in fp16 alone");
+            rig_close(&rig);
+        }
+    }
+    precision = ZR_PRECISION_FP16;
+    rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+    struct zr_loss_scale wrong = odd;
+    wrong.scale = -1;
+    tap_result(zr_engine_set_scaling(rig.engine, &wrong), ZR_ERR_INVALID, "a scale below nothing");
+    wrong = odd;
+    wrong.hysteresis_left = 0;
+    tap_result(zr_engine_set_scaling(rig.engine, &wrong), ZR_ERR_INVALID, "and no step left to skip");
+    rig_close(&rig);
+    precision = ZR_PRECISION_FP32;
+}
+
 int main(void)
 {
     long seed = getenv("ZR_TEST_SEED") ? atol(getenv("ZR_TEST_SEED")) : (long)time(NULL);
@@ -247,6 +305,7 @@ int main(void)
     check_round_trip(ZR_OPTIMIZER_SGD);
     check_damage();
     check_others();
+    check_precisions();
     /* A name alone is a file of the working folder. */
     if (chdir(folder) == 0) {
         struct rig rig;
