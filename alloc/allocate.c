@@ -331,28 +331,27 @@ static __attribute__((noinline)) zr_result settle(struct zr_arena *arena, const 
     return result;
 }
 
+static inline void describe_block(struct zr_span *block, const struct zr_request *request)
+{
+    block->requested_bytes = request->bytes;
+    block->stream = request->stream;
+    block->uses = NULL;
+    block->tag = (uint8_t)request->tag;
+}
+
 /* lock: arena->lock */
-static inline zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_request *request,
-                                           struct zr_need need, struct zr_span **out)
+static zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_request *request,
+                                    struct zr_need need, struct zr_span **out)
 {
     struct zr_span *block = NULL;
     zr_result result = ZR_OK;
     if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
         block = take_warm(arena, request, need);
-    if (!block && likely(!arena->asynchronous)) {
-        struct zr_place place = zr_space_find_mapped(arena, need);
-        if (likely(place.gap &&
-                   !(arena->warm_count > 0 && warm_between(arena, need.bytes, place.gap->bytes))))
-            block = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
-    }
-    if (unlikely(!block))
+    if (!block)
         result = settle(arena, request, need, &block);
     if (unlikely(result != ZR_OK))
         return result;
-    block->requested_bytes = request->bytes;
-    block->stream = request->stream;
-    block->uses = NULL;
-    block->tag = (uint8_t)request->tag;
+    describe_block(block, request);
     *out = block;
     return ZR_OK;
 }
@@ -436,6 +435,32 @@ alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out,
     return ZR_OK;
 }
 
+/* The same without a plan, as a rule: space of the same size that was freed last, or the best fit, mapped. */
+static __attribute__((noinline)) zr_result
+alloc_mapped(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
+{
+    struct zr_span *block = NULL;
+    if (unlikely(arena->careful | arena->asynchronous | !arena->index.stocked | zr_fault_watched()) ||
+        unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
+        return alloc_any(arena, request, out, need);
+    if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
+        block = take_warm(arena, request, need);
+    if (!block) {
+        struct zr_span *gap = zr_space_find_mapped(arena, need);
+        if (unlikely(!gap) || (arena->warm_count > 0 && warm_between(arena, need.bytes, gap->bytes)))
+            return alloc_any(arena, request, out, need);
+        block = zr_space_carve_low(arena, gap, need.bytes);
+    }
+    describe_block(block, request);
+    zr_index_insert(&arena->index, block);
+    count_block(arena, block);
+    *out = arena->base + block->offset_bytes;
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
 /* The lock is taken, or the arena has siblings. */
 static __attribute__((noinline)) zr_result
 alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
@@ -444,7 +469,7 @@ alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **o
         arena = zr_siblings_take(arena);
     else
         zr_lock_wait(&arena->lock);
-    return alloc_any(arena, request, out, need);
+    return arena->follow ? alloc_any(arena, request, out, need) : alloc_mapped(arena, request, out, need);
 }
 
 /* Why this is no request. */
@@ -484,7 +509,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     *out = NULL;
     if (unlikely(arena->shared || !zr_lock_try(&arena->lock)))
         return alloc_waiting(arena, request, out, need);
-    return arena->follow ? alloc_next(arena, request, out, need) : alloc_any(arena, request, out, need);
+    return arena->follow ? alloc_next(arena, request, out, need) : alloc_mapped(arena, request, out, need);
 }
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
@@ -555,6 +580,21 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
     return result;
 }
 
+/* The same in the common case: the arena's memory has one stream in program order, nobody watches. */
+static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, struct zr_span *block)
+{
+    if (unlikely(arena->careful | arena->asynchronous | has_readers(arena) | (arena->follow != NULL)) ||
+        unlikely(block->uses != NULL))
+        return free_any(arena, block);
+    uncount_block(arena, block);
+    block->owner = 0;
+    set_free(arena, block);
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
 zr_result zr_arena_free(zr_arena *arena, void *address)
 {
     bool freed = false;
@@ -570,10 +610,11 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         block = zr_index_take(&arena->index, offset, &freed);
     if (unlikely(!block))
         return refuse_free(arena, address, freed);
+    if (block->kind != ZR_SPAN_PLANNED)
+        return free_mapped(arena, block);
     /* A planned block that goes in time, as a rule. */
     struct zr_follow *follow = arena->follow;
-    if (block->kind != ZR_SPAN_PLANNED ||
-        unlikely(follow->awake | arena->careful | arena->shared | (block->uses != NULL)) ||
+    if (unlikely(follow->awake | arena->careful | arena->shared | (block->uses != NULL)) ||
         unlikely(!zr_follow_left(follow, (struct zr_slot *)block)))
         return free_any(arena, block);
     uncount_block(arena, block);

@@ -90,18 +90,17 @@ struct zr_arena {
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
 
-    /* Blocks. */
-    size_t live_bytes, blocks_count, requested_bytes;
-    size_t live_by_tag_bytes[ZR_TAG_COUNT];
-    uint64_t allocations_count;
-    uint64_t backend_calls_count;
-
-    /* Peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is stale: the
-     * copy is made at the next free, not at each of the allocations that lead up to the peak. */
-    size_t peak_live_bytes, peak_requested_bytes;
-    size_t told_bytes; /* of live_bytes, to the family */
-    size_t peak_by_tag_bytes[ZR_TAG_COUNT];
+    /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
+     * stale: the copy is made at the next free, not at each of the allocations that lead up to the peak. What
+     * every call changes has other neighbours: compilers join neighbours into vectors, whose stores and loads
+     * of different widths wait for each other. */
+    size_t live_bytes, peak_live_bytes, requested_bytes, peak_requested_bytes, blocks_count;
     bool at_peak;
+    uint64_t allocations_count;
+    size_t live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT];
+    size_t told_bytes; /* of live_bytes, to the family */
+    uint64_t backend_calls_count;
 
     /* Addresses. */
     struct zr_pool spans;
@@ -191,16 +190,16 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
                                   ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
 }
 
-/* The common case of zr_space_find(), for a stream that owns nothing: the best fit in the need's own zone is
- * mapped. No gap: it is not. */
-static inline struct zr_place zr_space_find_mapped(const struct zr_arena *arena, struct zr_need need)
+/* The common case of zr_space_find(), for a stream that owns nothing: the gap that is the best fit in the
+ * need's own zone, if the need is mapped at its low end; else NULL. */
+static inline struct zr_span *zr_space_find_mapped(const struct zr_arena *arena, struct zr_need need)
 {
-    struct zr_place place = {0};
     struct zr_span *gap = zr_holes_best(&arena->zones[zr_zone_of(arena, need)].gaps, need.bytes);
-    if (__builtin_expect(gap && (gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
+    if (__builtin_expect(gap != NULL, 1) &&
+        __builtin_expect((gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
         __builtin_expect(zr_space_is_mapped(arena, gap->offset_bytes, need.bytes), 1))
-        place = (struct zr_place){.gap = gap, .offset_bytes = gap->offset_bytes};
-    return place;
+        return gap;
+    return NULL;
 }
 
 /* Divides the range into zones, a gap over each. */
@@ -209,6 +208,33 @@ void zr_space_init(struct zr_arena *arena);
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
+/* The common case of it: the low end of a gap that is filed and has no owner. */
+static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
+    struct zr_holes *holes = &arena->zones[gap->zone].gaps;
+    if (gap->bytes == bytes) {
+        /* No reader finds a gap: its record can be the block at once. */
+        zr_holes_remove(holes, gap);
+        gap->kind = ZR_SPAN_BLOCK;
+        return gap;
+    }
+    struct zr_span *block = zr_pool_take(&arena->spans), *previous = gap->previous;
+    block->offset_bytes = gap->offset_bytes;
+    block->bytes = bytes;
+    block->previous = previous;
+    block->next = gap;
+    block->kind = ZR_SPAN_BLOCK;
+    block->zone = gap->zone;
+    block->owner = 0;
+    gap->previous = block;
+    if (previous)
+        previous->next = block;
+    else
+        arena->first = block;
+    zr_holes_move(holes, gap, block->offset_bytes + bytes, gap->bytes - bytes);
+    return block;
+}
+
 /* Makes the block's space a gap of block->owner and merges it with its neighbours. The block is out of the
  * list, the caller's to retire. True: `spare` is the gap now; false: it was not needed. */
 bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);

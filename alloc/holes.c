@@ -67,18 +67,25 @@ void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes
 {
     unsigned bin = zr_holes_bin(key_bytes);
     span->key_bytes = key_bytes;
-    if (!holes->bins[bin]) {
-        holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
-        holes->summary |= UINT64_C(1) << (bin / 64);
+    if (holes->bins[bin]) {
+        tree_insert(&holes->bins[bin], span);
+        return;
     }
-    tree_insert(&holes->bins[bin], span);
+    span->children[0] = span->children[1] = NULL;
+    holes->bins[bin] = span;
+    holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
+    holes->summary |= UINT64_C(1) << (bin / 64);
 }
 
 void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
 {
     unsigned bin = zr_holes_bin(span->key_bytes);
-    tree_remove(&holes->bins[bin], span);
-    if (!holes->bins[bin]) {
+    bool alone = holes->bins[bin] == span && !span->children[0] && !span->children[1];
+    if (alone)
+        holes->bins[bin] = NULL;
+    else
+        tree_remove(&holes->bins[bin], span);
+    if (alone) {
         holes->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
         if (!holes->words[bin / 64])
             holes->summary &= ~(UINT64_C(1) << (bin / 64));

@@ -117,7 +117,8 @@ static inline void zr_index_insert_in(struct zr_index_leaf *leaf, struct zr_span
 }
 
 /* Enters a block for which zr_index_reserve() was called; returns its leaf. */
-static inline struct zr_index_leaf *zr_index_insert(struct zr_index *index, struct zr_span *block)
+static inline __attribute__((always_inline)) struct zr_index_leaf *zr_index_insert(struct zr_index *index,
+                                                                                   struct zr_span *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT;
     struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
