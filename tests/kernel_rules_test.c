@@ -97,11 +97,19 @@ static void check_null(void)
     for (size_t i = 0; i < count; i++)
         whole = whole && operations[i] != NULL;
     tap_ok(whole, "the null table has all %zu operations", count);
-    null->linear_forward(NULL, NULL, NULL, NULL, NULL, NULL);
-    null->head_loss(NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, false);
-    null->adamw(NULL, NULL, 1u << 30, NULL, NULL, NULL, NULL);
-    null->copy(NULL, 1u << 30, NULL, NULL);
-    tap_ok(null->find_nonfinite(NULL, 17, NULL) == 17 && null->sum_of_squares(NULL, 17, NULL) == 0 &&
+    const struct zr_linear linear = {3, 5, 7};
+    const struct zr_head head = {NULL, 3, 5, 11, 16};
+    double flops = 0;
+    struct zr_kernel_context silent = {0}, counting = {.flops = &flops};
+    null->linear_forward(&silent, &linear, NULL, NULL, NULL, NULL);
+    null->head_loss(&silent, &head, NULL, NULL, NULL, 0, NULL, NULL, false);
+    null->adamw(&silent, NULL, 1u << 30, NULL, NULL, NULL, NULL);
+    null->copy(&silent, 1u << 30, NULL, NULL);
+    null->linear_forward(&counting, &linear, NULL, NULL, NULL, NULL);
+    tap_ok(flops == 2.0 * 3 * 5 * 7, "it counts a product that it is asked to count");
+    null->head_loss(&counting, &head, NULL, NULL, NULL, 0, NULL, NULL, false);
+    tap_ok(flops == 2.0 * 3 * 5 * (7 + 16), "and the logits, padded, without their gradients");
+    tap_ok(null->find_nonfinite(&silent, 17, NULL) == 17 && null->sum_of_squares(&silent, 17, NULL) == 0 &&
                strcmp(null->name, "null") == 0,
            "and touches nothing");
 }
