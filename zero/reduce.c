@@ -170,6 +170,51 @@ static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
         ticket);
 }
 
+/* One rank's own gradients, added to its fp32 sums by all its threads. */
+struct addition {
+    const struct zr_kernels *kernels;
+    const char *from;
+    enum zr_precision precision;
+    float *to;
+    size_t elements;
+    bool accumulate;
+};
+
+static void add_part(void *argument, unsigned part, unsigned parts)
+{
+    enum { GRAIN = 1024 };
+    const struct addition *a = argument;
+    size_t grains = (a->elements + GRAIN - 1) / GRAIN;
+    size_t from = grains * part / parts * GRAIN, to = grains * (part + 1) / parts * GRAIN;
+    const void *source = a->from + from * zr_precision_bytes(a->precision);
+    to = to < a->elements ? to : a->elements;
+    if (from < to)
+        a->kernels->sum_numbers_in_order(&(struct zr_sum){.n = to - from,
+                                                          .from = &source,
+                                                          .count = 1,
+                                                          .precision = a->precision,
+                                                          .scale = 1,
+                                                          .accumulate = a->accumulate,
+                                                          .to = {a->to + from, ZR_PRECISION_FP32}});
+}
+
+static void add_alone(struct zr_engine *engine, size_t unit, float *sum)
+{
+    const struct zr_parallel *parallel = &engine->options.context->parallel;
+    struct addition addition = {.kernels = engine->options.kernels,
+                                .from = whole_gradients(engine, unit),
+                                .precision = engine->options.precision,
+                                .to = sum,
+                                .elements = engine->layout.units[unit].padded_elements,
+                                .accumulate = engine->units[unit].rounds_done > 0};
+    if (engine->dry)
+        return;
+    if (parallel->run)
+        parallel->run(parallel->state, add_part, &addition);
+    else
+        add_part(&addition, 0, 1);
+}
+
 static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -183,6 +228,10 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
+    if (engine->world == 1) {
+        add_alone(engine, unit, sum.at);
+        return ZR_OK;
+    }
     result = zr_comm_reduce_scatter(engine->options.comm,
                                     &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
                                                                 .destination = sum.at,
@@ -224,7 +273,7 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
         result = reduce_in_place(engine, unit);
     if (result != ZR_OK)
         return result;
-    if (aside || in_place)
+    if ((aside || in_place) && engine->world > 1)
         zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
     state->rounds_done++;
     if (engine->shards_gradients) {
