@@ -66,6 +66,8 @@ zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item
 /* Bytes that go from this rank to others when each takes from each directly, exchanges included. */
 uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
 enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item);
+/* Bytes of a shard, or of what there is only one of; of a transfer, 0. */
+size_t zr_comm_item_bytes(const struct zr_comm_item *item);
 
 /* sum.c: to[count] = base + scale * (from[0] + from[1] + ..), in this order for each element. `to` may be one
  * of the sources. */
@@ -80,6 +82,17 @@ struct zr_comm_sum {
     const void *base; /* or NULL; not with accumulate */
 };
 void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum);
+
+/* What this rank is to add for an operation, shard by shard: all but `from`, and count. On a rank that adds
+ * nothing (a reduce to another one) `to` is NULL. */
+struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item);
+/* A part of every shard, in bytes of the sources. */
+struct zr_comm_part {
+    size_t first, bytes;
+};
+/* The part of a sum; `from` points to where it begins in each source. */
+void zr_comm_sum_part(const struct zr_kernels *kernels, const struct zr_comm_sum *whole,
+                      struct zr_comm_part part);
 
 /* Clears and fills the common part of a communicator, without a thread. */
 void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,

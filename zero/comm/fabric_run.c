@@ -88,18 +88,11 @@ static zr_result post_part(struct fabric *fabric, const struct reduction *op, si
 static void add_part(struct fabric *fabric, const struct reduction *op, size_t index)
 {
     unsigned rank = fabric->base.rank;
-    size_t unit = zr_comm_type_bytes(op->sum.type), to_unit = op->sum.wide ? sizeof(float) : unit;
-    size_t first = index * fabric->each_bytes;
-    struct zr_comm_sum sum = op->sum;
+    struct zr_comm_part part = {index * fabric->each_bytes, part_bytes(fabric, op, index)};
     for (unsigned p = 0; p < fabric->base.world; p++)
-        fabric->from[p] = p == rank ? op->source + (op->each ? rank * op->bytes : 0) + first
+        fabric->from[p] = p == rank ? op->source + (op->each ? rank * op->bytes : 0) + part.first
                                     : place_in_slot(fabric, index, p);
-    sum.count = part_bytes(fabric, op, index) / unit;
-    sum.from = fabric->from;
-    sum.ranks = fabric->base.world;
-    sum.to = (char *)op->sum.to + first / unit * to_unit;
-    sum.base = op->sum.base ? (const char *)op->sum.base + first : NULL;
-    zr_comm_sum(fabric->base.options.kernels, &sum);
+    zr_comm_sum_part(fabric->base.options.kernels, &op->sum, part);
 }
 
 /* Adds part i while part i + 1 travels. */
@@ -118,34 +111,26 @@ static zr_result run_reduction(struct fabric *fabric, const struct reduction *op
     return result;
 }
 
-static zr_result run_reduce_scatter(struct fabric *fabric, const struct zr_reduce_scatter *op)
+/* The part of an operation in which sums are made: of shards for each rank, or of all for the root. */
+static zr_result reduce(struct fabric *fabric, const struct zr_comm_item *item)
 {
-    return run_reduction(fabric, &(struct reduction){
-                                     .source = op->source,
-                                     .bytes = op->shard_elements * zr_comm_type_bytes(op->type),
-                                     .each = true,
-                                     .sends = true,
-                                     .adds = true,
-                                     .sum = {.type = op->type,
-                                             .wide = op->wide && op->type != ZR_COMM_FP32,
-                                             .accumulate = op->accumulate,
-                                             .scale = op->scale,
-                                             .to = op->destination},
-                                 });
-}
-
-static zr_result run_reduce(struct fabric *fabric, const struct zr_reduce *op)
-{
-    bool root = fabric->base.rank == op->root;
-    return run_reduction(
-        fabric, &(struct reduction){
-                    .source = op->source,
-                    .bytes = op->elements * zr_comm_type_bytes(op->type),
-                    .sends = !root,
-                    .adds = root,
-                    .root = op->root,
-                    .sum = {.type = op->type, .scale = op->scale, .to = root ? op->destination : NULL},
-                });
+    struct reduction reduction = {.bytes = zr_comm_item_bytes(item),
+                                  .each = true,
+                                  .sends = true,
+                                  .adds = true,
+                                  .sum = zr_comm_sum_of(&fabric->base, item)};
+    reduction.sum.from = fabric->from;
+    if (item->kind == ZR_COMM_REDUCE) {
+        reduction.root = item->reduce.root;
+        reduction.each = false;
+        reduction.adds = fabric->base.rank == reduction.root;
+        reduction.sends = !reduction.adds;
+        reduction.source = item->reduce.source;
+    } else {
+        reduction.source =
+            item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source;
+    }
+    return run_reduction(fabric, &reduction);
 }
 
 /* ---- Gathers ---------------------------------------------------------------------------------------- */
@@ -228,26 +213,16 @@ static zr_result run_all_gather(struct fabric *fabric, const struct zr_all_gathe
                                             .only = fabric->base.world});
 }
 
-static zr_result run_all_reduce(struct fabric *fabric, const struct zr_all_reduce *op)
+static zr_result run_all_reduce(struct fabric *fabric, const struct zr_comm_item *item)
 {
-    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = fabric->base.rank * bytes;
-    char *own = (char *)op->buffer + first;
-    zr_result result =
-        run_reduction(fabric, &(struct reduction){
-                                  .source = op->buffer,
-                                  .bytes = bytes,
-                                  .each = true,
-                                  .sends = true,
-                                  .adds = true,
-                                  .sum = {.type = op->type,
-                                          .scale = op->scale,
-                                          .to = own,
-                                          .base = op->base ? (const char *)op->base + first : NULL},
-                              });
+    size_t bytes = zr_comm_item_bytes(item);
+    char *buffer = item->all_reduce.buffer;
+    zr_result result = reduce(fabric, item);
     if (result != ZR_OK)
         return result;
-    return run_all_gather(
-        fabric, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = bytes});
+    return run_all_gather(fabric, &(struct zr_all_gather){.source = buffer + fabric->base.rank * bytes,
+                                                          .destination = buffer,
+                                                          .shard_bytes = bytes});
 }
 
 /* What comes lies in the ring until all that goes has gone: the two may be the same memory. */
@@ -387,17 +362,16 @@ zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
     struct fabric *self = (struct fabric *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return run_reduce_scatter(self, &item->reduce_scatter);
+    case ZR_COMM_REDUCE:
+        return reduce(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
-        return run_all_reduce(self, &item->all_reduce);
+        return run_all_reduce(self, item);
     case ZR_COMM_EXCHANGE:
         return item->all_gather.shard_bytes > 0 ? run_all_gather(self, &item->all_gather) : run_barrier(self);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
-    case ZR_COMM_REDUCE:
-        return run_reduce(self, &item->reduce);
     case ZR_COMM_GATHER:
     case ZR_COMM_SCATTER:
         return run_to_root(self, item);

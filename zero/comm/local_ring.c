@@ -97,11 +97,6 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A part of every shard. */
-struct part {
-    size_t first, bytes;
-};
-
 /* Where in its slot rank `from` puts what is meant for rank `to`: in order, its own left out. */
 static size_t place_of(unsigned from, unsigned to)
 {
@@ -120,11 +115,11 @@ struct movement {
     struct zr_comm_sum sum; /* of one part; valid with `adds` */
 };
 
-static struct part part_of(const struct movement *move, size_t index)
+static struct zr_comm_part part_of(const struct movement *move, size_t index)
 {
     size_t whole = move->piece.bytes, first = index * move->part_bytes;
-    return (struct part){.first = first,
-                         .bytes = whole - first < move->part_bytes ? whole - first : move->part_bytes};
+    return (struct zr_comm_part){
+        .first = first, .bytes = whole - first < move->part_bytes ? whole - first : move->part_bytes};
 }
 
 /* An operation of no bytes is one empty piece: that is a barrier. */
@@ -137,7 +132,7 @@ static size_t parts_count(const struct movement *move)
 static zr_result fill(struct local_comm *comm, const struct movement *move, size_t index)
 {
     char *slot;
-    struct part part = part_of(move, index);
+    struct zr_comm_part part = part_of(move, index);
     zr_result result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
@@ -152,11 +147,9 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
 }
 
 /* Sums one part of what the ranks have laid out for this one, in their order, straight from the slots. */
-static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct part part)
+static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
     unsigned rank = comm->base.rank;
-    size_t unit = zr_comm_type_bytes(move->sum.type), to_unit = move->sum.wide ? sizeof(float) : unit;
-    struct zr_comm_sum sum = move->sum;
     for (unsigned p = 0; p < comm->base.world; p++) {
         const char *slot;
         if (p == rank) {
@@ -168,18 +161,13 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
             return result;
         comm->from[p] = slot + (move->each ? place_of(p, rank) * move->part_bytes : 0);
     }
-    sum.count = part.bytes / unit;
-    sum.from = comm->from;
-    sum.ranks = comm->base.world;
-    sum.to = (char *)move->sum.to + part.first / unit * to_unit;
-    sum.base = move->sum.base ? (const char *)move->sum.base + part.first : NULL;
-    zr_comm_sum(comm->base.options.kernels, &sum);
+    zr_comm_sum_part(comm->base.options.kernels, &move->sum, part);
     return ZR_OK;
 }
 
 /* Copies one part of each peer's shard to its place. Each rank starts with the one after it, so that they do
  * not all read the same ring at once. */
-static zr_result read_copy(struct local_comm *comm, const struct movement *move, struct part part)
+static zr_result read_copy(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
     unsigned rank = comm->base.rank, world = comm->base.world;
     for (unsigned i = 1; i < world; i++) {
@@ -212,7 +200,7 @@ static zr_result pass_over(struct local_comm *comm, const struct movement *move)
 
 static zr_result read(struct local_comm *comm, const struct movement *move, size_t index)
 {
-    struct part part = part_of(move, index);
+    struct zr_comm_part part = part_of(move, index);
     zr_result result = ZR_OK;
     if (move->adds)
         result = read_sum(comm, move, part);
@@ -279,9 +267,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
 {
     unsigned rank = comm->base.rank;
     size_t own = move->each ? rank * move->piece.bytes : 0;
-    size_t unit = zr_comm_type_bytes(move->sum.type), to_unit = move->sum.wide ? sizeof(float) : unit;
     for (size_t first = 0; first < move->piece.bytes;) {
-        struct zr_comm_sum sum = move->sum;
         size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
         for (unsigned p = 0; p < comm->base.world; p++) {
             struct zr_local_view view = {.at = move->source + own + first, .bytes = bytes};
@@ -291,12 +277,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
             comm->from[p] = view.at;
             bytes = smaller(bytes, view.bytes);
         }
-        sum.count = bytes / unit;
-        sum.from = comm->from;
-        sum.ranks = comm->base.world;
-        sum.to = (char *)sum.to + first / unit * to_unit;
-        sum.base = sum.base ? (const char *)sum.base + first : NULL;
-        zr_comm_sum(comm->base.options.kernels, &sum);
+        zr_comm_sum_part(comm->base.options.kernels, &move->sum, (struct zr_comm_part){first, bytes});
         first += bytes;
     }
     return ZR_OK;
@@ -363,40 +344,31 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     return result;
 }
 
-static zr_result run_reduce_scatter(struct local_comm *comm, const struct zr_reduce_scatter *op)
+/* What is to be added: of shards for each rank, or of all for the root. */
+static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    return move_all(comm,
-                    &(struct movement){
-                        .piece = {ZR_COMM_REDUCE_SCATTER, op->shard_elements * zr_comm_type_bytes(op->type)},
-                        .part_bytes = comm->each_bytes,
-                        .source = op->source,
-                        .fills = true,
-                        .each = true,
-                        .reads = true,
-                        .adds = true,
-                        .only = comm->base.world,
-                        .sum = {.type = op->type,
-                                .wide = op->wide && op->type != ZR_COMM_FP32,
-                                .accumulate = op->accumulate,
-                                .scale = op->scale,
-                                .to = op->destination},
-                    });
+    bool one = item->kind == ZR_COMM_REDUCE, root = one && comm->base.rank == item->reduce.root;
+    struct movement move = {
+        .piece = {item->kind, zr_comm_item_bytes(item)},
+        .part_bytes = one ? comm->slot_bytes : comm->each_bytes,
+        .source = one                                ? item->reduce.source
+                  : item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
+                                                     : item->reduce_scatter.source,
+        .fills = !root,
+        .each = !one,
+        .reads = !one || root,
+        .adds = !one || root,
+        .only = comm->base.world,
+        .sum = zr_comm_sum_of(&comm->base, item),
+    };
+    move.sum.from = comm->from;
+    return move;
 }
 
-static zr_result run_reduce(struct local_comm *comm, const struct zr_reduce *op)
+static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    bool root = comm->base.rank == op->root;
-    return move_all(comm,
-                    &(struct movement){
-                        .piece = {ZR_COMM_REDUCE, op->elements * zr_comm_type_bytes(op->type)},
-                        .part_bytes = comm->slot_bytes,
-                        .source = op->source,
-                        .fills = !root,
-                        .reads = root,
-                        .adds = root,
-                        .only = comm->base.world,
-                        .sum = {.type = op->type, .scale = op->scale, .to = root ? op->destination : NULL},
-                    });
+    struct movement move = reduction(comm, item);
+    return move_all(comm, &move);
 }
 
 /* Also carries the exchange; with no bytes at all it is one empty piece, and so a barrier. */
@@ -477,28 +449,13 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
 }
 
 /* Sums part i while the sums of part i - 1 travel: in the ring lie, by turns, R0 R1 G0 R2 G1 R3 G2 ... */
-static zr_result run_all_reduce(struct local_comm *comm, const struct zr_all_reduce *op)
+static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = comm->base.rank * bytes;
-    char *own = (char *)op->buffer + first;
-    const struct movement reduce = {
-        .piece = {ZR_COMM_ALL_REDUCE, bytes},
-        .part_bytes = comm->each_bytes,
-        .source = op->buffer,
-        .fills = true,
-        .each = true,
-        .reads = true,
-        .adds = true,
-        .only = comm->base.world,
-        .sum = {.type = op->type,
-                .scale = op->scale,
-                .to = own,
-                .base = op->base ? (const char *)op->base + first : NULL},
-    };
-    const struct movement gather = {.piece = {ZR_COMM_ALL_REDUCE, bytes},
-                                    .part_bytes = comm->each_bytes,
-                                    .source = own,
-                                    .destination = op->buffer,
+    const struct movement reduce = reduction(comm, item);
+    const struct movement gather = {.piece = reduce.piece,
+                                    .part_bytes = reduce.part_bytes,
+                                    .source = reduce.sum.to,
+                                    .destination = item->all_reduce.buffer,
                                     .fills = true,
                                     .reads = true,
                                     .only = comm->base.world};
@@ -606,17 +563,16 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     struct local_comm *self = (struct local_comm *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return run_reduce_scatter(self, &item->reduce_scatter);
+    case ZR_COMM_REDUCE:
+        return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_EXCHANGE:
     case ZR_COMM_ALL_TO_ALL:
         return run_each_to_each(self, item);
     case ZR_COMM_ALL_REDUCE:
-        return run_all_reduce(self, &item->all_reduce);
+        return run_all_reduce(self, item);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
-    case ZR_COMM_REDUCE:
-        return run_reduce(self, &item->reduce);
     case ZR_COMM_GATHER:
         return run_gather(self, &item->to_root);
     case ZR_COMM_SCATTER:

@@ -193,27 +193,37 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 /* A sum in rank order. Kernels of the processor cannot read a GPU's memory. */
 struct reduction {
     struct crossing crossing; /* source, steps; destination: anything but NULL where this rank adds */
-    struct zr_comm_sum sum;   /* from, count and ranks are filled in */
+    struct zr_comm_sum sum;
 };
 
-static zr_result add_part(struct nccl_comm *self, const struct reduction *op, size_t first, size_t bytes)
+static void add_part(struct nccl_comm *self, const struct reduction *op, struct zr_comm_part part)
 {
-    size_t unit = zr_comm_type_bytes(op->sum.type), to_unit = op->sum.wide ? sizeof(float) : unit;
-    struct zr_comm_sum sum = op->sum;
     for (unsigned p = 0; p < self->base.world; p++)
-        self->from[p] = p == self->base.rank ? op->crossing.source + p * op->crossing.source_step + first
+        self->from[p] = p == self->base.rank ? op->crossing.source + p * op->crossing.source_step + part.first
                                              : slot_of(self, p);
-    sum.count = bytes / unit;
-    sum.from = self->from;
-    sum.ranks = self->base.world;
-    sum.to = (char *)op->sum.to + first / unit * to_unit;
-    sum.base = op->sum.base ? (const char *)op->sum.base + first : NULL;
-    zr_comm_sum(self->base.options.kernels, &sum);
-    return ZR_OK;
+    zr_comm_sum_part(self->base.options.kernels, &op->sum, part);
 }
 
-static zr_result add_in_order(struct nccl_comm *self, const struct reduction *op)
+static struct reduction reduction_of(struct nccl_comm *self, const struct zr_comm_item *item)
 {
+    bool one = item->kind == ZR_COMM_REDUCE;
+    struct reduction op = {.sum = zr_comm_sum_of(&self->base, item)};
+    op.sum.from = self->from;
+    op.crossing =
+        (struct crossing){.kind = item->kind,
+                          .source = one                                ? item->reduce.source
+                                    : item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
+                                                                       : item->reduce_scatter.source,
+                          .destination = op.sum.to,
+                          .bytes = zr_comm_item_bytes(item),
+                          .source_step = one ? 0 : zr_comm_item_bytes(item),
+                          .only = one ? item->reduce.root : self->base.world};
+    return op;
+}
+
+static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
+{
+    struct reduction reduction = reduction_of(self, item), *op = &reduction;
     bool adds = op->crossing.destination != NULL;
     zr_result result = ZR_OK;
     if (!self->backend->can.host_visible)
@@ -230,7 +240,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct reduction *op
         if (result == ZR_OK)
             result = wait_for_stream(self, op->crossing.kind);
         if (result == ZR_OK && adds)
-            result = add_part(self, op, first, bytes);
+            add_part(self, op, (struct zr_comm_part){first, bytes});
     }
     return result;
 }
@@ -251,9 +261,9 @@ static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float 
     return *made;
 }
 
-static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_reduce_scatter *op)
+static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_comm_item *item)
 {
-    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type);
+    const struct zr_reduce_scatter *op = &item->reduce_scatter;
     bool wide = op->wide && op->type != ZR_COMM_FP32, made = false;
     int sum;
     if (!op->accumulate && !wide && own_sum(self, op->type, op->scale, &sum, &made)) {
@@ -263,23 +273,12 @@ static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_redu
             self->nccl->sum_destroy(sum, self->comm);
         return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE_SCATTER);
     }
-    return add_in_order(self, &(struct reduction){.crossing = {.kind = ZR_COMM_REDUCE_SCATTER,
-                                                               .source = op->source,
-                                                               .destination = op->destination,
-                                                               .bytes = bytes,
-                                                               .source_step = bytes,
-                                                               .only = self->base.world},
-                                                  .sum = {.type = op->type,
-                                                          .wide = wide,
-                                                          .accumulate = op->accumulate,
-                                                          .scale = op->scale,
-                                                          .to = op->destination}});
+    return add_in_order(self, item);
 }
 
-static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_all_reduce *op)
+static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_comm_item *item)
 {
-    size_t bytes = op->shard_elements * zr_comm_type_bytes(op->type), first = self->base.rank * bytes;
-    char *own = (char *)op->buffer + first;
+    const struct zr_all_reduce *op = &item->all_reduce;
     bool made = false;
     int sum;
     if (!op->base && own_sum(self, op->type, op->scale, &sum, &made)) {
@@ -290,25 +289,18 @@ static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_all_redu
             self->nccl->sum_destroy(sum, self->comm);
         return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_ALL_REDUCE);
     }
-    zr_result result = add_in_order(
-        self, &(struct reduction){.crossing = {.kind = ZR_COMM_ALL_REDUCE,
-                                               .source = op->buffer,
-                                               .destination = own,
-                                               .bytes = bytes,
-                                               .source_step = bytes,
-                                               .only = self->base.world},
-                                  .sum = {.type = op->type,
-                                          .scale = op->scale,
-                                          .to = own,
-                                          .base = op->base ? (const char *)op->base + first : NULL}});
+    char *own = (char *)op->buffer + self->base.rank * zr_comm_item_bytes(item);
+    zr_result result = add_in_order(self, item);
     if (result != ZR_OK)
         return result;
-    return run_all_gather(
-        self, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = bytes});
+    return run_all_gather(self, &(struct zr_all_gather){.source = own,
+                                                        .destination = op->buffer,
+                                                        .shard_bytes = zr_comm_item_bytes(item)});
 }
 
-static zr_result run_reduce(struct nccl_comm *self, const struct zr_reduce *op)
+static zr_result run_reduce(struct nccl_comm *self, const struct zr_comm_item *item)
 {
+    const struct zr_reduce *op = &item->reduce;
     bool root = self->base.rank == op->root, made = false;
     int sum;
     if (own_sum(self, op->type, op->scale, &sum, &made)) {
@@ -319,24 +311,18 @@ static zr_result run_reduce(struct nccl_comm *self, const struct zr_reduce *op)
             self->nccl->sum_destroy(sum, self->comm);
         return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE);
     }
-    return add_in_order(
-        self, &(struct reduction){.crossing = {.kind = ZR_COMM_REDUCE,
-                                               .source = op->source,
-                                               .destination = root ? op->destination : NULL,
-                                               .bytes = op->elements * zr_comm_type_bytes(op->type),
-                                               .only = op->root},
-                                  .sum = {.type = op->type, .scale = op->scale, .to = op->destination}});
+    return add_in_order(self, item);
 }
 
 static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return run_reduce_scatter(self, &item->reduce_scatter);
+        return run_reduce_scatter(self, item);
     case ZR_COMM_ALL_REDUCE:
-        return run_all_reduce(self, &item->all_reduce);
+        return run_all_reduce(self, item);
     case ZR_COMM_REDUCE:
-        return run_reduce(self, &item->reduce);
+        return run_reduce(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_BROADCAST:

@@ -25,30 +25,14 @@ static void exchange_alone(unsigned world, const struct zr_all_gather *op)
 }
 
 /* A sum over one rank: a scaled copy. */
-static void sum_alone(const struct zr_kernels *kernels, const struct zr_comm_item *item)
+static void sum_alone(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    const void *from[1];
-    struct zr_comm_sum sum = {.from = from, .ranks = 1, .type = zr_comm_item_type(item)};
-    if (item->kind == ZR_COMM_REDUCE_SCATTER) {
-        const struct zr_reduce_scatter *op = &item->reduce_scatter;
-        from[0] = op->source;
-        sum.to = op->destination;
-        sum.count = op->shard_elements;
-        sum.scale = op->scale;
-        sum.accumulate = op->accumulate;
-        sum.wide = op->wide && op->type != ZR_COMM_FP32;
-    } else if (item->kind == ZR_COMM_ALL_REDUCE) {
-        from[0] = sum.to = item->all_reduce.buffer;
-        sum.base = item->all_reduce.base;
-        sum.count = item->all_reduce.shard_elements;
-        sum.scale = item->all_reduce.scale;
-    } else {
-        from[0] = item->reduce.source;
-        sum.to = item->reduce.destination;
-        sum.count = item->reduce.elements;
-        sum.scale = item->reduce.scale;
-    }
-    zr_comm_sum(kernels, &sum);
+    const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
+                           : item->kind == ZR_COMM_REDUCE       ? item->reduce.source
+                                                                : item->all_reduce.buffer};
+    struct zr_comm_sum sum = zr_comm_sum_of(comm, item);
+    sum.from = from;
+    zr_comm_sum_part(comm->options.kernels, &sum, (struct zr_comm_part){0, zr_comm_item_bytes(item)});
 }
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
@@ -61,7 +45,7 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
     case ZR_COMM_REDUCE:
-        sum_alone(comm->options.kernels, item);
+        sum_alone(comm, item);
         break;
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_ALL_TO_ALL:

@@ -51,26 +51,49 @@ enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item)
     }
 }
 
-uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+size_t zr_comm_item_bytes(const struct zr_comm_item *item)
 {
-    uint64_t peers = comm->world - 1, unit = zr_comm_type_bytes(zr_comm_item_type(item));
+    size_t unit = zr_comm_type_bytes(zr_comm_item_type(item));
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return peers * item->reduce_scatter.shard_elements * unit;
+        return item->reduce_scatter.shard_elements * unit;
     case ZR_COMM_ALL_REDUCE:
-        return 2 * peers * item->all_reduce.shard_elements * unit;
+        return item->all_reduce.shard_elements * unit;
+    case ZR_COMM_REDUCE:
+        return item->reduce.elements * unit;
+    case ZR_COMM_BROADCAST:
+        return item->broadcast.bytes;
+    case ZR_COMM_GATHER:
+    case ZR_COMM_SCATTER:
+        return item->to_root.shard_bytes;
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_EXCHANGE:
     case ZR_COMM_ALL_TO_ALL:
-        return peers * item->all_gather.shard_bytes;
+        return item->all_gather.shard_bytes;
+    default:
+        return 0;
+    }
+}
+
+uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    uint64_t peers = comm->world - 1, bytes = zr_comm_item_bytes(item);
+    switch (item->kind) {
+    case ZR_COMM_ALL_REDUCE:
+        return 2 * peers * bytes;
+    case ZR_COMM_REDUCE_SCATTER:
+    case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_ALL_TO_ALL:
+        return peers * bytes;
     case ZR_COMM_BROADCAST:
-        return comm->rank == item->broadcast.root ? peers * item->broadcast.bytes : 0;
+        return comm->rank == item->broadcast.root ? peers * bytes : 0;
     case ZR_COMM_REDUCE:
-        return comm->rank == item->reduce.root ? 0 : item->reduce.elements * unit;
+        return comm->rank == item->reduce.root ? 0 : bytes;
     case ZR_COMM_GATHER:
-        return comm->rank == item->to_root.root ? 0 : item->to_root.shard_bytes;
+        return comm->rank == item->to_root.root ? 0 : bytes;
     case ZR_COMM_SCATTER:
-        return comm->rank == item->to_root.root ? peers * item->to_root.shard_bytes : 0;
+        return comm->rank == item->to_root.root ? peers * bytes : 0;
     case ZR_COMM_SEND:
     case ZR_COMM_SEND_RECEIVE:
         return item->transfer.send_bytes;

@@ -144,3 +144,36 @@ void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum
     for (size_t first = 0; first < sum->count; first += BLOCK)
         sum_block(sum, first, sum->count - first < BLOCK ? sum->count - first : BLOCK);
 }
+
+struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    struct zr_comm_sum sum = {.ranks = comm->world, .type = zr_comm_item_type(item)};
+    size_t own = comm->rank * zr_comm_item_bytes(item);
+    if (item->kind == ZR_COMM_REDUCE_SCATTER) {
+        const struct zr_reduce_scatter *op = &item->reduce_scatter;
+        sum.to = op->destination;
+        sum.scale = op->scale;
+        sum.accumulate = op->accumulate;
+        sum.wide = op->wide && op->type != ZR_COMM_FP32;
+    } else if (item->kind == ZR_COMM_ALL_REDUCE) {
+        const struct zr_all_reduce *op = &item->all_reduce;
+        sum.to = (char *)op->buffer + own;
+        sum.base = op->base ? (const char *)op->base + own : NULL;
+        sum.scale = op->scale;
+    } else {
+        sum.to = comm->rank == item->reduce.root ? item->reduce.destination : NULL;
+        sum.scale = item->reduce.scale;
+    }
+    return sum;
+}
+
+void zr_comm_sum_part(const struct zr_kernels *kernels, const struct zr_comm_sum *whole,
+                      struct zr_comm_part part)
+{
+    struct zr_comm_sum sum = *whole;
+    size_t unit = zr_comm_type_bytes(sum.type), to_unit = sum.wide ? sizeof(float) : unit;
+    sum.count = part.bytes / unit;
+    sum.to = (char *)sum.to + part.first / unit * to_unit;
+    sum.base = sum.base ? (const char *)sum.base + part.first : NULL;
+    zr_comm_sum(kernels, &sum);
+}
