@@ -204,16 +204,51 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
     return place;
 }
 
+/* Granules that lie whole in the gap and would not after a block in it. */
+static inline size_t opened_by(const struct zr_arena *arena, struct zr_place place, size_t bytes)
+{
+    size_t granule = arena->granule_bytes, end = place.offset_bytes + bytes;
+    size_t first = place.gap->offset_bytes + granule - 1, last = zr_span_end(place.gap) & ~(granule - 1);
+    first = (first > place.offset_bytes ? first : place.offset_bytes) >> arena->granule_shift;
+    end = ((end < last ? end : last) + granule - 1) >> arena->granule_shift;
+    return end > first ? end - first : 0;
+}
+
+/* What granules of small blocks have left may save a granule to a larger block, which is a guest there: not
+ * the other way about. Large ones come into holes, and behind the last small block only while all of these
+ * are on one granule, which they would hold for little; else guests that come and go would spread them over
+ * many. */
+static __attribute__((noinline)) struct zr_place find_guest(const struct zr_arena *arena,
+                                                            struct zr_place place, struct zr_need need)
+{
+    const struct zr_zone *zone = &arena->zones[ZR_ZONE_SMALL];
+    size_t least = opened_by(arena, place, need.bytes);
+    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
+    if (!gap)
+        gap = zone->tail;
+    for (struct zr_span *next; gap; gap = next) {
+        next = gap == zone->tail ? NULL : zr_holes_larger(&zone->gaps, gap);
+        if (!next && gap != zone->tail)
+            next = zone->tail;
+        if (gap == zone->tail && need.bytes >= arena->granule_bytes / 2 &&
+            gap->offset_bytes >= zone->first_bytes + arena->granule_bytes)
+            break;
+        struct zr_place other = place_in(arena, gap, need);
+        size_t opened = other.gap ? opened_by(arena, other, need.bytes) : least;
+        if (opened < least) {
+            least = opened;
+            place = other;
+        }
+    }
+    return place;
+}
+
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
 {
     unsigned first = zr_zone_of(arena, need);
     struct zr_place place = find_in(arena, first, need, owner);
-    /* What a granule of small blocks has left may save a granule here. Not the other way about. */
-    if (first == ZR_ZONE_GENERAL && place.missing > 0 && need.bytes < arena->granule_bytes / 2) {
-        struct zr_place other = find_in(arena, ZR_ZONE_SMALL, need, owner);
-        if (other.gap && other.missing < place.missing)
-            place = other;
-    }
+    if (first != ZR_ZONE_SMALL && place.gap && place.missing > 0)
+        place = find_guest(arena, place, need);
     /* A zone that is full: any other will do. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)

@@ -1,6 +1,7 @@
 /* bench_families.c: what each policy reserves on generated sequences of six families, 34 of each. No test: it
  * prints means and extremes, and in how many sequences our arena is more than one granule above the best of
- * the others. Build: make build/tests/bench_families. */
+ * the others. Build: make build/tests/bench_families. With a number N the seeds are those of the Nth set of
+ * 204 sequences; without one, of the first: a rule that is tuned to one set shows in another. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -229,8 +230,9 @@ static zr_result measure(zr_arena *arena, struct total *total)
     return ZR_OK;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    uint64_t set = argc > 1 ? strtoull(argv[1], NULL, 0) : 0;
     zr_backend *host;
     zr_arena *arena;
     zr_result result = zr_backend_host_create(&host, NULL);
@@ -244,11 +246,15 @@ int main(void)
     for (size_t family = 0; family < sizeof families / sizeof *families && result == ZR_OK; family++) {
         struct total total = {.worst_granules = -1e9};
         for (unsigned seed = 0; seed < SEEDS && result == ZR_OK; seed++) {
-            random_state = UINT64_C(0x9e3779b97f4a7c15) * (seed + 1 + 100 * family);
+            random_state = UINT64_C(0x9e3779b97f4a7c15) * (seed + 1 + 100 * family + 1000 * set);
             events_count = blocks_count = 0;
             live_bytes = lower_bound_bytes = 0;
             families[family].make();
+            unsigned above = total.above;
             result = measure(arena, &total);
+            if (total.above > above)
+                fprintf(stderr, "%s: sequence %u of set %llu\n", families[family].name, seed,
+                        (unsigned long long)set);
         }
         printf("%-14s", families[family].name);
         for (unsigned i = 0; i < ZR_POLICY_COUNT; i++)
