@@ -533,6 +533,9 @@ static void test_outputs(void)
     snprintf(config.log, sizeof config.log, "/dev/null");
     snprintf(config.save, sizeof config.save, "relative");
     tap_result(zr_outputs_check(&config), ZR_OK, "standard output, a device and a relative name");
+    snprintf(config.export, sizeof config.export, "/dev/null");
+    tap_result(zr_outputs_check(&config), ZR_ERR_IO, "a device is no place for an export");
+    config.export[0] = '\0';
     snprintf(config.save, sizeof config.save, "/zr-none");
     tap_ok(zr_outputs_check(&config) == (access("/", W_OK) ? ZR_ERR_IO : ZR_OK), "a folder in the root");
     tap_is(files_count(), 1, "nothing was made");

@@ -166,6 +166,8 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
     if (number < flag->least || number > flag->most)
         return wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
     float narrow = (float)number;
+    if (number != 0 && narrow == 0) /* 0 may turn off what was asked for: --clip, --lr */
+        return wrong(flag, value, "is too small to be told from 0; give 0, or a larger number");
     if (flag->room_bytes == sizeof number)
         memcpy((char *)config + flag->offset, &number, sizeof number);
     else

@@ -75,6 +75,16 @@ static zr_result check_file(const char *option, const char *path, bool written_o
     return check_folder(option, path, folder);
 }
 
+/* Ranks write an export at many places at once: no pipe and no device will do. */
+static zr_result check_export(const char *path)
+{
+    enum zr_path_kind kind = ZR_PATH_NONE;
+    zr_result result = path[0] ? zr_path_kind_get(path, &kind) : ZR_OK;
+    if (result == ZR_OK && kind == ZR_PATH_OTHER)
+        return zr_fail(ZR_ERR_IO, "--export '%s': is no ordinary file; give another name", path);
+    return result ? result : check_file("export", path, false);
+}
+
 /* A path that is not there yet: its folder, and what it would be called in it. */
 struct place {
     struct stat folder;
@@ -143,6 +153,6 @@ zr_result zr_outputs_check(const struct zr_train_config *config)
     if (!result)
         result = check_file("trace", config->trace, false);
     if (!result)
-        result = check_file("export", config->export, false);
+        result = check_export(config->export);
     return result;
 }
