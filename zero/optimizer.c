@@ -196,11 +196,13 @@ static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *s
                                (void **)&sums->block[unit % 2]);
     if (result != ZR_OK)
         return result;
-    return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = zr_engine_shard_gradients(engine, unit).at,
-                                                      .destination = sums->block[unit % 2],
-                                                      .shard_bytes = u->shard_elements * sizeof(float)},
-                              &sums->ticket[unit % 2]);
+    result = zr_comm_all_gather(engine->options.comm,
+                                &(struct zr_all_gather){.source = zr_engine_shard_gradients(engine, unit).at,
+                                                        .destination = sums->block[unit % 2],
+                                                        .shard_bytes = u->shard_elements * sizeof(float)},
+                                &sums->ticket[unit % 2]);
+    zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
+    return result;
 }
 
 /* The gradients of all that this rank updates of a unit. */
