@@ -350,6 +350,7 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
             *out = zr_block_info_of(arena, block);
         zr_index_read_unlock();
     }
-    return found ? ZR_OK
-                 : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
+    return found || zr_pools_find(arena->head, pointer, out)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
 }

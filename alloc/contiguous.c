@@ -63,6 +63,38 @@ static void delist(struct zr_contiguous *pool)
     pthread_mutex_unlock(&pools_lock);
 }
 
+/* lock: pool->lock */
+static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, struct zr_block_info *out)
+{
+    const struct zr_plot *plot = pool->first;
+    while (plot && zr_plot_end(plot) <= offset_bytes)
+        plot = plot->next;
+    if (!plot || plot->kind != ZR_PLOT_LIVE || plot->offset_bytes > offset_bytes)
+        return false;
+    *out = (struct zr_block_info){.address = pool->base + plot->offset_bytes,
+                                  .bytes = plot->requested_bytes,
+                                  .reserved_bytes = plot->bytes,
+                                  .tag = pool->tag,
+                                  .stream = plot->stream};
+    return true;
+}
+
+bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out)
+{
+    bool found = false;
+    pthread_mutex_lock(&pools_lock);
+    for (struct zr_contiguous *pool = pools; pool && !found; pool = pool->next) {
+        size_t offset_bytes = (size_t)((const char *)pointer - pool->base);
+        if (pool->arena != arena || offset_bytes >= pool->limit_bytes)
+            continue;
+        zr_lock_take(&pool->lock);
+        found = find_entry(pool, offset_bytes, out);
+        zr_lock_give(&pool->lock);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return found;
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 /* Reserves what was asked for, or as much as the arena has, halved until the system agrees. */
@@ -119,6 +151,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
         tear_down(pool);
         return result;
     }
+    pool->base = pool->range->address;
     enlist(pool);
     *out = pool;
     return ZR_OK;
@@ -131,6 +164,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
         *leaked_bytes = pool ? pool->live_bytes : 0;
     if (!pool)
         return ZR_OK;
+    zr_lock_take(&pool->lock); /* somebody may search another pool */
     size_t mapped_bytes = pool->mapped_bytes;
     if (!zr_contiguous_release_all(pool)) {
         char reason[256];
@@ -139,6 +173,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
                          mapped_bytes, pool->name, reason);
     }
     zr_contiguous_publish(pool);
+    zr_lock_give(&pool->lock);
     delist(pool);
     tear_down(pool);
     return result;

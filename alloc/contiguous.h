@@ -56,6 +56,7 @@ struct zr_contiguous {
     zr_backend *backend;
     zr_tag tag;
     size_t granule_bytes;
+    char *base;         /* range->address */
     size_t limit_bytes; /* where entries end at the latest; one granule of the range lies behind it */
     struct zr_map_watch watch;
     struct zr_contiguous *next_of_arena; /* lock: arena->lock */
@@ -153,6 +154,8 @@ zr_result zr_contiguous_move_down(struct zr_contiguous *pool);
 /* What all pools of the arena hold together. */
 void zr_pools_books(const struct zr_arena *arena, struct zr_pool_books *out);
 
+/* Without any lock: the live entry that holds the address, of any pool of the arena. */
+bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out);
 /* Around fork(), outside the arenas' locks. */
 void zr_pools_before_fork(void);
 void zr_pools_after_fork(void);

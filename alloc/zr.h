@@ -227,8 +227,8 @@ struct zr_block_info {
     uint64_t stream;
 };
 
-/* The block that holds `pointer`, which may be interior. Takes no lock. ZR_ERR_FOREIGN: no live block there.
- */
+/* The block that holds `pointer`, which may be interior, without a lock; else the entry of a contiguous pool
+ * of the arena (a movable one's place may change at once), with that of the pool. ZR_ERR_FOREIGN: neither. */
 ZR_API zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out);
 
 /* ---- Statistics ---------------------------------------------------------------------------------------- */

@@ -223,12 +223,19 @@ static void test_gradients(void)
             wrong += gradients[0][i][k] != (float)((i + 1) * 3) + (float)(2 * (k % 256));
     tap_is(wrong + failures, 0, "%zu gradients summed in buckets of %d from where they lie", total,
            BUCKET_ELEMENTS);
+    struct zr_block_info found;
+    char *inside = (char *)gradients[1][3] + 5;
+    tap_result(zr_arena_find(made.arena, inside, &found), ZR_OK, "an entry is found by any of its bytes");
+    tap_ok(found.address == gradients[1][3] && found.bytes == elements_of(3) * sizeof(float) &&
+               found.tag == ZR_TAG_GRAD,
+           "as the block that it is");
     /* Freed as they are reduced, the first first: one partial granule at each end. */
     for (unsigned i = 0; i < GRADIENTS; i++)
         for (unsigned rank = 0; rank < 2; rank++) {
             wrong += zr_contiguous_free(pools[rank], entries[rank][i]) != ZR_OK;
             wrong += stats_of(pools[rank]).stranded_bytes >= 2 * GRANULE;
         }
+    tap_result(zr_arena_find(made.arena, inside, &found), ZR_ERR_FOREIGN, "and not after its free");
     tap_is(wrong, 0, "freed from the front, a partial granule at each end is the most that is stranded");
     tap_result(zr_ring_destroy(ring), ZR_OK, "the ring's end");
     tap_result(zr_contiguous_destroy(pools[1], NULL), ZR_OK, "the second pool's end");
