@@ -55,9 +55,14 @@ def like_mpirun(rank, world, key):
             "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(world)}
 
 
+def like_mpich(rank, world, key):  # whose PMI_ID is the process's own
+    return {"PMI_RANK": str(rank), "PMI_SIZE": str(world), "PMI_ID": str(rank), "MASTER_PORT": key}
+
+
 def check_losses():
     import json
-    for how, world in ((like_torchrun, 1), (like_torchrun, 2), (like_torchrun, 4), (like_srun, 3), (like_mpirun, 2)):
+    for how, world in ((like_torchrun, 1), (like_torchrun, 2), (like_torchrun, 4), (like_srun, 3), (like_mpirun, 2),
+                       (like_mpich, 2)):
         key, report = fresh_port(), path("report.json")
         order = list(range(world))
         rng.shuffle(order)  # the first may come last
@@ -169,6 +174,7 @@ def check_hostile():
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, ["MASTER_PORT"]),
         ({"OMPI_COMM_WORLD_RANK": "0"}, ["OMPI_COMM_WORLD_SIZE"]),
         ({"PMI_RANK": "abc", "PMI_SIZE": "2"}, ["PMI_RANK=abc"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_ID": "0"}, ["PMI_RANK", "MASTER_PORT is not"]),
     ]
     for variables, names in cases:
         code, err = finish(start(variables, **SMALL), 20)

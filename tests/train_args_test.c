@@ -57,6 +57,7 @@ static const struct {
     {"--data x --steps 1e3", {"--steps 1e3", "no whole number"}},
     {"--data x --steps 99999999999999999999", {"--steps", "no whole number"}},
     {"--data x --steps 0x10", {"--steps 0x10"}},
+    {"--data x --export -", {"--export", "need a file"}},
     {"--data x --clip 1e-60", {"--clip 1e-60", "too small", "give 0"}},
     {"--data x --lr 1e-310", {"--lr 1e-310", "too small", "give 0"}},
     {"--data x --steps ''", {"--steps", "no whole number"}},

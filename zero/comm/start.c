@@ -24,12 +24,12 @@ enum { EXIT_USAGE = 2, MOST_PORT = 65535 };
 static const struct source {
     enum zr_start_kind kind;
     const char *rank, *world, *local_rank, *local_world;
-    const char *key; /* tells the ranks of one run from another's */
+    const char *key; /* tells the ranks of one run from another's; where it is not set MASTER_PORT does */
 } sources[] = {
     {ZR_START_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {ZR_START_RANK, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
-    {ZR_START_MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_ID"},
+    {ZR_START_MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
     {ZR_START_SLURM, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_JOB_ID"},
 };
 
@@ -118,14 +118,14 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
         result = read_number(source->local_rank, 0, out->world - 1, &out->local_rank);
     if (result == ZR_OK)
         result = read_number(source->local_world, 1, out->world, &out->local_world);
-    if (result == ZR_OK && source->kind != ZR_START_MPI)
+    const char *key = variable(source->key);
+    if (result == ZR_OK && (source->kind != ZR_START_MPI || !key))
         result = read_number("MASTER_PORT", 1, MOST_PORT, &out->port);
     if (result != ZR_OK)
         return result;
     out->far = address && source->kind != ZR_START_MPI && !address_is_here(address);
     out->mpi = source->kind == ZR_START_MPI || variable("PMIX_RANK") || variable("PMI_RANK");
-    const char *key = variable(source->key);
-    if (source->kind == ZR_START_SLURM && out->port != 0)
+    if (out->port != 0 && (source->kind == ZR_START_SLURM || !key))
         snprintf(out->key, sizeof(out->key), "%u", out->port);
     else if (key)
         snprintf(out->key, sizeof(out->key), "%.60s%s%.20s", key, step ? "." : "", step ? step : "");

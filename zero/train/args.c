@@ -433,8 +433,9 @@ static int together(const struct zr_train_config *config)
         words = "--min-lr: is above --lr; the rate falls from --lr to --min-lr";
     else if (config->warmup > config->steps)
         words = "--warmup: is longer than --steps; the rate would never get to --lr";
-    else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0)
-        words = "--log and --trace: need a file; only --json writes to standard output (-)";
+    else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
+             strcmp(config->export, "-") == 0)
+        words = "--log, --trace and --export: need a file; only --json writes to standard output (-)";
     if (words) {
         zr_say("%s", words);
         return ZR_EXIT_USAGE;
