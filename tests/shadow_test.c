@@ -4,7 +4,8 @@
  * shadow's must be one. On the host the contents are read and written directly; on the (emulated) GPU by work
  * that is carried out late, which shows memory that changes its owner too early.
  *
- * The argument is the number of operations; tests/soak_shadow.t runs a million, and under every tool. */
+ * The arguments are the numbers of operations on the host and on the GPU; tests/long_shadow.t runs a million,
+ * and under every tool. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -560,9 +561,10 @@ int main(int count_of, char **arguments)
 {
     const char *text = getenv("ZR_TEST_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 7919u;
-    unsigned operations = count_of > 1 ? (unsigned)atoi(arguments[1]) : 60000;
+    unsigned on_host = count_of > 1 ? (unsigned)atoi(arguments[1]) : 60000;
+    unsigned on_gpu = count_of > 2 ? (unsigned)atoi(arguments[2]) : on_host;
     tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
-    test_host(seed, operations);
-    test_cuda(seed, operations);
+    test_host(seed, on_host);
+    test_cuda(seed, on_gpu);
     return tap_done();
 }

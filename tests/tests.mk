@@ -29,7 +29,7 @@ $(emulator): $(call obj,$(wildcard tests/cuda_emulator/*.c))
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(ALL_LDFLAGS)
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
-$(cuda_tests) $(BUILD)/tests/shadow_test $(BUILD)/tests/watch_test $(BUILD)/tests/failures_test $(BUILD)/tests/colour_test: | $(emulator)
+$(cuda_tests) $(BUILD)/tests/shadow_test $(BUILD)/tests/watch_test $(BUILD)/tests/failures_test: | $(emulator)
 # The toolkit's header comes last of all: nothing but cuda.h is taken from there.
 ifneq ($(cuda_header),)
 $(BUILD)/tests/cuda_declarations_test: private OBJ_CFLAGS := -idirafter $(dir $(cuda_header)) -DZR_TEST_CUDA_HEADER='"$(cuda_header)"'
@@ -75,7 +75,7 @@ check: packages-check
 check-long: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
 	@tests/run $(long_scripts)
-# A million operations under each sanitizer, long fuzzing, shards beyond 2 GiB: for a machine with an hour to spare.
+# Shards beyond 2 GiB, and every stage on more ranks under mpirun: for a machine with memory and an hour to spare.
 .PHONY: soak
 soak: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
@@ -126,4 +126,4 @@ check-asan check-ubsan check-tsan:
 	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
 .PHONY: check-programs
 check-programs: $(test_bin)
-	@tests/run $(test_bin)
+	@tests/run --jobs $(JOBS) $(test_bin)

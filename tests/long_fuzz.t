@@ -5,11 +5,11 @@ import subprocess
 
 from zrtest import BUILD, done, note, ok, same
 
-SECONDS = 10  # for each format
+SECONDS = 8  # for each format
 folder = os.path.join(BUILD, "both-sanitizers")
 program = os.path.join(folder, "tests", "fuzz_test")
-made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined", program],
-                      capture_output=True, text=True, timeout=1500)
+made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined",
+                       program], capture_output=True, text=True, timeout=1500)
 if not same(made.returncode, 0, "built with both sanitizers"):
     note((made.stdout + made.stderr)[-3000:])
 else:
