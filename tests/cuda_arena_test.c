@@ -14,13 +14,6 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* ThreadSanitizer clears its shadow of every range that is released, which takes minutes for all of them. */
-#ifdef __SANITIZE_THREAD__
-enum { EVERY_NTH = 31 };
-#else
-enum { EVERY_NTH = 1 };
-#endif
-
 static const struct zr_emulator *emulator; /* NULL on a card */
 
 static zr_backend *create_backend(const struct zr_cuda_options *options)

@@ -6,12 +6,6 @@
 #include "tests/contiguous_model.h"
 #include "tests/cuda_support.h"
 
-#ifdef __SANITIZE_THREAD__
-enum { EVERY_NTH = 31 };
-#else
-enum { EVERY_NTH = 1 };
-#endif
-
 static const struct zr_emulator *emulator; /* NULL on a card */
 static uint64_t streams[MODEL_STREAMS];
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/arena_internal.h"
+#include "tests/child.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -23,20 +24,6 @@ static void *take(size_t bytes)
     void *out;
     zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &out);
     return out;
-}
-
-/* Exit status of a child that runs the body, 99 when it hangs. */
-static int in_child(int (*body)(void))
-{
-    int status;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(PATIENCE_SECONDS);
-        _exit(body());
-    }
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
 }
 
 /* ---- A thread's first failure -------------------------------------------------------------------------- */
@@ -123,15 +110,16 @@ static void test_readers(void)
     atomic_store(&over, false);
     pthread_create(&reader, NULL, search, NULL);
     for (unsigned i = 0; i < FORKS && !bad; i++)
-        bad += in_child(free_batches) != 0;
+        bad += in_child_within(free_batches, PATIENCE_SECONDS) != 0;
     atomic_store(&over, true);
     pthread_join(reader, NULL);
     tap_is(bad, 0, "children forked beside a reader free, wait for readers and search");
     /* As if another thread waited for readers at this moment. */
     arena->reclaiming = true;
-    tap_is(in_child(free_batches), 0, "a child reclaims though a thread that it does not have was at it");
+    tap_is(in_child_within(free_batches, PATIENCE_SECONDS), 0,
+           "a child reclaims though a thread that it does not have was at it");
     arena->reclaiming = false;
-    tap_is(in_child(free_batches), 0, "and the parent goes on");
+    tap_is(in_child_within(free_batches, PATIENCE_SECONDS), 0, "and the parent goes on");
 }
 
 int main(void)
@@ -145,7 +133,8 @@ int main(void)
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
     block = take(1000);
     fail_once(NULL); /* the first failure comes after the arena, as in most programs */
-    tap_is(in_child(fork_beside_failures), 0, "forks beside threads that fail for the first time");
+    tap_is(in_child_within(fork_beside_failures, PATIENCE_SECONDS), 0,
+           "forks beside threads that fail for the first time");
     test_readers();
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
