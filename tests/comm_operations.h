@@ -179,17 +179,21 @@ static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t element
 static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
 {
     struct trial_buffers b = trial_take(t, t->world * bytes);
-    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
-        char *mine = variant ? b.got + t->rank * bytes : b.source;
+    for (unsigned variant = 0; variant < 3; variant++) { /* apart, in place, from what stays */
+        char *mine = variant == 1 ? b.got + t->rank * bytes : b.source;
         memset(b.got, 0xee, t->world * bytes);
         for (size_t i = 0; i < bytes; i++)
             mine[i] = (char)trial_byte(seed + variant, t->rank, i);
         for (size_t i = 0; i < t->world * bytes; i++)
             b.want[i] = (char)trial_byte(seed + variant, (unsigned)(i / bytes), i % bytes);
-        struct zr_all_gather op = {.source = mine, .destination = b.got, .shard_bytes = bytes};
+        struct zr_all_gather op = {
+            .source = mine, .destination = b.got, .shard_bytes = bytes, .source_stays = variant == 2};
         trial_run(t, ZR_COMM_ALL_GATHER, (t->world - 1) * bytes, zr_comm_all_gather(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, t->world * bytes, "all-gather");
     }
+    trial_check(t, zr_comm_barrier(t->comm) == ZR_OK, "barrier: %s", zr_last_error());
+    t->calls[ZR_COMM_EXCHANGE]++;
+    memset(b.source, 0xee, bytes); /* nobody reads it any more */
     trial_give_back(t, &b);
 }
 

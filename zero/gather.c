@@ -23,13 +23,14 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     engine->gathered_units++;
-    result =
-        zr_comm_all_gather(engine->options.comm,
-                           &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
-                                                   .destination = state->gathered,
-                                                   .shard_bytes = u->shard_elements * engine->parameter_bytes,
-                                                   .type = zr_engine_comm_type(engine)},
-                           &state->parameter_ticket);
+    result = zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
+                                .destination = state->gathered,
+                                .shard_bytes = u->shard_elements * engine->parameter_bytes,
+                                .source_stays = true, /* a step begins with the reduction of its gradients */
+                                .type = zr_engine_comm_type(engine)},
+        &state->parameter_ticket);
     zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_GATHER, zr_engine_noted(engine, unit));
     return result;
 }

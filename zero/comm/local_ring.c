@@ -1,7 +1,8 @@
 /* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
  *
  * A big operation whose sources all lie in granules that the peers can map does without the slots: the ranks
- * meet, each reads what is for it where it lies (local_window.c), and goes on when all have read. Everything
+ * meet, each reads what is for it where it lies (local_window.c), and goes on when all have read, or meets
+ * them again before it offers anything else. Everything
  * else goes as follows.
  *
  * Each rank has a ring of two slots in its own arena, which all its peers have mapped (share.c). An operation
@@ -111,6 +112,7 @@ struct movement {
     char *destination;
     bool fills, each;       /* lays something into the slot; something else for each peer */
     bool reads, adds;       /* reads from the peers' slots; makes a sum of it */
+    bool source_stays;      /* until all have met again */
     unsigned only;          /* the one rank to read from, or world: from all */
     struct zr_comm_sum sum; /* of one part; valid with `adds` */
 };
@@ -247,7 +249,9 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
     const char *unused;
     size_t bytes = move->piece.bytes * (move->each ? comm->base.world : 1);
     struct zr_local_piece piece = move->piece;
-    zr_result result = fill_begin(comm, &slot);
+    zr_result result = wait_for_readers(comm, 0); /* what was offered last may still be read */
+    if (result == ZR_OK)
+        result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
     piece.direct = !overwrites_source(move) && zr_local_offer(comm, move->source, move->fills ? bytes : 0);
@@ -330,7 +334,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
         keep_own(comm, move);
         result = read_directly(comm, move);
         zr_local_look_away(comm);
-        return result == ZR_OK ? wait_for_readers(comm, 0) : result;
+        return result == ZR_OK && !move->source_stays ? wait_for_readers(comm, 0) : result;
     }
     result = fill(comm, move, 0);
     if (result == ZR_OK && move->piece.bytes > 0)
@@ -382,6 +386,8 @@ static zr_result run_each_to_each(struct local_comm *comm, const struct zr_comm_
                                              .fills = true,
                                              .each = each,
                                              .reads = true,
+                                             .source_stays = item->kind == ZR_COMM_ALL_GATHER &&
+                                                             item->all_gather.source_stays,
                                              .only = comm->base.world});
 }
 

@@ -127,6 +127,9 @@ struct zr_all_gather {
     void *destination;
     size_t shard_bytes;
     enum zr_comm_type type;
+    /* The source is not written to before an operation of all that was handed in later has ended here: the
+     * gather then ends without waiting for peers that still read it. Of all-gathers alone. */
+    bool source_stays;
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
