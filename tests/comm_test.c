@@ -139,7 +139,7 @@ static void body_counters(struct environment *rank)
           (unsigned long long)counters.sent_elements, (unsigned long long)want);
     check(rank, counters.operations_count == 3 * ZR_COMM_TYPE_COUNT, "%llu operations",
           (unsigned long long)counters.operations_count);
-    check(rank, counters.busy_ns > 0 && counters.exposed_ns > 0, "no time counted");
+    check(rank, counters.busy_ns > 0, "no time counted"); /* what a wait shows: comm_queue_test.c */
     check_ok(rank, zr_comm_destroy(comm));
     zr_arena_free(rank->arena, buffer);
 }
