@@ -13,6 +13,7 @@
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
 #include "zero/train/safetensors_gpt.h"
+#include "zero/train/safetensors_read.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 20)
 
@@ -46,6 +47,14 @@ static zr_result shard_path(const struct load *load, const char *file, char out[
     return zr_path_join(out, ZR_CHECKPOINT_PATH_ROOM, &(struct zr_path_parts){load->folder, file});
 }
 
+static zr_result other_size(const struct shard *shard, const char *path, uint64_t bytes)
+{
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "'%s' is damaged: it has %" PRIu64 " bytes, its manifest says %" PRIu64
+                   "; resume from another step",
+                   path, bytes, shard->bytes);
+}
+
 /* Opens a shard that has the size its manifest says. The caller closes it. */
 static zr_result open_shard(const struct load *load, const struct shard *shard, struct zr_file *out)
 {
@@ -58,12 +67,7 @@ static zr_result open_shard(const struct load *load, const struct shard *shard, 
         result = zr_file_open_regular(out, path);
     if (!result)
         result = zr_file_size(out, &bytes);
-    if (!result && bytes != shard->bytes)
-        result = zr_fail(ZR_ERR_CORRUPT,
-                         "'%s' is damaged: it has %" PRIu64 " bytes, its manifest says %" PRIu64
-                         "; resume from another step",
-                         path, bytes, shard->bytes);
-    return result;
+    return !result && bytes != shard->bytes ? other_size(shard, path, bytes) : result;
 }
 
 /* ---- Which checkpoint -------------------------------------------------------------------------------- */
@@ -170,7 +174,6 @@ static zr_result damaged(const char *name, const char *what)
 }
 
 /* ---- The manifest ------------------------------------------------------------------------------------ */
-
 
 /* Another optimizer's state is of no use to this one. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
@@ -429,24 +432,23 @@ static zr_result read_ranges(struct load *load, unsigned index, const char *text
     return place == load->shards[index].elements ? ZR_OK : damaged(name, "its ranges do not add up");
 }
 
-static zr_result check_tensors(const struct load *load, const struct shard *shard, json_t *root,
-                               uint64_t data_bytes, const char *name)
+static zr_result check_tensors(const struct load *load, const struct shard *shard,
+                               const struct zr_safetensors *file)
 {
     unsigned count = (unsigned)zr_checkpoint_tensors_count(load->checkpoint->engine);
-    uint64_t each = data_bytes / count;
+    uint64_t data_bytes = file->bytes - file->data_bytes, each = data_bytes / count;
 
     if (data_bytes % (count * sizeof(float)) != 0 || each / sizeof(float) != shard->elements)
-        return damaged(name, "its size and the number of its elements disagree");
+        return damaged(file->path, "its size and the number of its elements disagree");
     for (unsigned t = 0; t < count; t++) {
-        json_t *tensor = json_object_get(root, zr_checkpoint_tensors[t]);
-        json_t *shape = json_object_get(tensor, "shape"), *offsets = json_object_get(tensor, "data_offsets");
-        const char *kind = json_string_value(json_object_get(tensor, "dtype"));
-        if (!kind || strcmp(kind, "F32") != 0 || json_array_size(shape) != 1 ||
-            json_array_size(offsets) != 2 ||
-            (uint64_t)json_integer_value(json_array_get(shape, 0)) != shard->elements ||
-            (uint64_t)json_integer_value(json_array_get(offsets, 0)) != t * each ||
-            (uint64_t)json_integer_value(json_array_get(offsets, 1)) != (t + 1) * each)
-            return damaged(name, "its header describes other tensors");
+        const char *name = zr_checkpoint_tensors[t];
+        struct zr_safetensors_tensor tensor;
+        zr_result result = zr_safetensors_describe(file, name, json_object_get(file->root, name), &tensor);
+        if (result)
+            return result;
+        if (tensor.kind != ZR_SAFETENSORS_F32 || tensor.dimensions != 1 ||
+            tensor.elements != shard->elements || tensor.at_bytes != file->data_bytes + t * each)
+            return damaged(file->path, "its header describes other tensors");
     }
     return ZR_OK;
 }
@@ -454,36 +456,23 @@ static zr_result check_tensors(const struct load *load, const struct shard *shar
 static zr_result read_shard_header(struct load *load, unsigned index)
 {
     struct shard *shard = &load->shards[index];
-    char path[ZR_CHECKPOINT_PATH_ROOM], *text = NULL;
-    struct zr_file file = {.fd = -1};
-    json_t *root = NULL;
-    uint64_t bytes = shard->bytes, header = 0;
-    zr_result result = shard_path(load, shard->file, path); /* for the words */
+    struct zr_safetensors file;
+    char path[ZR_CHECKPOINT_PATH_ROOM];
+    zr_result result = shard_path(load, shard->file, path);
 
     if (!result)
-        result = open_shard(load, shard, &file);
-    if (!result && bytes < 8)
-        result = damaged(path, "it is too short");
-    if (!result)
-        result = zr_file_read_at(&file, 0, &header, 8);
-    if (!result && (header > bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX))
-        result = damaged(path, "its header is longer than the file");
-    if (!result)
-        result = read_whole(&file, 8 + header, &text);
+        result = zr_safetensors_open(&file, path);
     if (result)
-        goto unwind;
-    shard->data_bytes = 8 + header;
-    root = parse(text + 8, header, path);
-    result = root ? check_tensors(load, shard, root, bytes - shard->data_bytes, path) : ZR_ERR_FORMAT;
+        return result;
+    shard->data_bytes = file.data_bytes;
+    result =
+        file.bytes == shard->bytes ? check_tensors(load, shard, &file) : other_size(shard, path, file.bytes);
     if (!result) {
-        json_t *ranges = json_object_get(json_object_get(root, "__metadata__"), "ranges");
+        json_t *ranges = json_object_get(json_object_get(file.root, "__metadata__"), "ranges");
         result = json_is_string(ranges) ? read_ranges(load, index, json_string_value(ranges), path)
                                         : damaged(path, "it does not say which elements it holds");
     }
-unwind:
-    json_decref(root);
-    zr_heap_free(text);
-    zr_file_close(&file);
+    zr_safetensors_close(&file);
     return result;
 }
 
