@@ -1,41 +1,77 @@
 #!/usr/bin/env python3
-"""The C tests and a short training run under AddressSanitizer and UndefinedBehaviorSanitizer together, from the same
-sources, and a run of the arena under Valgrind."""
+"""Every C test program under AddressSanitizer and UndefinedBehaviorSanitizer together, from the same sources: the
+engine, the communicators (NCCL's on its emulated library), the CUDA backend on its emulated driver. Then the programs:
+zr on every kind of file, zr-train alone, with ranks of its own and under mpirun. And the arena under Valgrind.
+
+Left out: the other scripts on zr-train (train_*.t), which start it hundreds of times for what the C tests see already;
+what limits addresses or counts bytes of memory, because a sanitizer takes terabytes of them (each says so in a SKIP);
+ThreadSanitizer, whose turn is in long_shadow.t and, for every program, in `make check-tsan`."""
 import os
+import shutil
 import subprocess
 
-from zrtest import BUILD, arguments, done, note, ok, path, same, text_file
+from zrtest import BUILD, arguments, done, note, ok, path, same, skip, text_file
 
 
 def tail(got):
     note((got.stdout + got.stderr)[-3000:])
 
 
-name = "address,undefined"
-folder = os.path.join(BUILD, "both-sanitizers")
-got = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={folder}", f"SANITIZE={name}", "check-programs",
-                      os.path.join(folder, "bin", "zr-train")], capture_output=True, text=True, timeout=2100)
-counts = [line for line in got.stdout.splitlines() if " passed, " in line]
-if not ok(got.returncode == 0 and counts, f"the C tests under -fsanitize={name}: {' '.join(counts)}"):
-    tail(got)
-for ranks in (1, 2):
-    got = subprocess.run([os.path.join(folder, "bin", "zr-train")] + arguments(
-        data=text_file(), steps=4, layers=2, hidden=36, heads=3, seq=17, batch=3, ranks=ranks, stage=1,
-        eval_every=2, sample=20, save=path(f"save-sanitized-{ranks}"), trace=path("trace.zrt"), log=path("log.jsonl")),
-        capture_output=True, text=True, errors="replace", timeout=300)
-    words = f"zr-train on {ranks} rank(s) under -fsanitize={name}"
-    if not (same(got.returncode, 0, words) & ok("Sanitizer" not in got.stderr and "runtime error" not in got.stderr,
-                                                f"{words} reports nothing")):
+def run(words, command, env=None, timeout=600):
+    """Runs to a good end, and no sanitizer says a word."""
+    try:
+        got = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout,
+                             env={**os.environ, **(env or {})})
+    except subprocess.TimeoutExpired as late:
+        ok(False, f"{words}: over within {late.timeout} seconds")
+        return
+    silent = not any(mark in got.stderr for mark in ("Sanitizer", "runtime error", "=="))
+    if not (same(got.returncode, 0, words) & ok(silent, f"{words}: nothing is reported")):
         tail(got)
+
+
+SANITIZE = "address,undefined"
+FOLDER = os.path.join(BUILD, "both-sanitizers")  # the other long tests use it too
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+          "OMPI_MCA_mpi_yield_when_idle": "1",
+          "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI's own
+
+
+def built(name):
+    return os.path.join(FOLDER, *name.split("/"))
+
+
+mpi = shutil.which("mpirun") and shutil.which("mpicc")
+programs = ["bin/zr", "bin/zr-train"]
+if mpi:
+    programs += ["bin/libzr_comm_mpi.so", "tests/mpi_ranks", "tests/libzr_comm_mpi.so"]
+got = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", f"SANITIZE={SANITIZE}", "check-programs",
+                      *map(built, programs)], capture_output=True, text=True, timeout=2100)
+counts = [line for line in got.stdout.splitlines() if " passed, " in line]
+if not ok(got.returncode == 0 and counts, f"the C tests under -fsanitize={SANITIZE}: {' '.join(counts)}"):
+    tail(got)
+
+MODEL = dict(data=text_file(), steps=4, layers=2, hidden=36, heads=3, seq=17, batch=3, stage=1)
+for ranks in (1, 2):
+    run(f"zr-train on {ranks} rank(s)", [built("bin/zr-train")] + arguments(
+        ranks=ranks, eval_every=2, sample=20, save=path(f"save-{ranks}"), trace=path("trace.zrt"),
+        log=path("log.jsonl"), **MODEL), timeout=300)
+    run(f"resumed and exported on {3 - ranks} rank(s)", [built("bin/zr-train")] + arguments(
+        ranks=3 - ranks, resume=path(f"save-{ranks}"), export=path("model.safetensors"), **{**MODEL, "stage": 3}),
+        timeout=300)
+run("zr, by its own test", [os.path.join("tests", "tool.t")], {"BUILD": FOLDER})
+run("zr replay of a trace of zr-train", [built("bin/zr"), "replay", path("trace.zrt"), "--repeat", "3"])
+if mpi:
+    for way in ("direct", "ring"):
+        run(f"every operation over MPI, {way}",
+            ["mpirun", "-n", "3", built("tests/mpi_ranks"), "operations", "4096", way, "7"], MPIRUN)
+    run("zr-train under mpirun", ["mpirun", "-n", "2", built("bin/zr-train")] + arguments(comm="mpi", **MODEL), MPIRUN)
+else:
+    skip("no mpirun or no mpicc (openmpi-bin, libopenmpi-dev)")
 
 # The arena's stress under Valgrind. (arena_test shares memory with other processes, whose writes Valgrind cannot see.)
 # Valgrind runs one thread at a time: fair turns, or a thread that waits for another can keep the turn for minutes.
-try:
-    got = subprocess.run(["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9",
-                          os.path.join(BUILD, "tests", "stress_test"), "2000"],
-                         capture_output=True, text=True, timeout=600)
-    if not ok(got.returncode == 0 and "==" not in got.stderr, "the arena's stress under Valgrind"):
-        tail(got)
-except subprocess.TimeoutExpired as late:
-    ok(False, f"the arena's stress under Valgrind ends within {late.timeout} seconds")
+run("the arena's stress under Valgrind", ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9",
+                                          os.path.join(BUILD, "tests", "stress_test"), "2000"])
 done()
