@@ -3,7 +3,11 @@
  * heap.mk puts every symbol of jemalloc under zr_je_, so that the program's malloc stays what it was. One
  * jemalloc arena is made for us; its extent hooks take each slab and each large object from the zr arena as
  * one block of exactly that size and give it back as soon as it is empty (retain and decay are off), so that
- * the arena's holes, statistics and tags tell the truth and a small heap stays small. */
+ * the arena's holes, statistics and tags tell the truth and a small heap stays small.
+ *
+ * jemalloc keeps its records of a slab elsewhere and never writes into a free object. So free objects, and
+ * what is left of a slab, are poisoned like an arena's free space; what jemalloc would write into an object
+ * itself (zeros, the contents of one that moves) is then written here. */
 #define _GNU_SOURCE
 #include "alloc/heap.h"
 
@@ -17,6 +21,8 @@
 #include <jemalloc/jemalloc.h>
 
 #include "alloc/error.h"
+#include "alloc/option.h"
+#include "alloc/poison.h"
 
 /* jemalloc's functions under the prefix. */
 void *zr_je_mallocx(size_t bytes, int flags);
@@ -79,6 +85,7 @@ struct part {
 static struct {
     zr_arena *arena;             /* set before flags, cleared after */
     unsigned index;              /* of jemalloc's arena */
+    bool poison;                 /* free objects are reported to ASan or Valgrind */
     _Atomic int flags;           /* for every call into jemalloc; 0: the heap is stopped */
     pthread_mutex_t change_lock; /* start and stop */
     pthread_mutex_t parts_lock;
@@ -99,6 +106,8 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes
     if (*zero)
         memset(block, 0, bytes);
     *commit = true;
+    if (heap.poison)
+        zr_poison_free(block, bytes);
     return block;
 }
 
@@ -112,6 +121,8 @@ static bool part_returned(const struct zr_block_info *block, void *address, size
     struct part *part = *link;
     if (!part) {
         part = *link = address;
+        if (heap.poison)
+            zr_poison_clear(address, sizeof *part);
         *part = (struct part){.block = block->address};
     }
     part->returned_bytes += bytes;
@@ -239,6 +250,7 @@ zr_result zr_heap_start(zr_arena *arena)
         goto unwind;
     }
     heap.arena = arena;
+    heap.poison = zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     atomic_store(&heap.flags, MALLOCX_ARENA(heap.index) | MALLOCX_TCACHE_NONE);
 unwind:
     pthread_mutex_unlock(&heap.change_lock);
@@ -303,18 +315,38 @@ static bool too_large(size_t bytes)
     return true;
 }
 
-static void *allocate(size_t bytes, int more_flags)
+/* NULL without words. */
+static void *take(size_t bytes, bool zero, int flags)
+{
+    if (__builtin_expect(!heap.poison, 1))
+        return zr_je_mallocx(bytes, flags | (zero ? MALLOCX_ZERO : 0));
+    void *object = zr_je_mallocx(bytes, flags);
+    if (object)
+        zr_poison_block(object, bytes, bytes);
+    return object && zero ? memset(object, 0, bytes) : object;
+}
+
+static void give(void *object, int flags)
+{
+    if (__builtin_expect(heap.poison, 0)) {
+        (void)*(volatile char *)object; /* freed before: reported here */
+        zr_poison_free(object, zr_je_sallocx(object, flags));
+    }
+    zr_je_dallocx(object, flags);
+}
+
+static void *allocate(size_t bytes, bool zero)
 {
     int flags = running();
     if (flags == 0 || too_large(bytes))
         return NULL;
-    void *object = zr_je_mallocx(bytes ? bytes : 1, flags | more_flags);
+    void *object = take(bytes ? bytes : 1, zero, flags);
     return object ? object : refused(bytes);
 }
 
 void *zr_heap_alloc(size_t bytes)
 {
-    return allocate(bytes, 0);
+    return allocate(bytes, false);
 }
 
 void *zr_heap_zalloc(size_t count, size_t bytes)
@@ -324,21 +356,22 @@ void *zr_heap_zalloc(size_t count, size_t bytes)
         zr_fail(ZR_ERR_INVALID, "%zu objects of %zu bytes overflow", count, bytes);
         return NULL;
     }
-    return allocate(total, MALLOCX_ZERO);
+    return allocate(total, true);
 }
 
 /* Objects from here on have an extent of their own. */
 #define LARGE_BYTES ((size_t)16 << 10)
 
-/* Shrinking a large object where it is would leave the rest of its block to nobody: a smaller one takes its
- * place. NULL where that cannot be had. */
-static void *move_to_smaller(void *old, size_t bytes, int flags)
+/* Another object with the contents; NULL where that cannot be had. */
+static void *move(void *old, size_t old_bytes, size_t bytes, int flags)
 {
-    void *object = zr_je_mallocx(bytes, flags);
-    if (object) {
-        memcpy(object, old, bytes);
-        zr_je_dallocx(old, flags);
-    }
+    void *object = take(bytes, false, flags);
+    if (!object)
+        return NULL;
+    if (heap.poison) /* how much of it was asked for, nobody knows */
+        zr_poison_clear(old, old_bytes);
+    memcpy(object, old, old_bytes < bytes ? old_bytes : bytes);
+    give(old, flags);
     return object;
 }
 
@@ -346,15 +379,16 @@ void *zr_heap_realloc(void *old, size_t bytes)
 {
     void *object = NULL;
     if (!old)
-        return allocate(bytes, 0);
+        return allocate(bytes, false);
     int flags = running();
     if (flags == 0 || too_large(bytes))
         return NULL;
     bytes = bytes ? bytes : 1;
     size_t old_bytes = zr_je_sallocx(old, flags);
-    if (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes)
-        object = move_to_smaller(old, bytes, flags);
-    if (!object)
+    /* Shrinking a large object where it is would leave the rest of its block to nobody. */
+    if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
+        object = move(old, old_bytes, bytes, flags);
+    if (!object && !heap.poison)
         object = zr_je_rallocx(old, bytes, flags);
     return object ? object : refused(bytes);
 }
@@ -363,12 +397,12 @@ void zr_heap_free(void *object)
 {
     int flags = object ? running() : 0;
     if (flags)
-        zr_je_dallocx(object, flags);
+        give(object, flags);
 }
 
 char *zr_heap_copy_string(const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char *copy = allocate(bytes, 0);
+    char *copy = allocate(bytes, false);
     return copy ? memcpy(copy, text, bytes) : NULL;
 }

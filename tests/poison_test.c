@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/heap.h"
 #include "alloc/zr.h"
 #include "tests/tap.h"
 
@@ -32,7 +33,8 @@ static char *take(size_t bytes)
 
 static void touch(char *byte)
 {
-    *(volatile char *)byte = 1;
+    char *volatile hidden = byte; /* from the compiler, which knows what an allocation is */
+    *(volatile char *)hidden = 1;
 }
 
 static void freed(void)
@@ -89,6 +91,67 @@ static void addresses_used_by_others(void)
         memset(first, 1, 64 * GRANULE);
 }
 
+static void heap_freed(void)
+{
+    zr_heap_start(arena);
+    char *object = zr_heap_alloc(100);
+    zr_heap_alloc(100);
+    zr_heap_free(object);
+    touch(object + 10);
+}
+
+static void heap_past_the_end(void)
+{
+    zr_heap_start(arena);
+    touch((char *)zr_heap_alloc(100) + 100);
+}
+
+static void heap_freed_twice(void)
+{
+    zr_heap_start(arena);
+    char *object = zr_heap_alloc(100);
+    zr_heap_alloc(100);
+    zr_heap_free(object);
+    zr_heap_free(object);
+}
+
+static void heap_never_allocated(void)
+{
+    zr_heap_start(arena);
+    touch((char *)zr_heap_alloc(100) + 4 * 112);
+}
+
+/* Sizes from bytes to several granules come, grow, shrink and go. */
+static void heap_in_use(void)
+{
+    enum { OBJECTS = 64 };
+    static char *objects[OBJECTS];
+    size_t leaked = 1;
+    uint64_t random = 1;
+    zr_heap_start(arena);
+    for (unsigned i = 0; i < 4000; i++) {
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        unsigned at = (unsigned)(random >> 33) % OBJECTS;
+        size_t bytes = 1 + (random >> 40) % ((size_t)1 << (4 + (random >> 60) % 12));
+        bool zero = random >> 59 & 1;
+        if (objects[at] && i % 3 == 0) {
+            zr_heap_free(objects[at]);
+            objects[at] = NULL;
+        } else {
+            char *object =
+                objects[at] || !zero ? zr_heap_realloc(objects[at], bytes) : zr_heap_zalloc(1, bytes);
+            if (!objects[at] && zero && (object[0] || object[bytes - 1]))
+                abort();
+            objects[at] = memset(object, 1, bytes);
+        }
+    }
+    for (unsigned i = 0; i < OBJECTS; i++)
+        zr_heap_free(objects[i]);
+    if (zr_heap_stop(&leaked) != ZR_OK || leaked != 0 || zr_arena_check(arena) != ZR_OK)
+        abort();
+    memset(take(32 * GRANULE), 1, 32 * GRANULE);
+}
+
 static const struct scenario {
     const char *name;
     void (*run)(void);
@@ -100,6 +163,11 @@ static const struct scenario {
     {"the part of a freed block that was not taken again", freed_and_partly_taken, true},
     {"blocks taken again and again", taken_again, false},
     {"addresses that an arena had", addresses_used_by_others, false},
+    {"an object of the heap that was freed", heap_freed, true},
+    {"a byte past an object's end", heap_past_the_end, true},
+    {"an object freed twice", heap_freed_twice, true},
+    {"a slab's object that nobody took", heap_never_allocated, true},
+    {"objects that come, grow, shrink and go", heap_in_use, false},
 };
 enum { COUNT = sizeof scenarios / sizeof *scenarios };
 
