@@ -1,8 +1,8 @@
 /* sum.c: sums over the ranks, in their order, for every kind of element. Below local.c, fabric.c and null.c.
  *
- * fp32 goes to the kernels. Elements of two bytes are made fp32 a block at a time, added, scaled, and rounded
- * once (to nearest, ties to even; NaN stays NaN): both conversions are exact or defined to the bit, so the
- * result does not depend on the instruction set. */
+ * The kernels add. What they do not know is a base beneath elements of two bytes: there the sum is made fp32
+ * a block at a time, put on the base, and rounded once (to nearest, ties to even; NaN stays NaN). Both
+ * conversions are exact or defined to the bit, so the result does not depend on the instruction set. */
 #include <string.h>
 
 #include "zero/comm/comm.h"
@@ -62,22 +62,10 @@ LOOPS static void set_bf16(float *restrict to, const uint16_t *restrict from, si
         to[i] = float_of((uint32_t)from[i] << 16);
 }
 
-LOOPS static void add_bf16(float *restrict to, const uint16_t *restrict from, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        to[i] += float_of((uint32_t)from[i] << 16);
-}
-
 LOOPS static void set_fp16(float *restrict to, const uint16_t *restrict from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         to[i] = float_of_fp16(from[i]);
-}
-
-LOOPS static void add_fp16(float *restrict to, const uint16_t *restrict from, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        to[i] += float_of_fp16(from[i]);
 }
 
 LOOPS static void round_bf16(uint16_t *restrict to, const float *restrict from, size_t count)
@@ -92,57 +80,56 @@ LOOPS static void round_fp16(uint16_t *restrict to, const float *restrict from, 
         to[i] = fp16_of(from[i]);
 }
 
-/* How the base of a block becomes floats. */
-static void read_base(const struct zr_comm_sum *sum, const void *base, float *block, size_t count)
+static enum zr_precision precision_of(enum zr_comm_type type)
 {
-    if (sum->wide)
-        memcpy(block, base, count * sizeof(float));
-    else if (sum->type == ZR_COMM_BF16)
-        set_bf16(block, base, count);
-    else
-        set_fp16(block, base, count);
+    return type == ZR_COMM_FP32   ? ZR_PRECISION_FP32
+           : type == ZR_COMM_BF16 ? ZR_PRECISION_BF16
+                                  : ZR_PRECISION_FP16;
 }
 
-static void sum_block(const struct zr_comm_sum *sum, size_t first, size_t count)
+/* base + the sum of a block of elements of two bytes: in floats, rounded once. */
+static void sum_block_onto_base(const struct zr_kernels *kernels, const struct zr_comm_sum *sum, size_t first,
+                                const void **from)
 {
     float total[BLOCK], base[BLOCK];
     bool bf16 = sum->type == ZR_COMM_BF16;
-    size_t to_bytes = sum->wide ? sizeof(float) : sizeof(uint16_t);
-    char *to = (char *)sum->to + first * to_bytes;
-    const char *on = sum->accumulate ? to : sum->base ? (const char *)sum->base + first * to_bytes : NULL;
-    for (unsigned p = 0; p < sum->ranks; p++) {
-        const uint16_t *from = (const uint16_t *)sum->from[p] + first;
-        if (p == 0)
-            (bf16 ? set_bf16 : set_fp16)(total, from, count);
-        else
-            (bf16 ? add_bf16 : add_fp16)(total, from, count);
-    }
+    size_t count = sum->count - first < BLOCK ? sum->count - first : BLOCK;
+    uint16_t *to = (uint16_t *)sum->to + first;
+    for (unsigned p = 0; p < sum->ranks; p++)
+        from[p] = (const uint16_t *)sum->from[p] + first;
+    kernels->sum_numbers_in_order(&(struct zr_sum){.n = count,
+                                                   .from = from,
+                                                   .count = sum->ranks,
+                                                   .precision = precision_of(sum->type),
+                                                   .scale = sum->scale,
+                                                   .to = {total, ZR_PRECISION_FP32}});
+    (bf16 ? set_bf16 : set_fp16)(base, (const uint16_t *)sum->base + first, count);
     for (size_t i = 0; i < count; i++)
-        total[i] *= sum->scale;
-    if (on) {
-        read_base(sum, on, base, count);
-        for (size_t i = 0; i < count; i++)
-            total[i] = base[i] + total[i];
-    }
-    if (sum->wide)
-        memcpy(to, total, count * sizeof(float));
-    else if (bf16)
-        round_bf16((uint16_t *)to, total, count);
-    else
-        round_fp16((uint16_t *)to, total, count);
+        total[i] = base[i] + total[i];
+    (bf16 ? round_bf16 : round_fp16)(to, total, count);
 }
 
 void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum)
 {
+    const void *from[ZR_COMM_MAX_WORLD];
     if (sum->type == ZR_COMM_FP32) {
         kernels->sum_in_order(sum->count, (const float *const *)sum->from, sum->ranks, sum->scale, sum->to,
                               sum->accumulate);
         if (sum->base)
             kernels->sum_in_order(sum->count, (const float *[]){sum->base, sum->to}, 2, 1.0f, sum->to, false);
-        return;
+    } else if (!sum->base) {
+        enum zr_precision into = sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type);
+        kernels->sum_numbers_in_order(&(struct zr_sum){.n = sum->count,
+                                                       .from = sum->from,
+                                                       .count = sum->ranks,
+                                                       .precision = precision_of(sum->type),
+                                                       .scale = sum->scale,
+                                                       .accumulate = sum->accumulate,
+                                                       .to = {sum->to, into}});
+    } else {
+        for (size_t first = 0; first < sum->count; first += BLOCK)
+            sum_block_onto_base(kernels, sum, first, from);
     }
-    for (size_t first = 0; first < sum->count; first += BLOCK)
-        sum_block(sum, first, sum->count - first < BLOCK ? sum->count - first : BLOCK);
 }
 
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)
