@@ -142,14 +142,16 @@ static zr_arena *arena;
 static struct zr_model *model;
 static void *(*peer_alloc)(size_t bytes);
 static void (*peer_free)(void *block);
-static unsigned shift; /* what sizes are divided by, as a power of two, where addresses run out */
+static unsigned arena_threads = 1; /* that it is made for */
+static unsigned shift;             /* what sizes are divided by, as a power of two, where addresses run out */
 
 static void arena_open(const struct zr_sequence *sequence)
 {
     zr_backend *backend;
     (void)sequence;
     if (zr_backend_sim_create(&backend, NULL) != ZR_OK ||
-        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = arena_threads}) !=
+            ZR_OK)
         fail("the arena");
 }
 
@@ -462,6 +464,7 @@ int main(int count, char **arguments)
     for (size_t i = 0; i < sizeof allocators / sizeof *allocators; i++)
         if (strcmp(allocators[i].name, arguments[1]) == 0) {
             unsigned threads = count > 4 ? number(arguments[4], THREADS_MOST) : 1;
+            arena_threads = threads;
             if (threads > 1 && !allocators[i].threads)
                 printf("absent threads\n");
             else

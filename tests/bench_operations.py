@@ -3,10 +3,12 @@
 and mimalloc on the same sequences, in nanoseconds and in instructions (counted by callgrind), and two threads beside
 one. Prints; never fails on time.
 
-Nobody touches the memory. The PyTorch traces come first where there are any: ../shared/traces, or the files named."""
+Allocators, and one thread and two, take turns several times, so that what else the machine does falls on all; shown are
+medians of the turns' medians, and the least and the most of them. Nobody touches the memory. The PyTorch traces come first where there are any: ../shared/traces, or the files named."""
 import glob
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -18,7 +20,7 @@ PROGRAM = os.path.join(BUILD, "tests", "bench_operations")
 ALLOCATORS = {"zr": ("zr", {}), "  planned": ("planned", {}), "bestfit": ("bestfit", {}), "jemalloc": ("jemalloc", {}),
               "  keeping": ("jemalloc", {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"}),
               "mimalloc": ("mimalloc", {})}
-REPEATS, COUNTED_REPEATS = 25, 3
+TURNS, REPEATS, COUNTED_REPEATS = 3, 15, 3
 # jemalloc keeps more thread-local data than a library that is opened late usually finds room for.
 ENVIRONMENT = {**os.environ, "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=32768"}
 
@@ -57,16 +59,25 @@ sequences = sys.argv[1:] or sorted(glob.glob("../shared/traces/*.pickle")) + ["t
 print(f"{'sequence':<32} {'operations':>10}  {'allocator':<9} {'ns/operation':>12} {'(least..most)':>18} "
       f"{'instructions':>12} {'2 threads':>9}")
 for sequence in sequences:
+    turns = {allocator: [(run(allocator, sequence, REPEATS), None)] for allocator in ALLOCATORS}
+    here = [allocator for allocator in ALLOCATORS if turns[allocator][0][0]]
+    for allocator in here:
+        turns[allocator] = []
+    for _ in range(TURNS):
+        for allocator in here:
+            turns[allocator].append((run(allocator, sequence, REPEATS), run(allocator, sequence, REPEATS, 2)))
     for allocator in ALLOCATORS:
-        one = run(allocator, sequence, REPEATS)
-        if one is None:
+        if allocator not in here:
             print(f"{os.path.basename(sequence):<32} {'':>10}  {allocator:<9} is not installed")
             continue
-        two = run(allocator, sequence, REPEATS, 2)
-        rate = one["median_ns"] / two["median_ns"] if two else None
-        spread = f"({one['least_ns']:.1f}..{one['most_ns']:.1f})"
-        print(f"{os.path.basename(sequence):<32} {one['operations']:>10.0f}  {allocator:<9} {one['median_ns']:>12.1f} "
-              f"{spread:>18} {shown(instructions(allocator, sequence)):>12} {shown(rate, '{:.2f} x'):>9}"
+        one = turns[allocator][0][0]
+        times = [first["median_ns"] for first, _ in turns[allocator]]
+        rates = [first["median_ns"] / second["median_ns"] for first, second in turns[allocator] if second]
+        rate = statistics.median(rates) if rates else None
+        spread = f"({min(first['least_ns'] for first, _ in turns[allocator]):.1f}..{max(times):.1f})"
+        print(f"{os.path.basename(sequence):<32} {one['operations']:>10.0f}  {allocator:<9} "
+              f"{statistics.median(times):>12.1f} {spread:>18} {shown(instructions(allocator, sequence)):>12} "
+              f"{shown(rate, '{:.2f} x'):>9}"
               + (f"  sizes divided by {one['divided']:.0f}" if one["divided"] > 1 else "")
               + (f"  {one['refused']:.0f} requests refused" if one["refused"] else "")
               + (f"  {one['unplanned']:.0f} outside the plan" if one.get("unplanned") else ""), flush=True)
