@@ -128,6 +128,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     comm->base.rank = rank;
     comm->base.world = world;
     comm->ring = ring;
+    comm->clock = NULL;
     comm->moves = world == 1 && options->kernels != zr_kernels_null();
     *out = &comm->base;
     return ZR_OK;
