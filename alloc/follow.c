@@ -63,7 +63,7 @@ uint32_t zr_follow_gram(const uint32_t *hashes)
     return gram ^ gram >> 15;
 }
 
-static struct zr_lane *lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream)
+struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream)
 {
     struct zr_lane *lane = plan->last_lane;
     if (__builtin_expect(
@@ -284,7 +284,7 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
     if (!plan)
         return NULL;
     uint32_t thread = zr_thread_number();
-    struct zr_lane *lane = lane_of(plan, thread, request->stream);
+    struct zr_lane *lane = zr_follow_lane_of(plan, thread, request->stream);
     if (!lane)
         return note_stray(arena, follow);
     struct zr_slot *slot = lane->cursor;

@@ -133,7 +133,10 @@ static inline bool zr_slot_is_early(const struct zr_follow_plan *plan, const str
     return any & 1;
 }
 
-/* The common case of zr_follow_alloc(): the request is the next step of the lane that was served last, its
+/* The lane that hears the thread and stream, NULL if none does; the plan's last lane from now on. */
+struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream);
+
+/* The common case of zr_follow_alloc(): the request is the next step of its lane, its
  * granules are mapped, its place in the index is known and everybody is in time. NULL: it is not. */
 static inline struct zr_slot *zr_follow_next(struct zr_follow *follow, const struct zr_request *request,
                                              size_t alignment)
@@ -141,10 +144,16 @@ static inline struct zr_slot *zr_follow_next(struct zr_follow *follow, const str
     struct zr_follow_plan *plan = follow->plan;
     if (__builtin_expect(!plan, 0))
         return NULL;
+    uint32_t thread = zr_thread_own_number; /* 0 is nobody's */
     struct zr_lane *lane = plan->last_lane;
     struct zr_slot *slot = lane->cursor;
-    /* A slot's thread and stream are its lane's: thread 0 is nobody's. */
-    if (__builtin_expect(!zr_slot_serves(slot, request, alignment, zr_thread_own_number), 0) ||
+    /* Threads and streams take turns: another lane. Elsewhere a slot's are its lane's. */
+    if (__builtin_expect(slot->thread != thread || slot->span.stream != request->stream, 0)) {
+        if (plan->lanes_count == 1 || !(lane = zr_follow_lane_of(plan, thread, request->stream)))
+            return NULL;
+        slot = lane->cursor;
+    }
+    if (__builtin_expect(!zr_slot_serves(slot, request, alignment, thread), 0) ||
         __builtin_expect(slot->seen_epoch != plan->epoch || !slot->leaf, 0) ||
         __builtin_expect(lane->late_count > 0 || follow->pass_left <= 1, 0) ||
         __builtin_expect(zr_slot_is_early(plan, slot), 0))
