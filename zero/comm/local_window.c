@@ -10,21 +10,24 @@
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */
 #define STEP_BYTES ((size_t)64 << 20)
+/* A quarter of the addresses that a process has, for all windows together. */
+#define WINDOWS_BYTES ((size_t)32 << 40)
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
 /* Addresses for one peer's file. Offsets in it are never used twice, so it may grow past the machine's
  * memory; what lies beyond goes through the ring. */
-static size_t window_bytes(const zr_backend *backend)
+static size_t window_bytes(const zr_backend *backend, unsigned world)
 {
     struct zr_machine machine;
     zr_os_machine(&machine);
     if (machine.address_limit_bytes > 0) /* they are dear then */
         return 0;
-    return (size_t)(4 * machine.memory_bytes) / backend->can.granule_bytes * backend->can.granule_bytes;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
+    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), WINDOWS_BYTES / world);
+    return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
 }
 
 static size_t larger(size_t a, size_t b)
@@ -46,7 +49,7 @@ void zr_local_windows_open(struct local_comm *comm)
         if (p != comm->base.rank && comm->peers[p].window.fd < 0)
             return;
     comm->own_fd = segments[0].fd;
-    comm->window_bytes = window_bytes(comm->backend);
+    comm->window_bytes = window_bytes(comm->backend, comm->base.world);
 }
 
 void zr_local_windows_close(struct local_comm *comm)
