@@ -7,8 +7,8 @@
 
 /* Makes and changes nothing; for the launcher. ZR_ERR_IO with words that name the option. */
 zr_result zr_outputs_check(const struct zr_train_config *config);
-/* ZR_ERR_INVALID where what is written would be the end of a file that is read, or of another that is written,
- * whether they are there already or not. */
+/* ZR_ERR_INVALID where what is written would be the end of a file that is read, or of another that is
+ * written, whether they are there already or not. */
 zr_result zr_outputs_apart(const struct zr_train_config *config);
 
 #endif
