@@ -4,11 +4,13 @@
  * that may hold an address is the last one that starts at or before it. Regions of 512 MiB hold chunks of
  * 1 MiB, and those leaves of 16 KiB, so that every path has the same three steps. Writers hold the arena's
  * lock; readers only a read section of liburcu (bp flavour), so a span that has left the index may be used
- * again after a grace period and not before. Nodes stay until the index ends.
+ * again after a grace period and not before. A first search announces itself under the lock (arena.c): until
+ * then there are no readers to wait for. Nodes stay until the index ends.
  *
  * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
  * between it and any address in it no other block starts. A reader passes over bits that turn out empty,
- * always downwards, so it comes to that path. */
+ * always downwards, so it comes to that path. Only leaves, chunks and a region's words are cleared: a region
+ * that ever had blocks is looked into. */
 #ifndef ZR_INDEX_H
 #define ZR_INDEX_H
 
