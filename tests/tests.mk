@@ -29,7 +29,7 @@ $(emulator): $(call obj,$(wildcard tests/cuda_emulator/*.c))
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(ALL_LDFLAGS)
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
-$(cuda_tests) $(BUILD)/tests/shadow_test $(BUILD)/tests/watch_test $(BUILD)/tests/failures_test: | $(emulator)
+$(cuda_tests) $(BUILD)/tests/shadow_test $(BUILD)/tests/watch_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test: | $(emulator)
 # The toolkit's header comes last of all: nothing but cuda.h is taken from there.
 ifneq ($(cuda_header),)
 $(BUILD)/tests/cuda_declarations_test: private OBJ_CFLAGS := -idirafter $(dir $(cuda_header)) -DZR_TEST_CUDA_HEADER='"$(cuda_header)"'
