@@ -297,6 +297,11 @@ find_place(struct zr_arena *arena, const struct zr_request *request, struct zr_n
     if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
         zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+    if (place.missing > 0 && arena->follow && arena->follow->plan && arena->follow->settled) {
+        struct zr_place ready = zr_space_find_ready(arena, need, owner);
+        if (ready.gap)
+            return ready;
+    }
     return place;
 }
 

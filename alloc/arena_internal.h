@@ -206,6 +206,9 @@ static inline struct zr_span *zr_space_find_mapped(const struct zr_arena *arena,
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
+/* The first place that needs no memory, however badly it fits; for strays beside a plan, for which memory is
+ * kept that best fit would move. No gap: there is none. */
+struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
 /* The common case of it: the low end of a gap that is filed and has no owner. */

@@ -238,7 +238,7 @@ static bool clear_of_late(const struct zr_arena *arena, const struct zr_lane *la
     return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, lane, slot);
 }
 
-static bool map_slot(struct zr_arena *arena, struct zr_slot *slot)
+bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->span);
     struct zr_extent extent = {under.first * arena->granule_bytes,
@@ -268,7 +268,7 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->pass.conflicts_count++;
         return NULL;
     }
-    if (__builtin_expect(slot->seen_epoch != plan->epoch, 0) && !map_slot(arena, slot)) {
+    if (__builtin_expect(slot->seen_epoch != plan->epoch, 0) && !zr_follow_map_slot(arena, slot)) {
         follow->counts.refused_count++;
         follow->pass.refused_count++;
         return NULL;

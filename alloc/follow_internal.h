@@ -202,6 +202,8 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_pl
 uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
 uint32_t zr_follow_gram(const uint32_t *hashes);
 void zr_follow_begin_pass(struct zr_arena *arena);
+/* Maps what is not mapped under the step's place; false if that cannot be. */
+bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* A dynamic block came or went. */

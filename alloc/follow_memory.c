@@ -157,26 +157,53 @@ static void map_zone_ahead(struct zr_arena *arena, unsigned zone, size_t bytes)
         map_ahead(arena, tail, zr_round_up(bytes, ZR_UNIT_BYTES));
 }
 
+/* Gets the memory for all zones before any of it is mapped, so that none is stolen from another. */
+static bool fill_stock(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    zr_result result = zr_granules_gather(arena, bytes, &list);
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    return result == ZR_OK;
+}
+
+/* Steps that have not come yet will take no memory from what is kept for strays. No matter if there is none.
+ */
+static void map_rest_of_plan(struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    for (size_t i = 0; i < plan->slots_count; i++)
+        if (plan->slots[i].placed && plan->slots[i].seen_epoch != plan->epoch &&
+            !zr_follow_map_slot(arena, &plan->slots[i]))
+            return;
+}
+
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
     size_t kept_bytes = 0, wanted[ZR_ZONE_COUNT];
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         wanted[i] =
-            zr_round_up((2 + follow->settled_count) * follow->swings[i].most_bytes, arena->granule_bytes);
+            zr_round_up((4 + 2 * follow->settled_count) * follow->swings[i].most_bytes, arena->granule_bytes);
         kept_bytes += wanted[i];
     }
     zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous && !follow->settled)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
+    if (kept_bytes > 0)
+        map_rest_of_plan(arena, follow->plan);
     if (!follow->settled)
         zr_trim(arena, kept_bytes);
     follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
     follow->settled = true;
+    bool more = false;
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++)
-        if (wanted[i] > follow->swings[i].kept_bytes) {
-            map_zone_ahead(arena, i, wanted[i]);
-            follow->swings[i].kept_bytes = wanted[i];
-        }
+        more |= wanted[i] > follow->swings[i].kept_bytes;
+    if (!more || !fill_stock(arena, kept_bytes))
+        return;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        map_zone_ahead(arena, i, wanted[i]);
+        follow->swings[i].kept_bytes = wanted[i];
+    }
 }
 
 void zr_arena_settle_plan(zr_arena *arena)

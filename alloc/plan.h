@@ -125,8 +125,8 @@ void zr_arena_unhold(zr_arena *arena);
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 
 /* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer, and
- * keeps twice what blocks outside of the plan took since it is in force mapped for strays to come. Each later
- * call only adds to that. Takes the lock itself. */
+ * keeps four times what blocks outside of the plan took since it is in force mapped for strays to come. Each
+ * later call only adds to that. Takes the lock itself. */
 void zr_arena_settle_plan(zr_arena *arena);
 
 struct zr_follow_counts {

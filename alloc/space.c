@@ -260,6 +260,55 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
     return place;
 }
 
+/* ---- Beside a plan ------------------------------------------------------------------------------------- */
+
+enum { READY_GAPS_MOST = 64 }; /* that are looked at, of one owner in one zone */
+
+/* The first place in the gap that is all mapped. */
+static struct zr_place ready_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+{
+    size_t granule = arena->granule_bytes, end = zr_span_end(gap);
+    size_t first = gap->offset_bytes / granule, last = (end - 1) / granule + 1;
+    if (last > arena->zones[gap->zone].mapped_end)
+        last = arena->zones[gap->zone].mapped_end;
+    while ((first = zr_granules_next(arena->granules, first, last, true)) < last) {
+        size_t mapped_end = zr_granules_next(arena->granules, first, last, false);
+        size_t low = first * granule > gap->offset_bytes ? first * granule : gap->offset_bytes;
+        size_t high = mapped_end * granule < end ? mapped_end * granule : end;
+        low = zr_round_up(low, need.alignment);
+        if (low < high && high - low >= need.bytes)
+            return (struct zr_place){.gap = gap, .offset_bytes = low};
+        first = mapped_end;
+    }
+    return (struct zr_place){0};
+}
+
+static struct zr_place ready_among(const struct zr_arena *arena, const struct zr_holes *gaps,
+                                   struct zr_need need)
+{
+    struct zr_place place = {0};
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && !place.gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+        place = ready_in(arena, gap, need);
+    return place;
+}
+
+struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    unsigned own = zr_zone_of(arena, need);
+    struct zr_place place = {0};
+    for (unsigned i = 0; i < ZR_ZONE_COUNT && !place.gap; i++) {
+        unsigned number = (own + i) % ZR_ZONE_COUNT;
+        const struct zr_zone *zone = &arena->zones[number];
+        place = ready_among(arena, &zone->gaps, need);
+        if (!place.gap && owner != 0)
+            place = ready_among(arena, &arena->streams[owner]->gaps[number], need);
+        if (!place.gap && zone->tail)
+            place = ready_in(arena, zone->tail, need);
+    }
+    return place;
+}
+
 /* ---- Changes ------------------------------------------------------------------------------------------- */
 
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part)

@@ -150,6 +150,20 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
     return candidate->memory_bytes + candidate->rest_bytes <= allowed;
 }
 
+/* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
+ * others. */
+static void try_later(struct zr_learner *learner)
+{
+    struct track *track;
+    zr_arena_hold(learner->arena);
+    for (size_t i = 0; (track = track_number(learner, i)); i++)
+        if (track->planned && track->retries < RETRIES_MOST) {
+            track->retries++;
+            track->retry_at = track->count + track->distance / 2;
+        }
+    zr_arena_unhold(learner->arena);
+}
+
 /* Packs the candidate and puts it in force, if it is worth its memory. */
 static zr_result pack_and_install(struct zr_learner *learner, const struct view *view,
                                   struct zr_plan_rules rules)
@@ -160,6 +174,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
                                                                    .threads = learner->options.threads});
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
+        try_later(learner);
         return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
                        (size_t)candidate->memory_bytes);
     }

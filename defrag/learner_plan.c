@@ -10,9 +10,10 @@
 #include "alloc/error.h"
 
 enum {
-    SHIFT_MOST = 96, /* strays in a row that aligning gets over */
-    AGREE = 4,       /* steps that must agree after such a gap */
-    COMMON_PART = 4, /* of five: less in common is no period */
+    SHIFT_MOST = 96,  /* strays in a row that aligning gets over */
+    AGREE = 4,        /* steps that must agree after such a gap */
+    COMMON_PART = 4,  /* of five: less in common is no period */
+    EDITS_MOST = 2048 /* between two occurrences, for the exact way */
 };
 
 /* ---- Aligning ------------------------------------------------------------------------------------------ */
@@ -65,7 +66,8 @@ static void get_over(struct stretch a, size_t *i, struct stretch b, size_t *k)
     ++*k;
 }
 
-static size_t align(struct stretch a, struct stretch b, struct pair *out)
+/* Step by step, where the two differ in too much for the other way. */
+static size_t align_greedily(struct stretch a, struct stretch b, struct pair *out)
 {
     size_t count = 0, misses = 0;
     for (size_t i = 0, k = 0; i < a.count && k < b.count;) {
@@ -78,6 +80,69 @@ static size_t align(struct stretch a, struct stretch b, struct pair *out)
         }
     }
     return count;
+}
+
+/* How far into `a` so many edits come on each diagonal (place in `a` less place in `b`, of the same parity as
+ * the edits): Myers's shortest edit script. Row after row in one array. */
+static inline int32_t *reach_of(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    return &rows[(size_t)edits * ((size_t)edits + 1) / 2 + (size_t)(diagonal + edits) / 2];
+}
+
+/* True if the furthest way to the diagonal comes from the one above: an element of `b` left out. */
+static bool comes_down(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    return diagonal == -edits || (diagonal != edits && *reach_of(rows, edits - 1, diagonal - 1) <
+                                                           *reach_of(rows, edits - 1, diagonal + 1));
+}
+
+static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    if (edits == 0)
+        return 0;
+    return comes_down(rows, edits, diagonal) ? *reach_of(rows, edits - 1, diagonal + 1)
+                                             : *reach_of(rows, edits - 1, diagonal - 1) + 1;
+}
+
+/* The edits from `a` to `b`; -1: more than `most`. */
+static int32_t count_edits(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
+{
+    int32_t end = (int32_t)a.count - (int32_t)b.count;
+    for (int32_t edits = 0; edits <= most; edits++)
+        for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
+            int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
+            while (i < (int32_t)a.count && k < (int32_t)b.count && same(&a.seen[i], &b.seen[k]))
+                i++, k++;
+            *reach_of(rows, edits, diagonal) = i;
+            if (diagonal == end && i >= (int32_t)a.count)
+                return edits;
+        }
+    return -1;
+}
+
+/* The most that both have in common, in order: a stray among equal sizes leaves no other misplaced. */
+static size_t align(struct stretch a, struct stretch b, struct pair *out, zr_arena *host_arena)
+{
+    struct zr_scratch scratch = {.arena = host_arena};
+    size_t most = (a.count + b.count) / 8 + AGREE, count = 0;
+    most = most < EDITS_MOST ? most : EDITS_MOST;
+    int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
+    int32_t edits = rows ? count_edits(a, b, rows, (int32_t)most) : -1;
+    int32_t i = (int32_t)a.count, k = (int32_t)b.count;
+    for (int32_t left = edits; left >= 0; left--) {
+        bool down = left > 0 && comes_down(rows, left, i - k);
+        for (int32_t first = begin_snake(rows, left, i - k); i > first;)
+            out[count++] = (struct pair){(uint32_t)--i, (uint32_t)--k};
+        k -= down;
+        i -= left > 0 && !down;
+    }
+    for (size_t low = 0, high = count; low + 1 < high; low++) {
+        struct pair swap = out[low];
+        out[low] = out[--high];
+        out[high] = swap;
+    }
+    zr_scratch_end(&scratch);
+    return edits >= 0 ? count : align_greedily(a, b, out);
 }
 
 /* ---- Lifetimes ----------------------------------------------------------------------------------------- */
@@ -232,7 +297,8 @@ static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_l
     zr_result result = scratch.result;
     if (result == ZR_OK) {
         work.count = align((struct stretch){lane->seen, lane->first_count},
-                           (struct stretch){lane->seen + lane->first_count, lane->second_count}, work.pairs);
+                           (struct stretch){lane->seen + lane->first_count, lane->second_count}, work.pairs,
+                           candidate->scratch.arena);
         if (work.count == 0 || work.count * 5 < most * COMMON_PART)
             result =
                 zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",

@@ -100,6 +100,7 @@ static void track_forget(struct track *track)
     track->count = 0;
     track->level = (struct level){0};
     track->running = track->found = track->planned = track->loose = false;
+    track->retries = track->retry_at = 0;
     if (track->places)
         memset(track->places, 0, PLACES * sizeof *track->places);
 }
@@ -183,6 +184,10 @@ static void note_hit(struct track *track, uint32_t at, uint32_t before)
     track->second = before - lead;
     track->third = at - lead;
     track->found = true;
+    if (track->retry_at > 0 && at >= track->retry_at) {
+        track->planned = false;
+        track->retry_at = 0;
+    }
 }
 
 static void note_position(const struct zr_learner *learner, struct track *track)

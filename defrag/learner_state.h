@@ -18,6 +18,7 @@ enum {
     MISSES_MOST = 64,       /* in a row, within a run */
     RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
     MARKS = 3,
+    RETRIES_MOST = 4, /* with later occurrences, of a plan that took too much memory */
     LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
     STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
 };
@@ -54,6 +55,7 @@ struct track {
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
     uint32_t run_start, distance, hits, misses;
     uint32_t first, second, third; /* found: where three occurrences begin */
+    uint32_t retries, retry_at;    /* a plan was refused: tried anew from that position on; 0: no more */
 };
 
 struct live_entry {

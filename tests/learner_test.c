@@ -219,7 +219,7 @@ static void test_setup(void)
  */
 
 /* A stray that is larger than any before it, or that looks like a step, costs driver calls now and then:
- * nearly all steps make none, and over five sequences at least seven in ten. */
+ * nearly all steps make none, and over five sequences at least seventeen in twenty. */
 static void test_strays(uint64_t seed)
 {
     unsigned all_quiet = 0;
@@ -249,7 +249,7 @@ static void test_strays(uint64_t seed)
         all_quiet += quiet;
         end(&run);
     }
-    tap_ok(all_quiet >= 28, "%u of 40 steps call no driver", all_quiet);
+    tap_ok(all_quiet >= 34, "%u of 40 steps call no driver", all_quiet);
 }
 
 static void test_changed(void)
