@@ -24,6 +24,10 @@ void zr_follow_work(struct zr_arena *arena);
 /* Unmaps granules of regions that no block uses, into the stock; returns the bytes. The plan maps them again
  * when it needs them. */
 size_t zr_follow_give_back(struct zr_arena *arena);
+/* Before so many bytes are asked of the driver: first what regions of replaced plans do not use; then, where
+ * a dynamic block would lead beyond what the arena held before its plan, and a sixty-fourth, what the plan
+ * does not use just now. */
+void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic);
 /* What it would give back. */
 size_t zr_follow_idle_bytes(struct zr_arena *arena);
 /* The live planned block after this one, NULL at the end; NULL gives the first. In no order. */

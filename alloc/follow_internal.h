@@ -85,6 +85,7 @@ struct zr_follow {
     struct zr_swing {
         size_t now_bytes, most_bytes, kept_bytes;
     } swings[ZR_ZONE_COUNT];
+    size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
     bool settled;
     unsigned settled_count; /* times that strays made the driver map since: each keeps more */
 
@@ -206,6 +207,8 @@ void zr_follow_begin_pass(struct zr_arena *arena);
 bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* The arena may hold so much, and a sixty-fourth, without taking from its plan. */
+void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 /* A dynamic block came or went. */
 void zr_follow_swing(struct zr_follow *follow, const struct zr_span *block, bool freed);
 

@@ -47,7 +47,8 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
     return (struct zr_stretch){end, end};
 }
 
-static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
+/* At least so many bytes, if there are. */
+static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
 {
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
@@ -61,13 +62,16 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
+        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1;
+        if (idle.end - idle.first > left)
+            idle.end = idle.first + left;
         struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
         size_t bytes = 0;
         zr_result result = plan->pages_count > 0 ? zr_pages_unmap(arena, plan, idle, &bytes)
                                                  : zr_unmap(arena, extent, extent.bytes, &list, &bytes);
         unmapped |= bytes > 0 || (plan->pages_count > 0 && result == ZR_OK);
         all_bytes += bytes;
-        if (result != ZR_OK)
+        if (result != ZR_OK || all_bytes >= wanted_bytes)
             break;
     }
     if (unmapped)
@@ -79,10 +83,28 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan)
 
 size_t zr_follow_give_back(struct zr_arena *arena)
 {
-    size_t bytes = arena->follow->plan ? give_back_of(arena, arena->follow->plan) : 0;
+    size_t bytes = arena->follow->plan ? give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
     for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
-        bytes += give_back_of(arena, plan);
+        bytes += give_back_of(arena, plan, SIZE_MAX);
     return bytes;
+}
+
+void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic)
+{
+    struct zr_follow *follow = arena->follow;
+    bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
+    size_t have_bytes = follow->retired || over ? arena->stock.bytes + zr_space_idle_bytes(arena) : SIZE_MAX;
+    for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
+        have_bytes += give_back_of(arena, plan, missing_bytes - have_bytes);
+    if (over && have_bytes < missing_bytes)
+        give_back_of(arena, follow->plan, missing_bytes - have_bytes);
+}
+
+void zr_follow_allow(struct zr_arena *arena, size_t bytes)
+{
+    bytes += bytes / 64 + arena->granule_bytes;
+    if (arena->follow->allowed_bytes < bytes)
+        arena->follow->allowed_bytes = bytes;
 }
 
 static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan *plan)
@@ -200,6 +222,7 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
         more |= wanted[i] > follow->swings[i].kept_bytes;
     if (!more || !fill_stock(arena, kept_bytes))
         return;
+    zr_follow_allow(arena, arena->reserved_bytes);
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         map_zone_ahead(arena, i, wanted[i]);
         follow->swings[i].kept_bytes = wanted[i];

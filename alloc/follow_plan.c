@@ -283,6 +283,9 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         memset(follow->swings, 0, sizeof follow->swings);
     follow->settled = false;
     follow->settled_count = 0;
+    follow->allowed_bytes = 0;
+    zr_follow_allow(arena, arena->reserved_bytes);
+    zr_follow_allow(arena, arena->peak_reserved_bytes);
     follow->counts.plans_count += made != NULL;
     follow->counts.region_bytes = made ? made->region->bytes : 0;
     follow->counts.memory_bytes = made ? zr_plan_memory_bytes(plan, arena->granule_bytes) : 0;
