@@ -1,9 +1,12 @@
 /* comm_failures_test.c: what goes wrong, and what is said about it: mistakes of callers, ranks out of step or
  * silent, and every failing step of the making of a communicator and of a launch. */
 #define _GNU_SOURCE
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "alloc/os.h"
+
 #include "tests/comm_ranks.h"
 
 /* ---- Mistakes --------------------------------------------------------------------------------------- */
@@ -159,9 +162,44 @@ static void test_launch_faults(void)
     tap_ok(failed >= 6, "%u steps of a launch were made to fail", failed);
 }
 
+/* Rank 1 gives up while rank 0 is still to read what it laid out. What rank 0 learned, as bits. */
+enum { DONE = 1, FAILED = 2, RIGHT = 4 };
+static _Atomic unsigned *learned; /* shared by the processes */
+
+static void body_left(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    uint64_t mine = UINT64_C(0x1111111111111111) * (rank->rank + 1), all[2] = {0};
+    if (rank->rank == 0) {
+        usleep(100000);
+        kill(getppid(), SIGQUIT);
+        usleep(150000);
+    }
+    zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
+    if (rank->rank == 0)
+        *learned =
+            DONE | (result != ZR_OK ? FAILED : 0) | (all[1] == UINT64_C(0x2222222222222222) ? RIGHT : 0);
+    zr_comm_destroy(comm);
+}
+
+static void test_left(void)
+{
+    learned = mmap(NULL, sizeof(*learned), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (learned == MAP_FAILED) {
+        tap_ok(false, "a page to share");
+        return;
+    }
+    launch(&(struct test_case){.body = body_left, .world = 2, .bucket_bytes = 65536});
+    tap_ok(*learned & DONE, "a rank that is late comes to its exchange");
+    tap_ok(*learned & (FAILED | RIGHT),
+           "which fails, or gives what the other one said: never what it left behind");
+    munmap((void *)learned, sizeof(*learned));
+}
+
 int main(void)
 {
     test_mistakes();
+    test_left();
     tap_is(launch(&(struct test_case){.body = body_faults, .world = 3, .bucket_bytes = 200000}), 0,
            "every failing step of creation rolls back on all ranks");
     test_launch_faults();

@@ -105,13 +105,13 @@ static void local_close(struct zr_comm *comm)
         if (result == ZR_ERR_INTERRUPTED || result == ZR_ERR_TIMEOUT || atomic_load(&comm->local->abort))
             break;
     }
+    atomic_store(&self->self->open, false); /* before what peers may still be reading is given back */
     for (unsigned p = 0; p < comm->world; p++)
         if (self->peers[p].mapping)
             zr_import_release(self->backend, self->peers[p].mapping);
     zr_local_windows_close(self);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
-    atomic_store(&self->self->open, false);
 }
 
 static const struct zr_comm_table local_table = {.name = "local", .run = zr_local_run, .close = local_close};

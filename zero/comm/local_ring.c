@@ -86,9 +86,20 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
     return ZR_OK;
 }
 
-static void read_end(struct local_comm *comm)
+/* After a failure a rank closes without waiting for who still reads: what was read of one that is closed now
+ * may be what was left when its memory had gone. */
+static zr_result read_end(struct local_comm *comm)
 {
+    struct zr_local_world *local = comm->base.local;
+    for (unsigned p = 0; p < comm->base.world; p++)
+        if (p != comm->base.rank && !atomic_load(&local->ranks[p].open)) {
+            zr_result result = zr_local_check(local, p);
+            return result != ZR_OK
+                       ? result
+                       : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", p);
+        }
     zr_local_advance(&comm->self->consumed, ++comm->read, &comm->self->consumed_sleepers);
+    return ZR_OK;
 }
 
 /* ---- Pieces ----------------------------------------------------------------------------------------- */
@@ -210,9 +221,7 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
         result = read_copy(comm, move, part);
     if (result == ZR_OK && (!move->reads || move->only < comm->base.world))
         result = pass_over(comm, move);
-    if (result == ZR_OK)
-        read_end(comm);
-    return result;
+    return result == ZR_OK ? read_end(comm) : result;
 }
 
 /* Puts what this rank has for itself into its place, while the peers are at it. */
@@ -262,9 +271,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
             result = peer_slot(comm, p, piece, &unused);
             *direct &= comm->base.local->ranks[p].pieces[comm->read & 1].direct;
         }
-    if (result == ZR_OK && !*direct)
-        read_end(comm);
-    return result;
+    return result == ZR_OK && !*direct ? read_end(comm) : result;
 }
 
 static zr_result sum_directly(struct local_comm *comm, const struct movement *move)
@@ -316,9 +323,7 @@ static zr_result read_directly(struct local_comm *comm, const struct movement *m
                                    move->destination + (move->only < world ? 0 : p * move->piece.bytes),
                                    move->piece.bytes);
     }
-    if (result == ZR_OK)
-        read_end(comm);
-    return result;
+    return result == ZR_OK ? read_end(comm) : result;
 }
 
 /* ---- Operations of all ------------------------------------------------------------------------------ */
@@ -447,9 +452,10 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
         if (result == ZR_OK)
             result = copy_directly(comm, p, p * bytes, buffer + p * bytes, bytes);
     }
+    if (result == ZR_OK)
+        result = read_end(comm);
     if (result != ZR_OK)
         return result;
-    read_end(comm);
     zr_local_look_away(comm);
     return wait_for_readers(comm, 0);
 }
