@@ -70,6 +70,7 @@ struct run {
     uint64_t failed_at;
     struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
     size_t stretches_count;
+    uint64_t ns, operations_count; /* of one repeat */
 };
 
 static size_t stretches_most(const struct zr_sequence *sequence)
@@ -131,11 +132,14 @@ static zr_result run_once(struct run *run)
     size_t events_count = run->sequence->events_count;
     zr_result result = ZR_OK;
     run->stretches_count = 0;
+    run->ns = run->operations_count = 0;
     for (size_t first = 0; first < events_count && result == ZR_OK; first += STRETCH) {
         size_t end = first + STRETCH < events_count ? first + STRETCH : events_count;
         uint64_t start_ns = zr_os_now_ns();
         size_t count = run_stretch(run, first, end, &result);
         uint64_t ns = zr_os_now_ns() - start_ns;
+        run->ns += ns;
+        run->operations_count += count;
         /* The clock's own steps make short stretches worthless. */
         if (count > 0 && (end - first == STRETCH || run->stretches_count == 0))
             run->stretches[run->stretches_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
@@ -189,6 +193,8 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
         if (model->peak_reserved_bytes > out->peak_reserved_bytes)
             out->peak_reserved_bytes = model->peak_reserved_bytes;
         out->ns_per_operation = median_ns(run);
+        out->ns_per_operation_mean =
+            run->operations_count ? (double)run->ns / (double)run->operations_count : 0;
     }
     out->failed_at = run->failed_at;
     return result;

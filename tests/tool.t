@@ -10,7 +10,7 @@ from zrtest import BUILD, FOLDER, done, note, ok, path, same
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 KEYS = ["file", "policy", "lower_bound_bytes", "peak_reserved_bytes", "ratio", "ratio_last_repeat", "driver_calls",
-        "driver_calls_last_repeat", "ns_per_operation", "failed_at"]
+        "driver_calls_last_repeat", "ns_per_operation", "ns_per_operation_mean", "failed_at"]
 MIB = 1 << 20
 
 

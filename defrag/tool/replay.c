@@ -152,7 +152,8 @@ static void print_json(struct zr_text *text, const void *result)
                   ratio(report->peak_reserved_last_repeat_bytes, report));
     zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
                   report->driver_calls, report->driver_calls_last_repeat);
-    zr_text_print(text, ", \"ns_per_operation\": %.6g, \"failed_at\": ", report->ns_per_operation);
+    zr_text_print(text, ", \"ns_per_operation\": %.6g, \"ns_per_operation_mean\": %.6g, \"failed_at\": ",
+                  report->ns_per_operation, report->ns_per_operation_mean);
     if (report->failed_at == UINT64_MAX)
         zr_text_print(text, "null");
     else
@@ -170,15 +171,16 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             zr_text_print(text, "%s", file ? "\n" : "");
             zr_text_put(text, one->file, strlen(one->file));
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
-            zr_text_print(text, "  %-11s %12s %8s %8s %9s %9s %8s\n", "policy", "peak", "ratio", "last",
-                          "calls", "last", "ns/op");
+            zr_text_print(text, "  %-11s %12s %8s %8s %9s %9s %8s %8s\n", "policy", "peak", "ratio", "last",
+                          "calls", "last", "ns/op", "mean");
         }
         file = one->file;
-        zr_text_print(text, "  %-11s %12s %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f",
+        zr_text_print(text, "  %-11s %12s %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f",
                       zr_policy_name(one->policy), zr_tool_bytes(peak, report->peak_reserved_bytes),
                       ratio(report->peak_reserved_bytes, report),
                       ratio(report->peak_reserved_last_repeat_bytes, report), report->driver_calls,
-                      report->driver_calls_last_repeat, report->ns_per_operation);
+                      report->driver_calls_last_repeat, report->ns_per_operation,
+                      report->ns_per_operation_mean);
         if (report->failed_at != UINT64_MAX)
             zr_text_print(text, "  out of memory at event %" PRIu64, report->failed_at);
         zr_text_print(text, "\n");
