@@ -49,7 +49,7 @@ def check_blanks():
         same((files(blank), os.path.exists(path("a"))), ([], True), "and they go again, and nothing beside them")
     for goal, setting in (("clean", "BUILD=a b"), ("uninstall", "PREFIX=/a b"), ("install", "LIBDIR=/a b"),
                           ("install", "PREFIX=relative")):
-        got = run(["make", "--dry-run", goal, setting], cwd=os.getcwd())
+        got = run(["make", "--no-print-directory", "--dry-run", goal, setting], cwd=os.getcwd())
         same((got.returncode, got.stdout), (2, ""), f"make {goal} '{setting}' is refused")
         ok(setting.split("=")[0] + "=" in got.stderr, "and the words name it")
 
