@@ -189,6 +189,43 @@ static void test_departures(void)
 }
 
 /* Without a match nearby, the last few requests lead to the place. */
+/* Memory that a plan does not use just now serves others before the arena grows beyond what it was. */
+static void test_spared(void)
+{
+    begin(0);
+    install_four();
+    go_round();
+    char *stray = take(5 * MIB);
+    tap_is(reserved(), 6 * MIB, "what would be new to the arena is taken from an idle plan");
+    tap_ok(go_round(), "which gets memory again when it goes on");
+    tap_is(reserved(), 10 * MIB, "as much as is live");
+    zr_arena_free(arena, stray);
+    end();
+
+    begin(0);
+    zr_arena_free(arena, take(10 * MIB));
+    zr_arena_trim(arena, 0, NULL);
+    install_four();
+    go_round();
+    stray = take(5 * MIB);
+    uint64_t before = calls();
+    tap_is(reserved(), 10 * MIB, "an arena that has held more takes it beside its plan");
+    tap_ok(go_round() && calls() == before, "whose steps then call no driver");
+    zr_arena_free(arena, stray);
+    end();
+
+    begin(0);
+    install_four();
+    char *a = take(3 * MIB), *b = take(MIB);
+    zr_arena_install_plan(arena, NULL);
+    zr_arena_free(arena, a);
+    stray = take(2 * MIB);
+    tap_is(reserved(), 4 * MIB, "what a replaced plan holds for nobody is taken first");
+    zr_arena_free(arena, b);
+    zr_arena_free(arena, stray);
+    end();
+}
+
 static void test_lost(void)
 {
     enum { STEPS = 400 };
@@ -513,6 +550,7 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
     test_as_planned();
     test_departures();
+    test_spared();
     test_lost();
     test_replaced();
     test_refused();
