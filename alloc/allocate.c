@@ -298,6 +298,8 @@ find_place(struct zr_arena *arena, const struct zr_request *request, struct zr_n
         zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
     if (place.missing > 0 && arena->follow && arena->follow->plan && arena->follow->settled) {
+        /* Asking the streams may have given an idle number to another. */
+        owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
         struct zr_place ready = zr_space_find_ready(arena, need, owner);
         if (ready.gap)
             return ready;

@@ -62,14 +62,20 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, 
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
-        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1;
-        if (idle.end - idle.first > left)
-            idle.end = idle.first + left;
+        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* granules */
         struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
-        size_t bytes = 0;
-        zr_result result = plan->pages_count > 0 ? zr_pages_unmap(arena, plan, idle, &bytes)
-                                                 : zr_unmap(arena, extent, extent.bytes, &list, &bytes);
-        unmapped |= bytes > 0 || (plan->pages_count > 0 && result == ZR_OK);
+        if (left > idle.end - idle.first)
+            left = idle.end - idle.first;
+        zr_result result = ZR_OK;
+        if (plan->pages_count > 0) {
+            idle.end = idle.first + left;
+            result = zr_pages_unmap(arena, plan, idle, &bytes);
+        } else {
+            result = zr_unmap(arena, extent, left * granule, &list, &bytes);
+            if (result == ZR_OK && bytes == 0) /* runs, longer than what is wanted */
+                result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
+        }
+        unmapped |= bytes > 0 || plan->pages_count > 0;
         all_bytes += bytes;
         if (result != ZR_OK || all_bytes >= wanted_bytes)
             break;

@@ -11,9 +11,8 @@
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
-    if (arena->asynchronous)
-        zr_backend_synchronize(arena->backend);
-    if (plan->pages_count == 0 || zr_pages_leave(arena, plan))
+    bool passed = !arena->asynchronous || zr_backend_synchronize(arena->backend) == ZR_OK;
+    if (passed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
         zr_region_release(arena, plan->region);
     else
         plan->region->kind =
