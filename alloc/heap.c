@@ -106,7 +106,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes
     if (*zero)
         memset(block, 0, bytes);
     *commit = true;
-    if (heap.poison)
+    if (heap.poison && !*zero) /* jemalloc's own are asked for as zeros, and it writes to them */
         zr_poison_free(block, bytes);
     return block;
 }
