@@ -49,7 +49,8 @@ zr_result zr_engine_settle(zr_engine *engine)
         if (first == ZR_OK)
             first = reduced != ZR_OK ? reduced : gathered;
     }
-    return first;
+    /* Peers may still gather from this rank's shard. */
+    return first == ZR_OK && engine->world > 1 ? zr_comm_settle(engine->options.comm) : first;
 }
 
 /* Makes whole again what this rank holds of a unit beyond its shard. */

@@ -36,6 +36,9 @@ struct zr_comm_table {
     /* Optional: an operation is handed in as `ticket`; the caller waits for it. lock held. */
     void (*submitted)(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket);
     void (*waited)(struct zr_comm *comm, zr_ticket ticket);
+    /* Optional: waits until no peer reads what a gather whose source stays has offered. lock held, nothing in
+     * the queue. */
+    zr_result (*settle)(struct zr_comm *comm);
     void (*close)(struct zr_comm *comm);
 };
 

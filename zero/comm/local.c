@@ -114,7 +114,8 @@ static void local_close(struct zr_comm *comm)
         zr_arena_free(comm->options.arena, self->ring);
 }
 
-static const struct zr_comm_table local_table = {.name = "local", .run = zr_local_run, .close = local_close};
+static const struct zr_comm_table local_table = {
+    .name = "local", .run = zr_local_run, .settle = zr_local_settle, .close = local_close};
 
 /* Everything of a rank's own: records, ring, thread. On success *out is closed by zr_comm_destroy(). */
 static zr_result prepare(struct local_comm **out, const struct zr_comm_options *options,

@@ -48,6 +48,11 @@ static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
     return ZR_OK;
 }
 
+zr_result zr_local_settle(struct zr_comm *comm)
+{
+    return wait_for_readers((struct local_comm *)comm, 0);
+}
+
 /* Lends the next slot for filling. */
 static zr_result fill_begin(struct local_comm *comm, char **slot)
 {
@@ -91,6 +96,7 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
 static zr_result read_end(struct local_comm *comm)
 {
     struct zr_local_world *local = comm->base.local;
+    atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
     for (unsigned p = 0; p < comm->base.world; p++)
         if (p != comm->base.rank && !atomic_load(&local->ranks[p].open)) {
             zr_result result = zr_local_check(local, p);

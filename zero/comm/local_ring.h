@@ -20,7 +20,8 @@ struct local_comm {
     struct zr_local_peer *peers; /* world; the own entry stays empty */
 };
 
-/* Carries out one operation; struct zr_comm_table has the contract. */
+/* struct zr_comm_table has the contracts. */
 zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item);
+zr_result zr_local_settle(struct zr_comm *comm);
 
 #endif

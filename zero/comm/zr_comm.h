@@ -127,8 +127,9 @@ struct zr_all_gather {
     void *destination;
     size_t shard_bytes;
     enum zr_comm_type type;
-    /* The source is not written to before an operation of all that was handed in later has ended here: the
-     * gather then ends without waiting for peers that still read it. Of all-gathers alone. */
+    /* The source is neither written to nor freed before an operation of all that was handed in later has
+     * ended here, or zr_comm_settle(): the gather then ends without waiting for peers that still read it. Of
+     * all-gathers alone. */
     bool source_stays;
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
@@ -179,6 +180,10 @@ ZR_API zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *o
 
 /* Waits until the operation has ended on this rank: its destination is complete and its source free again. */
 ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
+/* Waits until all that was handed in has ended, and no peer reads a source that stays. Peers need not call
+ * it.
+ */
+ZR_API zr_result zr_comm_settle(zr_comm *comm);
 
 /* Blocking, for small things; they wait for earlier tickets first. all: [world][bytes], in rank order. */
 ZR_API zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);

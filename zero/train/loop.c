@@ -25,6 +25,7 @@ struct history {
     bool validated;
     double validation_loss;
     uint64_t saved_step; /* UINT64_MAX: none */
+    bool counted;        /* sent_elements_per_step is known */
     uint64_t sent_elements_per_step, driver_calls_last_step;
     struct zr_comm_counters comm_before; /* when the first step began */
     uint64_t started_ns;
@@ -208,7 +209,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct history *history = &loop->history;
     struct zr_arena_stats before, after;
     struct zr_comm_counters sent_before, sent_after;
-    bool first = history->count == 0;
+    bool first = !history->counted;
     uint64_t start_ns = zr_os_now_ns();
     zr_result result;
 
@@ -221,8 +222,10 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         return result;
     zr_arena_get_stats(rank->arena, &after);
     zr_comm_counters_get(rank->comm, &sent_after);
-    if (first)
+    if (first && !line->skipped) { /* a skipped step sends less */
+        history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
+    }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     line->step = step;
     line->step_seconds = (double)(zr_os_now_ns() - start_ns) * 1e-9;
