@@ -48,9 +48,12 @@ if mpi:
     programs += ["bin/libzr_comm_mpi.so", "tests/mpi_ranks", "tests/libzr_comm_mpi.so"]
 got = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", f"SANITIZE={SANITIZE}", "check-programs",
                       *map(built, programs)], capture_output=True, text=True, timeout=2100)
-counts = [line for line in got.stdout.splitlines() if " passed, " in line]
-if not ok(got.returncode == 0 and counts, f"the C tests under -fsanitize={SANITIZE}: {' '.join(counts)}"):
-    tail(got)
+lines = got.stdout.splitlines()
+counts = [line for line in lines if " passed, " in line]
+bad = [line for line in lines if line.startswith(("FAIL", "      ")) and "skipped: " not in line]
+first = [line.strip() for line in bad[:2]]
+if not ok(got.returncode == 0 and counts, f"the C tests under -fsanitize={SANITIZE}: {' | '.join(counts + first)}"):
+    note("\n".join(bad or lines[-40:] + got.stderr.splitlines()[-40:]))
 
 MODEL = dict(data=text_file(), steps=4, layers=2, hidden=36, heads=3, seq=17, batch=3, stage=1)
 for ranks in (1, 2):
