@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/fault.h"
+#include "tests/engine_rig.h"
 #include "tests/tap.h"
 #include "zero/layout.h"
 #include "zero/zr_zero.h"
@@ -52,14 +53,6 @@ static const struct zr_optimizer_options adamw = {
 /* ---- A rank's memory -------------------------------------------------------------------------------------
  */
 
-struct rig {
-    zr_backend *backend;
-    zr_arena *arena;
-    zr_comm *comm;
-    struct zr_kernel_context context;
-    zr_engine *engine;
-};
-
 struct setting {
     unsigned stage, world;
     unsigned micro_batches;
@@ -88,52 +81,17 @@ static zr_result rig_engine(struct rig *rig, const struct setting *setting)
                                                         .optimizer = optimizer});
 }
 
-static zr_result rig_open(struct rig *rig, struct zr_local_world *local, unsigned rank,
-                          enum zr_precision precision)
+static zr_result open_rank(struct rig *rig, struct zr_local_world *local, unsigned rank,
+                           enum zr_precision precision)
 {
-    struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
-    zr_result result;
-    memset(rig, 0, sizeof *rig);
-    result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
-    if (result == ZR_OK)
-        result = zr_arena_create(
-            &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 256 << 20});
-    if (result != ZR_OK)
-        return result;
-    struct zr_comm_options options = {.arena = rig->arena,
-                                      .host_arena = rig->arena,
-                                      .kernels = zr_kernels_cpu(zr_isa_best()),
-                                      .bucket_bytes = 2048};
-    result = local ? zr_comm_local_create(&rig->comm, &options, local, rank)
-                   : zr_comm_null_create(&rig->comm, &options, 0, 1);
-    if (result != ZR_OK)
-        return result;
-    rig->context =
-        (struct zr_kernel_context){.parallel = {.threads = 1},
-                                   .workspace_bytes = zr_kernel_workspace_bytes(&limits, zr_isa_best()),
-                                   .isa = zr_isa_best(),
-                                   .precision = precision};
-    result = zr_arena_alloc(
-        rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
-        &rig->context.workspace);
-    return result == ZR_OK && zr_kernel_open(&rig->context) != 0 ? ZR_ERR_UNAVAILABLE : result;
-}
-
-static size_t rig_close(struct rig *rig)
-{
-    size_t leaked = 0;
-    zr_engine_destroy(rig->engine);
-    if (rig->context.workspace) {
-        zr_kernel_close(&rig->context);
-        zr_arena_free(rig->arena, rig->context.workspace);
-    }
-    if (rig->comm)
-        zr_comm_destroy(rig->comm);
-    if (rig->arena)
-        zr_arena_destroy(rig->arena, &leaked);
-    if (rig->backend)
-        zr_backend_destroy(rig->backend);
-    return leaked;
+    return rig_open(rig, &(struct rig_options){.local = local,
+                                               .rank = rank,
+                                               .isa = zr_isa_best(),
+                                               .precision = precision,
+                                               .bucket_bytes = 2048,
+                                               .granule_bytes = 64 << 10,
+                                               .reserve_bytes = 256 << 20,
+                                               .kernels = zr_kernels_cpu(zr_isa_best())});
 }
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
@@ -141,7 +99,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     const struct setting *setting = argument;
     struct rig rig;
     int code;
-    if (rig_open(&rig, local, rank, setting->precision) != ZR_OK) {
+    if (open_rank(&rig, local, rank, setting->precision) != ZR_OK) {
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
         return 100;
     }
@@ -154,9 +112,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
 static int in_world(const struct setting *setting)
 {
     struct setting copy = *setting;
-    fflush(stdout);
-    return zr_local_launch(
-        &(struct zr_launch_options){.world = setting->world, .rank_main = rank_main, .argument = &copy});
+    return rig_launch(setting->world, rank_main, &copy);
 }
 
 /* ---- The reference ---------------------------------------------------------------------------------------
@@ -364,15 +320,6 @@ static double compare(struct rig *rig, const struct setting *setting, const stru
     return worst;
 }
 
-/* Exit codes are the number of the line that failed, as far as one byte goes. */
-#define must(condition)                                                                                      \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "# line %d: %s (%s)\n", __LINE__, #condition, zr_last_error());                  \
-            return 1 + __LINE__ % 90;                                                                        \
-        }                                                                                                    \
-    } while (0)
-
 static zr_result make_layout(struct zr_layout *out, const struct zr_parameter_list *of, unsigned world,
                              zr_arena *arena, enum zr_precision precision)
 {
@@ -557,7 +504,7 @@ static int publish(struct rig *rig, const struct setting *setting)
 static void test_layout(void)
 {
     struct rig rig;
-    tap_result(rig_open(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
+    tap_result(open_rank(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
     for (unsigned world = 1; world <= 70; world += world < 9 ? 1 : 30) {
         struct zr_layout layout;
         uint64_t owned = 0;
@@ -600,7 +547,7 @@ static void test_misuse(void)
     struct zr_step_report report;
     void *base;
     bool accumulate;
-    tap_result(rig_open(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
+    tap_result(open_rank(&rig, NULL, 0, ZR_PRECISION_FP32), ZR_OK, "memory");
     struct setting setting = {.stage = 4, .micro_batches = 1};
     tap_result(rig_engine(&rig, &setting), ZR_ERR_INVALID, "stage 4 is not there");
     setting.stage = 2;
@@ -635,7 +582,7 @@ static void test_faults(void)
         for (uint64_t nth = 1;; nth++) {
             struct rig rig;
             const struct setting setting = {.stage = 3, .precision = ZR_PRECISION_BF16};
-            zr_result opened = rig_open(&rig, NULL, 0, setting.precision);
+            zr_result opened = open_rank(&rig, NULL, 0, setting.precision);
             zr_fault_set(sites[s], nth);
             zr_result result = opened == ZR_OK ? rig_engine(&rig, &setting) : opened;
             zr_fault_set(sites[s], 0);
@@ -644,7 +591,7 @@ static void test_faults(void)
                 break;
             failures++;
         }
-        tap_ok(leaked == 0, "%s: an engine's %zu passes failed in turn, %zu bytes left behind",
+        tap_ok(leaked == 0 && failures > 0, "%s: an engine's %zu passes failed in turn, %zu bytes left behind",
                zr_fault_site_name(sites[s]), failures, leaked);
     }
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/engine_rig.h"
 #include "tests/tap.h"
 #include "zero/zr_zero.h"
 
@@ -27,38 +28,18 @@ struct setting {
 /* ---- A rank ----------------------------------------------------------------------------------------------
  */
 
-struct rig {
-    zr_backend *backend;
-    zr_arena *arena;
-    zr_comm *comm;
-    struct zr_kernel_context context;
-    zr_engine *engine;
-};
-
-static zr_result rig_open(struct rig *rig, const struct setting *setting, struct zr_local_world *local,
-                          unsigned rank)
+static zr_result open_rank(struct rig *rig, const struct setting *setting, struct zr_local_world *local,
+                           unsigned rank)
 {
-    const struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
     const struct zr_kernels *kernels = zr_kernels_cpu(ZR_ISA_PLAIN);
-    memset(rig, 0, sizeof *rig);
-    zr_result result = zr_backend_host_create(&rig->backend, NULL);
-    if (result == ZR_OK)
-        result = zr_arena_create(&rig->arena, &(struct zr_arena_options){.backend = rig->backend});
+    zr_result result = rig_open(rig, &(struct rig_options){.local = local,
+                                                           .rank = rank,
+                                                           .isa = ZR_ISA_PLAIN,
+                                                           .precision = ZR_PRECISION_FP16,
+                                                           .bucket_bytes = 4096,
+                                                           .kernels = kernels});
     if (result != ZR_OK)
         return result;
-    struct zr_comm_options comm = {
-        .arena = rig->arena, .host_arena = rig->arena, .kernels = kernels, .bucket_bytes = 4096};
-    result = zr_comm_local_create(&rig->comm, &comm, local, rank);
-    if (result != ZR_OK)
-        return result;
-    rig->context = (struct zr_kernel_context){
-        .parallel = {.threads = 1}, .isa = ZR_ISA_PLAIN, .precision = ZR_PRECISION_FP16};
-    rig->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
-    result = zr_arena_alloc(
-        rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
-        &rig->context.workspace);
-    if (result != ZR_OK || zr_kernel_open(&rig->context) != 0)
-        return ZR_ERR_UNAVAILABLE;
     return zr_engine_create(&rig->engine,
                             &(struct zr_engine_options){
                                 .arena = rig->arena,
@@ -79,37 +60,20 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
 {
     const struct setting *setting = argument;
     struct rig rig;
-    size_t leaked = 1;
-    if (rig_open(&rig, setting, local, rank) != ZR_OK) {
+    if (open_rank(&rig, setting, local, rank) != ZR_OK) {
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
         return 100;
     }
     int code = setting->body(setting, rig.engine, rank);
-    zr_engine_destroy(rig.engine);
-    zr_comm_destroy(rig.comm);
-    zr_kernel_close(&rig.context);
-    zr_arena_free(rig.arena, rig.context.workspace);
-    zr_arena_destroy(rig.arena, &leaked);
-    zr_backend_destroy(rig.backend);
+    size_t leaked = rig_close(&rig);
     return code ? code : leaked ? 101 : 0;
 }
 
 static int in_world(const struct setting *setting)
 {
     struct setting copy = *setting;
-    fflush(stdout);
-    return zr_local_launch(
-        &(struct zr_launch_options){.world = setting->world, .rank_main = rank_main, .argument = &copy});
+    return rig_launch(setting->world, rank_main, &copy);
 }
-
-/* Exit codes are the number of the line that failed, as far as one byte goes. */
-#define must(condition)                                                                                      \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "# line %d: %s (%s)\n", __LINE__, #condition, zr_last_error());                  \
-            return 1 + __LINE__ % 90;                                                                        \
-        }                                                                                                    \
-    } while (0)
 
 /* ---- Steps -----------------------------------------------------------------------------------------------
  */

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/engine_rig.h"
 #include "tests/tap.h"
 #include "zero/zr_zero.h"
 
@@ -22,41 +23,19 @@ enum { ELEMENTS = 7 * 11 + 1 + 129, ROOM = 1 << 16 };
 
 static char folder[] = "/tmp/zr-state-XXXXXX", path[64];
 
-struct rig {
-    zr_backend *backend;
-    zr_arena *arena;
-    zr_comm *comm;
-    struct zr_kernel_context context;
-    zr_engine *engine;
-};
-
 /* Of the next rigs; the tests before last are of fp32. */
 static enum zr_precision precision;
 
 /* One rank. `parameters_list` has as many parameters as the one above. */
-static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_optimizer_kind kind,
+static void make_rig(struct rig *rig, const struct zr_parameter *list, enum zr_optimizer_kind kind,
                      const struct zr_kernels *kernels)
 {
-    const struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
-    memset(rig, 0, sizeof *rig);
-    tap_result(zr_backend_host_create(&rig->backend, NULL), ZR_OK, "a backend");
-    tap_result(zr_arena_create(&rig->arena, &(struct zr_arena_options){.backend = rig->backend}), ZR_OK,
-               "an arena");
-    tap_result(zr_comm_null_create(&rig->comm,
-                                   &(struct zr_comm_options){.arena = rig->arena,
-                                                             .host_arena = rig->arena,
-                                                             .kernels = kernels,
-                                                             .bucket_bytes = 4096},
-                                   0, 1),
-               ZR_OK, "a communicator of one");
-    rig->context.parallel.threads = 1;
-    rig->context.isa = ZR_ISA_PLAIN;
-    rig->context.precision = precision;
-    rig->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
-    zr_arena_alloc(rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes},
-                   &rig->context.workspace);
-    if (zr_kernel_open(&rig->context) != 0)
-        tap_ok(false, "kernels: %s", zr_kernel_why());
+    zr_result result = rig_open(
+        rig, &(struct rig_options){
+                 .isa = ZR_ISA_PLAIN, .precision = precision, .bucket_bytes = 4096, .kernels = kernels});
+    tap_ok(rig->backend != NULL, "a backend");
+    tap_ok(rig->arena != NULL, "an arena");
+    tap_result(result, ZR_OK, "a communicator of one, and kernels");
     tap_result(zr_engine_create(&rig->engine,
                                 &(struct zr_engine_options){
                                     .arena = rig->arena,
@@ -75,15 +54,9 @@ static void rig_open(struct rig *rig, const struct zr_parameter *list, enum zr_o
                ZR_OK, "an engine");
 }
 
-static void rig_close(struct rig *rig)
+static void end_rig(struct rig *rig)
 {
-    size_t leaked = 1;
-    zr_engine_destroy(rig->engine);
-    zr_comm_destroy(rig->comm);
-    zr_kernel_close(&rig->context);
-    zr_arena_free(rig->arena, rig->context.workspace);
-    tap_ok(zr_arena_destroy(rig->arena, &leaked) == ZR_OK && leaked == 0, "nothing is left in the arena");
-    zr_backend_destroy(rig->backend);
+    tap_is(rig_close(rig), 0, "nothing is left in the arena");
 }
 
 /* All values that a file has, in a row. */
@@ -168,14 +141,14 @@ static void check_round_trip(enum zr_optimizer_kind kind)
     struct rig rig;
     if (kind == ZR_OPTIMIZER_SGD)
         memset(saved.variance, 0, sizeof saved.variance);
-    rig_open(&rig, parameters, kind, zr_kernels_cpu(ZR_ISA_PLAIN));
+    make_rig(&rig, parameters, kind, zr_kernels_cpu(ZR_ISA_PLAIN));
     walk(&rig, &saved, true);
     tap_result(zr_engine_save(rig.engine, path), ZR_OK, "saved, optimizer %d", (int)kind);
     walk(&rig, &other, true);
     tap_result(zr_engine_load(rig.engine, path), ZR_OK, "loaded");
     got = take_values(&rig);
     tap_ok(memcmp(&got, &saved, sizeof got) == 0, "every value and the steps are what they were");
-    rig_close(&rig);
+    end_rig(&rig);
 }
 
 /* Flips each bit of the header and many of the data, cuts the file everywhere, puts things behind it. */
@@ -184,7 +157,7 @@ static void check_damage(void)
     static char good[ROOM], bad[ROOM + 1];
     size_t bytes, kept = 0, cuts = 0;
     struct rig rig;
-    rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+    make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
     tap_result(zr_engine_save(rig.engine, path), ZR_OK, "a good file");
     bytes = slurp(good);
     tap_ok(bytes > 3 * ELEMENTS * 4 && bytes < ROOM, "of %zu bytes", bytes);
@@ -202,7 +175,7 @@ static void check_damage(void)
     tap_ok(refused(&rig, bad, bytes + 1), "or with a byte more");
     spit(good, bytes);
     tap_result(zr_engine_load(rig.engine, path), ZR_OK, "the good one still loads");
-    rig_close(&rig);
+    end_rig(&rig);
 }
 
 static void check_others(void)
@@ -212,7 +185,7 @@ static void check_others(void)
     struct rig rig;
     memcpy(renamed, parameters, sizeof renamed);
     renamed[1].name[0] = 'u';
-    rig_open(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
+    make_rig(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
     tap_result(zr_engine_load(rig.engine, path), ZR_ERR_FORMAT, "a file of AdamW is not for SGD: %s",
                zr_last_error());
     tap_result(zr_engine_save(rig.engine, path), ZR_OK, "saved by SGD");
@@ -230,14 +203,14 @@ static void check_others(void)
         tap_result(zr_engine_load(rig.engine, pipe_path), ZR_ERR_FORMAT,
                    "nor is a pipe, which is not waited for");
     unlink(pipe_path);
-    rig_close(&rig);
-    rig_open(&rig, renamed, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
+    end_rig(&rig);
+    make_rig(&rig, renamed, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));
     tap_result(zr_engine_load(rig.engine, path), ZR_ERR_FORMAT, "nor is one of other names");
-    rig_close(&rig);
-    rig_open(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_null());
+    end_rig(&rig);
+    make_rig(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_null());
     tap_result(zr_engine_save(rig.engine, path), ZR_ERR_INVALID, "a dry run saves nothing");
     tap_result(zr_engine_load(rig.engine, path), ZR_ERR_INVALID, "and loads nothing");
-    rig_close(&rig);
+    end_rig(&rig);
 }
 
 /* What one precision has saved, another loads: the masters, to the bit; and fp16 its loss scale again. */
@@ -259,14 +232,14 @@ static void check_precisions(void)
     }
     for (enum zr_precision saves = ZR_PRECISION_FP32; saves < ZR_PRECISION_COUNT; saves++) {
         precision = saves;
-        rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+        make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
         walk(&rig, &before, true);
         tap_result(zr_engine_set_scaling(rig.engine, &odd), ZR_OK, "a loss scale");
         tap_result(zr_engine_save(rig.engine, path), ZR_OK, "%s saves", zr_precision_name(saves));
-        rig_close(&rig);
+        end_rig(&rig);
         for (precision = ZR_PRECISION_FP32; precision < ZR_PRECISION_COUNT; precision++) {
             memset(&after, 0, sizeof after);
-            rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+            make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
             tap_result(zr_engine_load(rig.engine, path), ZR_OK, "%s loads", zr_precision_name(precision));
             walk(&rig, &after, false);
             tap_ok(memcmp(&after, &before, sizeof after) == 0, "the same masters and moments");
@@ -278,18 +251,18 @@ static void check_precisions(void)
                    saves == ZR_PRECISION_FP16 ? "the saved one" : "a new one");
             tap_ok(zr_engine_loss_scale(rig.engine) == (precision == ZR_PRECISION_FP16 ? got.scale : 1),
                    "and counts in fp16 alone");
-            rig_close(&rig);
+            end_rig(&rig);
         }
     }
     precision = ZR_PRECISION_FP16;
-    rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+    make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
     struct zr_loss_scale wrong = odd;
     wrong.scale = -1;
     tap_result(zr_engine_set_scaling(rig.engine, &wrong), ZR_ERR_INVALID, "a scale below nothing");
     wrong = odd;
     wrong.hysteresis_left = 0;
     tap_result(zr_engine_set_scaling(rig.engine, &wrong), ZR_ERR_INVALID, "and no step left to skip");
-    rig_close(&rig);
+    end_rig(&rig);
     precision = ZR_PRECISION_FP32;
 }
 
@@ -309,11 +282,11 @@ int main(void)
     /* A name alone is a file of the working folder. */
     if (chdir(folder) == 0) {
         struct rig rig;
-        rig_open(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+        make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
         tap_result(zr_engine_save(rig.engine, "alone"), ZR_OK, "a path without a folder");
         tap_ok(access("alone", R_OK) == 0 && access("alone.partial", F_OK) != 0,
                "is there, and nothing beside it");
-        rig_close(&rig);
+        end_rig(&rig);
         unlink("alone");
     }
     unlink(path);
