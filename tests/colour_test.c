@@ -10,14 +10,12 @@
 #include "alloc/arena_internal.h"
 #include "alloc/fault.h"
 #include "alloc/follow.h"
-#include "alloc/plan.h"
 #include "defrag/zr_defrag.h"
 #include "tests/cuda_support.h"
-#include "tests/random.h"
+#include "tests/draws.h"
+#include "tests/plans_support.h"
+#include "tests/records.h"
 #include "tests/tap.h"
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
 
 enum kind { SIM, LATE_SIM, HOST, GPU, KINDS };
 
@@ -26,17 +24,8 @@ static const char *const kind_names[KINDS] = {"sim", "sim with streams", "host",
 enum { WORK_NS = 1000 };
 
 static const struct zr_emulator *emulator;
-static zr_backend *backend;
-static zr_arena *arena;
 static size_t granule;
 static enum kind kind;
-static uint64_t random_state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(xorshift64(&random_state) % n);
-}
-
 /* ---- Arenas ----------------------------------------------------------------------------------------------
  */
 
@@ -86,28 +75,6 @@ static struct zr_arena_stats stats(void)
     struct zr_arena_stats out;
     zr_arena_get_stats(arena, &out);
     return out;
-}
-
-static struct zr_follow_counts counts(void)
-{
-    struct zr_follow_counts out;
-    zr_arena_follow_counts(arena, &out);
-    return out;
-}
-
-static char *take(size_t bytes)
-{
-    void *out = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &out);
-    return out;
-}
-
-static struct zr_plan_step step(size_t bytes, size_t offset_bytes, uint32_t alive_count)
-{
-    return (struct zr_plan_step){.request = {.bytes = bytes, .alignment = 256, .tag = ZR_TAG_GRAD},
-                                 .thread = zr_thread_number(),
-                                 .offset_bytes = offset_bytes,
-                                 .alive_count = alive_count};
 }
 
 /* The memory under an address. */
@@ -624,7 +591,7 @@ static bool play(const struct event *events, const size_t *granules)
     return good;
 }
 
-static void test_learned(enum kind which, zr_arena *host_arena, uint64_t seed)
+static void test_learned(enum kind which, uint64_t seed)
 {
     unsigned coloured = 0, wrong = 0, runs = 0;
     /* Many of them can be packed as well as coloured: on one backend until one cannot. */
@@ -670,7 +637,7 @@ static void test_learned(enum kind which, zr_arena *host_arena, uint64_t seed)
 }
 
 /* Where the addresses for a plan with pages are not to be had, one without them is followed. */
-static void test_few_addresses(zr_arena *host_arena, uint64_t seed)
+static void test_few_addresses(uint64_t seed)
 {
     unsigned packed = 0, tried = 0;
     bool good = true;
@@ -704,11 +671,11 @@ static void test_few_addresses(zr_arena *host_arena, uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
-    zr_backend *host;
-    zr_arena *host_arena;
-    zr_backend_host_create(&host, NULL);
-    zr_arena_create(&host_arena, &(struct zr_arena_options){.backend = host, .name = "scratch"});
+    uint64_t seed = seed_of(argc, argv);
+    if (records_begin() != ZR_OK) {
+        printf("Bail out! %s\n", zr_last_error());
+        return 1;
+    }
     emulator = cuda_emulator();
     for (enum kind which = SIM; which < KINDS; which++)
         test_by_hand(which);
@@ -724,9 +691,8 @@ int main(int argc, char **argv)
     else
         tap_skip("driver failures: %s", zr_last_error());
     for (enum kind which = SIM; which < KINDS; which++)
-        test_learned(which, host_arena, seed);
-    test_few_addresses(host_arena, seed);
-    zr_arena_destroy(host_arena, NULL);
-    zr_backend_destroy(host);
+        test_learned(which, seed);
+    test_few_addresses(seed);
+    tap_is(records_end(), 0, "all records are given back");
     return tap_done();
 }

@@ -5,15 +5,9 @@
 
 #include "defrag/colour.h"
 #include "defrag/zr_defrag.h"
-#include "tests/random.h"
+#include "tests/draws.h"
+#include "tests/records.h"
 #include "tests/tap.h"
-
-static uint64_t random_state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(xorshift64(&random_state) % n);
-}
 
 enum { BLOCKS = 160, MOMENTS = 200 };
 
@@ -75,7 +69,7 @@ static void make_blocks(struct zr_colouring *colouring, size_t fixed_count, uint
     }
 }
 
-static void test_colouring(zr_arena *host_arena, uint64_t seed)
+static void test_colouring(uint64_t seed)
 {
     bool apart = true, least = true, bounded = true, shared = false;
     size_t addresses = 0, pages = 0;
@@ -113,13 +107,12 @@ static void test_colouring(zr_arena *host_arena, uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
-    zr_backend *host;
-    zr_arena *host_arena;
-    zr_backend_host_create(&host, NULL);
-    zr_arena_create(&host_arena, &(struct zr_arena_options){.backend = host, .name = "scratch"});
-    test_colouring(host_arena, seed);
-    zr_arena_destroy(host_arena, NULL);
-    zr_backend_destroy(host);
+    uint64_t seed = seed_of(argc, argv);
+    if (records_begin() != ZR_OK) {
+        printf("Bail out! %s\n", zr_last_error());
+        return 1;
+    }
+    test_colouring(seed);
+    tap_is(records_end(), 0, "all records are given back");
     return tap_done();
 }

@@ -8,15 +8,9 @@
 
 #include "alloc/fault.h"
 #include "alloc/option.h"
-#include "alloc/plan.h"
-#include "tests/random.h"
+#include "tests/draws.h"
+#include "tests/plans_support.h"
 #include "tests/tap.h"
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void begin(size_t limit_bytes)
 {
@@ -45,28 +39,6 @@ static size_t reserved(void)
     struct zr_arena_stats stats;
     zr_arena_get_stats(arena, &stats);
     return stats.reserved_bytes;
-}
-
-static struct zr_follow_counts counts(void)
-{
-    struct zr_follow_counts out;
-    zr_arena_follow_counts(arena, &out);
-    return out;
-}
-
-static char *take(size_t bytes)
-{
-    void *out = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &out);
-    return out;
-}
-
-static struct zr_plan_step step(size_t bytes, size_t offset_bytes, uint32_t alive_count)
-{
-    return (struct zr_plan_step){.request = {.bytes = bytes, .alignment = 256, .tag = ZR_TAG_GRAD},
-                                 .thread = zr_thread_number(),
-                                 .offset_bytes = offset_bytes,
-                                 .alive_count = alive_count};
 }
 
 /* Four steps; the last two lie where the first two were. */
@@ -416,13 +388,6 @@ static void test_fork(void)
 /* ---- At random -------------------------------------------------------------------------------------------
  */
 
-static uint64_t random_state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(xorshift64(&random_state) % n);
-}
-
 enum { RANDOM_STEPS = 300, LIVE_MOST = 2048 };
 
 static struct zr_plan_step random_steps[RANDOM_STEPS];
@@ -547,7 +512,7 @@ static void test_random(uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
+    uint64_t seed = seed_of(argc, argv);
     test_as_planned();
     test_departures();
     test_spared();

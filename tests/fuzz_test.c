@@ -14,7 +14,7 @@
 #include "alloc/file.h"
 #include "tests/fuzz_inputs.h"
 #include "tests/fuzz_targets.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
@@ -27,13 +27,6 @@ enum { RUNS = 5000 };
 static struct fuzz_input *corpus; /* CORPUS_MOST of them */
 static size_t corpus_count;
 static bool answered[ANSWERS];
-static uint64_t random_state;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
-}
-
 static size_t below(size_t limit)
 {
     return limit ? next_random() % limit : 0;

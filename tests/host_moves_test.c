@@ -11,18 +11,11 @@
 #include "alloc/option.h"
 #include "alloc/os.h"
 #include "tests/host_moves.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
-
-static uint64_t random_state;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
-}
 
 /* ---- Moving -------------------------------------------------------------------------------------------- */
 

@@ -9,21 +9,12 @@
 #include "alloc/fault.h"
 #include "alloc/plan.h"
 #include "defrag/zr_defrag.h"
-#include "tests/random.h"
+#include "tests/draws.h"
+#include "tests/records.h"
 #include "tests/tap.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-
-static zr_backend *host;
-static zr_arena *host_arena;
-
-static uint64_t random_state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(xorshift64(&random_state) % n);
-}
 
 /* ---- Steps -----------------------------------------------------------------------------------------------
  */
@@ -492,9 +483,11 @@ static void test_traces(void)
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
-    zr_backend_host_create(&host, &(struct zr_host_options){0});
-    zr_arena_create(&host_arena, &(struct zr_arena_options){.backend = host, .name = "records"});
+    uint64_t seed = seed_of(argc, argv);
+    if (records_begin() != ZR_OK) {
+        printf("Bail out! %s\n", zr_last_error());
+        return 1;
+    }
     test_period();
     test_setup();
     test_strays(seed);
@@ -506,9 +499,6 @@ int main(int argc, char **argv)
     test_faults();
     test_fork();
     test_traces();
-    size_t leaked = 1;
-    zr_arena_destroy(host_arena, &leaked);
-    tap_is(leaked, 0, "all records are given back");
-    zr_backend_destroy(host);
+    tap_is(records_end(), 0, "all records are given back");
     return tap_done();
 }

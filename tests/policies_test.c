@@ -5,7 +5,7 @@
 #include "alloc/zr.h"
 #include "defrag/model.h"
 #include "defrag/model_blocks.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 #define KIB UINT64_C(1024)
@@ -245,13 +245,6 @@ static const struct a_case own[] = {
 
 /* ---- Properties that hold for every model
  * ------------------------------------------------------------------ */
-
-static uint64_t random_state = 88172645463325252u;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
-}
 
 enum { SLOTS = 300, OPERATIONS = 60000 };
 

@@ -4,7 +4,7 @@
 
 #include "alloc/fault.h"
 #include "defrag/zr_defrag.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -147,13 +147,6 @@ static void test_wrong_sequences(void)
 
 /* ---- Random sequences
  * ------------------------------------------------------------------------------------------ */
-
-static uint64_t random_state;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
-}
 
 enum { EVENTS = 20000, SLOTS = 200 };
 

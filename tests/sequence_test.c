@@ -11,7 +11,7 @@
 #include "alloc/file.h"
 #include "defrag/pickle.h"
 #include "defrag/zr_defrag.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-sequence-test-XXXXXX", path[128], trace_path[128];
@@ -477,13 +477,6 @@ static void test_giants(void)
     op('e'), op('u'), op('.');
     tap_ok(in_proportion(), "a list named 300,000 times is not gone through 300,000 times");
     tap_ok(strstr(zr_last_error(), "over and over"), "and the words say why");
-}
-
-static uint64_t random_state = 0x2545f4914f6cdd1d;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
 }
 
 /* Reads a damaged file: any answer but a crash, a leak or one that contradicts itself. */

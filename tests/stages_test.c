@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/records.h"
 #include "tests/tap.h"
 #include "zero/plan.h"
 #include "zero/train/shape.h"
@@ -18,8 +19,6 @@ static size_t draw(size_t least, size_t most)
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     return least + (size_t)(state >> 33) % (most - least + 1);
 }
-
-static zr_arena *host_arena;
 
 /* ---- Lists of units of any size ---------------------------------------------------------------------- */
 
@@ -476,23 +475,17 @@ static void test_communicator(void)
 
 int main(void)
 {
-    zr_backend *backend;
-    size_t leaked;
     const char *seed = getenv("ZR_TEST_SEED");
     state = seed ? strtoull(seed, NULL, 10) : (unsigned long long)time(NULL);
     tap_note("ZR_TEST_SEED=%llu", state);
-    tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "memory for records");
-    tap_result(zr_arena_create(&host_arena,
-                               &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1ull << 30}),
-               ZR_OK, "an arena for them");
+    tap_result(records_begin(), ZR_OK, "memory for records");
+    tap_ok(host_arena != NULL, "an arena for them");
     test_lists();
     test_plans();
     test_volume();
     test_shapes();
     test_formulas();
     test_communicator();
-    zr_arena_destroy(host_arena, &leaked);
-    tap_is(leaked, 0, "nothing is left behind");
-    zr_backend_destroy(backend);
+    tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

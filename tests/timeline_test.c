@@ -3,13 +3,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "tests/records.h"
 #include "tests/tap.h"
 #include "zero/plan.h"
 #include "zero/timeline.h"
 
 enum { LAYERS = 5, HIDDEN = 64, HEADS = 4, VOCABULARY = 192, SEQUENCE = 24, BATCH = 3 };
-
-static zr_arena *host_arena;
 
 /* A configuration, and what comes of it. */
 struct run {
@@ -326,12 +325,8 @@ static void test_events(void)
 
 int main(void)
 {
-    zr_backend *backend;
-    size_t leaked;
-    tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "memory for records");
-    tap_result(zr_arena_create(&host_arena,
-                               &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1ull << 30}),
-               ZR_OK, "an arena for them");
+    tap_result(records_begin(), ZR_OK, "memory for records");
+    tap_ok(host_arena != NULL, "an arena for them");
     test_alone();
     for (unsigned stage = 0; stage <= 3; stage++)
         for (unsigned micro_batches = 1; micro_batches <= 3; micro_batches += 2) {
@@ -344,8 +339,6 @@ int main(void)
         for (double bytes_per_second = 1e5; bytes_per_second < 1e11; bytes_per_second *= 10)
             test_schedule(stage, bytes_per_second);
     test_events();
-    zr_arena_destroy(host_arena, &leaked);
-    tap_is(leaked, 0, "nothing is left behind");
-    zr_backend_destroy(backend);
+    tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

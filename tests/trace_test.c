@@ -19,20 +19,13 @@
 #include "alloc/os.h"
 #include "alloc/trace.h"
 #include "defrag/zrt.h"
-#include "tests/random.h"
+#include "tests/draws.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-trace-test-XXXXXX", trace_path[128], other_path[128];
 static struct zrt_reader reader; /* 64 KiB */
 
 /* ---- Random events with a model ------------------------------------------------------------------------ */
-
-static uint64_t random_state;
-
-static uint64_t next_random(void)
-{
-    return xorshift64(&random_state);
-}
 
 /* A number whose length in bits is random, so that short and long varints both come. */
 static uint64_t any_size(unsigned most_bits)

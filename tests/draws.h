@@ -1,0 +1,30 @@
+/* draws.h: random numbers for a whole test program, from one state: the seed that it is set to brings all of
+ * them again. Not thread-safe. */
+#ifndef ZR_TEST_DRAWS_H
+#define ZR_TEST_DRAWS_H
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/random.h"
+
+static uint64_t random_state = 88172645463325252u; /* never 0 */
+
+static inline uint64_t next_random(void)
+{
+    return xorshift64(&random_state);
+}
+
+static inline size_t random_below(size_t n)
+{
+    return (size_t)(next_random() % n);
+}
+
+/* A seed: the first argument, or one of this process. */
+static inline uint64_t seed_of(int argc, char **argv)
+{
+    return argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
+}
+
+#endif
