@@ -128,7 +128,7 @@ struct zr_arena {
     uint64_t *granules;    /* bit g: granule g of the range is mapped */
     size_t mapped_bytes;   /* the bits of `granules`, less alias_bytes */
     size_t alias_bytes;    /* addresses in plans' regions with a granule that is mapped elsewhere too */
-    uint32_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
+    uint64_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
     size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
     size_t reserved_bytes; /* handles owned: mapped, lent and stock */
 

@@ -53,7 +53,7 @@ struct zr_handle {
     bool destroyed;          /* lives for its mappings only */
     bool imported;           /* another process's memory: not counted as held */
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
-    uint32_t serial;
+    uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 
 struct zr_mapping {
