@@ -99,7 +99,7 @@ static zr_result check_granules(const struct zr_arena *arena)
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is not mapped as the books say", at * granule);
         bool good = mapping->access && mapping->announced;
-        bool excused = !good && (is_leaving(arena, at * granule) || zr_pages_owed(arena, at * granule));
+        bool excused = !good && (is_leaving(arena, at * granule) || zr_follow_owes(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
         if (!mapping->announced && !excused)

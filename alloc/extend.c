@@ -78,19 +78,22 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-/* Takes the handles of a stretch of whole mappings out of it; they go to the list in address order. */
+/* Takes the handles of a stretch of whole mappings out of it, all of them announced or none; they go to the
+ * list in address order. Not announced is what a request had mapped that fails now, or what the driver kept
+ * of one that failed before. */
 static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, struct zr_handle_list *list)
 {
     struct zr_handle_list taken = {0};
     struct zr_handle *handle;
+    bool announced = zr_range_mapping(arena->range, part.offset_bytes)->announced;
     for (size_t done = 0; done < part.bytes;) {
-        handle = zr_range_mapping(arena->range, part.offset_bytes + done)->handle;
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, part.offset_bytes + done);
+        zr_assert(mapping->announced == announced);
+        handle = mapping->handle;
         zr_handle_list_push(&taken, handle);
         done += handle->bytes;
     }
     char *address = arena->base + part.offset_bytes;
-    /* All of it, but what a request had mapped that fails now. */
-    bool announced = zr_range_mapping(arena->range, part.offset_bytes)->announced;
     if (announced)
         zr_watch_unmapping(arena, part);
     if (arena->poison)
@@ -119,22 +122,24 @@ struct want {
     size_t bytes, longest;
 };
 
-/* The whole mappings at the high end of [first, end) granules, next to each other, as many as are wanted;
- * empty if there are none. *rest gets where to look on: below it nothing was looked at. */
+/* The whole mappings at the high end of [first, end) granules, next to each other, as many as are wanted, all
+ * announced or none; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
 static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                      size_t *rest)
 {
     size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
     size_t most = want.bytes;
     struct zr_extent part = {at, 0};
+    bool announced = false;
     while (at > low) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at - 1);
         if (!mapping)
             break;
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
         bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest;
-        if (whole && bytes > most - part.bytes && part.bytes > 0)
+        if (whole && part.bytes > 0 && (bytes > most - part.bytes || mapping->announced != announced))
             break; /* for another call */
+        announced = mapping->announced;
         at = begin > low ? begin : low;
         if (whole && bytes <= most - part.bytes) {
             part = (struct zr_extent){begin, part.bytes + bytes};

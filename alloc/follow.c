@@ -248,9 +248,14 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
     if (slot->plan->pages_count > 0) {
         if (zr_pages_map(arena, slot) != ZR_OK)
             return false;
-    } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end) &&
-               zr_map(arena, extent, NULL) != ZR_OK) {
+    } else if (slot->plan->owed && !zr_follow_collect(arena, slot->plan, under)) {
         return false;
+    } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
+        struct zr_extent stuck;
+        zr_result result = zr_map(arena, extent, &stuck);
+        slot->plan->owed |= stuck.bytes > 0;
+        if (result != ZR_OK)
+            return false;
     }
     slot->seen_epoch = slot->plan->epoch;
     return true;

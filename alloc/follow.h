@@ -33,9 +33,9 @@ size_t zr_follow_idle_bytes(struct zr_arena *arena);
 /* The live planned block after this one, NULL at the end; NULL gives the first. In no order. */
 struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block);
 zr_result zr_follow_check(struct zr_arena *arena);
-/* True in a region with pages: one there may have been mapped for a step, got no access or was not announced,
- * and was kept by the driver all the same. The next step on it tries anew. */
-bool zr_pages_owed(const struct zr_arena *arena, size_t offset_bytes);
+/* True in a region where a granule may have been mapped for a step, got no access or was not announced, and
+ * was kept by the driver all the same. The next step on it tries anew. */
+bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes);
 void zr_follow_after_fork_child(struct zr_arena *arena);
 /* Before the arena ends; nothing is unmapped. */
 void zr_follow_end(struct zr_arena *arena);

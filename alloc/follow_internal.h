@@ -10,9 +10,10 @@
 #include "alloc/follow.h"
 
 enum {
-    ZR_FOLLOW_RECENT = 4, /* requests in a row that tell where a lane is */
-    ZR_FOLLOW_PROBES = 8, /* in the table of places */
-    ZR_FOLLOW_LOST = 32,  /* strays in a row that end a pass */
+    ZR_FOLLOW_RECENT = 4,   /* requests in a row that tell where a lane is */
+    ZR_FOLLOW_PROBES = 8,   /* in the table of places */
+    ZR_FOLLOW_LOST = 32,    /* strays in a row that end a pass */
+    ZR_FOLLOW_STREAMS = 16, /* of a plan, that are waited for one by one */
 };
 
 /* A step and the block on it: two cache lines, which neighbours do not share. */
@@ -60,7 +61,10 @@ struct zr_follow_plan {
     size_t lanes_count;
     uint32_t *grams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
     size_t grams_count;
-    uint64_t *busy; /* scratch: bit per granule of the region */
+    uint64_t *busy;                      /* scratch: bit per granule of the region */
+    uint64_t streams[ZR_FOLLOW_STREAMS]; /* of the steps, each once */
+    size_t streams_count;                /* more than there is room for: the whole device is waited for */
+    bool owed; /* without pages: the driver kept granules here, without access, for which a step failed */
 
     /* Pages: granules of memory that lie at one or more addresses of the region. */
     size_t pages_count;         /* 0: none, each granule of the region has its own */
@@ -205,6 +209,14 @@ uint32_t zr_follow_gram(const uint32_t *hashes);
 void zr_follow_begin_pass(struct zr_arena *arena);
 /* Maps what is not mapped under the step's place; false if that cannot be. */
 bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
+/* Unmaps what the driver kept in granules of the region, into the stock; false if it keeps some of it still,
+ * which no step may have. */
+bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where);
+/* Waits for all that the plan's streams were given before. False: that cannot be, and what was freed in the
+ * region may be in use. */
+bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan);
+/* At least so many bytes of the plan's, if there are, for zr_follow_give_back(). */
+size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* The arena may hold so much, and a sixty-fourth, without taking from its plan. */

@@ -10,15 +10,71 @@ enum { SETTLED_MOST = 4 };
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
-/* Marks the granules of the region that blocks touch, in plan->busy. */
+static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
+                               zr_span_end(plan->region) / arena->granule_bytes};
+}
+
+/* The next mapping that touches granules of `where`, that was never announced: no step has it. NULL: none. */
+static const struct zr_mapping *next_owed(const struct zr_arena *arena, struct zr_stretch where)
+{
+    size_t at = where.first;
+    while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * arena->granule_bytes);
+        if (!mapping->announced)
+            return mapping;
+        at = (mapping->offset_bytes + mapping->handle->bytes) / arena->granule_bytes;
+    }
+    return NULL;
+}
+
+static struct zr_stretch granules_of(const struct zr_arena *arena, const struct zr_mapping *mapping)
+{
+    size_t first = mapping->offset_bytes / arena->granule_bytes;
+    return (struct zr_stretch){first, first + mapping->handle->bytes / arena->granule_bytes};
+}
+
+bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where)
+{
+    const struct zr_mapping *owed;
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    bool all = true;
+    while ((owed = next_owed(arena, where))) {
+        struct zr_extent extent = {owed->offset_bytes, owed->handle->bytes};
+        size_t bytes;
+        where.first = granules_of(arena, owed).end;
+        all &= zr_unmap(arena, extent, extent.bytes, &list, &bytes) == ZR_OK;
+    }
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    plan->owed = next_owed(arena, region_of(arena, plan)) != NULL;
+    return all;
+}
+
+bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
+{
+    const struct zr_follow *follow = arena->follow;
+    const struct zr_follow_plan *plan = follow ? follow->plan : NULL;
+    if (follow && !plan)
+        plan = follow->retired;
+    for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
+        if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
+            offset_bytes < zr_span_end(plan->region))
+            return true;
+    return false;
+}
+
+/* Marks the granules of the region that blocks touch, and those that the driver kept, in plan->busy. */
 static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     if (plan->pages_count > 0) {
         zr_pages_mark_busy(arena, plan);
         return;
     }
-    size_t first = plan->region->offset_bytes / arena->granule_bytes,
-           count = plan->region->bytes / arena->granule_bytes;
+    struct zr_stretch region = region_of(arena, plan);
+    size_t first = region.first, count = region.end - region.first;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
     for (size_t word = 0; word * 64 < plan->slots_count; word++)
         for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
@@ -26,6 +82,12 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
                 zr_granules_under(arena, &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)].span);
             zr_granules_set(plan->busy, under.first - first, under.end - first, true);
         }
+    const struct zr_mapping *owed;
+    while (plan->owed && (owed = next_owed(arena, region))) {
+        struct zr_stretch under = granules_of(arena, owed);
+        zr_granules_set(plan->busy, under.first - first, under.end - first, true);
+        region.first = under.end;
+    }
 }
 
 /* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
@@ -47,18 +109,36 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
     return (struct zr_stretch){end, end};
 }
 
-/* At least so many bytes, if there are. */
-static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
+/* A block that others than its step's stream use is live until they have passed. */
+bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    struct zr_stream_point points[ZR_FOLLOW_STREAMS];
+    size_t count = plan->streams_count;
+    bool each = count <= ZR_FOLLOW_STREAMS;
+    if (!arena->asynchronous)
+        return true;
+    for (size_t i = 0; each && i < count; i++) {
+        arena->backend_calls_count++;
+        each = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
+    }
+    for (size_t i = 0; each && i < count; i++)
+        each = zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK;
+    return each || zr_backend_synchronize(arena->backend) == ZR_OK;
+}
+
+size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
 {
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
     bool unmapped = false;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
+    if (plan->owed)
+        zr_follow_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
     /* Streams may still work on what was freed here: no gap has them as its owner. */
-    if (arena->asynchronous && next_idle(arena, plan, idle.end).first < zr_span_end(plan->region) / granule &&
-        zr_backend_synchronize(arena->backend) != ZR_OK)
+    if (next_idle(arena, plan, idle.end).first < zr_span_end(plan->region) / granule &&
+        !zr_follow_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
@@ -89,9 +169,9 @@ static size_t give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, 
 
 size_t zr_follow_give_back(struct zr_arena *arena)
 {
-    size_t bytes = arena->follow->plan ? give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
+    size_t bytes = arena->follow->plan ? zr_follow_give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
     for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
-        bytes += give_back_of(arena, plan, SIZE_MAX);
+        bytes += zr_follow_give_back_of(arena, plan, SIZE_MAX);
     return bytes;
 }
 
@@ -101,9 +181,9 @@ void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic)
     bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
     size_t have_bytes = follow->retired || over ? arena->stock.bytes + zr_space_idle_bytes(arena) : SIZE_MAX;
     for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
-        have_bytes += give_back_of(arena, plan, missing_bytes - have_bytes);
+        have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)
-        give_back_of(arena, follow->plan, missing_bytes - have_bytes);
+        zr_follow_give_back_of(arena, follow->plan, missing_bytes - have_bytes);
 }
 
 void zr_follow_allow(struct zr_arena *arena, size_t bytes)

@@ -301,19 +301,6 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
     return good;
 }
 
-bool zr_pages_owed(const struct zr_arena *arena, size_t offset_bytes)
-{
-    const struct zr_follow *follow = arena->follow;
-    const struct zr_follow_plan *plan = follow ? follow->plan : NULL;
-    if (follow && !plan)
-        plan = follow->retired;
-    for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
-        if (plan->pages_count > 0 && offset_bytes >= plan->region->offset_bytes &&
-            offset_bytes < zr_span_end(plan->region))
-            return true;
-    return false;
-}
-
 zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     size_t first = region_first(arena, plan), end = zr_span_end(plan->region) / arena->granule_bytes;

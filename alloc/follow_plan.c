@@ -11,8 +11,10 @@
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
-    bool passed = !arena->asynchronous || zr_backend_synchronize(arena->backend) == ZR_OK;
-    if (passed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
+    bool passed = zr_follow_wait(arena, plan);
+    if (plan->owed)
+        zr_follow_give_back_of(arena, plan, SIZE_MAX);
+    if (passed && !plan->owed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
         zr_region_release(arena, plan->region);
     else
         plan->region->kind =
@@ -177,6 +179,18 @@ static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan
         .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
 }
 
+static void note_stream(struct zr_follow_plan *made, uint64_t stream)
+{
+    size_t i = 0, most = made->streams_count;
+    while (i < most && i < ZR_FOLLOW_STREAMS && made->streams[i] != stream)
+        i++;
+    if (i < most)
+        return; /* known, or one of too many */
+    if (i < ZR_FOLLOW_STREAMS)
+        made->streams[i] = stream;
+    made->streams_count++;
+}
+
 /* Sorts the placed steps of each lane by the step at which they are to be gone. */
 static void find_due(struct zr_follow_plan *made)
 {
@@ -228,6 +242,8 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->steps_count; i++) {
         made->slots[i] = slot_of(arena, &plan->steps[i], made);
         made->slots[i].number = (uint32_t)i;
+        if (made->slots[i].placed)
+            note_stream(made, made->slots[i].span.stream);
     }
     for (size_t i = 0; i < plan->lanes_count; i++) {
         const struct zr_plan_lane *lane = &plan->lanes[i];
@@ -497,6 +513,9 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         struct zr_stretch under = zr_granules_under(arena, &slot->span);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and is not", i);
+        for (size_t at = under.first; plan->owed && at < under.end; at++)
+            if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->announced)
+                return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and has no access", i);
     }
     if (plan->pages_count > 0) {
         zr_result result = zr_pages_check(arena, plan);

@@ -1,0 +1,280 @@
+/* cuda_plan_test.c: plans over a GPU's memory: what a driver keeps that refuses twice in a row, and which
+ * streams are waited for. On the emulated driver. */
+#include "alloc/arena_internal.h"
+#include "alloc/plan.h"
+#include "tests/cuda_pieces.h"
+
+#define FOREVER ((uint64_t)1 << 40)
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static void start(void)
+{
+    backend = create(NULL);
+    tap_result(zr_arena_create(&arena,
+                               &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 * GRANULE}),
+               ZR_OK, "an arena");
+}
+
+static void stop(void)
+{
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+    tap_ok(nothing_left(), "nothing is left");
+}
+
+static char *take(size_t bytes, zr_cu_stream stream)
+{
+    void *out = NULL;
+    zr_arena_alloc(
+        arena,
+        &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD, .stream = (uint64_t)(uintptr_t)stream},
+        &out);
+    return out;
+}
+
+static struct zr_plan_step step(size_t bytes, size_t offset_bytes, zr_cu_stream stream)
+{
+    return (struct zr_plan_step){.request = {.bytes = bytes,
+                                             .alignment = 256,
+                                             .tag = ZR_TAG_GRAD,
+                                             .stream = (uint64_t)(uintptr_t)stream},
+                                 .thread = zr_thread_number(),
+                                 .offset_bytes = offset_bytes,
+                                 .alive_count = 1};
+}
+
+/* Two steps: three granules, and the upper two of them with another behind. */
+static void install_two(zr_cu_stream stream)
+{
+    struct zr_plan_step steps[2] = {step(3 * GRANULE, 0, stream), step(2 * GRANULE + 512, GRANULE, stream)};
+    struct zr_plan_lane lane = {.count = 2, .any = true};
+    tap_result(zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
+                                                              .steps_count = 2,
+                                                              .lanes = &lane,
+                                                              .lanes_count = 1,
+                                                              .region_bytes = 4 * GRANULE}),
+               ZR_OK, "a plan");
+}
+
+static struct zr_arena_stats stats(void)
+{
+    struct zr_arena_stats now;
+    zr_arena_get_stats(arena, &now);
+    return now;
+}
+
+static struct zr_follow_counts counts(void)
+{
+    struct zr_follow_counts now;
+    zr_arena_follow_counts(arena, &now);
+    return now;
+}
+
+/* The device can write all of it. */
+static bool writable(const char *address, size_t bytes)
+{
+    return zr_backend_fill(backend, &(struct zr_fill){.to = (void *)address, .value = 7, .bytes = bytes}) ==
+               ZR_OK &&
+           zr_backend_synchronize(backend) == ZR_OK;
+}
+
+/* ---- Refused twice in a row ---------------------------------------------------------------------------- */
+
+static void fail_from_now_on(const char *call, uint64_t count)
+{
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = count, .code = ZR_CU_UNKNOWN});
+}
+
+static uint64_t to_access, told, untold;
+
+static zr_result mapped(void *argument, void *address, size_t bytes)
+{
+    (void)argument;
+    (void)address;
+    told += bytes;
+    return ZR_OK;
+}
+
+static void unmapping(void *argument, void *address, size_t bytes)
+{
+    (void)argument;
+    (void)address;
+    untold += bytes;
+}
+
+static const struct zr_map_watch watch = {.mapped = mapped, .unmapping = unmapping};
+
+/* The first step is refused: its access, and the unmaps of the way back. */
+static void refuse_first(void)
+{
+    start();
+    told = untold = 0;
+    zr_arena_watch(arena, &watch);
+    install_two(NULL);
+    /* The call of the access, then all: the unmaps of the way back, and the step's dynamic place. */
+    emulator->fail(
+        &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
+    tap_ok(take(3 * GRANULE, NULL) == NULL, "a step whose access is refused, and the unmaps that follow");
+    emulator->fail(&(struct zr_emulator_fault){0});
+    tap_is(counts().refused_count, 1, "counts as refused");
+    tap_ok(stats().mapped_bytes > 0 && told == 0, "the driver kept some of it, and nobody was told of it");
+    tap_is(stats().stranded_bytes, stats().mapped_bytes, "which counts as stranded");
+    tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
+}
+
+/* How many calls of the driver there are until it is asked for access, by trying. */
+static void find_access(void)
+{
+    start();
+    install_two(NULL);
+    uint64_t before = emulator->calls(NULL);
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = "cuMemSetAccess", .nth = 1, .count = 1, .code = ZR_CU_UNKNOWN});
+    uint64_t unmaps = emulator->calls("cuMemUnmap");
+    take(3 * GRANULE, NULL);
+    tap_ok(emulator->calls("cuMemUnmap") > unmaps, "an access that is refused is followed by unmaps");
+    emulator->fail(&(struct zr_emulator_fault){0});
+    uint64_t most = emulator->calls(NULL) - before;
+    stop();
+    for (to_access = 1; to_access < most; to_access++) {
+        start();
+        install_two(NULL);
+        emulator->fail(
+            &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
+        take(3 * GRANULE, NULL);
+        emulator->fail(&(struct zr_emulator_fault){0});
+        bool kept = stats().mapped_bytes == 3 * GRANULE;
+        stop();
+        if (kept)
+            return;
+    }
+}
+
+static void test_kept(void)
+{
+    find_access();
+    refuse_first();
+    char *block = take(2 * GRANULE + 512, NULL);
+    tap_ok(block && writable(block, 2 * GRANULE + 512), "the next step on it has memory that can be used");
+    zr_arena_free(arena, block);
+    block = take(3 * GRANULE, NULL);
+    tap_ok(block && writable(block, 3 * GRANULE), "and the one after");
+    zr_arena_free(arena, block);
+    tap_is(counts().planned_count, 2, "both as planned");
+    tap_is(stats().stranded_bytes, 0, "then nothing is stranded");
+    zr_arena_unwatch(arena, &watch);
+    tap_is(told, untold, "who watches has seen pairs");
+    stop();
+
+    refuse_first();
+    fail_from_now_on("cuMemUnmap", UINT64_MAX / 2);
+    block = take(3 * GRANULE, NULL);
+    tap_ok(!block || writable(block, 3 * GRANULE), "while the driver keeps it no step gets it");
+    tap_is(counts().refused_count, 2, "which counts as refused too");
+    zr_arena_free(arena, block);
+    tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
+    tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "the plan ends");
+    emulator->fail(&(struct zr_emulator_fault){0});
+    char *blocks[16];
+    bool good = true;
+    for (unsigned i = 0; i < 16; i++)
+        good &= (blocks[i] = take(2 * GRANULE, NULL)) && writable(blocks[i], 2 * GRANULE);
+    tap_ok(good, "and no block gets it afterwards");
+    for (unsigned i = 0; i < 16; i++)
+        zr_arena_free(arena, blocks[i]);
+    stop();
+
+    refuse_first();
+    tap_ok(zr_arena_trim(arena, 0, NULL) == ZR_OK && stats().reserved_bytes == 0, "a trim asks for it again");
+    tap_is(told, untold, "and nobody hears of it");
+    stop();
+}
+
+/* A number that wrapped would take an old mapping for one of the request that fails. */
+static void test_serials(void)
+{
+    start();
+    char *block = take(GRANULE + GRANULE / 2, NULL);
+    size_t offset = (size_t)(block - arena->base) + GRANULE;
+    arena->serial = zr_range_mapping(arena->range, offset)->handle->serial + (UINT64_C(1) << 32) - 1;
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = "cuMemSetAccess", .nth = 1, .count = 1, .code = ZR_CU_UNKNOWN});
+    char *beside = take(GRANULE + GRANULE / 4, NULL);
+    emulator->fail(&(struct zr_emulator_fault){0});
+    tap_ok(!beside, "a request that shares a granule with a block, after many others, fails");
+    tap_ok(writable(block, GRANULE + GRANULE / 2), "and the block keeps its memory");
+    zr_arena_free(arena, block);
+    stop();
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------- */
+
+static zr_cu_stream new_stream(void)
+{
+    zr_cu_context context, popped;
+    zr_cu_stream stream = NULL;
+    cu->context_retain(&context, 0);
+    cu->context_push(context);
+    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) =
+        (zr_cu_result(*)(zr_cu_stream *, unsigned int))dlsym(dlopen(cuda_emulator_path(), RTLD_NOW),
+                                                             "cuStreamCreate");
+    stream_create(&stream, ZR_CU_STREAM_NON_BLOCKING);
+    cu->context_pop(&popped);
+    cu->context_release(0);
+    return stream;
+}
+
+/* What a plan gives back waits for the plan's streams, and for no others. */
+static void test_waits(void)
+{
+    start();
+    zr_cu_stream own = new_stream(), other = new_stream();
+    install_two(own);
+    char *kept = take(GRANULE / 2, other);
+    emulator->work_ticks(FOREVER);
+    launch(other, kept, GRANULE / 2);
+    uint64_t waits = emulator->calls("cuCtxSynchronize");
+    for (unsigned i = 0; i < 2; i++) {
+        char *first = take(3 * GRANULE, own);
+        emulator->work_ticks(FOREVER / 4);
+        launch(own, first, 3 * GRANULE);
+        zr_arena_free(arena, first);
+        tap_is(emulator->state().pending_count, 2, "two streams are at work");
+        if (i == 0)
+            zr_arena_trim(arena, 0, NULL);
+        else
+            zr_arena_install_plan(arena, NULL);
+        tap_is(emulator->state().pending_count, 1, "%s waits for the plan's own",
+               i == 0 ? "a trim" : "a plan's end");
+        if (i == 0)
+            zr_arena_free(arena, take(2 * GRANULE + 512, own));
+    }
+    tap_is(emulator->calls("cuCtxSynchronize"), waits, "and not for the device");
+    char *next = take(3 * GRANULE, other);
+    tap_ok(next != NULL, "the region is anybody's");
+    emulator->work_ticks(3);
+    zr_arena_free(arena, next);
+    zr_arena_free(arena, kept);
+    zr_backend_synchronize(backend);
+    stop();
+}
+
+int main(void)
+{
+    emulator = cuda_emulator();
+    if (!emulator || cuda_on_card()) {
+        tap_skip("%s", emulator ? "these tests are for the emulated driver only" : zr_last_error());
+        return tap_done();
+    }
+    zr_backend *first = create(NULL);
+    zr_cuda_driver_get(&cu);
+    test_kept();
+    test_serials();
+    test_waits();
+    zr_backend_destroy(first);
+    return tap_done();
+}
