@@ -2,7 +2,6 @@
  * cut and missing and hostile files, and failures of the system at every place. Each scene runs in ranks of
  * its own. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "alloc/error.h"
 #include "alloc/fault.h"
 #include "alloc/heap.h"
+#include "tests/folder.h"
 #include "tests/tap.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/crc64.h"
@@ -264,18 +264,6 @@ static void remove_runs(void)
         abort();
 }
 
-static int entries(const char *path)
-{
-    DIR *listing = opendir(path);
-    int count = -2;
-    if (!listing)
-        return -1;
-    while (readdir(listing))
-        count++;
-    closedir(listing);
-    return count;
-}
-
 static void test_worlds(void)
 {
     static const unsigned worlds[] = {1, 2, 3, 5};
@@ -310,7 +298,7 @@ static void test_choice(void)
           "a step saved again");
     plays(((struct scene){.act = act_resume, .world = 1, .step = 10, .salt = 77}), 0,
           "takes the place of the first");
-    tap_is(entries(runs), 2, "and nothing else is left");
+    tap_is(folder_entries(runs), 2, "and nothing else is left");
     snprintf(one, sizeof one, "%s/step-00000100000000", runs);
     mkdir(one, 0700);
     plays(((struct scene){.act = act_resume, .world = 1, .step = 10, .salt = 77}), 0,
@@ -338,7 +326,7 @@ static void test_keep(void)
               0, "step %llu is saved", (unsigned long long)steps[i]);
     tap_ok(access(path, F_OK) == 0, "what is no checkpoint is left alone");
     rmdir(path);
-    tap_is(entries(runs), 3, "three stay");
+    tap_is(folder_entries(runs), 3, "three stay");
     for (unsigned i = 1; i < 4; i++) {
         snprintf(path, sizeof path, "%s/step-%08u", runs, (unsigned)steps[i]);
         plays(((struct scene){.act = act_resume, .world = 3, .step = steps[i], .salt = i, .from = path}), 0,
@@ -745,7 +733,7 @@ static void test_faults(void)
            "is told by both ranks");
     plays(((struct scene){.act = act_resume, .world = 2, .stage = 1, .step = 1, .salt = 1}), 0,
           "the older one is whole");
-    tap_is(entries(runs), 1, "and alone");
+    tap_is(folder_entries(runs), 1, "and alone");
 }
 
 static void test_clean_up(void)
@@ -772,7 +760,7 @@ static void test_clean_up(void)
             zr_checkpoint_clean_up(runs);
         else
             play((struct scene){.act = act_save, .world = 1, .step = 1, .salt = 2});
-        tap_is(entries(runs), 5,
+        tap_is(folder_entries(runs), 5,
                round == 0 ? "unfinished saves are removed, all else stays" : "the next save does so too");
     }
     plays(((struct scene){.act = act_resume, .world = 1, .step = 1, .salt = 2}), 0,

@@ -1,11 +1,11 @@
 /* comm_life_test.c: how local communicators begin and end, and what ranks say to one another in between:
  * exchanges and barriers, one communicator after another, and an end that waits for slow readers. */
 #define _GNU_SOURCE
-#include <dirent.h>
 
 #include "alloc/os.h"
 #include "tests/comm_ranks.h"
 #include "tests/comm_values.h"
+#include "tests/folder.h"
 
 /* ---- Small talk ------------------------------------------------------------------------------------- */
 
@@ -66,17 +66,6 @@ static unsigned count_mappings(void)
     return count;
 }
 
-static unsigned count_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (folder && readdir(folder))
-        count++;
-    if (folder)
-        closedir(folder);
-    return count;
-}
-
 /* A rank that is done early must not take its ring away from those that still read it. */
 static void body_early(struct environment *rank)
 {
@@ -103,7 +92,8 @@ static void body_early(struct environment *rank)
 static void body_again(struct environment *rank)
 {
     body_barrier(rank);
-    unsigned maps_count = count_mappings(), fds_count = count_descriptors();
+    unsigned maps_count = count_mappings();
+    int fds_count = open_descriptors();
     for (unsigned i = 0; i < 5; i++) { /* one communicator after the other, of different sizes */
         rank->bucket_bytes = 100 + 1000 * i;
         body_small(rank);
@@ -114,7 +104,7 @@ static void body_again(struct environment *rank)
     body_barrier(rank);
     check(rank, maps_count > 0 && count_mappings() <= maps_count + 3, "%u mappings, %u before",
           count_mappings(), maps_count);
-    check(rank, count_descriptors() == fds_count, "file descriptors leaked");
+    check(rank, fds_count > 0 && open_descriptors() == fds_count, "file descriptors leaked");
     zr_comm *comm = open_comm(rank), *second;
     struct zr_comm_options options = options_of(rank);
     check(rank, zr_comm_local_create(&second, &options, rank->local, rank->rank) == ZR_ERR_INVALID && !second,

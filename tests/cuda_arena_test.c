@@ -420,14 +420,8 @@ int main(void)
 {
     const char *text = getenv("ZR_TEST_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
-    zr_backend *backend;
-    if (!cuda_on_card())
-        emulator = cuda_emulator();
-    if (zr_backend_cuda_create(&backend, NULL) == ZR_ERR_UNAVAILABLE && !emulator) {
-        tap_skip("%s", zr_last_error());
+    if (!cuda_driver(&emulator))
         return tap_done();
-    }
-    zr_backend_destroy(backend);
     test_random("device", ZR_CUDA_DEVICE, seed);
     if (emulator)
         test_random("pinned", ZR_CUDA_HOST, seed);

@@ -467,15 +467,9 @@ int main(void)
 {
     const char *text = getenv("ZR_TEST_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
-    zr_backend *backend;
     setenv("ZR_EMULATOR_GRANULARITY", "65536", 0); /* little to copy in a thousand lives */
-    if (!cuda_on_card())
-        emulator = cuda_emulator();
-    if (zr_backend_cuda_create(&backend, NULL) == ZR_ERR_UNAVAILABLE) {
-        tap_skip("%s", zr_last_error());
+    if (!cuda_driver(&emulator))
         return tap_done();
-    }
-    zr_backend_destroy(backend);
     make_streams();
     test_model(seed, 0, 3);
     test_model(seed + 1, 16, 60);

@@ -12,6 +12,7 @@
 
 #include "alloc/cuda_driver.h"
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/tap.h"
 
 /* Which of a walk's driver calls fail in turn. ThreadSanitizer clears its shadow of every range that is
  * released, which takes minutes for all of them. */
@@ -50,6 +51,34 @@ static inline const struct zr_emulator *cuda_emulator(void)
         exit(1);
     }
     return dlsym(library, "zr_emulator");
+}
+
+/* For programs that do to the driver what only the emulated one takes: NULL, after a word of why, elsewhere.
+ */
+static inline const struct zr_emulator *cuda_emulator_alone(void)
+{
+    const struct zr_emulator *emulator = cuda_emulator();
+    if (!emulator)
+        tap_skip("%s", zr_last_error());
+    else if (cuda_on_card())
+        tap_skip("what these tests do to the driver is for the emulated one only");
+    else
+        return emulator;
+    return NULL;
+}
+
+/* What cuda_on_card() says is used: false, after a word of why, where zr was built without CUDA or there is
+ * no card. *emulator: NULL on a card. */
+static inline bool cuda_driver(const struct zr_emulator **emulator)
+{
+    zr_backend *backend = NULL;
+    *emulator = cuda_on_card() ? NULL : cuda_emulator();
+    zr_result result = zr_backend_cuda_create(&backend, NULL);
+    if (backend)
+        zr_backend_destroy(backend);
+    if (result == ZR_ERR_UNAVAILABLE)
+        tap_skip("%s", zr_last_error());
+    return result != ZR_ERR_UNAVAILABLE;
 }
 
 #endif

@@ -406,15 +406,9 @@ static void test_sharing(pid_t child, int socket)
 int main(void)
 {
     int socket = -1;
-    emulator = cuda_emulator();
-    if (!emulator) {
-        tap_skip("%s", zr_last_error());
+    emulator = cuda_emulator_alone();
+    if (!emulator)
         return tap_done();
-    }
-    if (cuda_on_card()) {
-        tap_skip("what these tests do to the driver is for the emulated one only");
-        return tap_done();
-    }
     /* The child first: this process must not have seen the driver. */
     pid_t other = start_importer(&socket);
     find_driver();

@@ -1,7 +1,6 @@
 /* damage_test.c: zr_arena_check() finds what was damaged on purpose, the options have the effect that their
  * help states, and the host backend gives back what was released: memory, files, and only its own. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/option.h"
+#include "tests/folder.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -127,17 +127,6 @@ static void test_options(void)
 
 /* ---- The host backend's files -------------------------------------------------------------------------- */
 
-static unsigned open_files(void)
-{
-    unsigned count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (folder && readdir(folder))
-        count++;
-    if (folder)
-        closedir(folder);
-    return count;
-}
-
 static size_t file_bytes(int fd)
 {
     struct stat status = {0};
@@ -189,15 +178,15 @@ static void test_imports(void)
     zr_block_export(arena, block, segment, &count, &lead);
     tap_is(lead, 0, "a block on a granule has no lead");
     strcpy(block, "one");
-    unsigned files = open_files();
+    int files = open_descriptors();
     segment[1] = segment[0];
     tap_result(zr_import(backend, segment, 2, &imported), ZR_OK, "one piece imported twice over");
-    tap_is(open_files(), files + 1, "takes one descriptor");
+    tap_is(open_descriptors(), files + 1, "takes one descriptor");
     tap_ok(imported && strcmp(imported, "one") == 0 && strcmp((char *)imported + 2 * GRANULE, "one") == 0,
            "and shows the same memory at both places");
     tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
     tap_result(zr_import_release(backend, imported), ZR_OK, "released");
-    tap_is(open_files(), files, "and closed");
+    tap_is(open_descriptors(), files, "and closed");
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment[0].fd);
     segment[1].fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -207,7 +196,7 @@ static void test_imports(void)
     close(segment[1].fd);
     segment[1].fd = 999;
     tap_result(zr_import(backend, segment, 2, &none), ZR_ERR_INVALID, "the second piece is bad");
-    tap_is(open_files(), files, "nothing stays of the first");
+    tap_is(open_descriptors(), files, "nothing stays of the first");
     stop();
 }
 

@@ -16,6 +16,7 @@
 #include "alloc/error.h"
 #include "alloc/fault.h"
 #include "alloc/file.h"
+#include "tests/folder.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-file-test-XXXXXX";
@@ -36,19 +37,6 @@ static bool words_have(const char *part)
     if (!found)
         tap_note("words: %s", zr_last_error());
     return found;
-}
-
-static unsigned open_descriptors(void)
-{
-    struct zr_folder folder;
-    struct zr_folder_entry entry;
-    unsigned count = 0;
-    if (zr_folder_open(&folder, "/proc/self/fd") != ZR_OK)
-        return 0;
-    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name)
-        count++;
-    zr_folder_close(&folder);
-    return count;
 }
 
 static uint64_t size_of(const char *path)
@@ -472,7 +460,7 @@ static void test_faults(void)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_READ, ZR_FAULT_WRITE, ZR_FAULT_SYNC,
                                                ZR_FAULT_RENAME};
-    unsigned before = open_descriptors();
+    int before = open_descriptors();
     for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
         zr_result result = ZR_ERR_IO;
         unsigned failures = 0;
@@ -501,7 +489,7 @@ int main(void)
         tap_ok(false, "a scratch folder in /tmp");
         return tap_done();
     }
-    unsigned before = open_descriptors();
+    int before = open_descriptors();
     test_read_and_write();
     test_bad_names();
     test_interruptions();

@@ -1,7 +1,6 @@
 /* train_report_test.c: what a run says about itself: --json read back number by number, the tables, the log
  * across a resume, the chart, and the rate of each step. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +11,7 @@
 
 #include "alloc/error.h"
 #include "alloc/fault.h"
+#include "tests/folder.h"
 #include "tests/tap.h"
 #include "zero/train/chart.h"
 #include "zero/train/log.h"
@@ -66,16 +66,6 @@ static const char *read_file(void)
         fclose(file);
     }
     return caught;
-}
-
-static int files_count(void)
-{
-    DIR *listing = opendir(folder);
-    int count = -2;
-    while (readdir(listing))
-        count++;
-    closedir(listing);
-    return count;
 }
 
 /* ---- A run to report --------------------------------------------------------------------------------- */
@@ -197,7 +187,7 @@ static void test_json(void)
     json_t *root;
 
     tap_result(zr_report_json(&run), ZR_OK, "the JSON is written");
-    tap_is(files_count(), 1, "to one file");
+    tap_is(folder_entries(folder), 1, "to one file");
     root = json_load_file(path, 0, NULL);
     if (tap_ok(root, "that any reader takes"))
         check_json(root);
@@ -247,7 +237,8 @@ static void test_json_faults(void)
             zr_fault_set(sites[i], 0);
             if (result) {
                 failures++;
-                kept &= strcmp(read_file(), "before") == 0 && files_count() == 1 && result == ZR_ERR_IO;
+                kept &=
+                    strcmp(read_file(), "before") == 0 && folder_entries(folder) == 1 && result == ZR_ERR_IO;
             }
         }
         tap_ok(kept && failures >= 1, "%s fails %u times: the old file stays, alone",
@@ -260,7 +251,7 @@ static void test_json_faults(void)
     snprintf(partial, sizeof partial, "%s.partial", path);
     rename(path, partial);
     zr_report_clean_up(path);
-    tap_is(files_count(), 0, "what a killed run left is removed");
+    tap_is(folder_entries(folder), 0, "what a killed run left is removed");
     zr_report_clean_up("");
     zr_report_clean_up("-");
 }
@@ -538,7 +529,7 @@ static void test_outputs(void)
     config.export[0] = '\0';
     snprintf(config.save, sizeof config.save, "/zr-none");
     tap_ok(zr_outputs_check(&config) == (access("/", W_OK) ? ZR_ERR_IO : ZR_OK), "a folder in the root");
-    tap_is(files_count(), 1, "nothing was made");
+    tap_is(folder_entries(folder), 1, "nothing was made");
 }
 
 /* Two options that lead to one place, there already (file, folder) or not (new). */
