@@ -12,7 +12,7 @@
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { BLOCKS = 2 * ZR_RETIRED_BATCH, PATIENCE_SECONDS = 15 };
+enum { BLOCKS = 2 * ZR_RETIRED_BATCH, PATIENCE_SECONDS = 120 };
 
 static zr_backend *backend;
 static zr_arena *arena;

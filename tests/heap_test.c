@@ -258,7 +258,7 @@ static void test_fork(void)
     pthread_t threads[2];
     unsigned good = 0;
     zr_heap_start(arena);
-    alarm(40); /* a deadlock ends the test */
+    alarm(300); /* a deadlock ends the test */
     go_on = true;
     for (uintptr_t i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, churn, (void *)(i + 5));

@@ -96,15 +96,15 @@ static void test_threads(void)
     start(THREADS, 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));
-    /* Until the threads have met often enough, or have had the time to. */
-    for (unsigned i = 0; i < 2000 && atomic_load(&arena->siblings_count) == 0; i++)
+    /* Until the threads have met often enough; who has to wait minutes for that waits in vain. */
+    for (unsigned ms = 0; ms < 180000 && atomic_load(&arena->siblings_count) == 0; ms++)
         usleep(1000);
     for (unsigned i = 0; i < 5; i++) {
         int status = 1;
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            alarm(10);
+            alarm(120); /* a deadlock */
             void *block = take(5000);
             _exit(block && zr_arena_free(arena, block) == ZR_OK && zr_arena_check(arena) == ZR_OK ? 0 : 1);
         }
