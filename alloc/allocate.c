@@ -125,22 +125,21 @@ static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_ex
     zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
 }
 
-/* Whose gap the block's space becomes. */
-static void find_owner(struct zr_arena *arena, struct zr_span *block)
+/* Whose gap the block's space becomes. False: nobody's, and nobody can say when its stream has passed. */
+static bool find_owner(struct zr_arena *arena, struct zr_span *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
+    block->owner = (uint8_t)owner;
     if (owner)
         block->serial = zr_streams_count_free(arena, owner);
-    else
-        zr_backend_synchronize(arena->backend); /* no record for one more stream: its work must be over */
-    block->owner = (uint8_t)owner;
+    /* Without a record for one more stream its work must be over. */
+    return owner || zr_backend_stream_wait(arena->backend, block->stream) == ZR_OK;
 }
 
-static inline void set_owner(struct zr_arena *arena, struct zr_span *block)
+static inline bool set_owner(struct zr_arena *arena, struct zr_span *block)
 {
     block->owner = 0;
-    if (unlikely(arena->asynchronous))
-        find_owner(arena, block);
+    return likely(!arena->asynchronous) || find_owner(arena, block);
 }
 
 /* With the last record gone: waits for the readers without the lock, and makes the block's own record the
@@ -151,8 +150,10 @@ static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
     zr_lock_give(&arena->lock);
     zr_index_synchronize();
     zr_lock_take(&arena->lock);
-    set_owner(arena, block); /* again: its stream may have lost its number meanwhile */
-    if (!zr_space_free(arena, block, block))
+    /* Again: its stream may have lost its number meanwhile. */
+    if (!set_owner(arena, block))
+        zr_streams_withhold(arena, block);
+    else if (!zr_space_free(arena, block, block))
         zr_pool_give(&arena->spans, block);
 }
 
@@ -275,8 +276,10 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
         zr_follow_free(arena, block);
         return;
     }
-    set_owner(arena, block);
-    vacate(arena, block);
+    if (set_owner(arena, block))
+        vacate(arena, block);
+    else
+        zr_streams_withhold(arena, block);
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -576,8 +579,9 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
         zr_streams_defer(arena, block);
     } else if (unlikely(block->kind == ZR_SPAN_PLANNED)) {
         zr_follow_free(arena, block);
+    } else if (unlikely(!set_owner(arena, block))) {
+        zr_streams_withhold(arena, block);
     } else {
-        set_owner(arena, block);
         if (likely(!has_readers(arena)) || likely(zr_pool_reserve(&arena->spans, 2 * ZR_FREE_SPANS)))
             set_free(arena, block);
         else

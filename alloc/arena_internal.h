@@ -121,7 +121,8 @@ struct zr_arena {
     uint32_t points_count; /* recorded, modulo 2^32 */
     struct zr_pool uses;
     struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through their uses */
-    size_t deferred_bytes;
+    struct zr_span *withheld;                 /* blocks; see zr_streams_withhold() */
+    size_t deferred_bytes;                    /* of both */
 
     /* Physical memory. */
     struct zr_stock stock;
@@ -288,6 +289,9 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
+/* Granules, still mapped, that streams may use for all that anybody knows: they leave the books and are
+ * nobody's again. The list is empty then; returns the bytes. */
+size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list);
 /* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
  * request under way. */
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);

@@ -538,6 +538,34 @@ zr_result zr_backend_synchronize(zr_backend *backend)
     return backend->ops->synchronize(backend);
 }
 
+zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream)
+{
+    bool here = true;
+    zr_result result = backend->ops->stream_home ? backend->ops->stream_home(backend, stream, &here) : ZR_OK;
+    return result != ZR_OK || here
+               ? result
+               : zr_fail(ZR_ERR_INVALID,
+                         "stream %#llx belongs to another device or context than the %s backend's: wait for "
+                         "its work before the free, or let a stream of this device wait for it (an event of "
+                         "its own), and name that one",
+                         (unsigned long long)stream, backend->ops->name);
+}
+
+zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
+{
+    struct zr_stream_point point;
+    bool here = true;
+    zr_result result = zr_backend_event_record(backend, stream, &point);
+    if (result == ZR_OK)
+        result = zr_backend_event_wait(backend, &point);
+    if (result == ZR_OK)
+        return ZR_OK;
+    /* Who cannot be asked is gone, as a destroyed stream, or the device will say so. */
+    if (backend->ops->stream_home && backend->ops->stream_home(backend, stream, &here) == ZR_OK && !here)
+        return zr_backend_stream_check(backend, stream);
+    return zr_backend_synchronize(backend);
+}
+
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out)
 {
     *out = (struct zr_backend_memory){0};

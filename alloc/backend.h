@@ -122,6 +122,7 @@ struct zr_backend_ops {
     zr_result (*synchronize)(zr_backend *backend);
 
     /* Optional: NULL where a backend has none. */
+    zr_result (*stream_home)(zr_backend *backend, uint64_t stream, bool *here); /* NULL: all are here */
     zr_result (*memory_info)(zr_backend *backend, struct zr_backend_memory *out);
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
@@ -178,7 +179,14 @@ ZR_FAMILY zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream
 /* True when everything before the event is complete. */
 ZR_FAMILY bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
+/* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
+/* ZR_ERR_INVALID, with words: the stream is another device's or context's, where no event of this backend can
+ * be recorded and for which zr_backend_synchronize() does not wait. */
+zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream);
+/* Waits for all that the stream was given before, with an event or, where that cannot be, for the device. A
+ * failure: nobody knows what it has passed. */
+zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
 ZR_FAMILY zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,

@@ -367,6 +367,26 @@ static zr_result cuda_event_wait(zr_backend *backend, const struct zr_stream_poi
     return result;
 }
 
+/* The NULL stream and the default ones have no context of their own: they are the current one's. */
+static zr_result cuda_stream_home(zr_backend *backend, uint64_t stream, bool *here)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_cu_context context = cuda->context;
+    *here = true;
+    if (stream <= ZR_CU_STREAM_PER_THREAD)
+        return ZR_OK;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->stream_context(stream_of(stream), &context);
+    if (code != ZR_CU_SUCCESS)
+        result =
+            zr_cuda_refused(code, ZR_ERR_INVALID, "the context of stream %#llx", (unsigned long long)stream);
+    *here = context == cuda->context;
+    leave(cuda);
+    return result;
+}
+
 static zr_result cuda_synchronize(zr_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -493,6 +513,7 @@ static const struct zr_backend_ops cuda_ops = {
     .event_done = cuda_event_done,
     .event_wait = cuda_event_wait,
     .synchronize = cuda_synchronize,
+    .stream_home = cuda_stream_home,
     .memory_info = cuda_memory_info,
     .export_fd = cuda_export,
     .import_fd = cuda_import,

@@ -182,12 +182,7 @@ static bool can_remap(const struct zr_contiguous *pool, const struct zr_plot *pl
 /* Waits until a stream has passed everything that was submitted to it. */
 static zr_result drain(zr_backend *backend, uint64_t stream)
 {
-    struct zr_stream_point point;
-    if (backend->can.synchronous)
-        return ZR_OK;
-    if (zr_backend_event_record(backend, stream, &point) != ZR_OK)
-        return zr_backend_synchronize(backend);
-    return zr_backend_event_wait(backend, &point);
+    return backend->can.synchronous ? ZR_OK : zr_backend_stream_wait(backend, stream);
 }
 
 /* A granule behind everything, for the stream's use. False: there is none to be had. */

@@ -406,7 +406,7 @@ static zr_result wait_for(struct zr_contiguous *pool, struct zr_plot *plot)
     if (has_passed(pool, plot))
         return ZR_OK;
     return plot->recorded ? zr_backend_event_wait(pool->backend, &plot->point)
-                          : zr_backend_synchronize(pool->backend);
+                          : zr_backend_stream_wait(pool->backend, plot->stream);
 }
 
 /* The stream has passed: the plot is free. Idle granules beyond those to be kept go to the arena; should the
@@ -481,14 +481,19 @@ static bool under_alias(const struct zr_contiguous *pool, size_t offset_bytes)
     return false;
 }
 
-/* With mappings that the driver will not take back: their granules are the arena's all the same. */
-static void abandon(struct zr_contiguous *pool)
+/* With mappings that the driver will not take back: their granules are the arena's all the same, unless
+ * streams may be at work on them. */
+static void abandon(struct zr_contiguous *pool, bool in_use)
 {
     struct zr_handle_list list = {0};
     for (size_t at = 0; at < pool->mapped_end_bytes; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
         if (mapping && (mapping->handle->mappings_count == 1 || !under_alias(pool, at)))
             zr_handle_list_push(&list, mapping->handle);
+    }
+    if (in_use) {
+        pool->held_bytes -= zr_granules_forsake(pool->arena, &list);
+        zr_contiguous_publish(pool);
     }
     pool->mapped_bytes -= zr_backend_abandon(pool->range);
     pool->range = NULL;
@@ -498,12 +503,18 @@ static void abandon(struct zr_contiguous *pool)
 bool zr_contiguous_release_all(struct zr_contiguous *pool)
 {
     struct zr_extent all = {0, pool->mapped_end_bytes};
-    /* Live entries may be in use by streams too; a device that cannot be waited for runs nothing. */
-    if (!pool->backend->can.synchronous && pool->mapped_bytes > 0)
-        zr_backend_synchronize(pool->backend);
-    zr_contiguous_settle(pool, true);
+    /* Live entries may be in use by streams too. There is no later: what fails once is tried once more. */
+    bool passed = pool->backend->can.synchronous || pool->mapped_bytes == 0 ||
+                  zr_backend_synchronize(pool->backend) == ZR_OK ||
+                  zr_backend_synchronize(pool->backend) == ZR_OK;
+    if (passed)
+        zr_contiguous_settle(pool, true);
     pool->live_bytes = pool->requested_bytes = pool->pending_bytes = 0;
     pool->touched_count = pool->entries_count = 0;
+    if (!passed) {
+        abandon(pool, true);
+        return false;
+    }
     /* Mappings of one granule must not go in one call: who is last then gives it back. */
     for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
         if (plot->kind == ZR_PLOT_ALIAS)
@@ -514,7 +525,7 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
             unmap(pool, (struct zr_extent){at, pool->granule_bytes});
     bool done = pool->mapped_bytes == 0;
     if (!done)
-        abandon(pool);
+        abandon(pool, false);
     zr_assert(pool->held_bytes == 0 && pool->mapped_bytes == 0);
     return done;
 }

@@ -81,6 +81,8 @@ typedef enum zr_cu_access_flags {
 } zr_cu_access_flags;
 
 enum { ZR_CU_EVENT_DISABLE_TIMING = 2, ZR_CU_STREAM_NON_BLOCKING = 1 };
+/* The last of the handles that mean a default stream: 0, 1 (legacy), 2 (the thread's own). */
+enum { ZR_CU_STREAM_PER_THREAD = 2 };
 
 typedef struct zr_cu_location {
     zr_cu_location_type type;
@@ -146,6 +148,7 @@ typedef struct zr_cu_access {
     f(copy, cuMemcpyAsync, , (zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream))       \
     f(fill, cuMemsetD8Async, , (zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream))    \
     f(stream_synchronize, cuStreamSynchronize, , (zr_cu_stream stream))                                       \
+    f(stream_context, cuStreamGetCtx, , (zr_cu_stream stream, zr_cu_context *context))                        \
     f(event_create, cuEventCreate, , (zr_cu_event *event, unsigned int flags))                                \
     f(event_record, cuEventRecord, , (zr_cu_event event, zr_cu_stream stream))                                \
     f(event_query, cuEventQuery, , (zr_cu_event event))                                                       \

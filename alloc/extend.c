@@ -525,6 +525,20 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
     zr_lock_give(&arena->lock);
 }
 
+size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    struct zr_handle *handle;
+    size_t bytes = 0;
+    zr_lock_take(&arena->lock);
+    while ((handle = zr_handle_list_pop(list))) {
+        bytes += handle->bytes;
+        arena->lent_bytes -= handle->bytes;
+        destroy_handle(arena, handle); /* lives for its mappings */
+    }
+    zr_lock_give(&arena->lock);
+    return bytes;
+}
+
 /* ---- Giving back --------------------------------------------------------------------------------------- */
 
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
@@ -547,9 +561,9 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
     return released;
 }
 
-/* Destroys the handles under a mapped stretch, then unmaps them: they live for their mappings. Unmaps one at
- * a time what cannot be unmapped at once. False if something stays. */
-static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
+/* Destroys the handles under a mapped stretch, then unmaps them, if streams have passed: they live for their
+ * mappings. Unmaps one at a time what cannot be unmapped at once. False if something stays. */
+static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch, bool passed)
 {
     zr_watch_unmapping(arena, stretch);
     for (size_t done = 0; done < stretch.bytes;) {
@@ -565,6 +579,8 @@ static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch)
     if (arena->poison)
         zr_poison_clear(arena->base + stretch.offset_bytes, stretch.bytes);
     bool all = true;
+    if (!passed)
+        return false;
     arena->backend_calls_count++;
     if (zr_backend_unmap(arena->range, stretch) == ZR_OK)
         return true;
@@ -582,9 +598,10 @@ zr_result zr_release_all(struct zr_arena *arena)
 {
     bool all = true;
     struct zr_handle *handle;
-    /* Live blocks may be in use by any stream. A device that cannot be waited for runs nothing. */
-    if (arena->asynchronous && arena->mapped_bytes > 0)
-        zr_backend_synchronize(arena->backend);
+    /* Live blocks may be in use by any stream. There is no later: what fails once is tried once more. */
+    bool passed = !arena->asynchronous || arena->mapped_bytes == 0 ||
+                  zr_backend_synchronize(arena->backend) == ZR_OK ||
+                  zr_backend_synchronize(arena->backend) == ZR_OK;
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         const struct zr_zone *zone = &arena->zones[i];
         struct zr_stretch run = {.end = zone->first_bytes / arena->granule_bytes};
@@ -593,7 +610,7 @@ zr_result zr_release_all(struct zr_arena *arena)
             run.end = zr_granules_next(arena->granules, run.first, zone->mapped_end, false);
             if (run.first >= run.end)
                 break;
-            all &= release_stretch(arena, extent_of(arena, run));
+            all &= release_stretch(arena, extent_of(arena, run), passed);
         }
     }
     while ((handle = zr_stock_take(&arena->stock, arena->stock.bytes)))

@@ -114,16 +114,19 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     struct zr_stream_point points[ZR_FOLLOW_STREAMS];
     size_t count = plan->streams_count;
-    bool each = count <= ZR_FOLLOW_STREAMS;
+    bool recorded[ZR_FOLLOW_STREAMS], all = true;
     if (!arena->asynchronous)
         return true;
-    for (size_t i = 0; each && i < count; i++) {
+    if (count > ZR_FOLLOW_STREAMS)
+        return zr_backend_synchronize(arena->backend) == ZR_OK;
+    for (size_t i = 0; i < count; i++) {
         arena->backend_calls_count++;
-        each = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
+        recorded[i] = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
     }
-    for (size_t i = 0; each && i < count; i++)
-        each = zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK;
-    return each || zr_backend_synchronize(arena->backend) == ZR_OK;
+    for (size_t i = 0; i < count && all; i++)
+        all = (recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK) ||
+              zr_backend_stream_wait(arena->backend, plan->streams[i]) == ZR_OK;
+    return all;
 }
 
 size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)

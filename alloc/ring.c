@@ -104,7 +104,7 @@ static zr_result wait_for(zr_backend *backend, const struct buffer *buffer)
     if (!buffer->used)
         return ZR_OK;
     return buffer->recorded ? zr_backend_event_wait(backend, &buffer->point)
-                            : zr_backend_synchronize(backend);
+                            : zr_backend_stream_wait(backend, buffer->stream);
 }
 
 zr_result zr_ring_destroy(zr_ring *ring)
@@ -118,9 +118,16 @@ zr_result zr_ring_destroy(zr_ring *ring)
         return zr_fail(ZR_ERR_INVALID,
                        "a ring ends with %u of its buffers acquired and %u threads waiting for one", acquired,
                        waiting);
-    /* A stream that cannot be waited for runs nothing. */
-    for (unsigned i = 0; i < ring->buffers_count; i++)
-        wait_for(ring->backend, &ring->buffers[i]);
+    /* The arena keeps the memory while a stream cannot be waited for. */
+    for (unsigned i = 0; i < ring->buffers_count; i++) {
+        const struct buffer *buffer = &ring->buffers[i];
+        if (wait_for(ring->backend, buffer) != ZR_OK &&
+            zr_block_use(ring->arena, ring->memory, buffer->stream) != ZR_OK)
+            return zr_fail(ZR_ERR_UNAVAILABLE,
+                           "the ring stays: nobody knows whether stream %#llx still uses its memory; call "
+                           "this again",
+                           (unsigned long long)buffer->stream);
+    }
     if (ring->watch.unmapping)
         ring->watch.unmapping(ring->watch.argument, ring->memory, ring->memory_bytes);
     zr_result result = zr_arena_free(ring->arena, ring->memory);

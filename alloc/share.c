@@ -128,9 +128,10 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
     pthread_mutex_unlock(&backend->lock);
     if (!range)
         return zr_fail(ZR_ERR_FOREIGN, "%p is no import of the %s backend", imported, backend->ops->name);
-    /* Nobody said which streams use it. A device that cannot be waited for runs nothing. */
-    if (!backend->can.synchronous)
-        zr_backend_synchronize(backend);
-    zr_result result = zr_backend_unmap(range, (struct zr_extent){0, range->bytes});
+    /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
+    zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
+    if (result != ZR_OK)
+        return result;
+    result = zr_backend_unmap(range, (struct zr_extent){0, range->bytes});
     return result == ZR_OK ? zr_backend_release(range) : result;
 }

@@ -35,8 +35,11 @@ struct zr_span {
     };
     union {
         struct {
-            uint64_t stream;     /* block */
-            struct zr_use *uses; /* block: other streams that use it, see streams.h */
+            uint64_t stream; /* block */
+            union {
+                struct zr_use *uses;      /* block: other streams that use it, see streams.h */
+                struct zr_span *withheld; /* freed, nobody knows when it has passed: the next such block */
+            };
         };
         struct zr_span *children[2]; /* gap, filed: smaller and larger */
     };

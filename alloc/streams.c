@@ -113,28 +113,29 @@ static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
     return release_passed(arena, own);
 }
 
-/* All that the stream has freed so far has passed. */
-static void catch_up(struct zr_arena *arena, unsigned number)
+/* Waits until all that the stream has freed so far has passed. False: it cannot be waited for. */
+static bool catch_up(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
-    struct zr_stream_point point;
     zr_arena_settle(arena);
+    own->marks_count = 0; /* what is freed from here on is behind none of them, whatever its number */
     if (own->pending_bytes > 0 || owns_warm(arena, number)) {
         arena->backend_calls_count++;
-        if (zr_backend_event_record(arena->backend, own->stream, &point) != ZR_OK ||
-            zr_backend_event_wait(arena->backend, &point) != ZR_OK)
-            zr_backend_synchronize(arena->backend);
+        if (zr_backend_stream_wait(arena->backend, own->stream) != ZR_OK)
+            return false;
     }
-    own->marks_count = 0;
     own->passed = own->freed;
-    release_passed(arena, own);
+    return true;
 }
 
 uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
-    if (__builtin_expect(own->freed - own->passed >= COUNTED_MOST, 0))
-        catch_up(arena, number);
+    if (__builtin_expect(own->freed - own->passed >= COUNTED_MOST, 0)) {
+        if (!catch_up(arena, number))
+            return own->freed;
+        release_passed(arena, own);
+    }
     return ++own->freed;
 }
 
@@ -160,9 +161,10 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
             use = use->next;
         if (!use && !zr_pool_reserve(&arena->uses, 1)) {
             result = ZR_ERR_HOST_MEMORY;
-        } else if (!use) {
+        } else if (!use && (result = zr_backend_stream_check(arena->backend, stream)) == ZR_OK) {
             use = zr_pool_take(&arena->uses);
             use->stream = stream;
+            use->recorded = false;
             use->next = span->uses;
             span->uses = use;
         }
@@ -171,17 +173,20 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
     return result;
 }
 
+/* The point after which the stream does not use the block; what could not be noted is tried again. */
+static void record(struct zr_arena *arena, struct zr_use *use)
+{
+    if (use->recorded)
+        return;
+    use->order = arena->points_count++;
+    arena->backend_calls_count++;
+    use->recorded = zr_backend_event_record(arena->backend, use->stream, &use->point) == ZR_OK;
+}
+
 void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
 {
-    for (struct zr_use *use = block->uses; use; use = use->next) {
-        use->order = arena->points_count++;
-        arena->backend_calls_count++;
-        /* Without an event there is only waiting for everything; a driver that fails both runs nothing. */
-        if (zr_backend_event_record(arena->backend, use->stream, &use->point) != ZR_OK) {
-            zr_backend_synchronize(arena->backend);
-            use->point = (struct zr_stream_point){0};
-        }
-    }
+    for (struct zr_use *use = block->uses; use; use = use->next)
+        record(arena, use);
     block->kind = ZR_SPAN_LEAVING;
     arena->deferred_bytes += block->bytes;
     block->uses->next_deferred = NULL;
@@ -194,9 +199,11 @@ void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
 
 static bool uses_passed(struct zr_arena *arena, const struct zr_span *block)
 {
-    for (const struct zr_use *use = block->uses; use; use = use->next)
-        if (!zr_backend_event_done(arena->backend, &use->point))
+    for (struct zr_use *use = block->uses; use; use = use->next) {
+        record(arena, use);
+        if (!use->recorded || !zr_backend_event_done(arena->backend, &use->point))
             return false;
+    }
     return true;
 }
 
@@ -236,11 +243,43 @@ static bool poll_deferred(struct zr_arena *arena)
     return any;
 }
 
+void zr_streams_withhold(struct zr_arena *arena, struct zr_span *block)
+{
+    block->kind = ZR_SPAN_LEAVING;
+    block->withheld = arena->withheld;
+    arena->withheld = block;
+    arena->deferred_bytes += block->bytes;
+}
+
+/* Lets go of the blocks that were withheld and whose streams have a number by now, or can be waited for. */
+static bool poll_withheld(struct zr_arena *arena, bool wait)
+{
+    bool any = false;
+    struct zr_span *block = arena->withheld;
+    arena->withheld = NULL;
+    while (block) {
+        struct zr_span *next = block->withheld;
+        arena->deferred_bytes -= block->bytes;
+        if ((zr_streams_number(arena, block->stream) ||
+             (wait && zr_backend_stream_wait(arena->backend, block->stream) == ZR_OK)) &&
+            zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
+            zr_arena_vacate(arena, block);
+            any |= arena->withheld != block;
+        } else {
+            zr_streams_withhold(arena, block);
+        }
+        block = next;
+    }
+    return any;
+}
+
 /* ---- Asking and waiting -------------------------------------------------------------------------------- */
 
 bool zr_streams_poll(struct zr_arena *arena)
 {
     bool any = arena->deferred && poll_deferred(arena);
+    if (__builtin_expect(arena->withheld != NULL, 0))
+        any |= poll_withheld(arena, false);
     for (unsigned i = 1; i <= arena->streams_count; i++)
         any |= poll_stream(arena, arena->streams[i]);
     return any;
@@ -264,7 +303,7 @@ static struct waitable first_point(struct zr_arena *arena)
     struct waitable first = {0};
     for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
         for (const struct zr_use *use = block->uses; use; use = use->next)
-            if (!zr_backend_event_done(arena->backend, &use->point))
+            if (use->recorded && !zr_backend_event_done(arena->backend, &use->point))
                 choose(&first, &use->point, use->order);
     for (unsigned i = 1; i <= arena->streams_count; i++) {
         struct zr_stream *own = arena->streams[i];
@@ -276,6 +315,27 @@ static struct waitable first_point(struct zr_arena *arena)
     return first;
 }
 
+/* Where no event can be recorded, or waited for, there is only waiting for all: what is freed by then has
+ * passed. What cannot be waited for at all stays where it is. */
+static bool wait_without_points(struct zr_arena *arena)
+{
+    bool any = false;
+    for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
+        for (struct zr_use *use = block->uses; use; use = use->next) {
+            bool done = use->recorded && zr_backend_event_done(arena->backend, &use->point);
+            if (done || zr_backend_stream_wait(arena->backend, use->stream) != ZR_OK)
+                continue;
+            use->point = (struct zr_stream_point){0};
+            use->recorded = true;
+        }
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        if (arena->streams[i]->pending_bytes > 0 && catch_up(arena, i))
+            any |= release_passed(arena, arena->streams[i]);
+    if (arena->withheld)
+        any |= poll_withheld(arena, true);
+    return zr_streams_poll(arena) || any;
+}
+
 bool zr_streams_wait(struct zr_arena *arena)
 {
     /* What a point held back may be in use again: then the next one. */
@@ -283,9 +343,7 @@ bool zr_streams_wait(struct zr_arena *arena)
         if (zr_streams_poll(arena))
             return true;
         struct waitable first = first_point(arena);
-        if (!first.point)
-            return false;
-        if (zr_backend_event_wait(arena->backend, first.point) != ZR_OK)
-            return zr_backend_synchronize(arena->backend) == ZR_OK && zr_streams_poll(arena);
+        if (!first.point || zr_backend_event_wait(arena->backend, first.point) != ZR_OK)
+            return zr_space_pending_bytes(arena) > 0 && wait_without_points(arena);
     }
 }

@@ -46,6 +46,7 @@ struct zr_use {
     struct zr_use *next; /* of the same block */
     uint64_t stream;
     uint32_t order;               /* of the point */
+    bool recorded;                /* the point is; else it is tried again, and the block stays */
     struct zr_stream_point point; /* once the block was freed */
     /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
     struct zr_span *next_deferred;
@@ -56,7 +57,8 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream);
 /* The same, and makes one; 0 if there is none left or no memory for it (*result says why): then the caller
  * waits. */
 unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream);
-/* Counts a free of the stream and returns its number. Once in a billion it waits for the stream. */
+/* Counts a free of the stream and returns its number. Once in a billion it waits for the stream; while that
+ * cannot be, what is freed has the number of the last, and no event from before. */
 uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number);
 /* True if the free of that number has passed, as far as anybody asked. */
 static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t serial)
@@ -66,10 +68,13 @@ static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t seria
 /* Asks what has passed, records events where gaps have none. True if anything became anybody's. */
 bool zr_streams_poll(struct zr_arena *arena);
 /* Waits until something becomes anybody's, at the points that were recorded first. False: nothing is pending,
- * or nothing can be waited for. Call it again while that is not enough. */
+ * or nothing can be waited for: it stays with its streams. Call it again while that is not enough. */
 bool zr_streams_wait(struct zr_arena *arena);
 /* The block has uses by other streams and was freed: it leaves when they have passed. */
 void zr_streams_defer(struct zr_arena *arena, struct zr_span *block);
+/* A freed block, out of the index, whose stream has no number and cannot be waited for: it stays, and counts
+ * as pending, until one or the other can be. */
+void zr_streams_withhold(struct zr_arena *arena, struct zr_span *block);
 void zr_streams_end(struct zr_arena *arena);
 
 #endif

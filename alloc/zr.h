@@ -169,7 +169,9 @@ struct zr_request {
     size_t bytes;     /* above 0 */
     size_t alignment; /* a power of two up to the granule size; 0: 256 */
     zr_tag tag;
-    uint64_t stream; /* an opaque stream number; same stream means program order; 0 is the default stream */
+    /* An opaque number; same stream means program order; 0 is the default stream. On cuda a CUstream of the
+     * arena's own device, in its primary context: what another's stream frees is never anybody else's. */
+    uint64_t stream;
 };
 
 /* Allocates one block. The memory is not cleared. On success *out is the block's first byte; on failure *out
@@ -187,7 +189,9 @@ ZR_API zr_result zr_arena_free(zr_arena *arena, void *block);
 /* Tells that a block is used on a second stream too, up to its free. The free then waits, without waiting
  * itself, until that stream has passed it: call this after giving the stream its work or before, but before
  * the free. On a backend whose streams are synchronous (host, sim) it only checks the pointer. Any thread.
- * ZR_ERR_FOREIGN: no block begins there. */
+ * ZR_ERR_FOREIGN: no block begins there. ZR_ERR_INVALID on cuda: the stream is a peer device's or another
+ * context's, which no event of this one follows; the block is as it was. Let a stream of the arena's device
+ * wait for the peer's work and name that one, or wait for that work before the free. */
 ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream);
 
 /* Gives idle granules back to the backend until at most `keep_bytes` of them remain. *released_bytes may be
@@ -298,7 +302,8 @@ struct zr_contiguous_options {
 ZR_API zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_options *options);
 /* Waits for the streams and gives all memory back to the arena, live entries included; *leaked_bytes (may be
  * NULL) gets what was still live. The pool is gone whatever the result. ZR_ERR_UNAVAILABLE: the driver would
- * not unmap some of its addresses; they stay reserved, their memory is the arena's again. */
+ * not unmap some of its addresses; they stay reserved, their memory is the arena's again; or it could not be
+ * waited for, and the memory is nobody's, since streams may be at work on it. */
 ZR_API zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes);
 
 struct zr_entry_request {

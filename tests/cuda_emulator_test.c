@@ -6,8 +6,8 @@
  * card refuses would let mistakes through and fails; one that is stricter than the card is noted.
  *
  * Sources: VA = docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, CTX = the same, group__CUDA__CTX,
- * EVENT = group__CUDA__EVENT, MEM = group__CUDA__MEM, guide = CUDA C++ Programming Guide, Virtual Memory
- * Management. */
+ * EVENT = group__CUDA__EVENT, MEM = group__CUDA__MEM, STREAM = group__CUDA__STREAM, guide = CUDA C++
+ * Programming Guide, Virtual Memory Management. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -442,6 +442,22 @@ static zr_cu_result foreign_stream(const struct world *w)
     return w->cu->event_record(event, stream);
 }
 
+static zr_cu_result context_of_a_stream(const struct world *w)
+{
+    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
+    zr_cu_stream stream;
+    zr_cu_context other, popped, found = NULL, own = NULL;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    MUST(stream_create(&stream, 0));
+    MUST(w->cu->context_pop(&popped));
+    MUST(w->cu->stream_context(stream, &found));
+    MUST(w->cu->stream_context(NULL, &own));
+    return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;
+}
+
 static zr_cu_result foreign_event(const struct world *w)
 {
     zr_cu_context other;
@@ -605,6 +621,8 @@ static const struct rule {
     {"a pop needs a push", "CTX cuCtxPopCurrent", pop_of_nothing, ZR_CU_INVALID_CONTEXT, 0},
     {"event and stream are of one context", "EVENT cuEventRecord", foreign_stream, ZR_CU_INVALID_HANDLE, 0},
     {"and of the current one", "EVENT cuEventRecord", foreign_event, ZR_CU_INVALID_HANDLE, 0},
+    {"a stream tells its context, whichever is current", "STREAM cuStreamGetCtx", context_of_a_stream,
+     ZR_CU_SUCCESS, 0},
     {"an event that was not recorded is complete", "EVENT cuEventRecord", fresh_event, ZR_CU_SUCCESS, 0},
     {"an event waits for its work", "EVENT cuEventQuery", event_of_pending_work, ZR_CU_NOT_READY,
      EMULATOR_ONLY},

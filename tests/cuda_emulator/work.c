@@ -236,6 +236,20 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
 
+/* Of any device's streams, whichever context is current. */
+PUBLIC zr_cu_result cuStreamGetCtx(zr_cu_stream stream, zr_cu_context *context)
+{
+    zr_cu_result code = emu_enter(EMU_stream_context, EMU_CONTEXT);
+    const struct zr_cu_stream_st *each = streams;
+    while (each && each != stream)
+        each = each->next;
+    if (code == ZR_CU_SUCCESS && stream && !each)
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS)
+        *context = stream ? each->context : emu_current();
+    return emu_leave(code);
+}
+
 PUBLIC zr_cu_result cuStreamCreate(zr_cu_stream *stream, unsigned int flags)
 {
     zr_cu_result code = emu_enter(EMU_stream_create, EMU_CONTEXT);

@@ -1,0 +1,242 @@
+/* cuda_streams_test.c: streams that can be neither recorded nor waited for, or are another device's: what
+ * they may still use is nobody else's, and counts as what it is. On the emulated driver, whose work is late.
+ */
+#include "alloc/arena_internal.h"
+#include "tests/cuda_streams.h"
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static void start(size_t limit_bytes)
+{
+    backend = create(&(struct zr_cuda_options){.limit_bytes = limit_bytes});
+    tap_result(zr_arena_create(
+                   &arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 2048 * GRANULE}),
+               ZR_OK, "an arena");
+}
+
+static void stop(void)
+{
+    emulator->work_ticks(3);
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
+    tap_result(zr_backend_synchronize(backend), ZR_OK, "nothing crashed");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+    tap_ok(nothing_left(), "nothing is left");
+}
+
+static char *take(size_t bytes, zr_cu_stream stream)
+{
+    void *block = NULL;
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .stream = number_of(stream)}, &block);
+    return block;
+}
+
+static struct zr_arena_stats stats(void)
+{
+    struct zr_arena_stats now;
+    zr_arena_get_stats(arena, &now);
+    return now;
+}
+
+/* Every call of the driver fails, or of one kind, until it is said otherwise. */
+static void all_fail(const char *call)
+{
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
+}
+
+static void none_fails(void)
+{
+    emulator->fail(&(struct zr_emulator_fault){0});
+}
+
+/* A block that a second stream is at work on, freed while the driver can say nothing. */
+static void test_uses(void)
+{
+    start(4 * GRANULE);
+    zr_cu_stream own = new_stream(), other = new_stream();
+    char *block = take(2 * GRANULE, own);
+    zr_block_use(arena, block, number_of(other));
+    emulator->work_ticks(FOREVER);
+    launch(other, block, 2 * GRANULE);
+    all_fail(NULL);
+    tap_result(zr_arena_free(arena, block), ZR_OK, "a free while the driver fails");
+    tap_is(stats().pending_bytes, 2 * GRANULE, "is pending");
+    tap_ok(take(3 * GRANULE, own) == NULL && stats().pending_bytes == 2 * GRANULE,
+           "and stays so while it cannot be waited for");
+    none_fails();
+    char *next = take(2 * GRANULE, own);
+    tap_ok(next && next != block && emulator->state().pending_count == 1, "its memory is nobody else's");
+    tap_ok(take(2 * GRANULE, own) && emulator->state().pending_count == 0,
+           "until the driver answers again, and the stream has passed");
+    stop();
+    drop_stream(own);
+    drop_stream(other);
+}
+
+/* More streams than have numbers. */
+static void test_numbers(void)
+{
+    static zr_cu_stream streams[ZR_STREAMS_MOST + 1];
+    static char *blocks[ZR_STREAMS_MOST + 1];
+    start(2 * (ZR_STREAMS_MOST + 1) * GRANULE);
+    for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++) {
+        streams[i] = new_stream();
+        blocks[i] = take(GRANULE, streams[i]);
+        take(GRANULE, streams[i]); /* gaps do not touch */
+    }
+    for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
+        zr_arena_free(arena, blocks[i]);
+    emulator->work_ticks(FOREVER);
+    launch(streams[ZR_STREAMS_MOST], blocks[ZR_STREAMS_MOST], GRANULE);
+    all_fail(NULL);
+    tap_result(zr_arena_free(arena, blocks[ZR_STREAMS_MOST]), ZR_OK, "a free by one stream too many");
+    none_fails();
+    tap_is(stats().pending_bytes, (ZR_STREAMS_MOST + 1) * GRANULE,
+           "is pending while it cannot be waited for");
+    tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
+    unsigned got = 0;
+    bool early = false;
+    for (; got < ZR_STREAMS_MOST && take(GRANULE, streams[0]); got++)
+        early |= emulator->state().pending_count == 0;
+    tap_ok(got == ZR_STREAMS_MOST && !early, "all others' memory is had before it");
+    tap_ok(take(GRANULE, streams[0]) && emulator->state().pending_count == 0,
+           "then its own, once it has passed");
+    stop();
+    for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++)
+        drop_stream(streams[i]);
+}
+
+/* The wait that comes once in a billion frees fails. */
+static void test_count_of_frees(void)
+{
+    start(4 * GRANULE);
+    zr_cu_stream own = new_stream(), other = new_stream();
+    char *first = take(GRANULE, own), *second = take(2 * GRANULE, own);
+    zr_arena_free(arena, first);
+    arena->streams[1]->freed += UINT32_C(1) << 30;
+    emulator->work_ticks(FOREVER);
+    launch(own, second, 2 * GRANULE);
+    all_fail(NULL);
+    zr_arena_free(arena, second);
+    none_fails();
+    tap_is(stats().pending_bytes, 3 * GRANULE, "frees are pending whose stream cannot be waited for");
+    tap_ok(take(GRANULE - 512, other) && emulator->state().pending_count == 1,
+           "others do with what there is");
+    tap_ok(take(2 * GRANULE, other) && emulator->state().pending_count == 0, "until the stream has passed");
+    stop();
+    drop_stream(own);
+    drop_stream(other);
+}
+
+/* A stream that was destroyed has no events; the device is waited for. */
+static void test_destroyed(void)
+{
+    start(2 * GRANULE);
+    zr_cu_stream own = new_stream(), other = new_stream();
+    zr_arena_free(arena, take(2 * GRANULE, own));
+    drop_stream(own);
+    tap_ok(take(2 * GRANULE, other) != NULL, "what a destroyed stream has left is had: %s", zr_last_error());
+    stop();
+    drop_stream(other);
+}
+
+/* ---- Peers --------------------------------------------------------------------------------------------- */
+
+static void test_peers(void)
+{
+    start(4 * GRANULE);
+    zr_cu_stream own = new_stream(), peer = new_stream_of(1);
+    char *block = take(2 * GRANULE, own);
+    uint64_t records = emulator->calls("cuEventRecord");
+    tap_result(zr_block_use(arena, block, number_of(peer)), ZR_ERR_INVALID,
+               "a peer's stream uses no block: %s", zr_last_error());
+    tap_ok(strstr(zr_last_error(), "another device"), "the words say why");
+    tap_result(zr_block_use(arena, block, 0), ZR_OK, "the default stream does");
+    zr_arena_free(arena, block);
+    tap_is(emulator->calls("cuEventRecord") - records, 1, "and is the only one that the free asks");
+    tap_ok(take(4 * GRANULE, own), "then the memory is anybody's");
+    stop();
+
+    start(4 * GRANULE);
+    block = take(2 * GRANULE, peer);
+    zr_arena_free(arena, block);
+    char *other = take(2 * GRANULE, own);
+    tap_ok(other && other != block, "what a peer's stream has freed is nobody else's");
+    tap_ok(take(2 * GRANULE, own) == NULL && stats().pending_bytes == 2 * GRANULE,
+           "however short memory is: it stays pending");
+    tap_ok(take(2 * GRANULE, peer) == block, "that stream gets it again");
+    stop();
+    drop_stream(own);
+}
+
+/* ---- Ends, which leave something with the driver ------------------------------------------------------- */
+
+static void test_pool_end(void)
+{
+    start(4 * GRANULE);
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *address;
+    zr_cu_stream own = new_stream();
+    zr_contiguous_create(&pool,
+                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
+    tap_result(
+        zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .stream = number_of(own)},
+                             &entry, &address),
+        ZR_OK, "an entry");
+    emulator->work_ticks(FOREVER);
+    launch(own, address, 2 * GRANULE);
+    size_t mapped = emulator->state().mappings_count;
+    all_fail("cuCtxSynchronize");
+    tap_result(zr_contiguous_destroy(pool, NULL), ZR_ERR_UNAVAILABLE,
+               "a pool whose streams cannot be waited for ends: %s", zr_last_error());
+    none_fails();
+    tap_is(emulator->state().mappings_count, mapped, "its mappings stay");
+    tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0 && zr_arena_check(arena) == ZR_OK,
+           "and its granules are nobody's: %s", zr_last_error());
+    tap_ok(take(2 * GRANULE, NULL) && emulator->state().pending_count == 1, "others get other memory");
+    emulator->work_ticks(3);
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
+    tap_result(zr_backend_synchronize(backend), ZR_OK, "the work ends well");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+static void test_arena_end(void)
+{
+    start(4 * GRANULE);
+    size_t before = emulator->state().mappings_count;
+    zr_cu_stream own = new_stream();
+    char *block = take(2 * GRANULE, own);
+    emulator->work_ticks(FOREVER);
+    launch(own, block, 2 * GRANULE);
+    zr_arena_free(arena, block);
+    all_fail("cuCtxSynchronize");
+    tap_result(zr_arena_destroy(arena, NULL), ZR_ERR_UNAVAILABLE,
+               "an arena whose streams cannot be waited for ends: %s", zr_last_error());
+    none_fails();
+    tap_ok(emulator->state().mappings_count > before, "its mappings stay");
+    tap_is(backend->held_bytes, 0, "the books are empty");
+    emulator->work_ticks(3);
+    tap_result(zr_backend_synchronize(backend), ZR_OK, "the work ends well");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+int main(void)
+{
+    emulator = cuda_emulator_alone();
+    if (!emulator)
+        return tap_done();
+    zr_backend *first = create(NULL);
+    zr_cuda_driver_get(&cu);
+    test_uses();
+    test_numbers();
+    test_count_of_frees();
+    test_destroyed();
+    test_peers();
+    test_pool_end();
+    test_arena_end();
+    zr_backend_destroy(first);
+    return tap_done();
+}
