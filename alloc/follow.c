@@ -184,6 +184,19 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
     lane->cursor = to;
 }
 
+void zr_arena_rewind_plan(zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+    struct zr_follow_plan *plan = arena->follow ? arena->follow->plan : NULL;
+    for (size_t i = 0; plan && i < plan->lanes_count; i++) {
+        struct zr_lane *lane = &plan->lanes[i];
+        if (lane->cursor != lane->slots)
+            jump(arena, plan, lane, lane->slots);
+        lane->recent_count = 0;
+    }
+    zr_lock_give(&arena->lock);
+}
+
 /* ---- Passes -------------------------------------------------------------------------------------------- */
 
 void zr_follow_begin_pass(struct zr_arena *arena)

@@ -72,6 +72,9 @@ enum { ZR_PLAN_LANES = 64 };
  * ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it; the plan before stays in force. Any thread, with no
  * lock held. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
+/* The sequence begins anew: what each lane hears next is its first step. Without a plan nothing happens. Any
+ * thread, with no lock held. */
+void zr_arena_rewind_plan(zr_arena *arena);
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
 

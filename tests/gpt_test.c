@@ -281,34 +281,45 @@ static void test_against_reference(void)
     free(w);
 }
 
-/* The three ways to recompute: same bits; each plan is what the run measures. */
+/* The three ways to recompute: same bits; each plan is what the run measures, and its places call no driver.
+ */
 static void test_recompute(void)
 {
     double want[3] = {0};
     for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
         struct rig rig;
         struct zr_plan plan;
+        zr_repeat *repeat = NULL;
         struct zr_plan_request request = {.shape = shape,
+                                          .repeat = &repeat,
                                           .world = 1,
                                           .threads = 1,
                                           .bucket_bytes = 4096,
                                           .granule_bytes = 64 << 10,
                                           .isa = zr_isa_best()};
         struct zr_arena_stats stats;
+        uint64_t calls = 0;
         bool same = true;
         tap_result(rig_open(&rig, recompute), ZR_OK, "recompute %d: a model", recompute);
+        request.shape.recompute = recompute;
+        request.host_arena = rig.host_arena;
+        tap_result(zr_plan_make(&plan, &request), ZR_OK, "recompute %d: a plan", recompute);
+        tap_ok(repeat != NULL && zr_repeat_install(repeat, rig.arena) == ZR_OK, "recompute %d: its places",
+               recompute);
+        zr_repeat_destroy(repeat);
         for (unsigned step = 1; step <= 3; step++) {
             double loss = NAN, gradient_norm;
+            zr_arena_get_stats(rig.arena, &stats);
+            calls = step == 2 ? stats.backend_calls_count : calls;
             one_step(&rig, step, &loss, &gradient_norm);
             same &= recompute == ZR_RECOMPUTE_NONE || memcmp(&loss, &want[step - 1], sizeof loss) == 0;
             if (recompute == ZR_RECOMPUTE_NONE)
                 want[step - 1] = loss;
         }
         tap_ok(same && isfinite(want[2]), "recompute %d: losses to the bit", recompute);
-        request.shape.recompute = recompute;
-        request.host_arena = rig.host_arena;
-        tap_result(zr_plan_make(&plan, &request), ZR_OK, "recompute %d: a plan", recompute);
         zr_arena_get_stats(rig.arena, &stats);
+        tap_is(stats.backend_calls_count, calls, "recompute %d: no driver call after the first step",
+               recompute);
         tap_ok(memcmp(plan.peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof plan.peak_by_tag_bytes) == 0,
                "recompute %d: the plan's tags are what was measured", recompute);
         tap_is(stats.peak_reserved_bytes, plan.peak_reserved_bytes, "recompute %d: and so are the granules",

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "alloc/plan.h"
 #include "zero/gpt_inside.h"
 
 zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out)
@@ -150,7 +151,7 @@ static zr_result embed(struct zr_gpt *model)
     struct zr_embedding embedding = embedding_of(model);
     const void *wte, *wpe;
     zr_result result =
-        gpt_take(model, ZR_TAG_CHECKPOINT, gpt_rows(model) * o->shape.hidden, &model->inputs[0]);
+        gpt_take(model, ZR_TAG_CHECKPOINT, gpt_room_rows(model) * o->shape.hidden, &model->inputs[0]);
     if (result == ZR_OK)
         result = zr_engine_gather(o->engine, GPT_WTE, &wte);
     if (result != ZR_OK)
@@ -171,7 +172,7 @@ static zr_result run_blocks(struct zr_gpt *model, bool keep)
     const struct zr_gpt_shape *shape = &model->options.shape;
     for (size_t l = 0; l < shape->layers; l++) {
         zr_result result =
-            gpt_take(model, ZR_TAG_CHECKPOINT, gpt_rows(model) * shape->hidden, &model->inputs[l + 1]);
+            gpt_take(model, ZR_TAG_CHECKPOINT, gpt_room_rows(model) * shape->hidden, &model->inputs[l + 1]);
         if (result == ZR_OK)
             result = gpt_block_forward(model, l, model->inputs[l + 1]);
         if (result != ZR_OK)
@@ -190,11 +191,12 @@ static zr_result final_norm(struct zr_gpt *model)
     size_t rows = gpt_rows(model), c = o->shape.hidden, parameter = final_parameter(model);
     struct zr_layernorm norm = {.rows = rows, .channels = c};
     const void *base;
-    zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, rows * c, &model->scratch[SCRATCH_FINAL]);
+    size_t room = gpt_room_rows(model);
+    zr_result result = gpt_take(model, ZR_TAG_ACTIVATION, room * c, &model->scratch[SCRATCH_FINAL]);
     if (result == ZR_OK)
-        result = gpt_take_floats(model, rows, &model->scratch[SCRATCH_FINAL_MEAN]);
+        result = gpt_take_floats(model, room, &model->scratch[SCRATCH_FINAL_MEAN]);
     if (result == ZR_OK)
-        result = gpt_take_floats(model, rows, &model->scratch[SCRATCH_FINAL_RSTD]);
+        result = gpt_take_floats(model, room, &model->scratch[SCRATCH_FINAL_RSTD]);
     if (result == ZR_OK)
         result = zr_engine_gather(o->engine, final_unit(model), &base);
     if (result == ZR_OK)
@@ -209,11 +211,13 @@ static zr_result final_norm(struct zr_gpt *model)
     return gpt_inspect(model, SIZE_MAX, "ln_f", model->scratch[SCRATCH_FINAL], c);
 }
 
-/* From the tokens to the input of the head. */
+/* From the tokens to the input of the head. Every pass begins here, and asks for the same blocks in the same
+ * order up to the head, see repeat.h. */
 static zr_result forward(struct zr_gpt *model, size_t batch, bool keep)
 {
     zr_result result;
     model->batch = batch;
+    zr_arena_rewind_plan(model->options.arena);
     result = embed(model);
     if (result == ZR_OK)
         result = run_blocks(model, keep);

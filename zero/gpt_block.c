@@ -54,7 +54,7 @@ static bool slot_has_floats(enum gpt_slot slot)
 static zr_result take_slots(struct zr_gpt *model, size_t layer)
 {
     for (enum gpt_slot slot = 0; slot < SLOT_COUNT; slot++) {
-        size_t elements = gpt_rows(model) * slot_columns(model, slot);
+        size_t elements = gpt_room_rows(model) * slot_columns(model, slot);
         void **place = &model->blocks[layer].slot[slot];
         zr_result result = slot_has_floats(slot) ? gpt_take_floats(model, elements, place)
                                                  : gpt_take(model, ZR_TAG_ACTIVATION, elements, place);

@@ -77,6 +77,12 @@ static inline size_t gpt_rows(const struct zr_gpt *model)
     return model->batch * model->options.shape.sequence;
 }
 
+/* Rows that blocks have room for: a smaller batch has the blocks, and so the places, of a whole one. */
+static inline size_t gpt_room_rows(const struct zr_gpt *model)
+{
+    return model->options.shape.batch * model->options.shape.sequence;
+}
+
 /* Elements of the engine's precision; floats, whatever that is. */
 zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out);
 zr_result gpt_take_floats(struct zr_gpt *model, size_t elements, void **out);

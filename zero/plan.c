@@ -3,93 +3,160 @@
 
 #include <string.h>
 
+#include "zero/repeat.h"
 #include "zero/replica.h"
 #include "zero/take.h"
 #include "zero/timeline.h"
 
-/* Steps that are rehearsed: the second starts as every later one does. */
-enum { PLAN_STEPS = 2 };
+/* Micro-batches of a step that are rehearsed: the first, one that begins as every later one does, the last.
+ */
+enum { MICRO_BATCHES_MOST = 3 };
 
-static zr_result rehearse_step(struct zr_replica *replica, unsigned micro_batches)
+/* What is rehearsed, and what comes of it. */
+struct rehearsal {
+    const struct zr_plan_request *request;
+    unsigned micro_batches; /* rehearsed, of the request's */
+    zr_arena *arena;
+    zr_comm *comm;
+    struct zr_replica replica;
+    zr_repeat *repeat;        /* places to keep to, or NULL */
+    zr_repeat **found_repeat; /* NULL: nobody asks for places; *found_repeat NULL: none are found */
+    size_t allocations_count; /* of the first step */
+    uint64_t sent_by_step;    /* elements, in the last step */
+    uint64_t sent_by_middle;  /* in one of its micro-batches, neither the first nor the last */
+};
+
+static uint64_t sent_elements(const struct rehearsal *rehearsal)
 {
+    struct zr_comm_counters counters;
+    zr_comm_counters_get(rehearsal->comm, &counters);
+    return counters.sent_elements;
+}
+
+/* `watch`: of the step's allocations; NULL: none. */
+static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
+{
+    struct zr_replica *replica = &rehearsal->replica;
     struct zr_timeline *timeline = replica->options.timeline;
+    uint64_t before = sent_elements(rehearsal), begun = before;
     struct zr_step_report report;
     double loss;
     zr_result result = ZR_OK;
 
     if (timeline)
         zr_timeline_step_begin(timeline);
-    for (unsigned m = 0; result == ZR_OK && m < micro_batches; m++) {
+    for (unsigned m = 0; result == ZR_OK && m < rehearsal->micro_batches; m++) {
         if (timeline)
             timeline->micro_batch = m;
+        if (watch)
+            zr_repeat_pass(watch);
+        if (m + 1 == MICRO_BATCHES_MOST)
+            rehearsal->sent_by_middle = sent_elements(rehearsal) - begun;
+        begun = sent_elements(rehearsal);
         result = zr_gpt_train(replica->model, &loss);
     }
     if (result == ZR_OK)
         result = zr_engine_step(replica->engine, 0, &report);
     if (result == ZR_OK && timeline)
         result = zr_timeline_step_end(timeline);
+    rehearsal->sent_by_step = sent_elements(rehearsal) - before;
     return result;
 }
 
-static zr_result rehearse(struct zr_plan *out, const struct zr_plan_request *request, zr_arena *arena,
-                          zr_comm *comm)
+/* The second step starts as every later one does. */
+static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
-    struct zr_replica replica;
-    struct zr_comm_counters before = {0}, after;
+    struct zr_arena_stats before, after;
+    zr_repeat *watch = NULL;
+    bool found = false;
+    zr_result result = zr_arena_get_stats(rehearsal->arena, &before);
+
+    if (result == ZR_OK)
+        result = rehearse_step(rehearsal, NULL);
+    if (result == ZR_OK)
+        result = zr_arena_get_stats(rehearsal->arena, &after);
+    if (result == ZR_OK && rehearsal->found_repeat)
+        result =
+            zr_repeat_create(&watch, rehearsal->arena, after.allocations_count - before.allocations_count,
+                             rehearsal->request->host_arena);
+    if (result == ZR_OK)
+        result = rehearse_step(rehearsal, watch);
+    if (result == ZR_OK && watch)
+        result = zr_repeat_place(watch, &found);
+    if (found)
+        *rehearsal->found_repeat = watch;
+    else
+        zr_repeat_destroy(watch);
+    return result;
+}
+
+static void note(struct zr_plan *out, const struct rehearsal *rehearsal, const struct zr_arena_stats *stats)
+{
+    const struct zr_plan_request *request = rehearsal->request;
+    unsigned asked = request->micro_batches ? request->micro_batches : 1;
+    out->elements = zr_engine_elements(rehearsal->replica.engine);
+    out->sent_elements_per_step =
+        rehearsal->sent_by_step + (uint64_t)(asked - rehearsal->micro_batches) * rehearsal->sent_by_middle;
+    out->peak_bytes = stats->peak_live_bytes;
+    out->peak_reserved_bytes = stats->peak_reserved_bytes;
+    memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
+    memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
+}
+
+static zr_result rehearse(struct zr_plan *out, struct rehearsal *rehearsal)
+{
+    const struct zr_plan_request *request = rehearsal->request;
     struct zr_arena_stats stats;
-    unsigned micro_batches = request->micro_batches ? request->micro_batches : 1;
     double loss;
-    zr_result result =
-        zr_replica_open(&replica, &(struct zr_replica_options){.arena = arena,
-                                                               .host_arena = request->host_arena,
-                                                               .kernels = zr_kernels_null(),
-                                                               .isa = request->isa,
-                                                               .parallel = {.threads = request->threads},
-                                                               .comm = comm,
-                                                               .shape = request->shape,
-                                                               .stage = request->stage,
-                                                               .micro_batches = request->micro_batches,
-                                                               .reduce = request->reduce,
-                                                               .precision = request->precision,
-                                                               .optimizer = request->optimizer,
-                                                               .timeline = request->timeline});
+    zr_result result = zr_replica_open(&rehearsal->replica,
+                                       &(struct zr_replica_options){.arena = rehearsal->arena,
+                                                                    .host_arena = request->host_arena,
+                                                                    .kernels = zr_kernels_null(),
+                                                                    .isa = request->isa,
+                                                                    .parallel = {.threads = request->threads},
+                                                                    .comm = rehearsal->comm,
+                                                                    .shape = request->shape,
+                                                                    .stage = request->stage,
+                                                                    .micro_batches = rehearsal->micro_batches,
+                                                                    .reduce = request->reduce,
+                                                                    .precision = request->precision,
+                                                                    .optimizer = request->optimizer,
+                                                                    .timeline = request->timeline});
     if (result != ZR_OK)
         return result;
-    for (int step = 0; result == ZR_OK && step < PLAN_STEPS; step++) {
-        zr_comm_counters_get(comm, &before);
-        result = rehearse_step(&replica, micro_batches);
-    }
-    zr_comm_counters_get(comm, &after);
+    if (rehearsal->repeat)
+        result = zr_repeat_install(rehearsal->repeat, rehearsal->arena);
     if (result == ZR_OK)
-        result = zr_gpt_evaluate(replica.model, request->shape.batch, &loss);
+        result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
-        result = zr_arena_get_stats(arena, &stats);
-    if (result == ZR_OK) {
-        out->elements = zr_engine_elements(replica.engine);
-        out->sent_elements_per_step = after.sent_elements - before.sent_elements;
-        out->peak_bytes = stats.peak_live_bytes;
-        out->peak_reserved_bytes = stats.peak_reserved_bytes;
-        memcpy(out->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
-        memcpy(out->persistent_by_tag_bytes, stats.live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
-    }
-    zr_replica_close(&replica);
+        result = zr_gpt_evaluate(rehearsal->replica.model, request->shape.batch, &loss);
+    if (result == ZR_OK)
+        result = zr_arena_get_stats(rehearsal->arena, &stats);
+    if (result == ZR_OK)
+        note(out, rehearsal, &stats);
+    zr_replica_close(&rehearsal->replica);
     return result;
 }
 
-zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *request)
+/* One rehearsal on an arena and a communicator of its own. `repeat`, `found`: as in struct rehearsal. */
+static zr_result rehearse_alone(struct zr_plan *out, const struct zr_plan_request *request, zr_repeat *repeat,
+                                zr_repeat **found)
 {
+    struct rehearsal rehearsal = {.request = request, .repeat = repeat, .found_repeat = found};
     zr_backend *backend = NULL;
-    zr_arena *arena = NULL;
-    zr_comm *comm = NULL;
     zr_result result;
 
     memset(out, 0, sizeof *out);
     out->stage = request->stage;
+    rehearsal.micro_batches = request->micro_batches ? request->micro_batches : 1;
+    if (rehearsal.micro_batches > MICRO_BATCHES_MOST && !request->timeline && !request->walks_all)
+        rehearsal.micro_batches = MICRO_BATCHES_MOST;
     result =
         zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
     if (result != ZR_OK)
         return result;
-    result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
+    result =
+        zr_arena_create(&rehearsal.arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result != ZR_OK)
         goto unwind;
     size_t bucket_bytes;
@@ -100,8 +167,8 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
                                      request->host_arena, &bucket_bytes);
     if (result != ZR_OK)
         goto unwind;
-    result = zr_comm_null_create(&comm,
-                                 &(struct zr_comm_options){.arena = arena,
+    result = zr_comm_null_create(&rehearsal.comm,
+                                 &(struct zr_comm_options){.arena = rehearsal.arena,
                                                            .host_arena = request->host_arena,
                                                            .kernels = zr_kernels_null(),
                                                            .bucket_bytes = bucket_bytes},
@@ -109,16 +176,16 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
     if (result != ZR_OK)
         goto unwind;
     if (request->timeline)
-        zr_comm_null_set_clock(comm, &request->timeline->clock);
-    result = rehearse(out, request, arena, comm);
-    zr_result closed = zr_comm_destroy(comm);
+        zr_comm_null_set_clock(rehearsal.comm, &request->timeline->clock);
+    result = rehearse(out, &rehearsal);
+    zr_result closed = zr_comm_destroy(rehearsal.comm);
     if (result == ZR_OK)
         result = closed;
 
 unwind:
-    if (arena) {
+    if (rehearsal.arena) {
         size_t leaked = 0;
-        zr_arena_destroy(arena, &leaked);
+        zr_arena_destroy(rehearsal.arena, &leaked);
         if (result == ZR_OK && leaked)
             result = zr_fail(ZR_ERR_CORRUPT, "the rehearsal of the plan left %zu bytes behind", leaked);
     }
@@ -126,15 +193,45 @@ unwind:
     return result;
 }
 
+zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *request)
+{
+    zr_repeat *repeat = NULL;
+    zr_result result = rehearse_alone(out, request, NULL, request->timeline ? NULL : &repeat);
+    if (result == ZR_OK && repeat) /* once more, as the run will go */
+        result = rehearse_alone(out, request, repeat, NULL);
+    if (request->repeat)
+        *request->repeat = result == ZR_OK ? repeat : NULL;
+    if (!request->repeat || result != ZR_OK)
+        zr_repeat_destroy(repeat);
+    return result;
+}
+
 zr_result zr_plan_place(struct zr_plan *out, const struct zr_plan_request *request)
 {
     struct zr_plan_request lower = *request;
     struct zr_plan plan;
+    zr_repeat *repeat = NULL;
     zr_result result = zr_plan_make(out, request);
+
+    if (request->repeat)
+        lower.repeat = &repeat;
     while (result == ZR_OK && request->world > 1 && lower.stage-- > 0) {
         result = zr_plan_make(&plan, &lower);
-        if (result == ZR_OK && plan.peak_reserved_bytes < out->peak_reserved_bytes)
-            *out = plan;
+        if (result != ZR_OK || plan.peak_reserved_bytes >= out->peak_reserved_bytes) {
+            zr_repeat_destroy(repeat);
+            repeat = NULL;
+            continue;
+        }
+        *out = plan;
+        if (request->repeat) {
+            zr_repeat_destroy(*request->repeat);
+            *request->repeat = repeat;
+            repeat = NULL;
+        }
+    }
+    if (result != ZR_OK && request->repeat) {
+        zr_repeat_destroy(*request->repeat);
+        *request->repeat = NULL;
     }
     return result;
 }

@@ -4,6 +4,7 @@
 #define ZR_PLAN_H
 
 #include "zero/gpt.h"
+#include "zero/repeat.h"
 
 struct zr_plan_request {
     struct zr_gpt_shape shape;
@@ -17,6 +18,10 @@ struct zr_plan_request {
     enum zr_isa isa;
     zr_arena *host_arena;         /* records of the run, freed before the call returns */
     struct zr_timeline *timeline; /* zr_plan_make() fills it; started by the caller. NULL: none */
+    bool walks_all; /* every micro-batch is rehearsed, not the first, the last and one for all others */
+    /* Gets the places that the plan's reserved bytes count on, of the caller; NULL if there are none. NULL:
+     * not wanted. */
+    zr_repeat **repeat;
 };
 
 struct zr_plan {

@@ -169,9 +169,13 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
+    struct zr_plan_request request;
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
-        result = zr_rank_plan(&rank->plan, rank->config, rank->rank, rank->host_arena);
+        result = make_request(&request, rank->config, rank->rank, rank->host_arena);
+    request.repeat = &rank->repeat;
+    if (result == ZR_OK)
+        result = zr_plan_place(&rank->plan, &request);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
     if (result != ZR_OK)
@@ -254,6 +258,15 @@ static zr_result check_addresses_left(const struct zr_rank *rank)
                    (resident.address_bytes + need + MIB) / 1024);
 }
 
+/* The blocks of a step get their places, next to what is kept between steps. */
+static zr_result keep_places(struct zr_rank *rank)
+{
+    zr_result result = rank->repeat ? zr_repeat_install(rank->repeat, rank->arena) : ZR_OK;
+    zr_repeat_destroy(rank->repeat);
+    rank->repeat = NULL;
+    return result;
+}
+
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
                        struct zr_local_world *local, unsigned rank)
 {
@@ -302,7 +315,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                               .loss_scaling = config->loss_scaling,
                                                               .seed = config->seed,
                                                               .optimizer = config->optimizer});
-    return result;
+    return result == ZR_OK ? keep_places(out) : result;
 }
 
 zr_result zr_rank_close(struct zr_rank *rank)
@@ -316,6 +329,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
+    zr_repeat_destroy(rank->repeat);
     if (rank->traced)
         zr_trace_stop(rank->arena);
     if (rank->arena)
