@@ -5,6 +5,7 @@
 #include "alloc/os.h"
 #include "defrag/model.h"
 #include "defrag/sort.h"
+#include "defrag/vary.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
 
@@ -64,7 +65,8 @@ void zr_model_measure(struct zr_model *model)
  */
 
 struct run {
-    const struct zr_sequence *sequence;
+    const struct zr_sequence *sequence; /* of the repeat under way */
+    struct zr_vary vary;
     struct zr_model *model;
     void **handles; /* of live blocks, by number; NULL: not live */
     uint64_t failed_at;
@@ -73,9 +75,9 @@ struct run {
     uint64_t ns, operations_count; /* of one repeat */
 };
 
-static size_t stretches_most(const struct zr_sequence *sequence)
+static size_t stretches_most(const struct run *run)
 {
-    return sequence->events_count / STRETCH + 1;
+    return run->vary.events_most / STRETCH + 1;
 }
 
 /* That every event names a block as it should, so that the runs need not look. */
@@ -182,6 +184,10 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
             result = drain(run);
         if (result != ZR_OK)
             break;
+        run->sequence = zr_vary_make(&run->vary, i);
+        if (run->sequence->lower_bound_bytes > out->lower_bound_bytes)
+            out->lower_bound_bytes = run->sequence->lower_bound_bytes;
+        out->lower_bound_last_repeat_bytes = run->sequence->lower_bound_bytes;
         model->ops->reset_peak(model);
         model->ops->measure(model);
         uint64_t calls = model->driver_calls;
@@ -212,20 +218,22 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
                                                                                      : GRANULE_DEFAULT_BYTES};
     if ((model_options.granule_bytes & (model_options.granule_bytes - 1)) != 0)
         return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is no power of two", options->granule_bytes);
-    struct run run = {.sequence = sequence, .failed_at = UINT64_MAX};
-    size_t handles_bytes = (sequence->blocks_count + (size_t)1) * sizeof *run.handles;
-    size_t stretches_bytes = stretches_most(sequence) * sizeof *run.stretches;
+    struct run run = {.failed_at = UINT64_MAX};
     void *room = NULL;
-    *out =
-        (struct zr_replay_report){.lower_bound_bytes = sequence->lower_bound_bytes, .failed_at = UINT64_MAX};
-    zr_result result = zr_arena_alloc(
+    *out = (struct zr_replay_report){.failed_at = UINT64_MAX};
+    zr_result result = zr_vary_begin(&run.vary, sequence, &options->variation);
+    if (result != ZR_OK)
+        goto unwind;
+    size_t handles_bytes = (zr_vary_blocks_most(&run.vary) + (size_t)1) * sizeof *run.handles;
+    size_t stretches_bytes = stretches_most(&run) * sizeof *run.stretches;
+    result = zr_arena_alloc(
         sequence->host_arena,
         &(struct zr_request){.bytes = handles_bytes + 2 * stretches_bytes, .tag = ZR_TAG_OTHER}, &room);
     if (result != ZR_OK)
-        return result;
-    run.handles = room;
+        goto unwind;
+    run.handles = memset(room, 0, handles_bytes);
     run.stretches = (struct zr_sort_pair *)((char *)room + handles_bytes);
-    run.spare = run.stretches + stretches_most(sequence);
+    run.spare = run.stretches + stretches_most(&run);
     result = check(sequence, run.handles);
     if (result == ZR_OK)
         result = policies[options->policy].ops->create(&run.model, &model_options);
@@ -234,5 +242,7 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
     if (run.model)
         run.model->ops->destroy(run.model);
     zr_arena_free(sequence->host_arena, room);
+unwind:
+    zr_vary_end(&run.vary);
     return result;
 }

@@ -164,16 +164,34 @@ enum zr_policy {
 };
 ZR_API const char *zr_policy_name(enum zr_policy policy);
 
+/* How repeats differ from the sequence and from each other, so that a policy meets what a program does. All
+ * zero: not at all. What is drawn depends on the seed and the repeat, never on the policy. */
+struct zr_variation {
+    /* Of a hundred allocations, so many are followed by another one that is not in the sequence: size and tag
+     * of a random allocation of the sequence, thread and stream of the one that it follows; it is freed after
+     * as many events as another random one lives. Other strays in each repeat. 0 to 100. */
+    unsigned stray_percent;
+    /* So many copies of the sequence run at once, each on threads of its own, and take turns of 1 to 64
+     * events. 0: 1; 64 at most. The turns are the same in each repeat, or drawn anew. */
+    unsigned copies;
+    bool loose_turns;
+    /* From this repeat on, counted from 1, every size is another: equal sizes stay equal, and each becomes
+     * 3/4, 7/8, 9/8 or 5/4 of what it was. 0: never. */
+    unsigned change_at;
+    uint64_t seed;
+};
+
 struct zr_replay_options {
     enum zr_policy policy;
     uint64_t capacity_bytes; /* of the sim backend; 0: none */
     size_t granule_bytes;    /* 0: 2 MiB */
     unsigned repeat;         /* 0: 1. What is live at the end is freed between repeats */
+    struct zr_variation variation;
 };
 
 struct zr_replay_report {
     uint64_t peak_reserved_bytes, peak_reserved_last_repeat_bytes;
-    uint64_t lower_bound_bytes;
+    uint64_t lower_bound_bytes, lower_bound_last_repeat_bytes; /* they differ only where repeats do */
     uint64_t driver_calls, driver_calls_last_repeat;
     /* Of the last repeat: the median of its stretches of 256 events, which leaves out what interrupts the
      * program and what few stretches pay for; and the mean, which leaves out nothing. */

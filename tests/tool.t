@@ -36,7 +36,10 @@ def refused(words, code, names, *arguments):
         note(run.stderr)
 
 
-def results(*arguments):
+VARIED = ["stray_percent", "threads", "loose_turns", "change_at", "seed"]
+
+
+def results(*arguments, keys=KEYS):
     run = zr("replay", *arguments, "--json")
     if not ok(run.returncode == 0 and run.stderr == "", f"replay {' '.join(map(os.path.basename, arguments))}"):
         note(run.stderr)
@@ -44,7 +47,7 @@ def results(*arguments):
     report = json.loads(run.stdout)
     same(list(report), ["version", "results"], "the JSON opens with its version")
     same(report["version"], 1, "which is 1")
-    ok(all(list(one) == KEYS for one in report["results"]), "each result has the keys of the design, in order")
+    ok(all(list(one) == keys for one in report["results"]), "each result has the keys of the design, in order")
     return report["results"]
 
 
@@ -72,6 +75,12 @@ def test_usage():
     refused("bytes that overflow", 2, ["--capacity"], "replay", lifetimes, "--capacity", "99999999999TB")
     refused("a granule of 3 MiB", 2, ["--granule", "power of two"], "replay", lifetimes, "--granule", "3MiB")
     refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
+    refused("more strays than allocations", 2, ["--stray", "100"], "replay", lifetimes, "--stray", "101")
+    refused("no thread", 2, ["--threads", "64"], "replay", lifetimes, "--threads", "0")
+    refused("too many threads", 2, ["--threads", "64"], "replay", lifetimes, "--threads=65")
+    refused("loose turns of one", 2, ["--loose-turns", "--threads 2"], "replay", lifetimes, "--loose-turns")
+    refused("a change after the end", 2, ["--change-at", "1 to 4"], "replay", lifetimes, "--repeat", "4", "--change-at", "5")
+    refused("a change before the start", 2, ["--change-at"], "replay", lifetimes, "--change-at", "0")
     run = zr("replay", lifetimes, env={**os.environ, "ZR_CONF": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
     os.link(lifetimes, path("--odd"))
@@ -124,6 +133,41 @@ def test_numbers():
     ok("lower bound 10.0 MiB" in table and "\x1b" not in table and "expandable" in table, "the table is for people")
 
 
+def test_variations():
+    """Strays, threads and changed shapes, under every policy."""
+    options = ("--unit", str(MIB), "--granule", "64KiB")
+
+    def varied(*more):
+        return results(lifetimes, *options, *more, keys=KEYS + VARIED)
+
+    rows = varied("--threads", "3", "--repeat", "5")
+    same({tuple(row[key] for key in VARIED) for row in rows}, {(0, 3, False, None, 1)}, "the JSON says what was varied")
+    same([row["policy"] for row in rows], ["zr", "caching", "expandable", "bestfit"], "under all policies")
+    # Each copy's largest sum of live bytes is 10 MiB; it holds at least 2 from its second allocation on.
+    bounds = {row["lower_bound_bytes"] for row in rows}
+    ok(len(bounds) == 1 and 10 * MIB <= min(bounds) <= 30 * MIB, "three copies: every policy is asked for the same")
+    same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "three threads that take the same turns: no driver call")
+    sums = {min(row["lower_bound_bytes"] for row in varied("--threads", "3", "--loose-turns", "--seed", str(seed), "--policy",
+                                                           "bestfit")) for seed in range(8)}
+    ok(len(sums) > 1, f"other seeds, other turns: {len(sums)} bounds of 8")
+    rows = varied("--stray", "100", "--repeat", "4", "--seed", "7")
+    # Four allocations of 18 MiB together, and as many strays of 2 to 8 MiB each.
+    ok(all(12 * MIB <= row["lower_bound_bytes"] <= 50 * MIB for row in rows), "as many strays as allocations")
+    ok(len({row["lower_bound_bytes"] for row in rows}) == 1, "every policy meets the same strays")
+    same(varied("--stray", "100", "--repeat", "4", "--seed", "7", "--policy", "bestfit")[0]["lower_bound_bytes"],
+         rows[0]["lower_bound_bytes"], "the same seed, the same strays")
+    # 30 layers: each keeps one block until its turn backwards and needs another for a moment.
+    layers = [f"{2 * i},{i},{61 - i},{3 + i % 3}\n{2 * i + 1},{i},{i + 1},{2 + i % 2}\n" for i in range(30)]
+    step = write("step.csv", "id,lower,upper,size\n" + "".join(layers))
+    rows = results(step, "--unit", str(MIB), "--change-at", "3", "--repeat", "8", keys=KEYS + VARIED)
+    same([row["failed_at"] for row in rows], [None] * 4, "another shape is served")
+    same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "and learned")
+    first = varied("--change-at", "1")[0]["lower_bound_bytes"]
+    ok(first != 10 * MIB and first <= 12.5 * MIB, f"a shape that has changed from the first repeat on: {first} bytes")
+    table = zr("replay", lifetimes, "--stray", "1", "--threads", "2", "--change-at", "1", "--seed", "9").stdout
+    ok("1 % of strays, 2 copies that take turns, other sizes from repeat 1 on; seed 9" in table, "the table says it too")
+
+
 def snapshot():
     """What torch.cuda.memory._snapshot() gives, in small, with shared objects as real ones have."""
     frames = [{"name": "step", "filename": "train.py", "line": 7}]
@@ -173,6 +217,7 @@ def test_objects():
 test_usage()
 test_input()
 test_numbers()
+test_variations()
 test_pickles()
 test_objects()
 done()

@@ -13,6 +13,7 @@ static const char help[] =
     "  zr replay snapshot.pickle\n"
     "  zr replay run.zrt --policy zr,caching --capacity 24GB\n"
     "  zr replay lifetimes.csv --unit 65536 --repeat 5 --json\n"
+    "  zr replay run.zrt --repeat 8 --stray 1 --threads 2 --change-at 3\n"
     "\n"
     "zr replay FILE.. [options]\n"
     "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its "
@@ -26,10 +27,27 @@ static const char help[] =
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
     "  --repeat N           runs the sequence N times over, what is live at its end freed in between "
     "(default 1)\n"
+    "  --stray PERCENT      of the allocations, so many are followed by one more that is not in the trace: "
+    "size and "
+    "tag of\n"
+    "                       a random one of the trace, lifetime (in events) of another; other strays in each "
+    "repeat\n"
+    "  --threads N          N copies of the trace at once, each on threads of its own, that take turns of 1 "
+    "to "
+    "64 events,\n"
+    "                       the same turns in each repeat; a policy that knows no threads sees the same "
+    "calls\n"
+    "  --loose-turns        with --threads: other turns in each repeat\n"
+    "  --change-at R        from repeat R on every size is another: equal sizes stay equal, and each becomes "
+    "3/4, 7/8,\n"
+    "                       9/8 or 5/4 of what it was\n"
+    "  --seed N             of what these draw (default 1); every policy is asked for the same\n"
     "  --json               numbers for programs\n"
     "\n"
     "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
-    "over it.\n";
+    "over it.\n"
+    "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its "
+    "own.\n";
 
 struct settings {
     struct zr_read_options read;
@@ -42,6 +60,7 @@ struct result {
     const char *file;
     enum zr_policy policy;
     struct zr_replay_report report;
+    const struct zr_variation *variation; /* the settings' */
 };
 
 /* ---- Arguments --------------------------------------------------------------------------------------------
@@ -70,10 +89,38 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
     }
 }
 
+/* What the options say of how repeats differ. */
+struct variation {
+    uint64_t stray, threads, change_at, seed;
+};
+
+static bool vary(struct settings *settings, const struct variation *varied, uint64_t repeat)
+{
+    struct zr_variation *out = &settings->replay.variation;
+    bool changes = varied->change_at != UINT64_MAX;
+    if (varied->stray > 100)
+        zr_tool_say("replay: --stray takes 0 to 100 per cent");
+    else if (varied->threads < 1 || varied->threads > 64)
+        zr_tool_say("replay: --threads takes 1 to 64");
+    else if (changes && (varied->change_at < 1 || varied->change_at > repeat))
+        zr_tool_say("replay: --change-at takes a repeat, 1 to %" PRIu64 " (--repeat)", repeat);
+    else if (out->loose_turns && varied->threads < 2)
+        zr_tool_say("replay: --loose-turns needs --threads 2 or more, which take turns");
+    else {
+        out->stray_percent = (unsigned)varied->stray;
+        out->copies = (unsigned)varied->threads;
+        out->change_at = changes ? (unsigned)varied->change_at : 0;
+        out->seed = varied->seed;
+        return true;
+    }
+    return false;
+}
+
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const char *policies = "zr,caching,expandable,bestfit";
     uint64_t granule_bytes = 0, repeat = 1, device = UINT64_MAX;
+    struct variation varied = {.threads = 1, .change_at = UINT64_MAX, .seed = 1};
     const struct zr_tool_option options[] = {
         {"--policy", ZR_TOOL_WORDS, &policies},
         {"--capacity", ZR_TOOL_BYTES, &settings->replay.capacity_bytes},
@@ -81,6 +128,11 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},
         {"--device", ZR_TOOL_COUNT, &device},
         {"--repeat", ZR_TOOL_COUNT, &repeat},
+        {"--stray", ZR_TOOL_COUNT, &varied.stray},
+        {"--threads", ZR_TOOL_COUNT, &varied.threads},
+        {"--loose-turns", ZR_TOOL_FLAG, &settings->replay.variation.loose_turns},
+        {"--change-at", ZR_TOOL_COUNT, &varied.change_at},
+        {"--seed", ZR_TOOL_COUNT, &varied.seed},
         {"--json", ZR_TOOL_FLAG, &settings->json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
@@ -101,6 +153,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         zr_tool_say("replay: --repeat takes 1 to 1000000");
         return ZR_TOOL_USAGE;
     }
+    if (!vary(settings, &varied, repeat))
+        return ZR_TOOL_USAGE;
     settings->replay.granule_bytes = granule_bytes;
     settings->replay.repeat = (unsigned)repeat;
     settings->read.device = device <= INT32_MAX ? (int)device : -1;
@@ -119,7 +173,8 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     read.path = path;
     zr_result result = zr_sequence_read(&sequence, &read, results->arena);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
-        struct result one = {.file = path, .policy = (enum zr_policy)i};
+        struct result one = {
+            .file = path, .policy = (enum zr_policy)i, .variation = &settings->replay.variation};
         if (!settings->policies[i])
             continue;
         replay.policy = one.policy;
@@ -134,9 +189,28 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
 /* ---- Showing ----------------------------------------------------------------------------------------------
  */
 
-static double ratio(uint64_t bytes, const struct zr_replay_report *report)
+static double ratio(uint64_t bytes, uint64_t lower_bound_bytes)
 {
-    return report->lower_bound_bytes ? (double)bytes / (double)report->lower_bound_bytes : 0;
+    return lower_bound_bytes ? (double)bytes / (double)lower_bound_bytes : 0;
+}
+
+static bool is_varied(const struct zr_variation *how)
+{
+    return how->stray_percent > 0 || how->copies > 1 || how->change_at > 0;
+}
+
+static void print_variation(struct zr_text *text, const struct zr_variation *how)
+{
+    const char *between = "  ";
+    if (how->stray_percent > 0)
+        zr_text_print(text, "  %u %% of strays", how->stray_percent), between = ", ";
+    if (how->copies > 1)
+        zr_text_print(text, "%s%u copies that take turns%s", between, how->copies,
+                      how->loose_turns ? ", other ones in each repeat" : ""),
+            between = ", ";
+    if (how->change_at > 0)
+        zr_text_print(text, "%sother sizes from repeat %u on", between, how->change_at);
+    zr_text_print(text, "; seed %" PRIu64 "\n", how->seed);
 }
 
 static void print_json(struct zr_text *text, const void *result)
@@ -147,9 +221,9 @@ static void print_json(struct zr_text *text, const void *result)
     zr_text_print(text, ", \"policy\": \"%s\", \"lower_bound_bytes\": %" PRIu64, zr_policy_name(one->policy),
                   report->lower_bound_bytes);
     zr_text_print(text, ", \"peak_reserved_bytes\": %" PRIu64 ", \"ratio\": %.9g",
-                  report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report));
+                  report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report->lower_bound_bytes));
     zr_text_print(text, ", \"ratio_last_repeat\": %.9g",
-                  ratio(report->peak_reserved_last_repeat_bytes, report));
+                  ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes));
     zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
                   report->driver_calls, report->driver_calls_last_repeat);
     zr_text_print(text, ", \"ns_per_operation\": %.6g, \"ns_per_operation_mean\": %.6g, \"failed_at\": ",
@@ -158,6 +232,16 @@ static void print_json(struct zr_text *text, const void *result)
         zr_text_print(text, "null");
     else
         zr_text_print(text, "%" PRIu64, report->failed_at);
+    if (!is_varied(one->variation))
+        return;
+    zr_text_print(text, ", \"stray_percent\": %u, \"threads\": %u, \"loose_turns\": %s, \"change_at\": ",
+                  one->variation->stray_percent, one->variation->copies,
+                  one->variation->loose_turns ? "true" : "false");
+    if (one->variation->change_at == 0)
+        zr_text_print(text, "null");
+    else
+        zr_text_print(text, "%u", one->variation->change_at);
+    zr_text_print(text, ", \"seed\": %" PRIu64, one->variation->seed);
 }
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
@@ -171,15 +255,17 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             zr_text_print(text, "%s", file ? "\n" : "");
             zr_text_put(text, one->file, strlen(one->file));
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
+            if (is_varied(one->variation))
+                print_variation(text, one->variation);
             zr_text_print(text, "  %-11s %12s %8s %8s %9s %9s %8s %8s\n", "policy", "peak", "ratio", "last",
                           "calls", "last", "ns/op", "mean");
         }
         file = one->file;
         zr_text_print(text, "  %-11s %12s %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f",
                       zr_policy_name(one->policy), zr_tool_bytes(peak, report->peak_reserved_bytes),
-                      ratio(report->peak_reserved_bytes, report),
-                      ratio(report->peak_reserved_last_repeat_bytes, report), report->driver_calls,
-                      report->driver_calls_last_repeat, report->ns_per_operation,
+                      ratio(report->peak_reserved_bytes, report->lower_bound_bytes),
+                      ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes),
+                      report->driver_calls, report->driver_calls_last_repeat, report->ns_per_operation,
                       report->ns_per_operation_mean);
         if (report->failed_at != UINT64_MAX)
             zr_text_print(text, "  out of memory at event %" PRIu64, report->failed_at);
