@@ -95,6 +95,7 @@ struct zr_follow {
 
     const struct zr_observer *observer;
     void *state;
+    bool together; /* the arena's threads, for the plan or the observer */
     bool awake;
     bool work_due;
 };

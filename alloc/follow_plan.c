@@ -36,12 +36,24 @@ static zr_result make_follow(struct zr_arena *arena)
     if (!lost) {
         follow->pass_left = follow->pass_count = SIZE_MAX;
         arena->follow = follow;
-        atomic_fetch_add(&arena->together, 1);
     }
     zr_lock_give(&arena->lock);
     if (lost)
         zr_pages_give(follow, sizeof *follow);
     return ZR_OK;
+}
+
+/* While a plan is in force or somebody observes, all allocate from the head, which is what these see. With
+ * the lock. */
+static void note_together(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    bool together = follow->plan || follow->observer;
+    if (together && !follow->together)
+        atomic_fetch_add(&arena->together, 1);
+    else if (!together && follow->together)
+        atomic_fetch_sub(&arena->together, 1);
+    follow->together = together;
 }
 
 /* A block is gone before its step comes again. */
@@ -314,6 +326,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     /* What was mapped where the new region lies, and what the old one held, is for whoever needs it first. */
     zr_follow_give_back(arena);
     zr_follow_begin_pass(arena);
+    note_together(arena);
     return ZR_OK;
 }
 
@@ -380,6 +393,7 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
         arena->follow->observer = observer;
         arena->follow->state = state;
         arena->follow->awake = observer != NULL;
+        note_together(arena);
     }
     zr_lock_give(&arena->lock);
     return result;

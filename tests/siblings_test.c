@@ -9,6 +9,8 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/fault.h"
+#include "alloc/plan.h"
+#include "defrag/zr_defrag.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -96,9 +98,12 @@ static void test_threads(void)
     start(THREADS, 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));
-    /* Until the threads have met often enough; who has to wait minutes for that waits in vain. */
-    for (unsigned ms = 0; ms < 180000 && atomic_load(&arena->siblings_count) == 0; ms++)
-        usleep(1000);
+    /* Where they seldom meet, on a single processor for one, they do while this thread has the lock. */
+    for (unsigned i = 0; i < 100000 && atomic_load(&arena->siblings_count) == 0; i++) {
+        zr_lock_take(&arena->lock);
+        usleep(500);
+        zr_lock_give(&arena->lock);
+    }
     for (unsigned i = 0; i < 5; i++) {
         int status = 1;
         fflush(stdout);
@@ -236,9 +241,24 @@ static void test_one(void)
     stop(0);
 }
 
+/* While a learner watches, all allocate from the head; once it is gone, as before. */
+static void test_together(void)
+{
+    zr_learner *learner = NULL;
+    start(THREADS, 0);
+    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena}), ZR_OK, "a learner");
+    tap_is(zr_arena_add_sibling(arena, 1), 0, "keeps threads together");
+    zr_learner_destroy(learner);
+    tap_is(zr_arena_add_sibling(arena, 1), 1, "and lets them part when it is gone");
+    tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan");
+    tap_is(zr_arena_add_sibling(arena, 2), 1, "keeps nobody");
+    stop(0);
+}
+
 int main(void)
 {
     test_one();
+    test_together();
     test_family();
     test_shares();
     test_pending();
