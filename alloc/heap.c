@@ -326,10 +326,16 @@ static void *take(size_t bytes, bool zero, int flags)
     return object && zero ? memset(object, 0, bytes) : object;
 }
 
+/* Freed before: reported here. */
+static void touch(const void *object)
+{
+    (void)*(const volatile char *)object;
+}
+
 static void give(void *object, int flags)
 {
     if (__builtin_expect(heap.poison, 0)) {
-        (void)*(volatile char *)object; /* freed before: reported here */
+        touch(object);
         zr_poison_free(object, zr_je_sallocx(object, flags));
     }
     zr_je_dallocx(object, flags);
@@ -384,6 +390,8 @@ void *zr_heap_realloc(void *old, size_t bytes)
     if (flags == 0 || too_large(bytes))
         return NULL;
     bytes = bytes ? bytes : 1;
+    if (__builtin_expect(heap.poison, 0))
+        touch(old);
     size_t old_bytes = zr_je_sallocx(old, flags);
     /* Shrinking a large object where it is would leave the rest of its block to nobody. */
     if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))

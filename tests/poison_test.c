@@ -115,6 +115,15 @@ static void heap_freed_twice(void)
     zr_heap_free(object);
 }
 
+static void heap_freed_and_resized(void)
+{
+    zr_heap_start(arena);
+    char *object = zr_heap_alloc(100);
+    zr_heap_alloc(100);
+    zr_heap_free(object);
+    zr_heap_realloc(object, 400);
+}
+
 static void heap_never_allocated(void)
 {
     zr_heap_start(arena);
@@ -166,6 +175,7 @@ static const struct scenario {
     {"an object of the heap that was freed", heap_freed, true},
     {"a byte past an object's end", heap_past_the_end, true},
     {"an object freed twice", heap_freed_twice, true},
+    {"an object freed and then resized", heap_freed_and_resized, true},
     {"a slab's object that nobody took", heap_never_allocated, true},
     {"objects that come, grow, shrink and go", heap_in_use, false},
 };
