@@ -80,13 +80,29 @@ static __attribute__((noinline)) zr_result look_at_freed(struct zr_arena *arena,
 
 /* ---- Books --------------------------------------------------------------------------------------------- */
 
-static inline void count_block(struct zr_arena *arena, const struct zr_span *block)
+/* What the books know of a block. */
+struct entry {
+    size_t bytes, requested_bytes;
+    uint8_t tag;
+};
+
+static inline struct entry entry_of(const struct zr_span *block)
 {
-    size_t live_bytes = arena->live_bytes + block->bytes,
-           requested_bytes = arena->requested_bytes + block->requested_bytes;
+    return (struct entry){block->bytes, block->requested_bytes, block->tag};
+}
+
+static inline struct entry entry_of_step(const struct zr_step *step)
+{
+    return (struct entry){step->bytes, step->requested_bytes, step->tag};
+}
+
+static inline void count_block(struct zr_arena *arena, struct entry block)
+{
+    size_t live_bytes = arena->live_bytes + block.bytes,
+           requested_bytes = arena->requested_bytes + block.requested_bytes;
     arena->live_bytes = live_bytes;
     arena->requested_bytes = requested_bytes;
-    arena->live_by_tag_bytes[block->tag] += block->bytes;
+    arena->live_by_tag_bytes[block.tag] += block.bytes;
     arena->blocks_count++;
     arena->allocations_count++;
     if (unlikely(live_bytes > arena->peak_live_bytes)) {
@@ -97,15 +113,15 @@ static inline void count_block(struct zr_arena *arena, const struct zr_span *blo
         arena->peak_requested_bytes = requested_bytes;
 }
 
-static inline void uncount_block(struct zr_arena *arena, const struct zr_span *block)
+static inline void uncount_block(struct zr_arena *arena, struct entry block)
 {
     if (unlikely(arena->at_peak)) {
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
         arena->at_peak = false;
     }
-    arena->live_bytes -= block->bytes;
-    arena->requested_bytes -= block->requested_bytes;
-    arena->live_by_tag_bytes[block->tag] -= block->bytes;
+    arena->live_bytes -= block.bytes;
+    arena->requested_bytes -= block.requested_bytes;
+    arena->live_by_tag_bytes[block.tag] -= block.bytes;
     arena->blocks_count--;
 }
 
@@ -380,10 +396,9 @@ allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_nee
     zr_result result = block ? ZR_OK : allocate_unplanned(arena, request, need, &block);
     if (unlikely(result != ZR_OK))
         return result;
-    struct zr_index_leaf *leaf = zr_index_insert(&arena->index, block);
-    if (block->kind == ZR_SPAN_PLANNED)
-        ((struct zr_slot *)block)->leaf = leaf;
-    count_block(arena, block);
+    if (block->kind != ZR_SPAN_PLANNED)
+        zr_index_insert(&arena->index, block);
+    count_block(arena, entry_of(block));
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
     *out = block;
@@ -435,14 +450,13 @@ static __attribute__((noinline)) zr_result
 alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
 {
     struct zr_follow *follow = arena->follow;
-    struct zr_slot *slot = NULL;
+    struct zr_step *step = NULL;
     if (likely(!(follow->awake | follow->work_due | arena->careful | arena->shared)))
-        slot = zr_follow_next(follow, request, need.alignment);
-    if (unlikely(!slot))
+        step = zr_follow_next(follow, request, need.alignment);
+    if (unlikely(!step))
         return alloc_any(arena, request, out, need);
-    zr_index_insert_in(slot->leaf, &slot->span);
-    count_block(arena, &slot->span);
-    *out = arena->base + slot->span.offset_bytes;
+    count_block(arena, entry_of_step(step));
+    *out = arena->base + step->offset_bytes;
     zr_lock_give(&arena->lock);
     return ZR_OK;
 }
@@ -465,7 +479,7 @@ alloc_mapped(struct zr_arena *arena, const struct zr_request *request, void **ou
     }
     describe_block(block, request);
     zr_index_insert(&arena->index, block);
-    count_block(arena, block);
+    count_block(arena, entry_of(block));
     *out = arena->base + block->offset_bytes;
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
@@ -531,7 +545,7 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
                                                              bool freed)
 {
     size_t offset = (size_t)((const char *)address - arena->base);
-    const struct zr_span *block = offset < arena->range_bytes ? zr_index_before(&arena->index, offset) : NULL;
+    const struct zr_span *block = offset < arena->range_bytes ? zr_block_before(arena, offset) : NULL;
     zr_result result;
     if (offset >= arena->range_bytes)
         result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
@@ -566,11 +580,11 @@ static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
     arena->reclaiming = false;
 }
 
-/* Any block that has left the index. Called with the lock, opens it for a moment now and then, gives it. */
+/* Any block that is no longer found. Called with the lock, opens it for a moment now and then, gives it. */
 static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, struct zr_span *block)
 {
     zr_result result = unlikely(arena->careful) ? look_at_freed(arena, block) : ZR_OK;
-    uncount_block(arena, block);
+    uncount_block(arena, entry_of(block));
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
     if (unlikely(arena->follow != NULL))
@@ -599,11 +613,31 @@ static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, s
     if (unlikely(arena->careful | arena->asynchronous | has_readers(arena) | (arena->follow != NULL)) ||
         unlikely(block->uses != NULL))
         return free_any(arena, block);
-    uncount_block(arena, block);
+    uncount_block(arena, entry_of(block));
     block->owner = 0;
     set_free(arena, block);
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
+/* A block of the plan, which goes in time as a rule. Called with the lock, gives it. */
+static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, struct zr_follow_plan *plan,
+                                                        const void *address)
+{
+    struct zr_follow *follow = arena->follow;
+    bool freed;
+    size_t number = zr_plan_exact(plan, (size_t)((const char *)address - arena->base), &freed);
+    if (unlikely(number == plan->slots_count))
+        return refuse_free(arena, address, freed);
+    struct zr_step *step = &plan->steps[number];
+    zr_step_leave(plan, step);
+    if (unlikely(follow->awake | arena->careful | arena->shared | step->apart) ||
+        unlikely(plan != follow->plan))
+        return free_any(arena, &plan->slots[number].span);
+    plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
+    uncount_block(arena, entry_of_step(step));
     zr_lock_give(&arena->lock);
     return ZR_OK;
 }
@@ -619,18 +653,16 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     arena = zr_arena_member_of(arena, address);
     size_t offset = (size_t)((char *)address - arena->base);
     zr_lock_take(&arena->lock);
+    if (arena->follow) {
+        struct zr_follow_plan *plan = arena->follow->plan;
+        if (unlikely(!plan || !zr_plan_holds(plan, offset)))
+            plan = zr_follow_plan_at(arena, offset);
+        if (plan)
+            return free_planned(arena, plan, address);
+    }
     if (likely(offset < arena->range_bytes && offset % ZR_UNIT_BYTES == 0))
         block = zr_index_take(&arena->index, offset, &freed);
     if (unlikely(!block))
         return refuse_free(arena, address, freed);
-    if (block->kind != ZR_SPAN_PLANNED)
-        return free_mapped(arena, block);
-    /* A planned block that goes in time, as a rule. */
-    struct zr_follow *follow = arena->follow;
-    if (unlikely(follow->awake | arena->careful | arena->shared | (block->uses != NULL)) ||
-        unlikely(!zr_follow_left(follow, (struct zr_slot *)block)))
-        return free_any(arena, block);
-    uncount_block(arena, block);
-    zr_lock_give(&arena->lock);
-    return ZR_OK;
+    return free_mapped(arena, block);
 }

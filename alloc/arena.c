@@ -344,7 +344,7 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
         if (__builtin_expect(!atomic_load_explicit(&arena->searched, memory_order_acquire), 0))
             announce_search(arena);
         zr_index_read_lock();
-        const struct zr_span *block = zr_index_before(&arena->index, offset);
+        const struct zr_span *block = zr_block_before(arena, offset);
         found = block && offset < zr_span_end(block);
         if (found)
             *out = zr_block_info_of(arena, block);

@@ -21,9 +21,9 @@ struct sums {
 static zr_result check_block(struct zr_arena *arena, const struct zr_span *span, struct sums *sums)
 {
     bool freed;
-    if (zr_index_exact(&arena->index, span->offset_bytes, &freed) != span)
+    if (zr_block_exact(arena, span->offset_bytes, &freed) != span)
         return corrupt("the block at %zu is not in the index", span->offset_bytes);
-    if (zr_index_before(&arena->index, zr_span_end(span) - 1) != span)
+    if (zr_block_before(arena, zr_span_end(span) - 1) != span)
         return corrupt("the last byte of the block at %zu is not found in it", span->offset_bytes);
     if (span->tag >= ZR_TAG_COUNT || span->requested_bytes + arena->canary_bytes > span->bytes)
         return corrupt("the block at %zu has a bad tag (%u) or size", span->offset_bytes, span->tag);

@@ -130,6 +130,7 @@ static void make_late(const struct zr_arena *arena, struct zr_lane *lane, struct
     if (slot->plan->pages_count > 0)
         zr_pages_count_late(arena, slot, true);
     slot->late = true;
+    zr_step_of(slot)->apart = true;
     slot->span.previous = NULL;
     slot->span.next = (struct zr_span *)lane->late;
     if (lane->late)
@@ -156,7 +157,8 @@ static void unmake_late(const struct zr_arena *arena, struct zr_lane *lane, stru
 static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
                          struct zr_lane *lane, const struct zr_slot *slot)
 {
-    for (uint32_t i = slot->due_first; i < slot->due_end; i++) {
+    const struct zr_step *step = &plan->steps[slot->number];
+    for (uint32_t i = step->due_first; i < step->due_end; i++) {
         uint32_t number = plan->due[i];
         if (__builtin_expect(plan->live[number / 64] >> (number % 64) & 1, 0))
             make_late(arena, lane, plan->slots + number);
@@ -270,7 +272,7 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
         if (result != ZR_OK)
             return false;
     }
-    slot->seen_epoch = slot->plan->epoch;
+    zr_step_of(slot)->seen_epoch = slot->plan->epoch;
     return true;
 }
 
@@ -288,12 +290,14 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->pass.conflicts_count++;
         return NULL;
     }
-    if (__builtin_expect(slot->seen_epoch != plan->epoch, 0) && !zr_follow_map_slot(arena, slot)) {
+    if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) &&
+        !zr_follow_map_slot(arena, slot)) {
         follow->counts.refused_count++;
         follow->pass.refused_count++;
         return NULL;
     }
     plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
+    zr_step_enter(plan, zr_step_of(slot), slot->number);
     return &slot->span;
 }
 
@@ -350,6 +354,7 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     if (__builtin_expect(slot->late, 0))
         unmake_late(arena, lane_with(plan, slot), slot);
     plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
+    zr_step_of(slot)->apart = false;
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */
         block->kind = ZR_SPAN_PLANNED;

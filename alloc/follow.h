@@ -7,12 +7,20 @@
 #include "alloc/arena_internal.h"
 #include "alloc/plan.h"
 
-/* The planned place for the request, mapped and taken: a span of kind ZR_SPAN_PLANNED that the caller enters
- * into the index and counts. NULL: the request takes the dynamic path. */
+/* The planned place for the request, mapped, taken and found by its address: a span of kind ZR_SPAN_PLANNED
+ * that the caller counts. NULL: the request takes the dynamic path. */
 struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request,
                                 struct zr_need need);
-/* A planned block that has left the index and the counts. */
+/* A planned block that is no longer found, nor counted. */
 void zr_follow_free(struct zr_arena *arena, struct zr_span *block);
+
+/* The block of any kind that begins at the offset, NULL if none does; *freed says that one did before. */
+struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed);
+/* The block that may hold the offset, NULL if there is none: the caller looks whether it reaches that far.
+ * Any thread inside a read section of the index, or with the lock. */
+struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes);
+/* Other streams use the block. */
+void zr_follow_note_use(struct zr_span *block);
 
 /* Tells the observer. True: call zr_follow_work() once the lock is open. */
 bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request,

@@ -3,7 +3,8 @@
  *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
  *   follow_memory.c  granules that regions do not need, and granules kept for strays
- *   follow_pages.c   granules of regions that lie at several addresses */
+ *   follow_pages.c   granules of regions that lie at several addresses
+ *   follow_places.c  blocks by address */
 #ifndef ZR_FOLLOW_INTERNAL_H
 #define ZR_FOLLOW_INTERNAL_H
 
@@ -16,24 +17,56 @@ enum {
     ZR_FOLLOW_STREAMS = 16, /* of a plan, that are waited for one by one */
 };
 
-/* A step and the block on it: two cache lines, which neighbours do not share. */
+/* What the usual allocation and free read of a step: a cache line of its own, in the order of the plan, so
+ * that the processor fetches ahead what comes next. Its block's span is not looked at. */
+struct zr_step {
+    _Alignas(64) size_t requested_bytes;
+    size_t bytes;
+    uint64_t stream;
+    size_t offset_bytes;
+    uint64_t seen_epoch; /* plan->epoch when its granules were last seen mapped; 0: never */
+    uint32_t thread;
+    uint32_t place, rank;        /* where its block is entered: of plan->places, and by address */
+    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
+    uint8_t tag;
+    uint8_t alignment_shift;
+    bool apart; /* the block's free is not the usual one: it is late, or other streams use it */
+};
+
+/* A step and the block on it. */
 struct zr_slot {
     /* As it will be asked for: kind ZR_SPAN_PLANNED, place, requested bytes, stream, tag. Never changes while
      * the plan is in force, so readers without a lock may hold it. previous and next: among the lane's late
      * ones. */
     _Alignas(64) struct zr_span span;
     struct zr_follow_plan *plan;
-    struct zr_index_leaf *leaf; /* where the block is entered; NULL: it was not yet */
-    uint64_t seen_epoch;        /* plan->epoch when its granules were last seen mapped; 0: never */
-    uint32_t number;            /* among plan->slots */
-    uint32_t thread;
-    uint32_t alignment_bytes;
-    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
+    uint32_t number; /* among plan->slots and plan->steps */
     bool placed;
     bool late; /* live outside of its time */
     uint32_t hash;
     uint32_t alive_count; /* freed before so many steps on, counted from this one */
     size_t requested_bytes;
+};
+
+/* An address at which steps of the plan have their blocks, one at a time. In a table that is hashed by the
+ * address and never changes but for who is there; see follow_places.c. */
+struct zr_start {
+    uint32_t unit;          /* from the start of the region, modulo 2^32 */
+    _Atomic uint32_t state; /* enum zr_start_state, or that and the number of the slot whose block is there */
+};
+
+enum zr_start_state {
+    ZR_START_NONE = 0, /* the table ends a search here */
+    ZR_START_NEW,
+    ZR_START_FREED,
+    ZR_START_FIRST, /* and a slot's number */
+};
+
+/* The same by address. */
+struct zr_rank {
+    size_t offset_bytes; /* from the start of the region */
+    uint32_t place;
+    uint32_t number; /* of a slot there; while the table is made */
 };
 
 struct zr_lane {
@@ -48,17 +81,26 @@ struct zr_lane {
 };
 
 struct zr_follow_plan {
-    struct zr_follow_plan *next; /* among the retired or the dead */
-    size_t pages_bytes;          /* of this struct and all behind it */
-    struct zr_span *region;
-    uint64_t epoch;    /* of unmaps in the region, from 1 */
-    size_t live_count; /* once it is retired */
-    size_t slots_count;
+    /* The region as the arena's index has it, of kind ZR_SPAN_REGION: what leads readers here. Empty until it
+     * is entered. */
+    _Alignas(64) struct zr_span cover;
+    struct zr_step *steps;
     struct zr_slot *slots;
     uint64_t *live; /* bit per slot */
     uint32_t *due;
+    struct zr_start *places;
+    unsigned places_shift;      /* of a hash of 64 bits */
+    _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
+    uint64_t epoch;             /* of unmaps in the region, from 1 */
     struct zr_lane *lanes, *last_lane;
     size_t lanes_count;
+    struct zr_rank *ranks;
+    size_t ranks_count;
+    struct zr_follow_plan *next; /* among the retired or the dead */
+    size_t pages_bytes;          /* of this struct and all behind it */
+    struct zr_span *region;
+    size_t live_count; /* once it is retired */
+    size_t slots_count;
     uint32_t *grams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
     size_t grams_count;
     uint64_t *busy;                      /* scratch: bit per granule of the region */
@@ -103,9 +145,19 @@ struct zr_follow {
 /* Blocks of the plan that are live. */
 size_t zr_follow_live_count(const struct zr_follow_plan *plan);
 
+static inline bool zr_step_live(const struct zr_follow_plan *plan, size_t number)
+{
+    return plan->live[number / 64] >> (number % 64) & 1;
+}
+
 static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_slot *slot)
 {
-    return plan->live[slot->number / 64] >> (slot->number % 64) & 1;
+    return zr_step_live(plan, slot->number);
+}
+
+static inline struct zr_step *zr_step_of(const struct zr_slot *slot)
+{
+    return &slot->plan->steps[slot->number];
 }
 
 static inline struct zr_slot *zr_step_on(const struct zr_lane *lane, struct zr_slot *slot)
@@ -121,30 +173,83 @@ static inline struct zr_slot *zr_step_back(const struct zr_lane *lane, struct zr
 /* 0: none yet. Static TLS, but so little that the library can be loaded late. */
 extern __thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
 
+/* Whether the step is this request. */
+static inline bool zr_step_is(const struct zr_step *step, const struct zr_request *request, size_t alignment,
+                              uint32_t thread)
+{
+    return step->requested_bytes == request->bytes && step->stream == request->stream &&
+           step->tag == (uint8_t)request->tag && (size_t)1 << step->alignment_shift == alignment &&
+           step->thread == thread;
+}
+
 /* Whether the slot is free and its step is this request. */
 static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_request *request,
                                   size_t alignment, uint32_t thread)
 {
-    return slot->span.requested_bytes == request->bytes && slot->span.stream == request->stream &&
-           slot->span.tag == (uint8_t)request->tag && slot->alignment_bytes == alignment &&
-           slot->thread == thread && !zr_slot_live(slot->plan, slot);
+    return zr_step_is(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
 }
 
-/* What is live of those that should be gone when the slot's step comes. */
-static inline bool zr_slot_is_early(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+/* What is live of those that should be gone when the step comes. */
+static inline bool zr_step_is_early(const struct zr_follow_plan *plan, const struct zr_step *step)
 {
     uint64_t any = 0;
-    for (uint32_t i = slot->due_first; i < slot->due_end; i++)
+    for (uint32_t i = step->due_first; i < step->due_end; i++)
         any |= plan->live[plan->due[i] / 64] >> (plan->due[i] % 64);
     return any & 1;
+}
+
+/* The block of the step can be found by its address from now on, and no longer. */
+static inline void zr_step_enter(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
+{
+    atomic_store_explicit(&plan->places[step->place].state, (uint32_t)number + ZR_START_FIRST,
+                          memory_order_release);
+    zr_index_set_bit(&plan->occupied[step->rank / 64], step->rank);
+}
+
+static inline void zr_step_leave(struct zr_follow_plan *plan, const struct zr_step *step)
+{
+    zr_index_clear_bit(&plan->occupied[step->rank / 64], step->rank);
+    atomic_store_explicit(&plan->places[step->place].state, ZR_START_FREED, memory_order_release);
+}
+
+static inline size_t zr_place_hash(const struct zr_follow_plan *plan, size_t unit)
+{
+    return (size_t)(unit * UINT64_C(0x9e3779b97f4a7c15) >> plan->places_shift);
+}
+
+/* True in the plan's region. */
+static inline bool zr_plan_holds(const struct zr_follow_plan *plan, size_t offset_bytes)
+{
+    return offset_bytes - plan->cover.offset_bytes < plan->cover.bytes;
+}
+
+/* The number of the slot whose block begins at the offset, in the plan's region; slots_count: none does, and
+ * *freed says whether one did before. With the lock. */
+static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t offset_bytes, bool *freed)
+{
+    size_t place_bytes = offset_bytes - plan->cover.offset_bytes, unit = place_bytes >> ZR_UNIT_SHIFT;
+    size_t mask = (~UINT64_C(0) >> plan->places_shift), at = zr_place_hash(plan, unit);
+    *freed = false;
+    for (;; at = (at + 1) & mask) {
+        const struct zr_start *place = &plan->places[at];
+        uint32_t state = atomic_load_explicit(&place->state, memory_order_relaxed);
+        if (__builtin_expect(place->unit == (uint32_t)unit && state >= ZR_START_FIRST, 1)) {
+            if (__builtin_expect(plan->steps[state - ZR_START_FIRST].offset_bytes == offset_bytes, 1))
+                return state - ZR_START_FIRST;
+        } else if (state == ZR_START_NONE) {
+            return plan->slots_count;
+        } else {
+            *freed |= place->unit == (uint32_t)unit && state == ZR_START_FREED;
+        }
+    }
 }
 
 /* The lane that hears the thread and stream, NULL if none does; the plan's last lane from now on. */
 struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream);
 
-/* The common case of zr_follow_alloc(): the request is the next step of its lane, its
- * granules are mapped, its place in the index is known and everybody is in time. NULL: it is not. */
-static inline struct zr_slot *zr_follow_next(struct zr_follow *follow, const struct zr_request *request,
+/* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
+ * everybody is in time. The block is entered. NULL: it is not. */
+static inline struct zr_step *zr_follow_next(struct zr_follow *follow, const struct zr_request *request,
                                              size_t alignment)
 {
     struct zr_follow_plan *plan = follow->plan;
@@ -152,34 +257,44 @@ static inline struct zr_slot *zr_follow_next(struct zr_follow *follow, const str
         return NULL;
     uint32_t thread = zr_thread_own_number; /* 0 is nobody's */
     struct zr_lane *lane = plan->last_lane;
-    struct zr_slot *slot = lane->cursor;
-    /* Threads and streams take turns: another lane. Elsewhere a slot's are its lane's. */
-    if (__builtin_expect(slot->thread != thread || slot->span.stream != request->stream, 0)) {
+    size_t number = (size_t)(lane->cursor - plan->slots);
+    struct zr_step *step = &plan->steps[number];
+    /* Threads and streams take turns: another lane. Elsewhere a step's are its lane's. */
+    if (__builtin_expect(step->thread != thread || step->stream != request->stream, 0)) {
         if (plan->lanes_count == 1 || !(lane = zr_follow_lane_of(plan, thread, request->stream)))
             return NULL;
-        slot = lane->cursor;
+        number = (size_t)(lane->cursor - plan->slots);
+        step = &plan->steps[number];
     }
-    if (__builtin_expect(!zr_slot_serves(slot, request, alignment, thread), 0) ||
-        __builtin_expect(slot->seen_epoch != plan->epoch || !slot->leaf, 0) ||
+    if (__builtin_expect(!zr_step_is(step, request, alignment, thread) || zr_step_live(plan, number), 0) ||
+        __builtin_expect(step->seen_epoch != plan->epoch, 0) ||
         __builtin_expect(lane->late_count > 0 || follow->pass_left <= 1, 0) ||
-        __builtin_expect(zr_slot_is_early(plan, slot), 0))
+        __builtin_expect(zr_step_is_early(plan, step), 0))
         return NULL;
-    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
-    lane->cursor = slot + 1 == lane->end ? lane->slots : slot + 1;
+    plan->live[number / 64] |= UINT64_C(1) << (number % 64);
+    zr_step_enter(plan, step, number);
+    lane->cursor = lane->cursor + 1 == lane->end ? lane->slots : lane->cursor + 1;
     follow->pass_left--;
     follow->strays_run = 0;
-    return slot;
+    return step;
 }
 
-/* The common case of zr_follow_free(): the plan is in force, and the block goes in time. False: it is not. */
-static inline bool zr_follow_left(struct zr_follow *follow, struct zr_slot *slot)
-{
-    struct zr_follow_plan *plan = slot->plan;
-    if (__builtin_expect(plan != follow->plan || slot->late, 0))
-        return false;
-    plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
-    return true;
-}
+/* ---- follow_places.c ------------------------------------------------------------------------------------
+ */
+
+/* The bytes that the table needs for so many steps, and what it is made of: the offset of each in them. */
+struct zr_places_layout {
+    size_t places, ranks, occupied, end;
+};
+struct zr_places_layout zr_places_lay_out(size_t steps_count);
+/* Finds the places of the steps, whose offsets count from the start of the region. */
+void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from);
+/* The blocks of the plan are found by readers from now on, and no longer. The caller has reserved the index.
+ */
+void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan);
+void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* The plan, in force or retired, in whose region the offset lies; NULL: none. */
+struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t offset_bytes);
 
 /* ---- follow_pages.c: of a plan with pages ---------------------------------------------------------------
  */

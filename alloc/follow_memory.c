@@ -284,7 +284,7 @@ static bool fill_stock(struct zr_arena *arena, size_t bytes)
 static void map_rest_of_plan(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     for (size_t i = 0; i < plan->slots_count; i++)
-        if (plan->slots[i].placed && plan->slots[i].seen_epoch != plan->epoch &&
+        if (plan->slots[i].placed && plan->steps[i].seen_epoch != plan->epoch &&
             !zr_follow_map_slot(arena, &plan->slots[i]))
             return;
 }

@@ -11,6 +11,7 @@
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
+    zr_places_close(arena, plan);
     bool passed = zr_follow_wait(arena, plan);
     if (plan->owed)
         zr_follow_give_back_of(arena, plan, SIZE_MAX);
@@ -148,15 +149,17 @@ static void index_grams(struct zr_follow_plan *made)
 
 /* How the copy is laid out, in one piece of pages: offsets of the arrays. */
 struct layout {
-    size_t slots, lanes, live, busy, handles, busy_pages, due, grams, pages, late_counts, end;
+    size_t steps, slots, places, lanes, live, busy, handles, busy_pages, due, grams, pages, late_counts, end;
     size_t grams_count;
 };
 
 static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan *plan)
 {
-    struct layout at = {.slots = zr_round_up(sizeof(struct zr_follow_plan), 64), .grams_count = 16};
+    struct layout at = {.steps = zr_round_up(sizeof(struct zr_follow_plan), 64), .grams_count = 16};
     while (at.grams_count < 2 * plan->steps_count)
         at.grams_count *= 2;
+    at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
+    at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
     at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
     at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
     at.busy = at.live + (plan->steps_count / 64 + 1) * sizeof(uint64_t);
@@ -169,6 +172,19 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
     at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
     return at;
+}
+
+static struct zr_step step_of(const struct zr_arena *arena, const struct zr_plan_step *step)
+{
+    size_t alignment = step->request.alignment;
+    bool good = alignment != 0 && (alignment & (alignment - 1)) == 0;
+    return (struct zr_step){.requested_bytes = step->request.bytes,
+                            .bytes = zr_round_up(step->request.bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+                            .stream = step->request.stream,
+                            .offset_bytes = step->offset_bytes,
+                            .thread = step->thread,
+                            .tag = (uint8_t)step->request.tag,
+                            .alignment_shift = good ? (uint8_t)__builtin_ctzl(alignment) : 63};
 }
 
 static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan_step *step,
@@ -184,8 +200,6 @@ static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan
                  .zone = ZR_ZONE_COUNT},
         .plan = plan,
         .requested_bytes = request->bytes,
-        .thread = step->thread,
-        .alignment_bytes = (uint32_t)request->alignment,
         .hash = zr_follow_hash(request, request->alignment, step->thread),
         .alive_count = step->alive_count,
         .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
@@ -210,18 +224,20 @@ static void find_due(struct zr_follow_plan *made)
         size_t count = (size_t)(lane->end - lane->slots);
         for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
             if (slot->placed)
-                lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count].due_end++;
+                zr_step_of(&lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count])
+                    ->due_end++;
     }
     /* From counts to where each one's end is, then down to where it begins. */
     uint32_t sum = 0;
     for (size_t i = 0; i < made->slots_count; i++)
-        made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
+        made->steps[i].due_first = made->steps[i].due_end = sum += made->steps[i].due_end;
     for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
         size_t count = (size_t)(lane->end - lane->slots);
         for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
             if (slot->placed)
-                made->due[--lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count]
-                                .due_first] = (uint32_t)(slot - made->slots);
+                made->due[--zr_step_of(
+                                &lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count])
+                                ->due_first] = (uint32_t)(slot - made->slots);
     }
 }
 
@@ -235,7 +251,9 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     *made = (struct zr_follow_plan){.pages_bytes = at.end,
                                     .epoch = 1,
                                     .slots_count = plan->steps_count,
+                                    .steps = (struct zr_step *)(pages + at.steps),
                                     .slots = (struct zr_slot *)(pages + at.slots),
+                                    .places = (struct zr_start *)(pages + at.places),
                                     .live = (uint64_t *)(pages + at.live),
                                     .due = (uint32_t *)(pages + at.due),
                                     .lanes = (struct zr_lane *)(pages + at.lanes),
@@ -254,6 +272,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->steps_count; i++) {
         made->slots[i] = slot_of(arena, &plan->steps[i], made);
         made->slots[i].number = (uint32_t)i;
+        made->steps[i] = step_of(arena, &plan->steps[i]);
         if (made->slots[i].placed)
             note_stream(made, made->slots[i].span.stream);
     }
@@ -269,6 +288,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                              .any_stream = lane->any_stream,
                              .stream = lane->stream};
     }
+    zr_places_make(made, plan);
     find_due(made);
     index_grams(made);
     return made;
@@ -290,17 +310,21 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     struct zr_follow *follow = arena->follow;
     if (made) {
         size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
+        if (!zr_index_reserve(&arena->index))
+            return ZR_ERR_HOST_MEMORY;
         zr_result result = made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
                                                  : zr_region_reserve(arena, bytes, &made->region);
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < made->slots_count; i++)
             if (made->slots[i].placed)
-                made->slots[i].span.offset_bytes = made->region->offset_bytes + plan->steps[i].offset_bytes;
+                made->steps[i].offset_bytes = made->slots[i].span.offset_bytes =
+                    made->region->offset_bytes + plan->steps[i].offset_bytes;
         if (made->pages_count > 0 && !zr_pages_are_good(arena, made)) {
             zr_region_release(arena, made->region);
             return zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
         }
+        zr_places_open(arena, made);
     }
     struct zr_follow_plan *old = follow->plan;
     if (made && old)
@@ -517,12 +541,12 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         if (slot->late && !live)
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is late and not live", i);
         if (live && slot->span.kind == ZR_SPAN_PLANNED &&
-            (!slot->placed || zr_index_exact(&arena->index, slot->span.offset_bytes, &freed) != &slot->span))
+            (!slot->placed || zr_block_exact(arena, slot->span.offset_bytes, &freed) != &slot->span))
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is live and not in the index", i);
         if (slot->placed && (slot->span.offset_bytes < plan->region->offset_bytes ||
                              zr_span_end(&slot->span) > zr_span_end(plan->region)))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu lies outside its region", i);
-        if (!slot->placed || (!live && slot->seen_epoch != plan->epoch))
+        if (!slot->placed || (!live && zr_step_of(slot)->seen_epoch != plan->epoch))
             continue;
         struct zr_stretch under = zr_granules_under(arena, &slot->span);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))

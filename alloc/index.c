@@ -102,6 +102,15 @@ struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit)
     return leaf;
 }
 
+void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed)
+{
+    size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
+    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
+    if (leaf)
+        atomic_store_explicit(&leaf->blocks[place_of(unit)], freed ? ZR_INDEX_FREED : NULL,
+                              memory_order_relaxed);
+}
+
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
@@ -114,25 +123,11 @@ struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
-/* The last bit set before `bit`, -1 if there is none. */
-static inline ptrdiff_t bit_before(const _Atomic uint64_t *words, size_t bit)
-{
-    size_t word = bit / 64;
-    uint64_t bits = bit % 64 ? atomic_load_explicit(&words[word], memory_order_acquire) &
-                                   ((UINT64_C(1) << (bit % 64)) - 1)
-                             : 0;
-    while (!bits) {
-        if (word == 0)
-            return -1;
-        bits = atomic_load_explicit(&words[--word], memory_order_acquire);
-    }
-    return (ptrdiff_t)(word * 64 + 63u - (unsigned)__builtin_clzll(bits));
-}
-
 /* The last block that starts in the leaf, chunk or region before the unit, leaf or chunk `end` of it. */
 static struct zr_span *last_in_leaf(struct zr_index_leaf *leaf, size_t end)
 {
-    for (ptrdiff_t at = bit_before(&leaf->starts, end); at >= 0; at = bit_before(&leaf->starts, (size_t)at)) {
+    for (ptrdiff_t at = zr_index_bit_before(&leaf->starts, end); at >= 0;
+         at = zr_index_bit_before(&leaf->starts, (size_t)at)) {
         struct zr_span *block = atomic_load_explicit(&leaf->blocks[at], memory_order_acquire);
         if (block && block != ZR_INDEX_FREED)
             return block;
@@ -142,7 +137,8 @@ static struct zr_span *last_in_leaf(struct zr_index_leaf *leaf, size_t end)
 
 static struct zr_span *last_in_chunk(struct zr_index_chunk *chunk, size_t end)
 {
-    for (ptrdiff_t at = bit_before(&chunk->used, end); at >= 0; at = bit_before(&chunk->used, (size_t)at)) {
+    for (ptrdiff_t at = zr_index_bit_before(&chunk->used, end); at >= 0;
+         at = zr_index_bit_before(&chunk->used, (size_t)at)) {
         struct zr_index_leaf *leaf = atomic_load_explicit(&chunk->leaves[at], memory_order_acquire);
         struct zr_span *block = last_in_leaf(leaf, LEAF_UNITS);
         if (block)
@@ -153,7 +149,8 @@ static struct zr_span *last_in_chunk(struct zr_index_chunk *chunk, size_t end)
 
 static struct zr_span *last_in_region(struct zr_index_region *region, size_t end)
 {
-    for (ptrdiff_t at = bit_before(region->used, end); at >= 0; at = bit_before(region->used, (size_t)at)) {
+    for (ptrdiff_t at = zr_index_bit_before(region->used, end); at >= 0;
+         at = zr_index_bit_before(region->used, (size_t)at)) {
         struct zr_index_chunk *chunk = atomic_load_explicit(&region->chunks[at], memory_order_acquire);
         struct zr_span *block = last_in_chunk(chunk, CHUNK_LEAVES);
         if (block)
@@ -182,8 +179,8 @@ struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_byte
     if (!block && region)
         block = last_in_region(region, chunk_of(unit));
     size_t end = region_of(unit) < index->regions_count ? region_of(unit) : index->regions_count;
-    for (ptrdiff_t at = block ? -1 : bit_before(index->used, end); at >= 0 && !block;
-         at = bit_before(index->used, (size_t)at)) {
+    for (ptrdiff_t at = block ? -1 : zr_index_bit_before(index->used, end); at >= 0 && !block;
+         at = zr_index_bit_before(index->used, (size_t)at)) {
         region = atomic_load_explicit(&index->regions[at], memory_order_acquire);
         block = last_in_region(region, REGION_CHUNKS);
     }

@@ -104,6 +104,21 @@ static inline uint64_t zr_index_clear_bit(_Atomic uint64_t *word, size_t bit)
     return now;
 }
 
+/* The last bit set before `bit`, -1 if there is none. */
+static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_t bit)
+{
+    size_t word = bit / 64;
+    uint64_t bits = bit % 64 ? atomic_load_explicit(&words[word], memory_order_acquire) &
+                                   ((UINT64_C(1) << (bit % 64)) - 1)
+                             : 0;
+    while (!bits) {
+        if (word == 0)
+            return -1;
+        bits = atomic_load_explicit(&words[--word], memory_order_acquire);
+    }
+    return (ptrdiff_t)(word * 64 + 63u - (unsigned)__builtin_clzll(bits));
+}
+
 /* Enters a block whose leaf is known. What had blocks already has its bits above it set. */
 static inline void zr_index_insert_in(struct zr_index_leaf *leaf, struct zr_span *block)
 {
@@ -155,6 +170,10 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
     zr_index_clear_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
     return block;
 }
+
+/* No block of the index begins at the offset: whether another did that was freed. Remembered where that takes
+ * no memory. With the lock. */
+void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed);
 
 /* The block that starts at the offset, NULL if none does; *freed says that one did before. With the lock. */
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);

@@ -2,6 +2,7 @@
 #include "alloc/arena_internal.h"
 
 #include "alloc/error.h"
+#include "alloc/follow.h"
 
 /* The pieces under a block, joined where they continue one another; counts on when the room is used up. */
 static zr_result export_span(struct zr_arena *arena, const struct zr_span *block, struct zr_segment *segments,
@@ -45,7 +46,7 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     struct zr_span *span = NULL;
     zr_lock_take(&arena->lock);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
-        span = zr_index_exact(&arena->index, offset, &freed);
+        span = zr_block_exact(arena, offset, &freed);
     zr_result result;
     if (span) {
         result = export_span(arena, span, segments, count);

@@ -5,6 +5,7 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/error.h"
+#include "alloc/follow.h"
 
 /* Frees of a stream since the last that is known to have passed. Their numbers are compared modulo 2^32,
  * which is right for twice as many. */
@@ -152,7 +153,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
     struct zr_span *span = NULL;
     zr_lock_take(&arena->lock);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
-        span = zr_index_exact(&arena->index, offset, &freed);
+        span = zr_block_exact(arena, offset, &freed);
     if (!span) {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
     } else if (arena->asynchronous && stream != span->stream) {
@@ -167,6 +168,8 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
             use->recorded = false;
             use->next = span->uses;
             span->uses = use;
+            if (span->kind == ZR_SPAN_PLANNED)
+                zr_follow_note_use(span);
         }
     }
     zr_lock_give(&arena->lock);
