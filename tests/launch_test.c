@@ -235,17 +235,31 @@ static void listen_to(struct run *run, int timeout_ms)
         nap_ms(timeout_ms < 2 ? timeout_ms : 2); /* closed: everybody has ended, or nearly */
 }
 
-static bool alive(pid_t pid)
+/* As ps(1) has it: 'T' stands still, 'Z' is dead; 0: there is no such process. */
+static char state_of(pid_t pid)
 {
     char path[64], line[512] = "";
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return 0;
     ssize_t bytes = read(fd, line, sizeof(line) - 1);
     close(fd);
     const char *state = bytes > 0 ? strrchr(line, ')') : NULL;
-    return state && state[2] != 'Z' && state[2] != 'X'; /* a zombie waits for whoever adopted it */
+    return state ? state[2] : 0;
+}
+
+static bool alive(pid_t pid)
+{
+    char state = state_of(pid);
+    return state && state != 'Z' && state != 'X'; /* a zombie waits for whoever adopted it */
+}
+
+static bool wait_stopped(pid_t pid)
+{
+    for (unsigned ms = 0; ms < PATIENCE_MS && state_of(pid) != 'T'; ms++)
+        nap_ms(1);
+    return state_of(pid) == 'T';
 }
 
 static int ranks_alive(void)
@@ -390,6 +404,34 @@ static void test_killed_launcher(void)
     run = start(&stuck);
     kill(run.launcher, SIGKILL);
     check_end(&run, "the launcher killed while all compute", -9, "is gone");
+    for (unsigned stopped = 1; stopped <= WORLD; stopped += WORLD - 1) {
+        run = start(&training);
+        for (unsigned r = 0; r < stopped; r++)
+            kill(board->pids[r], SIGSTOP);
+        for (unsigned r = 0; r < stopped; r++)
+            tap_ok(wait_stopped(board->pids[r]), "rank %u stands still", r);
+        kill(run.launcher, SIGKILL);
+        check_end(&run,
+                  stopped == 1 ? "the launcher killed while a rank is stopped"
+                               : "the launcher killed while all are stopped",
+                  -9, "is gone");
+    }
+}
+
+/* Ctrl-Z and fg. */
+static void test_stopped_run(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    struct run run = start(&training);
+    kill(-run.launcher, SIGSTOP);
+    for (unsigned r = 0; r < WORLD; r++)
+        tap_ok(wait_stopped(board->pids[r]), "rank %u stands still", r);
+    unsigned steps = atomic_load(&board->steps);
+    kill(-run.launcher, SIGCONT);
+    tap_ok(wait_for(&board->steps, steps + 5), "a stopped run goes on");
+    kill(run.launcher, SIGTERM);
+    run.pace = pace_start();
+    check_end(&run, "and ends when asked", 0, NULL);
 }
 
 /* The processes of a run that has lost its launcher come to the test, their nearest subreaper: true when the
@@ -574,6 +616,7 @@ int main(void)
     test_killed_rank();
     test_failing_rank();
     test_killed_launcher();
+    test_stopped_run();
     test_any_moment();
     test_requests();
     test_save_on_request();

@@ -166,6 +166,7 @@ if os.path.exists("/dev/full"):
         same(os.listdir(path(f"full-{ranks}")), [f"step-{len(whole.losses):08}"], "and the run is saved")
         same(["'/dev/full'" in line for line in run.err.splitlines() if "log" in line], [True, True],
              "where the log ends is said at once, and at the end") or note(run.err)
+        same("exit code" in run.err, False, "and nothing besides") or note(run.err)
 else:
     skip("no /dev/full here")
 

@@ -16,7 +16,8 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/local.h"
 
-enum { LAUNCHER_DIED = SIGUSR2 };
+/* Of all signals this one wakes a process that stands still, so that it ends too. */
+enum { LAUNCHER_DIED = SIGCONT };
 
 /* What the signal handlers need; they have no other way to learn it. Written once, before they are installed.
  */
@@ -35,7 +36,7 @@ static void end_without_launcher(int signal_number)
 {
     (void)signal_number;
     if (getppid() == self.launcher)
-        return;                                        /* somebody sent the signal by hand */
+        return;                                        /* a stopped run goes on */
     zr_local_end(self.local, ZR_ERR_PEER, self.words); /* ranks of other launchers hear of it, too */
     if (!atomic_exchange(&self.local->orphaned, true)) {
         ssize_t written = write(STDERR_FILENO, self.words, self.words_bytes);

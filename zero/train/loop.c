@@ -539,10 +539,12 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         say_failure(&loop, result);
     closed = zr_log_close(&loop.log);
     if (closed != ZR_OK && result == ZR_OK) {
+        zr_local_first_words(local, zr_last_error()); /* the launcher need not tell how this rank ended */
         zr_say("%s", zr_last_error());
         result = closed;
     }
     if (loop.log_result != ZR_OK && result == ZR_OK) {
+        zr_local_first_words(local, loop.rank.config->log);
         zr_say("--log '%s' lacks step %" PRIu64 " and those after it; all else is as asked for",
                loop.rank.config->log, loop.log_ended_step);
         result = loop.log_result;
