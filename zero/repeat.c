@@ -14,7 +14,7 @@
 #include "zero/take.h"
 
 /* Every block is compared with every other: of more the time would show. */
-enum { PLACED_MOST = 1 << 14, GRAIN_BYTES = 256 };
+enum { PLACED_MOST = 1 << 13, GRAIN_BYTES = 256 };
 
 struct moment {
     struct zr_request request; /* alignment as it is kept */
@@ -78,13 +78,13 @@ static unsigned note_allocation(void *state, const struct zr_observation *what)
 static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
 {
     struct zr_repeat *repeat = state;
-    size_t at = repeat->live_count;
+    size_t at = repeat->differs ? 0 : repeat->live_count;
 
     (void)live_bytes;
     while (at > 0 && repeat->live[at - 1].block_offset_bytes != offset_bytes)
         at--;
     if (at-- == 0)
-        return; /* from before the step */
+        return; /* from before the step, or nobody asks any more */
     struct live gone = repeat->live[at];
     struct moment *moment = &repeat->moments[gone.moment];
     memmove(&repeat->live[at], &repeat->live[at + 1], (--repeat->live_count - at) * sizeof *repeat->live);
@@ -159,10 +159,17 @@ static size_t duration(const struct zr_repeat *repeat, size_t at)
     return held > 0 ? held : 1;
 }
 
-static bool meet(const struct zr_repeat *repeat, size_t a, size_t b)
+/* A block that has its place, for the many that are compared with it: moments [from, to), of which those from
+ * the circle's count on are the next pass's. */
+struct placed {
+    uint32_t from, to;
+    size_t offset_bytes, end_bytes;
+};
+
+static inline bool meet(const struct placed *a, const struct placed *b, uint32_t count)
 {
-    size_t count = repeat->moments_count;
-    return (b + count - a) % count < duration(repeat, a) || (a + count - b) % count < duration(repeat, b);
+    return (a->from < b->to && b->from < a->to) || (a->to > count && b->from < a->to - count) ||
+           (b->to > count && a->from < b->to - count);
 }
 
 enum order { BY_DURATION, BY_SIZE, BY_AREA, BY_HEAT, ORDERS };
@@ -170,22 +177,28 @@ enum order { BY_DURATION, BY_SIZE, BY_AREA, BY_HEAT, ORDERS };
 /* Arrays of a placement, each of one element per moment. */
 struct placing {
     struct zr_sort_pair *pairs, *spare;
-    uint32_t *placed;     /* by rising offset */
-    size_t *live_bytes;   /* at each moment */
-    size_t *best_offsets; /* of the lowest order so far */
+    struct placed *placed; /* by rising offset */
+    size_t *live_bytes;    /* at each moment */
+    size_t *best_offsets;  /* of the lowest order so far */
 };
 
 /* What is live at each moment; returns the most. */
 static size_t measure(struct zr_repeat *repeat, struct placing *placing)
 {
-    size_t count = repeat->moments_count, most = 0;
-    memset(placing->live_bytes, 0, count * sizeof *placing->live_bytes);
-    for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < duration(repeat, i); k++) {
-            size_t *live = &placing->live_bytes[(i + k) % count];
-            *live += repeat->moments[i].bytes;
-            most = *live > most ? *live : most;
-        }
+    size_t count = repeat->moments_count, live = 0, most = 0;
+    size_t *gone = placing->best_offsets; /* bytes that are not live any more; scratch so far */
+
+    memset(gone, 0, count * sizeof *gone);
+    for (size_t i = 0; i < count; i++) {
+        size_t to = i + duration(repeat, i);
+        gone[to % count] += repeat->moments[i].bytes;
+        live += to >= count ? repeat->moments[i].bytes : 0; /* from the pass before, if only until now */
+    }
+    for (size_t i = 0; i < count; i++) {
+        live += repeat->moments[i].bytes - gone[i];
+        placing->live_bytes[i] = live;
+        most = live > most ? live : most;
+    }
     return most;
 }
 
@@ -221,25 +234,25 @@ static uint64_t key_of(const struct zr_repeat *repeat, const struct placing *pla
 static size_t place_block(struct zr_repeat *repeat, struct placing *placing, size_t placed_count, size_t at)
 {
     struct moment *moment = &repeat->moments[at];
+    struct placed *placed = placing->placed,
+                  block = {.from = (uint32_t)at, .to = (uint32_t)(at + duration(repeat, at))};
     size_t alignment = moment->request.alignment, offset = 0, rank = placed_count;
+    uint32_t count = (uint32_t)repeat->moments_count;
 
     for (size_t i = 0; i < placed_count; i++) {
-        const struct moment *other = &repeat->moments[placing->placed[i]];
-        if (!meet(repeat, at, placing->placed[i]))
+        if (placed[i].end_bytes <= offset || !meet(&block, &placed[i], count))
             continue;
-        if (other->offset_bytes >= offset + moment->bytes)
+        if (placed[i].offset_bytes >= offset + moment->bytes)
             break;
-        size_t end = other->offset_bytes + other->bytes;
-        if (end > offset)
-            offset = (end + alignment - 1) / alignment * alignment;
+        offset = (placed[i].end_bytes + alignment - 1) / alignment * alignment;
     }
-    while (rank > 0 && repeat->moments[placing->placed[rank - 1]].offset_bytes > offset) {
-        placing->placed[rank] = placing->placed[rank - 1];
+    while (rank > 0 && placed[rank - 1].offset_bytes > offset)
         rank--;
-    }
-    placing->placed[rank] = (uint32_t)at;
-    moment->offset_bytes = offset;
-    return offset + moment->bytes;
+    memmove(&placed[rank + 1], &placed[rank], (placed_count - rank) * sizeof *placed);
+    block.offset_bytes = moment->offset_bytes = offset;
+    block.end_bytes = offset + moment->bytes;
+    placed[rank] = block;
+    return block.end_bytes;
 }
 
 static size_t place_in_order(struct zr_repeat *repeat, struct placing *placing, enum order order)
