@@ -288,7 +288,7 @@ static void test_recompute(void)
     double want[3] = {0};
     for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
         struct rig rig;
-        struct zr_plan plan;
+        struct zr_byte_plan plan;
         zr_repeat *repeat = NULL;
         struct zr_plan_request request = {.shape = shape,
                                           .repeat = &repeat,

@@ -273,7 +273,7 @@ static void test_lists(void)
  */
 
 /* Of a rank of a run; the rest of the request is the same for all. */
-static zr_result plan(struct zr_plan *out, const struct zr_gpt_shape *shape, const struct sample *run,
+static zr_result plan(struct zr_byte_plan *out, const struct zr_gpt_shape *shape, const struct sample *run,
                       unsigned stage)
 {
     return zr_plan_make(out, &(struct zr_plan_request){.shape = *shape,
@@ -305,7 +305,7 @@ static void test_plans(void)
     unsigned more = 0, failed = 0, other_comm = 0, more_state = 0;
     for (unsigned i = 0; i < PLANS; i++) {
         struct zr_gpt_shape shape = draw_shape();
-        struct zr_plan plans[4];
+        struct zr_byte_plan plans[4];
         struct sample run = {.world = (unsigned)draw(1, 12),
                              .micro_batches = (unsigned)draw(1, 3),
                              .precision = (enum zr_precision)draw(0, 2)};
@@ -367,7 +367,7 @@ static void test_volume(void)
             uint64_t gathered = k * (2 * once - u.wpe); /* positions are not needed by backward */
             uint64_t shares[4] = {reduced + once, reduced + once, reduced + once, reduced + gathered};
             for (unsigned stage = 0; stage < 4; stage++) {
-                struct zr_plan got;
+                struct zr_byte_plan got;
                 tap_result(plan(&got, &shape, &run, stage), ZR_OK, "stage %u of %u ranks", stage, world);
                 tap_is(got.sent_elements_per_step, shares[stage] / world * (world - 1),
                        "%u ranks, stage %u, %u micro-batches: elements sent", world, stage, k);
@@ -431,7 +431,7 @@ static void test_formulas(void)
             struct sample run = {
                 .world = 64, .micro_batches = i >= 3 ? 4 : 1, .precision = (enum zr_precision)(i % 3)};
             double want = formula(&run, stage, elements);
-            struct zr_plan got;
+            struct zr_byte_plan got;
             zr_result result = plan(&got, &shape, &run, stage);
             const size_t *kept = got.persistent_by_tag_bytes;
             double bytes = (double)(kept[ZR_TAG_PARAM] + kept[ZR_TAG_GRAD] + kept[ZR_TAG_OPTIMIZER] +
@@ -447,7 +447,7 @@ static void test_formulas(void)
 
 static size_t comm_bytes(double parameters, unsigned world, size_t bucket_bytes)
 {
-    struct zr_plan got;
+    struct zr_byte_plan got;
     struct zr_gpt_shape shape = chosen(parameters);
     if (zr_plan_make(&got, &(struct zr_plan_request){.shape = shape,
                                                      .stage = 3,

@@ -16,7 +16,7 @@ struct run {
     enum zr_recompute recompute;
     enum zr_reduce_when reduce;
     double flops_per_second, bytes_per_second;
-    struct zr_plan plan;
+    struct zr_byte_plan plan;
     struct zr_timeline timeline;
 };
 

@@ -90,7 +90,8 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     return result;
 }
 
-static void note(struct zr_plan *out, const struct rehearsal *rehearsal, const struct zr_arena_stats *stats)
+static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
+                 const struct zr_arena_stats *stats)
 {
     const struct zr_plan_request *request = rehearsal->request;
     unsigned asked = request->micro_batches ? request->micro_batches : 1;
@@ -103,7 +104,7 @@ static void note(struct zr_plan *out, const struct rehearsal *rehearsal, const s
     memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
 }
 
-static zr_result rehearse(struct zr_plan *out, struct rehearsal *rehearsal)
+static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
     struct zr_arena_stats stats;
@@ -139,8 +140,8 @@ static zr_result rehearse(struct zr_plan *out, struct rehearsal *rehearsal)
 }
 
 /* One rehearsal on an arena and a communicator of its own. `repeat`, `found`: as in struct rehearsal. */
-static zr_result rehearse_alone(struct zr_plan *out, const struct zr_plan_request *request, zr_repeat *repeat,
-                                zr_repeat **found)
+static zr_result rehearse_alone(struct zr_byte_plan *out, const struct zr_plan_request *request,
+                                zr_repeat *repeat, zr_repeat **found)
 {
     struct rehearsal rehearsal = {.request = request, .repeat = repeat, .found_repeat = found};
     zr_backend *backend = NULL;
@@ -193,7 +194,7 @@ unwind:
     return result;
 }
 
-zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *request)
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     zr_repeat *repeat = NULL;
     zr_result result = rehearse_alone(out, request, NULL, request->timeline ? NULL : &repeat);
@@ -206,10 +207,10 @@ zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *reques
     return result;
 }
 
-zr_result zr_plan_place(struct zr_plan *out, const struct zr_plan_request *request)
+zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     struct zr_plan_request lower = *request;
-    struct zr_plan plan;
+    struct zr_byte_plan plan;
     zr_repeat *repeat = NULL;
     zr_result result = zr_plan_make(out, request);
 

@@ -1,7 +1,7 @@
 /* plan.h: the byte plan: what each category of memory will take on a rank, found by running the very same
  * engine and model on the sim backend with the null kernels and the null communicator. */
-#ifndef ZR_PLAN_H
-#define ZR_PLAN_H
+#ifndef ZR_BYTE_PLAN_H
+#define ZR_BYTE_PLAN_H
 
 #include "zero/gpt.h"
 #include "zero/repeat.h"
@@ -24,7 +24,7 @@ struct zr_plan_request {
     zr_repeat **repeat;
 };
 
-struct zr_plan {
+struct zr_byte_plan {
     unsigned stage;                         /* that was planned */
     uint64_t elements;                      /* parameters, without padding */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak; other is 0 */
@@ -34,10 +34,10 @@ struct zr_plan {
     uint64_t sent_elements_per_step;
 };
 
-zr_result zr_plan_make(struct zr_plan *out, const struct zr_plan_request *request);
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);
 /* The plan of the requested stage or of one below it: the one that takes fewest granules, of equal ones the
  * highest. On a very small model what a stage saves may be less than a granule, and its blocks fill one more;
  * since stages do not show in the results, the run then places its bytes as the lower stage does. */
-zr_result zr_plan_place(struct zr_plan *out, const struct zr_plan_request *request);
+zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *request);
 
 #endif

@@ -13,9 +13,10 @@ static size_t most_of(enum zr_limit_size size)
 }
 
 /* The plan of the rank that needs most. */
-static zr_result plan_largest(struct zr_plan *out, const struct zr_train_config *config, zr_arena *host_arena)
+static zr_result plan_largest(struct zr_byte_plan *out, const struct zr_train_config *config,
+                              zr_arena *host_arena)
 {
-    struct zr_plan last;
+    struct zr_byte_plan last;
     zr_result result = zr_rank_plan(out, config, 0, host_arena);
     if (result != ZR_OK || config->ranks == 1)
         return result;
@@ -28,7 +29,7 @@ static zr_result plan_largest(struct zr_plan *out, const struct zr_train_config 
 /* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted. */
 static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
 {
-    struct zr_plan plan;
+    struct zr_byte_plan plan;
     zr_result result = zr_gpt_shape_check(&config->shape);
     *out_bytes = SIZE_MAX;
     if (result == ZR_ERR_INVALID)

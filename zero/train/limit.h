@@ -19,7 +19,7 @@ struct zr_limit_choice {
 };
 
 struct zr_limit_advice {
-    struct zr_plan plan; /* of what was asked for, on the rank that needs most */
+    struct zr_byte_plan plan; /* of what was asked for, on the rank that needs most */
     bool fits;
     size_t count;
     struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */

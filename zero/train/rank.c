@@ -65,7 +65,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
     return ZR_OK;
 }
 
-zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *config, unsigned rank,
                        zr_arena *host_arena)
 {
     struct zr_plan_request request;
@@ -76,10 +76,10 @@ zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config
 /* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
  * ranks do the same at the same time; it is rank 0 that this speaks of. */
 static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
-                           const struct zr_plan *plan, zr_arena *host_arena)
+                           const struct zr_byte_plan *plan, zr_arena *host_arena)
 {
     struct zr_plan_request request;
-    struct zr_plan again;
+    struct zr_byte_plan again;
     zr_result result;
 
     if (config->flops_per_second == 0)
@@ -94,7 +94,7 @@ static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config
     return result == ZR_OK ? zr_report_timeline(config, out) : result;
 }
 
-static void note_plan(struct zr_rank_report *report, const struct zr_plan *plan, unsigned rank)
+static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *plan, unsigned rank)
 {
     report->rank = rank;
     memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
@@ -375,7 +375,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
                           zr_arena *host_arena)
 {
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
-    struct zr_plan plan = {0}, first = {0};
+    struct zr_byte_plan plan = {0}, first = {0};
     struct zr_timeline timeline = {.clock = {.flops = 0}};
     zr_result result = reports ? ZR_OK : ZR_ERR_HOST_MEMORY;
 

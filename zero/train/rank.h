@@ -22,7 +22,7 @@ struct zr_rank {
     zr_arena *host_arena; /* records, stacks, the heap: tag other */
     zr_arena *arena;      /* tensors and the ring: what the plan speaks of */
     bool heap_started;
-    struct zr_plan plan;
+    struct zr_byte_plan plan;
     zr_repeat *repeat;           /* the places that the plan counts on; NULL: none, or the arena has them */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;
@@ -44,7 +44,7 @@ zr_result zr_rank_close(struct zr_rank *rank);
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
 
 /* The byte plan of one rank of such a run; records of the rehearsal come from host_arena. */
-zr_result zr_rank_plan(struct zr_plan *out, const struct zr_train_config *config, unsigned rank,
+zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *config, unsigned rank,
                        zr_arena *host_arena);
 
 /* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so

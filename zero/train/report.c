@@ -164,7 +164,7 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
 
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice)
 {
-    const struct zr_plan *plan = &advice->plan;
+    const struct zr_byte_plan *plan = &advice->plan;
     size_t limit = config->memory_limit_bytes, running = 0;
     char number[ZR_NUMBER_ROOM], options[128];
     struct zr_page page;
