@@ -6,6 +6,8 @@ import time
 from zrtest import PLANNED_TAGS, done, note, ok, same, train
 
 FLOAT = 4
+GRANULE = 2 << 20
+GRANULES_PARTLY_USED = 2  # of the pool of tensors
 
 
 def other_cap(steps, ranks):
@@ -137,6 +139,9 @@ for shape in SHAPES:
             ok(abs(planned[tag] - value) <= 0.02 * value + slack,
                f"rank {rank['rank']}: {tag} is {planned[tag]}, the formula says {value:.0f}")
         ok(rank["peak_reserved_bytes"] >= measured["total"] - measured["other"], "reserved covers what is live")
+        same(rank["driver_calls_last_step"], 0, f"rank {rank['rank']}: the last step maps nothing")
+        cap = max(0.005 * rank["peak_reserved_bytes"], GRANULES_PARTLY_USED * GRANULE)
+        ok(rank["stranded_bytes"] <= cap, f"rank {rank['rank']}: stranded are {rank['stranded_bytes']} <= {cap:.0f}")
         check_stage(sizes, rank)
     if "accumulate" not in shape:
         optimizer[tuple(sorted((k, v) for k, v in shape.items() if k != "stage")), shape["stage"]] = \
