@@ -192,12 +192,15 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
 }
 
 /* The common case of zr_space_find(), for a stream that owns nothing: the gap that is the best fit in the
- * need's own zone, if the need is mapped at its low end; else NULL. */
+ * need's own zone, its open end if no other is large enough, if the need is mapped at its low end; else NULL.
+ */
 static inline struct zr_span *zr_space_find_mapped(const struct zr_arena *arena, struct zr_need need)
 {
-    struct zr_span *gap = zr_holes_best(&arena->zones[zr_zone_of(arena, need)].gaps, need.bytes);
-    if (__builtin_expect(gap != NULL, 1) &&
-        __builtin_expect((gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
+    const struct zr_zone *zone = &arena->zones[zr_zone_of(arena, need)];
+    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
+    if (!gap && (!(gap = zone->tail) || gap->bytes <= need.bytes))
+        return NULL;
+    if (__builtin_expect((gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
         __builtin_expect(zr_space_is_mapped(arena, gap->offset_bytes, need.bytes), 1))
         return gap;
     return NULL;
@@ -212,7 +215,7 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
-/* The common case of it: the low end of a gap that is filed and has no owner. */
+/* The common case of it: the low end of a gap that has no owner; less than all of an open end. */
 static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
 {
     struct zr_holes *holes = &arena->zones[gap->zone].gaps;
@@ -235,7 +238,12 @@ static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct 
         previous->next = block;
     else
         arena->first = block;
-    zr_holes_move(holes, gap, block->offset_bytes + bytes, gap->bytes - bytes);
+    if (arena->zones[gap->zone].tail == gap) {
+        gap->offset_bytes += bytes;
+        gap->bytes -= bytes;
+    } else {
+        zr_holes_move(holes, gap, block->offset_bytes + bytes, gap->bytes - bytes);
+    }
     return block;
 }
 
