@@ -63,13 +63,17 @@ static bool canary_whole(const void *stack)
     return damage == 0;
 }
 
-/* pthread_create() with every signal blocked, so that the process's signals stay with the threads that expect
- * them. Returns the error number. */
+/* pthread_create() with the process's signals blocked, so that they stay with the threads that expect them.
+ * What the thread itself raises is not: the system would end the process without a word to its handlers.
+ * Returns the error number. */
 static int create_deaf(pthread_t *handle, const pthread_attr_t *attributes, void *(*run)(void *),
                        void *argument)
 {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
     int error = pthread_sigmask(SIG_BLOCK, &all, &before);
     if (error != 0)
         return error;

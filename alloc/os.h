@@ -20,8 +20,9 @@ struct zr_thread {
 };
 
 /* Starts a thread on a stack of `stack_bytes` (0: 256 KiB) from `arena` (host visible), all signals blocked
- * in it. The caller owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system;
- * ZR_ERR_HOST_MEMORY: no more threads; else the arena's own failure. */
+ * in it but those that a mistake of its own raises: these go to whoever handles or reports them. The caller
+ * owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system; ZR_ERR_HOST_MEMORY: no more
+ * threads; else the arena's own failure. */
 ZR_FAMILY zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
                                     void *(*run)(void *), void *argument);
 /* Waits for the end of the thread and frees its stack; asserts that it did not run over. A struct that was
