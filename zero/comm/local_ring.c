@@ -364,7 +364,7 @@ static struct movement reduction(struct local_comm *comm, const struct zr_comm_i
 {
     bool one = item->kind == ZR_COMM_REDUCE, root = one && comm->base.rank == item->reduce.root;
     struct movement move = {
-        .piece = {item->kind, zr_comm_item_bytes(item)},
+        .piece = {.kind = item->kind, .bytes = zr_comm_item_bytes(item)},
         .part_bytes = one ? comm->slot_bytes : comm->each_bytes,
         .source = one                                ? item->reduce.source
                   : item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
@@ -390,22 +390,23 @@ static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_ite
 static zr_result run_each_to_each(struct local_comm *comm, const struct zr_comm_item *item)
 {
     bool each = item->kind == ZR_COMM_ALL_TO_ALL;
-    return move_all(comm, &(struct movement){.piece = {item->kind, item->all_gather.shard_bytes},
-                                             .part_bytes = each ? comm->each_bytes : comm->slot_bytes,
-                                             .source = item->all_gather.source,
-                                             .destination = item->all_gather.destination,
-                                             .fills = true,
-                                             .each = each,
-                                             .reads = true,
-                                             .source_stays = item->kind == ZR_COMM_ALL_GATHER &&
-                                                             item->all_gather.source_stays,
-                                             .only = comm->base.world});
+    return move_all(
+        comm,
+        &(struct movement){.piece = {.kind = item->kind, .bytes = item->all_gather.shard_bytes},
+                           .part_bytes = each ? comm->each_bytes : comm->slot_bytes,
+                           .source = item->all_gather.source,
+                           .destination = item->all_gather.destination,
+                           .fills = true,
+                           .each = each,
+                           .reads = true,
+                           .source_stays = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.source_stays,
+                           .only = comm->base.world});
 }
 
 static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcast *op)
 {
     bool root = comm->base.rank == op->root;
-    return move_all(comm, &(struct movement){.piece = {ZR_COMM_BROADCAST, op->bytes},
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_BROADCAST, .bytes = op->bytes},
                                              .part_bytes = comm->slot_bytes,
                                              .source = op->buffer,
                                              .destination = op->buffer,
@@ -417,7 +418,7 @@ static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcas
 static zr_result run_gather(struct local_comm *comm, const struct zr_to_root *op)
 {
     bool root = comm->base.rank == op->root;
-    struct movement move = {.piece = {ZR_COMM_GATHER, op->shard_bytes},
+    struct movement move = {.piece = {.kind = ZR_COMM_GATHER, .bytes = op->shard_bytes},
                             .part_bytes = comm->slot_bytes,
                             .source = op->source,
                             .destination = root ? op->destination : NULL,
@@ -432,7 +433,7 @@ static zr_result run_gather(struct local_comm *comm, const struct zr_to_root *op
 static zr_result run_scatter(struct local_comm *comm, const struct zr_to_root *op)
 {
     bool root = comm->base.rank == op->root;
-    return move_all(comm, &(struct movement){.piece = {ZR_COMM_SCATTER, op->shard_bytes},
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_SCATTER, .bytes = op->shard_bytes},
                                              .part_bytes = comm->each_bytes,
                                              .source = root ? op->source : NULL,
                                              .destination = op->destination,

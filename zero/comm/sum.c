@@ -53,8 +53,13 @@ static uint16_t fp16_of(float value)
     return (uint16_t)(sign >> 16 | half);
 }
 
-/* One function per kind, so that the inner loops know it. */
+/* One function per kind, so that the inner loops know it. Clang makes vectors of such loops as it is, and
+ * does not know the attribute. */
+#ifdef __clang__
+#define LOOPS
+#else
 #define LOOPS __attribute__((optimize("O3")))
+#endif
 
 LOOPS static void set_bf16(float *restrict to, const uint16_t *restrict from, size_t count)
 {
