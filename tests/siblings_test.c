@@ -2,6 +2,7 @@
  * all, memory that goes from one to the other. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -70,11 +71,23 @@ static void *take_from(struct zr_arena *member, size_t bytes)
 
 static _Atomic(char *) exchange[HELD];
 static _Atomic unsigned wrong;
-static _Atomic bool enough;
+static _Atomic bool enough, barred;
+
+/* Only while the lock is taken, until there is a sibling: threads that share a processor meet too seldom. */
+static void meet(void)
+{
+    while (!atomic_load(&enough) && atomic_load(&arena->siblings_count) == 0) {
+        if (atomic_load(&barred))
+            zr_arena_free(arena, take(64));
+        else
+            sched_yield();
+    }
+}
 
 static void *work(void *argument)
 {
     uint64_t random = (uintptr_t)argument * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    meet();
     while (!atomic_load(&enough)) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         size_t bytes = 64 + random % 4096;
@@ -98,10 +111,11 @@ static void test_threads(void)
     start(THREADS, 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));
-    /* Where they seldom meet, on a single processor for one, they do while this thread has the lock. */
-    for (unsigned i = 0; i < 100000 && atomic_load(&arena->siblings_count) == 0; i++) {
+    for (unsigned i = 0; i < 10000 && atomic_load(&arena->siblings_count) == 0; i++) {
         zr_lock_take(&arena->lock);
-        usleep(500);
+        atomic_store(&barred, true);
+        usleep(1000);
+        atomic_store(&barred, false);
         zr_lock_give(&arena->lock);
     }
     for (unsigned i = 0; i < 5; i++) {
