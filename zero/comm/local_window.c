@@ -35,6 +35,22 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Addresses for every peer, or none at all. */
+static bool reserve_windows(struct local_comm *comm)
+{
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
+        if (p != comm->base.rank)
+            result = zr_backend_reserve(comm->backend, comm->window_bytes, &comm->peers[p].window.range);
+    for (unsigned p = 0; p < comm->base.world && result != ZR_OK; p++) {
+        struct zr_local_window *window = &comm->peers[p].window;
+        if (window->range)
+            zr_backend_release(window->range);
+        window->range = NULL;
+    }
+    return result == ZR_OK;
+}
+
 void zr_local_windows_open(struct local_comm *comm)
 {
     struct zr_segment segments[ZR_LOCAL_PLACES];
@@ -50,6 +66,8 @@ void zr_local_windows_open(struct local_comm *comm)
             return;
     comm->own_fd = segments[0].fd;
     comm->window_bytes = window_bytes(comm->backend, comm->base.world);
+    if (comm->window_bytes > 0 && !reserve_windows(comm))
+        comm->window_bytes = 0;
 }
 
 void zr_local_windows_close(struct local_comm *comm)
@@ -104,13 +122,9 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
         return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", peer);
     size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->window_bytes);
     size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
-    zr_result result = ZR_OK;
-    if (!window->range)
-        result = zr_backend_reserve(comm->backend, comm->window_bytes, &window->range);
-    if (result == ZR_OK)
-        result = zr_backend_import(
-            comm->backend, &(struct zr_segment){.fd = window->fd, .offset_bytes = from, .bytes = to - from},
-            &handle);
+    zr_result result = zr_backend_import(
+        comm->backend, &(struct zr_segment){.fd = window->fd, .offset_bytes = from, .bytes = to - from},
+        &handle);
     if (result != ZR_OK)
         return result;
     result = zr_backend_map(window->range, from, handle);

@@ -9,7 +9,8 @@
 #include "zero/comm/local_ring.h"
 
 /* Takes the descriptors that came with the rings; afterwards this rank offers its memory, and reads that of
- * others, if all this can be had (zr_local_offer() says no otherwise). */
+ * others, if all this can be had. Where it cannot, for want of descriptors or of addresses, zr_local_offer()
+ * says no, which all ranks hear: everything goes through the rings. */
 void zr_local_windows_open(struct local_comm *comm);
 void zr_local_windows_close(struct local_comm *comm);
 
