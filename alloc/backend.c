@@ -551,19 +551,23 @@ zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream)
                          (unsigned long long)stream, backend->ops->name);
 }
 
+bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream)
+{
+    bool here = true;
+    return backend->ops->stream_home && backend->ops->stream_home(backend, stream, &here) == ZR_OK && !here;
+}
+
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
 {
     struct zr_stream_point point;
-    bool here = true;
     zr_result result = zr_backend_event_record(backend, stream, &point);
     if (result == ZR_OK)
         result = zr_backend_event_wait(backend, &point);
     if (result == ZR_OK)
         return ZR_OK;
     /* Who cannot be asked is gone, as a destroyed stream, or the device will say so. */
-    if (backend->ops->stream_home && backend->ops->stream_home(backend, stream, &here) == ZR_OK && !here)
-        return zr_backend_stream_check(backend, stream);
-    return zr_backend_synchronize(backend);
+    return zr_backend_stream_elsewhere(backend, stream) ? zr_backend_stream_check(backend, stream)
+                                                        : zr_backend_synchronize(backend);
 }
 
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out)

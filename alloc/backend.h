@@ -184,6 +184,8 @@ zr_result zr_backend_synchronize(zr_backend *backend);
 /* ZR_ERR_INVALID, with words: the stream is another device's or context's, where no event of this backend can
  * be recorded and for which zr_backend_synchronize() does not wait. */
 zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream);
+/* True if it is, as far as the driver can tell. */
+bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
 /* Waits for all that the stream was given before, with an event or, where that cannot be, for the device. A
  * failure: nobody knows what it has passed. */
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);

@@ -224,6 +224,8 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
     struct buffer after = {.stream = stream, .used = !ring->backend->can.synchronous};
     if (after.used)
         after.recorded = zr_backend_event_record(ring->backend, stream, &after.point) == ZR_OK;
+    if (after.used && !after.recorded && zr_backend_stream_elsewhere(ring->backend, stream))
+        return zr_backend_stream_check(ring->backend, stream);
     zr_lock_take(&ring->lock);
     bool acquired = buffer->acquired;
     if (acquired) {

@@ -170,7 +170,8 @@ struct zr_request {
     size_t alignment; /* a power of two up to the granule size; 0: 256 */
     zr_tag tag;
     /* An opaque number; same stream means program order; 0 is the default stream. On cuda a CUstream of the
-     * arena's own device, in its primary context: what another's stream frees is never anybody else's. */
+     * arena's own device, in its primary context: what another's stream frees is never anybody else's, and
+     * the arena's end does not wait for it. */
     uint64_t stream;
 };
 
@@ -376,7 +377,8 @@ ZR_API size_t zr_ring_bytes(const struct zr_ring_options *options);
 /* ZR_ERR_INVALID: no buffers, no bytes, bad alignment or tag; else the arena's failure. */
 ZR_API zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options);
 /* Waits for the streams that use the buffers. ZR_ERR_INVALID: buffers are acquired still, or a thread waits
- * for one; nothing is released then. NULL does nothing. */
+ * for one; ZR_ERR_UNAVAILABLE: nobody knows whether one of the streams still uses them. Nothing is released
+ * then. NULL does nothing. */
 ZR_API zr_result zr_ring_destroy(zr_ring *ring);
 
 #define ZR_RING_WAIT UINT64_MAX /* as a timeout: none */
@@ -386,7 +388,8 @@ ZR_API zr_result zr_ring_destroy(zr_ring *ring);
  * ZR_ERR_TIMEOUT: it took longer than `timeout_ns` (0: only if it can be had at once). */
 ZR_API zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, void **out);
 /* Gives a buffer back, in any order; work submitted to `stream` so far has used it. ZR_ERR_FOREIGN: no buffer
- * begins there. ZR_ERR_DOUBLE_FREE: it is not acquired. */
+ * begins there. ZR_ERR_DOUBLE_FREE: it is not acquired. ZR_ERR_INVALID: a stream as zr_block_use() refuses
+ * it; the buffer stays acquired. */
 ZR_API zr_result zr_ring_release(zr_ring *ring, void *buffer, uint64_t stream);
 
 /* ---- Sharing between processes ------------------------------------------------------------------------- */

@@ -168,6 +168,27 @@ static void test_peers(void)
            "however short memory is: it stays pending");
     tap_ok(take(2 * GRANULE, peer) == block, "that stream gets it again");
     stop();
+
+    start(4 * GRANULE);
+    zr_ring *ring = NULL;
+    void *buffer = NULL;
+    zr_ring_create(&ring,
+                   &(struct zr_ring_options){.arena = arena, .buffers_count = 2, .buffer_bytes = GRANULE});
+    tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "a buffer");
+    tap_result(zr_ring_release(ring, buffer, number_of(peer)), ZR_ERR_INVALID,
+               "is not released to a peer's stream: %s", zr_last_error());
+    tap_result(zr_ring_release(ring, buffer, number_of(own)), ZR_OK, "but to its own");
+    tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "the next buffer");
+    emulator->work_ticks(FOREVER);
+    launch(own, buffer, GRANULE);
+    all_fail(NULL);
+    zr_ring_release(ring, buffer, number_of(own));
+    tap_result(zr_ring_destroy(ring), ZR_ERR_UNAVAILABLE,
+               "a ring whose stream cannot be waited for stays: %s", zr_last_error());
+    none_fails();
+    tap_result(zr_ring_destroy(ring), ZR_OK, "until it can");
+    tap_is(emulator->state().pending_count, 0, "and its work is over");
+    stop();
     drop_stream(own);
 }
 
