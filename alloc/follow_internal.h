@@ -69,6 +69,10 @@ struct zr_rank {
     uint32_t number; /* of a slot there; while the table is made */
 };
 
+/* The zone of a plan's cover. By this readers know it: a block's zone stays as it is, its kind changes when
+ * it is freed under their eyes. */
+enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
+
 struct zr_lane {
     struct zr_slot *slots, *end, *cursor;
     struct zr_slot *late;
@@ -81,7 +85,7 @@ struct zr_lane {
 };
 
 struct zr_follow_plan {
-    /* The region as the arena's index has it, of kind ZR_SPAN_REGION: what leads readers here. Empty until it
+    /* The region as the arena's index has it, in zone ZR_ZONE_REGION: what leads readers here. Empty until it
      * is entered. */
     _Alignas(64) struct zr_span cover;
     struct zr_step *steps;

@@ -92,8 +92,10 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
 
 void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
-    plan->cover = (struct zr_span){
-        .offset_bytes = plan->region->offset_bytes, .bytes = plan->region->bytes, .kind = ZR_SPAN_REGION};
+    plan->cover = (struct zr_span){.offset_bytes = plan->region->offset_bytes,
+                                   .bytes = plan->region->bytes,
+                                   .kind = ZR_SPAN_REGION,
+                                   .zone = ZR_ZONE_REGION};
     zr_index_insert(&arena->index, &plan->cover);
 }
 
@@ -163,7 +165,7 @@ static struct zr_span *block_of_plan(const struct zr_follow_plan *plan, size_t o
 struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes)
 {
     struct zr_span *block = zr_index_before(&arena->index, offset_bytes);
-    if (!block || block->kind != ZR_SPAN_REGION)
+    if (!block || block->zone != ZR_ZONE_REGION)
         return block;
     const struct zr_follow_plan *plan = (const struct zr_follow_plan *)block;
     return zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
