@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 
-from zrtest import BUILD, ZR_TRAIN, arguments, done, leftovers, note, ok, path, same, skip, text_file, train
+from zrtest import (BUILD, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, skip, text_file,
+                    train, wait_for)
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
 MODULE = os.path.abspath(os.path.join(BUILD, "bin", "libzr_comm_mpi.so"))
@@ -78,23 +79,14 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL):
                                      comm_timeout=600 if sign == signal.SIGKILL else 2)
     process = subprocess.Popen(["mpirun", *flags, "-n", "3", *command], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
-    limit = time.time() + 30
     pids = {}
-    while time.time() < limit and len(pids) < 3:
-        time.sleep(0.02)
-        pids = ranks_of(process.pid)
-    while delay is None and time.time() < limit and (not os.path.exists(log) or os.path.getsize(log) < 200):
-        time.sleep(0.02)
+    wait_for(lambda: pids.update(ranks_of(process.pid)) or len(pids) == 3)
+    if delay is None:
+        in_steps(log)
     time.sleep(delay if delay is not None else rng.random() / 4)
     victim = rng.randrange(3)
-    began = time.time()
     os.kill(pids[victim], sign)
-    try:
-        _, err = process.communicate(timeout=30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, err = process.communicate()
-    took = time.time() - began
+    _, err, took = finish(process, 30)
     good = ok(took < 10, f"{words}: rank {victim} got {sign.name}, the run ended after {took:.1f} s")
     if not flags:  # with --enable-recovery a job counts as good while one of its ranks is
         good &= ok(process.returncode != 0, f"{words}: exit {process.returncode}")

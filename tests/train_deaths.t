@@ -5,7 +5,8 @@ import signal
 import subprocess
 import time
 
-from zrtest import FOLDER, ZR_TRAIN, arguments, done, leftovers, note, ok, path, same, text_file, train
+from zrtest import (FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train,
+                    wait_for)
 
 FLAGS = dict(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1)
 
@@ -26,22 +27,13 @@ def start(ranks, **flags):
         os.unlink(log)
     process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, "ranks": ranks, "log": log, **flags}),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    limit = time.time() + 30
-    while time.time() < limit and (not os.path.exists(log) or os.path.getsize(log) < 200):
-        time.sleep(0.02)
+    in_steps(log)
     return process, children(process.pid)
 
 
 def ends(words, process, ranks, seconds, names, codes):
-    began = time.time()
-    try:
-        _, err = process.communicate(timeout=seconds + 10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, err = process.communicate()
-    took = time.time() - began
-    while time.time() - began < seconds and any(os.path.exists(f"/proc/{pid}") for pid in ranks):
-        time.sleep(0.01)
+    _, err, took = finish(process, seconds + 10)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), seconds)
     good = ok(took <= seconds, f"{words}: ended after {took:.2f} s, at most {seconds}")
     good &= ok(process.returncode in codes, f"{words}: exit {process.returncode} is one of {codes}")
     for name in names:
@@ -85,13 +77,10 @@ same(again.report and again.report["steps"], 2, "and goes on where it ended")
 saved = path("saved-1")
 process, pids = start(2, save=saved)
 process.send_signal(signal.SIGUSR1)
-limit = time.time() + 10
-while time.time() < limit and not (os.path.isdir(saved) and any(n.startswith("step-") for n in os.listdir(saved))):
-    time.sleep(0.02)
+wait_for(lambda: os.path.isdir(saved) and any(n.startswith("step-") for n in os.listdir(saved)))
 ok(os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1, "SIGUSR1 saves")
 size = os.path.getsize(path("log.jsonl"))
-time.sleep(0.5)
-ok(process.poll() is None and os.path.getsize(path("log.jsonl")) > size, "and the run goes on")
+ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
 process.send_signal(signal.SIGINT)
 ends("Ctrl-C afterwards", process, pids, 2, [], (0, 130))
 

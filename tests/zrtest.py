@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 BUILD = os.environ.get("BUILD", "build")
 ZR_TRAIN = os.path.abspath(os.path.join(BUILD, "bin", "zr-train"))
@@ -114,6 +116,37 @@ def train(environment=None, timeout=120, prefix=(), **flags):
             parsed = json.load(file)
         os.unlink(report)
     return Run(got.returncode, got.stdout, got.stderr, parsed)
+
+
+def wait_for(condition, seconds=120):
+    """Whether it came true; the time is for what never does."""
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return condition()
+
+
+def in_steps(log):
+    """Waits until the run that writes it is in its steps."""
+    return wait_for(lambda: os.path.exists(log) and os.path.getsize(log) >= 200)
+
+
+def finish(process, seconds=60):
+    """Its exit code, its words on stderr, and the seconds until its end at the pace of this script, which works
+    meanwhile: busy and slow machines have a slow clock. Killed, and told of, where the time is over."""
+    words = []
+    reader = threading.Thread(target=lambda: words.append(process.communicate()[1]))
+    reader.start()
+    took, last, killed = 0, time.monotonic(), False
+    while reader.is_alive() and not killed:
+        sum(range(50000))  # a millisecond or two; with the pause, what counts at most
+        reader.join(0.003)
+        now = time.monotonic()
+        took, last, killed = took + min(now - last, 0.008), now, took > seconds
+    if killed:
+        process.kill()
+        reader.join()
+    return process.returncode, words[0] + ("\n[did not end]" if killed else ""), took
 
 
 def leftovers():
