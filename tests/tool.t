@@ -106,6 +106,10 @@ def test_input():
     with open("/dev/full", "w") as full:
         run = subprocess.run([ZR, "replay", lifetimes, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     ok(run.returncode != 0 and "standard output" in run.stderr, "a full disk is a failure with words")
+    for words in (["--help"], ["pack", "--help"], ["replay", "--help"]):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([ZR, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+        ok(run.returncode == 3 and "standard output" in run.stderr, f"{' '.join(words)}: also where it ends in help")
 
 
 def test_numbers():

@@ -2,8 +2,9 @@
 """Bad input: a message that names the thing and the way out, the right exit code, and nothing half written."""
 import os
 import struct
+import subprocess
 
-from zrtest import FOLDER, done, note, ok, path, same, text_file, train
+from zrtest import FOLDER, ZR_TRAIN, done, note, ok, path, same, text_file, train
 
 
 def refused(words, code, names, **flags):
@@ -71,6 +72,20 @@ refused("an impossible log", 3, ["no-folder"], log=path("no-folder/log.jsonl"))
 refused("a bad ZR_FAULT", 2, ["ZR_FAULT", "mpa:3"], environment={"ZR_FAULT": "write:999999,mpa:3"})
 refused("a bad count in ZR_FAULT", 2, ["ZR_FAULT", "map:3x"], environment={"ZR_FAULT": "map:3x"})
 refused("a bad ZR_CONF", 2, ["ZR_CONF", "nonsense"], environment={"ZR_CONF": "nonsense:1"})
+
+refused("a report where a rank's trace goes", 2, ["--json", "trace of rank 1"], ranks=2, trace=path("t"),
+        json=path("t.1"))
+refused("a log where a rank's trace goes", 2, ["--log", "trace of rank 0"], ranks=2, trace=path("t"),
+        log=path("./t.0"))
+same(train(ranks=1, trace=path("t"), json=path("t.0")).code, 0, "a rank alone has no such trace")
+os.unlink(path("t"))
+for words, options, environment in (("--help", ["--help"], {}), ("--version", ["--version"], {}),
+                                    ("ZR_CONF=help", [], {"ZR_CONF": "help"})):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([ZR_TRAIN, *options], stdout=full, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, **environment})
+    same(run.returncode, 3, f"{words} on a full disk: exit 3")
+    ok("standard output" in run.stderr and "No space" in run.stderr, f"{words} on a full disk: the cause is named")
 
 # No space left while saving, by fault site, at each write in turn: exit 3, the older checkpoint intact.
 saved = path("saved")

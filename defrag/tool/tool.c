@@ -167,8 +167,10 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
             continue;
         }
         if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
-            show(STDOUT_FILENO, arguments->help, strlen(arguments->help));
-            return ZR_TOOL_FINE;
+            struct zr_tool_output out;
+            zr_tool_output_start(&out);
+            zr_text_put(&out.text, arguments->help, strlen(arguments->help));
+            return zr_tool_output_end(&out);
         }
         const struct zr_tool_option *option = find(arguments, argument, &value);
         if (!option)

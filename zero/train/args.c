@@ -199,6 +199,14 @@ static int store_text(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
+/* What --help and its like end with: a full disk is no success. */
+static int shown(zr_result result)
+{
+    if (result != ZR_OK)
+        zr_say("%s", zr_last_error());
+    return (int)zr_exit_of(result);
+}
+
 /* -1: go on, else the exit code. */
 static int store(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
@@ -218,11 +226,9 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
         store_whole(flag, config, 1);
         return -1;
     case ZR_FLAG_HELP:
-        zr_help_print();
-        return ZR_EXIT_OK;
+        return shown(zr_help_print());
     case ZR_FLAG_VERSION:
-        zr_version_print();
-        return ZR_EXIT_OK;
+        return shown(zr_version_print());
     }
     return ZR_EXIT_USAGE;
 }

@@ -41,7 +41,7 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
 /* Whether the option was on the command line. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
 
-void zr_help_print(void);
-void zr_version_print(void);
+zr_result zr_help_print(void);
+zr_result zr_version_print(void);
 
 #endif

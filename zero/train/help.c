@@ -37,7 +37,7 @@ static void default_words(const struct zr_flag *flag, char *out, size_t room_byt
         snprintf(out, room_bytes, " (default %s)", value);
 }
 
-void zr_help_print(void)
+zr_result zr_help_print(void)
 {
     struct zr_file out = zr_file_borrow(STDOUT_FILENO, "standard output");
     struct zr_text text;
@@ -61,10 +61,10 @@ void zr_help_print(void)
     }
     zr_config_help(&text);
     zr_text_print(&text, "%s", ending);
-    zr_text_flush(&text);
+    return zr_text_flush(&text);
 }
 
-void zr_version_print(void)
+zr_result zr_version_print(void)
 {
     struct zr_file out = zr_file_borrow(STDOUT_FILENO, "standard output");
     struct zr_text text;
@@ -72,5 +72,5 @@ void zr_version_print(void)
 
     zr_text_start(&text, &out, buffer, sizeof buffer);
     zr_text_print(&text, "zr-train %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
-    zr_text_flush(&text);
+    return zr_text_flush(&text);
 }

@@ -49,8 +49,11 @@ static int check_options(void)
     char text[4096];
     if (zr_option_help_wanted()) {
         size_t bytes = zr_option_help(text, sizeof text);
-        zr_show(1, text, bytes < sizeof text ? bytes : sizeof text - 1);
-        return ZR_EXIT_OK;
+        struct zr_file out = zr_file_borrow(STDOUT_FILENO, "standard output");
+        zr_result result = zr_file_write(&out, text, bytes < sizeof text ? bytes : sizeof text - 1);
+        if (result != ZR_OK)
+            zr_say("%s", zr_last_error());
+        return (int)zr_exit_of(result);
     }
     if (zr_option_result() != ZR_OK || zr_fault_result() != ZR_OK) {
         zr_say("%s", zr_last_error());

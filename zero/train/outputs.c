@@ -2,6 +2,7 @@
  * fail. */
 #include "zero/train/outputs.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,12 +89,12 @@ static zr_result check_export(const char *path)
 /* A path that is not there yet: its folder, and what it would be called in it. */
 struct place {
     struct stat folder;
-    char name[ZR_TRAIN_PATH_ROOM];
+    char name[ZR_TRAIN_PATH_ROOM + 16];
 };
 
 static bool find_place(const char *path, struct place *out)
 {
-    char above[ZR_TRAIN_PATH_ROOM + 2];
+    char above[ZR_TRAIN_PATH_ROOM + 16];
     size_t end = strlen(path), start;
     memcpy(above, path, end + 1);
     cut_last_part(above);
@@ -125,22 +126,43 @@ static bool same_place(const char *a, const char *b)
     return same_inode(&of_a.folder, &of_b.folder) && strcmp(of_a.name, of_b.name) == 0;
 }
 
+struct named {
+    const char *option, *path;
+};
+
+/* Of several ranks each has a trace of its own, FILE.0, FILE.1, ..; is one of them another file of the run?
+ */
+static zr_result check_traces(const struct zr_train_config *config, const struct named *files, size_t count)
+{
+    char trace[ZR_TRAIN_PATH_ROOM + 16];
+
+    if (!config->trace[0] || config->ranks < 2 || config->dry_run)
+        return ZR_OK;
+    for (unsigned rank = 0; rank < config->ranks; rank++) {
+        snprintf(trace, sizeof trace, "%s.%u", config->trace, rank);
+        for (size_t i = 0; i < count; i++)
+            if (files[i].path[0] && files[i].path != config->trace && same_place(trace, files[i].path))
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the trace of rank %u too; give another",
+                               files[i].option, files[i].path, rank);
+    }
+    return ZR_OK;
+}
+
 zr_result zr_outputs_apart(const struct zr_train_config *config)
 {
-    const struct {
-        const char *option, *path;
-    } files[] = {{"data", config->data},     {"config", config->config_file},
-                 {"save", config->save},     {"json", config->json},
-                 {"log", config->log},       {"trace", config->trace},
-                 {"resume", config->resume}, {"export", config->export}};
-    for (size_t i = 1; i < sizeof files / sizeof *files; i++)
+    const struct named files[] = {{"data", config->data},     {"config", config->config_file},
+                                  {"save", config->save},     {"json", config->json},
+                                  {"log", config->log},       {"trace", config->trace},
+                                  {"resume", config->resume}, {"export", config->export}};
+    size_t count = sizeof files / sizeof *files;
+    for (size_t i = 1; i < count; i++)
         for (size_t j = 0; j < i; j++) {
             bool folder = files[i].path == config->resume && files[j].path == config->save;
             if (!folder && files[i].path[0] && files[j].path[0] && same_place(files[i].path, files[j].path))
                 return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the same as --%s; give another",
                                files[i].option, files[i].path, files[j].option);
         }
-    return ZR_OK;
+    return check_traces(config, files, count);
 }
 
 zr_result zr_outputs_check(const struct zr_train_config *config)
