@@ -3,7 +3,8 @@
  * Bins of growing width, each a treap ordered by (key, offset); a bitmap finds the next bin that has any. Up
  * to 64 KiB every size has its own bin, above that a bin spans a sixteenth of its power of two, so that a
  * tree rarely has more than a few nodes and never costs more than the logarithm of them. What is found
- * depends on sizes and offsets only. The arena's lock covers every call. */
+ * depends on sizes and offsets only. Every size that can be asked for has a bin. The arena's lock covers
+ * every call. */
 #ifndef ZR_HOLES_H
 #define ZR_HOLES_H
 
@@ -12,7 +13,7 @@
 
 #include "alloc/span.h"
 
-enum { ZR_HOLES_BINS = 256 + 16 * 40, ZR_HOLES_WORDS = ZR_HOLES_BINS / 64 };
+enum { ZR_HOLES_BINS = 256 + 16 * 48, ZR_HOLES_WORDS = ZR_HOLES_BINS / 64 };
 
 struct zr_holes {
     uint64_t summary; /* bit w: words[w] is not zero */

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "alloc/error.h"
+#include "alloc/holes.h"
 #include "alloc/option.h"
 #include "tests/arena_support.h"
 #include "tests/child.h"
@@ -69,6 +70,15 @@ static void test_arguments(void)
     tap_result(try(pair.arena, &(struct zr_request){.bytes = (size_t)1 << 62}), ZR_ERR_ADDRESSES,
                "more than the addresses");
     tap_ok(strstr(zr_last_error(), "shortage") != NULL, "the words say shortage: %s", zr_last_error());
+    tap_is(zr_holes_bin(SIZE_MAX), ZR_HOLES_BINS - 1, "holes of every size there is have a bin");
+    bool refused = true;
+    for (unsigned power = 49; power < 63; power++)
+        for (unsigned part = 0; part < 16; part++) {
+            struct zr_request request = {.bytes = ((size_t)16 + part) << (power - 4)};
+            zr_result result = zr_arena_alloc(pair.arena, &request, &out);
+            refused &= result == ZR_ERR_ADDRESSES && out == NULL;
+        }
+    tap_ok(refused, "sixteenths of powers of two from 2^49 to 2^63: too large, each");
     tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = 3}), ZR_ERR_INVALID,
                "alignment 3");
     tap_result(try(pair.arena, &(struct zr_request){.bytes = 1, .alignment = 2 * GRANULE}), ZR_ERR_INVALID,
