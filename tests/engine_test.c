@@ -591,7 +591,8 @@ static void test_faults(void)
                 break;
             failures++;
         }
-        tap_ok(leaked == 0 && failures > 0, "%s: an engine's %zu passes failed in turn, %zu bytes left behind",
+        tap_ok(leaked == 0 && failures > 0,
+               "%s: an engine's %zu passes failed in turn, %zu bytes left behind",
                zr_fault_site_name(sites[s]), failures, leaked);
     }
 }
