@@ -394,7 +394,7 @@ static zr_result cuda_synchronize(zr_backend *backend)
     if (result != ZR_OK)
         return result;
     zr_cu_result code = cuda->driver->context_synchronize();
-    if (code != ZR_CU_SUCCESS)
+    if (!taken_back(code))
         result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to wait for device %d", cuda->device);
     leave(cuda);
     return result;
