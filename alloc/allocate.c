@@ -451,12 +451,14 @@ alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out,
 {
     struct zr_follow *follow = arena->follow;
     struct zr_step *step = NULL;
-    if (likely(!(follow->awake | follow->work_due | arena->careful | arena->shared)))
+    if (likely(!(follow->awake | follow->work_due | arena->careful)))
         step = zr_follow_next(follow, request, need.alignment);
     if (unlikely(!step))
         return alloc_any(arena, request, out, need);
     count_block(arena, entry_of_step(step));
     *out = arena->base + step->offset_bytes;
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
     zr_lock_give(&arena->lock);
     return ZR_OK;
 }
@@ -487,7 +489,7 @@ alloc_mapped(struct zr_arena *arena, const struct zr_request *request, void **ou
     return ZR_OK;
 }
 
-/* The lock is taken, or the arena has siblings. */
+/* The lock is taken, or the thread has no seat yet. */
 static __attribute__((noinline)) zr_result
 alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
 {
@@ -495,7 +497,7 @@ alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **o
         arena = zr_siblings_take(arena);
     else
         zr_lock_wait(&arena->lock);
-    return arena->follow ? alloc_any(arena, request, out, need) : alloc_mapped(arena, request, out, need);
+    return arena->follow ? alloc_next(arena, request, out, need) : alloc_mapped(arena, request, out, need);
 }
 
 /* Why this is no request. */
@@ -533,8 +535,14 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     struct zr_need need = {zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
                            request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
     *out = NULL;
-    if (unlikely(arena->shared || !zr_lock_try(&arena->lock)))
+    struct zr_arena *own = arena;
+    if (arena->shared)
+        own = zr_siblings_try(arena);
+    else if (unlikely(!zr_lock_try(&arena->lock)))
+        own = NULL;
+    if (unlikely(!own))
         return alloc_waiting(arena, request, out, need);
+    arena = own;
     return arena->follow ? alloc_next(arena, request, out, need) : alloc_mapped(arena, request, out, need);
 }
 
@@ -633,11 +641,12 @@ static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, 
         return refuse_free(arena, address, freed);
     struct zr_step *step = &plan->steps[number];
     zr_step_leave(plan, step);
-    if (unlikely(follow->awake | arena->careful | arena->shared | step->apart) ||
-        unlikely(plan != follow->plan))
+    if (unlikely(follow->awake | arena->careful | step->apart) || unlikely(plan != follow->plan))
         return free_any(arena, &plan->slots[number].span);
     plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
     uncount_block(arena, entry_of_step(step));
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
     zr_lock_give(&arena->lock);
     return ZR_OK;
 }

@@ -365,8 +365,29 @@ void zr_arena_settle(struct zr_arena *arena);
 /* ---- siblings.c: any thread; without a member's lock unless said otherwise --------------------------------
  */
 
+/* Where the calling thread sits, in any family, and how long it will bear that. Static TLS, but so little
+ * that the library can be loaded late. */
+struct zr_seat {
+    unsigned seat; /* 1 + number; 0: none yet */
+    unsigned impatience;
+};
+extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
 /* The member that serves the calling thread, with its lock taken. */
 struct zr_arena *zr_siblings_take(struct zr_arena *head);
+/* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
+static inline struct zr_arena *zr_siblings_try(struct zr_arena *head)
+{
+    unsigned seat = zr_own_seat.seat - 1;
+    if (__builtin_expect(atomic_load_explicit(&head->together, memory_order_relaxed) != 0, 0))
+        seat = 0;
+    if (__builtin_expect(seat > atomic_load_explicit(&head->siblings_count, memory_order_acquire), 0))
+        return NULL;
+    struct zr_arena *arena = seat == 0 ? head : head->siblings[seat - 1];
+    if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
+        return NULL;
+    zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+    return arena;
+}
 /* The member in whose range the address lies; the head, if none. */
 struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address);
 static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
@@ -386,8 +407,19 @@ size_t zr_siblings_trim(struct zr_arena *arena);
  * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
  * With the member's lock, which is opened meanwhile. */
 bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes);
+/* How much a member's live bytes may differ from what the family knows of them: this, and one in so many of
+ * its peak. */
+#define ZR_TOLD_BYTES ((size_t)1 << 20)
+enum { ZR_TOLD_SHARE = 64 };
 /* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
-void zr_siblings_tell(struct zr_arena *arena);
+void zr_siblings_tell_now(struct zr_arena *arena);
+static inline void zr_siblings_tell(struct zr_arena *arena)
+{
+    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
+    size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
+    if (__builtin_expect(difference + most > 2 * most, 0))
+        zr_siblings_tell_now(arena);
+}
 /* Adds the siblings' numbers to the head's. */
 void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out);
 /* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */

@@ -13,10 +13,6 @@
 /* What a thread bears before it takes another seat: a lock that is taken counts so much, one on which it had
  * to sleep so much more, and one that is open makes up for one. */
 enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
-/* How much a member's live bytes may differ from what the family knows of them: this, and one in so many of
- * its peak. */
-#define TOLD_BYTES ((size_t)1 << 20)
-enum { TOLD_SHARE = 64 };
 
 /* ---- Who serves whom ----------------------------------------------------------------------------------- */
 
@@ -25,30 +21,27 @@ static inline struct zr_arena *member(struct zr_arena *head, unsigned seat)
     return seat == 0 ? head : head->siblings[seat - 1];
 }
 
-static __thread struct {
-    unsigned seat; /* 1 + number, of any family; 0: none yet */
-    unsigned impatience;
-} own __attribute__((tls_model("initial-exec")));
+__thread struct zr_seat zr_own_seat;
 
 /* Another seat for this thread, if there is one or can be. */
 static __attribute__((noinline)) unsigned change_seat(struct zr_arena *head, unsigned count, bool one_more)
 {
-    own.impatience = 0;
+    zr_own_seat.impatience = 0;
     if (one_more && count < head->members_most)
         count += zr_arena_add_sibling(head, count);
-    own.seat = 1 + (atomic_fetch_add(&head->next_seat, 1) + 1) % count;
-    return own.seat - 1;
+    zr_own_seat.seat = 1 + (atomic_fetch_add(&head->next_seat, 1) + 1) % count;
+    return zr_own_seat.seat - 1;
 }
 
 /* Where the thread sits; a new one is not sent where all others began if there is a choice. */
 static inline unsigned seat_in(struct zr_arena *head, unsigned count)
 {
-    if (__builtin_expect(own.seat == 0, 0)) {
+    if (__builtin_expect(zr_own_seat.seat == 0, 0)) {
         if (count > 1)
             return change_seat(head, count, false);
-        own.seat = 1;
+        zr_own_seat.seat = 1;
     }
-    return own.seat <= count ? own.seat - 1 : (own.seat - 1) % count;
+    return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
 }
 
 struct zr_arena *zr_siblings_take(struct zr_arena *head)
@@ -57,15 +50,15 @@ struct zr_arena *zr_siblings_take(struct zr_arena *head)
     bool apart = atomic_load_explicit(&head->together, memory_order_relaxed) == 0;
     struct zr_arena *arena = member(head, apart ? seat_in(head, count) : 0);
     if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
-        own.impatience -= own.impatience > 0;
+        zr_own_seat.impatience -= zr_own_seat.impatience > 0;
         return arena;
     }
-    own.impatience += TAKEN;
-    if (apart && own.impatience > PATIENCE) {
+    zr_own_seat.impatience += TAKEN;
+    if (apart && zr_own_seat.impatience > PATIENCE) {
         arena = member(head, change_seat(head, count, true));
         zr_lock_take(&arena->lock);
     } else if (zr_lock_wait(&arena->lock)) {
-        own.impatience += SLEPT;
+        zr_own_seat.impatience += SLEPT;
     }
     return arena;
 }
@@ -164,13 +157,10 @@ bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */
 
-void zr_siblings_tell(struct zr_arena *arena)
+void zr_siblings_tell_now(struct zr_arena *arena)
 {
     struct zr_arena *head = arena->head;
     size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
-    size_t most = TOLD_BYTES + arena->peak_live_bytes / TOLD_SHARE;
-    if (difference + most <= 2 * most)
-        return;
     arena->told_bytes = arena->live_bytes;
     size_t now = atomic_fetch_add(&head->family_live_bytes, difference) + difference;
     if (now < SIZE_MAX / 2)
