@@ -15,6 +15,7 @@ struct run {
     unsigned world, stage, micro_batches, layers;
     enum zr_recompute recompute;
     enum zr_reduce_when reduce;
+    bool walks_all; /* every micro-batch */
     double flops_per_second, bytes_per_second;
     struct zr_byte_plan plan;
     struct zr_timeline timeline;
@@ -43,6 +44,7 @@ static void rehearse(struct run *run)
                                                                           .threads = 1,
                                                                           .bucket_bytes = 1 << 20,
                                                                           .host_arena = host_arena,
+                                                                          .walks_all = run->walks_all,
                                                                           .timeline = &run->timeline});
     if (result != ZR_OK)
         tap_result(result, ZR_OK, "a rehearsal");
@@ -323,6 +325,338 @@ static void test_events(void)
     zr_timeline_end(&run.timeline);
 }
 
+/* ---- Stages 2 and 3 on paper -------------------------------------------------------------------------
+ *
+ * Three units a, b, c of 4,096 elements on four ranks. Forward through one takes 3 s and backward 5 s; a
+ * gather or a reduction of one takes T. While a unit computes the next one is gathered; a reduction starts
+ * when its gradients are made. Two units' gradients are staged at a time, so those of a wait for c's
+ * reduction.
+ *
+ * Stage 3, T = 2, from the beginning of the step:
+ *
+ *   computing   |wait a|  a   |  b   |  c   |wait c|   c    |   b    |   a    |wait a|
+ *               0      2      5      8      11     13       18       23       28     30
+ *   gathers     a 0-2, b 2-4, c 5-7;  c 11-13, b 13-15, a 20-22 (behind c's reduction)
+ *   reductions  c 18-20, b 23-25, a 28-30
+ *
+ * T = 6: gathers a 0-6, b 6-12, c 12-18, c 21-27, b 27-33, then c's reduction 33-39, a 39-45, b's reduction
+ * 45-51 and a's 51-57; computing a 6-9, b 12-15, c 18-21, c 27-32, b 33-38, a 45-50.
+ *
+ * Stage 2, T = 2, a step that begins when the update before has just been done, and its parameters spread:
+ *
+ *   computing   |wait a|  a   |  b   |  c   |   c    |   b    |   a    |wait a|
+ *               0      2      5      8      11       16       21       26     28
+ *   reductions  c 16-18, b 21-23, a 26-28
+ *   spreads     a 28-30, b 30-32, c 32-34, behind the next step's forward
+ *
+ * T = 6: computing a 6-9, b 12-15, c 18-21, c 21-26, b 26-31, a 31-37 (of which one second waits for room);
+ * reductions c 26-32, b 32-38, a 38-44; spreads a 44-50, b 50-56, c 56-62. */
+struct written {
+    enum zr_timeline_kind kind;
+    char unit[2];
+    unsigned nth;
+    double begin_seconds, end_seconds;
+};
+
+struct paper {
+    unsigned stage;
+    double transfer_seconds, step_seconds, waited_seconds;
+    struct written events[16];
+};
+
+static const struct paper papers[] = {
+    {3,
+     2,
+     30,
+     6,
+     {{ZR_TIMELINE_GATHER, "a", 0, 0, 2},
+      {ZR_TIMELINE_GATHER, "b", 0, 2, 4},
+      {ZR_TIMELINE_GATHER, "c", 0, 5, 7},
+      {ZR_TIMELINE_GATHER, "c", 1, 11, 13},
+      {ZR_TIMELINE_GATHER, "b", 1, 13, 15},
+      {ZR_TIMELINE_GATHER, "a", 1, 20, 22},
+      {ZR_TIMELINE_FORWARD, "a", 0, 2, 5},
+      {ZR_TIMELINE_FORWARD, "b", 0, 5, 8},
+      {ZR_TIMELINE_FORWARD, "c", 0, 8, 11},
+      {ZR_TIMELINE_BACKWARD, "c", 0, 13, 18},
+      {ZR_TIMELINE_BACKWARD, "b", 0, 18, 23},
+      {ZR_TIMELINE_BACKWARD, "a", 0, 23, 28},
+      {ZR_TIMELINE_REDUCE, "c", 0, 18, 20},
+      {ZR_TIMELINE_REDUCE, "b", 0, 23, 25},
+      {ZR_TIMELINE_REDUCE, "a", 0, 28, 30},
+      {ZR_TIMELINE_OPTIMIZER, "", 0, 30, 30}}},
+    {3,
+     6,
+     57,
+     33,
+     {{ZR_TIMELINE_GATHER, "a", 0, 0, 6},
+      {ZR_TIMELINE_GATHER, "b", 0, 6, 12},
+      {ZR_TIMELINE_GATHER, "c", 0, 12, 18},
+      {ZR_TIMELINE_GATHER, "c", 1, 21, 27},
+      {ZR_TIMELINE_GATHER, "b", 1, 27, 33},
+      {ZR_TIMELINE_GATHER, "a", 1, 39, 45},
+      {ZR_TIMELINE_FORWARD, "a", 0, 6, 9},
+      {ZR_TIMELINE_FORWARD, "b", 0, 12, 15},
+      {ZR_TIMELINE_FORWARD, "c", 0, 18, 21},
+      {ZR_TIMELINE_BACKWARD, "c", 0, 27, 32},
+      {ZR_TIMELINE_BACKWARD, "b", 0, 33, 38},
+      {ZR_TIMELINE_BACKWARD, "a", 0, 45, 50},
+      {ZR_TIMELINE_REDUCE, "c", 0, 33, 39},
+      {ZR_TIMELINE_REDUCE, "b", 0, 45, 51},
+      {ZR_TIMELINE_REDUCE, "a", 0, 51, 57},
+      {ZR_TIMELINE_OPTIMIZER, "", 0, 57, 57}}},
+    {2,
+     2,
+     28,
+     4,
+     {{ZR_TIMELINE_FORWARD, "a", 0, 2, 5},
+      {ZR_TIMELINE_FORWARD, "b", 0, 5, 8},
+      {ZR_TIMELINE_FORWARD, "c", 0, 8, 11},
+      {ZR_TIMELINE_BACKWARD, "c", 0, 11, 16},
+      {ZR_TIMELINE_BACKWARD, "b", 0, 16, 21},
+      {ZR_TIMELINE_BACKWARD, "a", 0, 21, 26},
+      {ZR_TIMELINE_REDUCE, "c", 0, 16, 18},
+      {ZR_TIMELINE_REDUCE, "b", 0, 21, 23},
+      {ZR_TIMELINE_REDUCE, "a", 0, 26, 28},
+      {ZR_TIMELINE_OPTIMIZER, "", 0, 28, 28},
+      {ZR_TIMELINE_GATHER, "a", 0, 28, 30},
+      {ZR_TIMELINE_GATHER, "b", 0, 30, 32},
+      {ZR_TIMELINE_GATHER, "c", 0, 32, 34}}},
+    {2,
+     6,
+     44,
+     20,
+     {{ZR_TIMELINE_FORWARD, "a", 0, 6, 9},
+      {ZR_TIMELINE_FORWARD, "b", 0, 12, 15},
+      {ZR_TIMELINE_FORWARD, "c", 0, 18, 21},
+      {ZR_TIMELINE_BACKWARD, "c", 0, 21, 26},
+      {ZR_TIMELINE_BACKWARD, "b", 0, 26, 31},
+      {ZR_TIMELINE_BACKWARD, "a", 0, 31, 37},
+      {ZR_TIMELINE_REDUCE, "c", 0, 26, 32},
+      {ZR_TIMELINE_REDUCE, "b", 0, 32, 38},
+      {ZR_TIMELINE_REDUCE, "a", 0, 38, 44},
+      {ZR_TIMELINE_OPTIMIZER, "", 0, 44, 44},
+      {ZR_TIMELINE_GATHER, "a", 0, 44, 50},
+      {ZR_TIMELINE_GATHER, "b", 0, 50, 56},
+      {ZR_TIMELINE_GATHER, "c", 0, 56, 62}}},
+};
+
+enum { PAPER_UNITS = 3, PAPER_ELEMENTS = 4096, PAPER_RANKS = 4 };
+
+/* Each unit in use for so long; backward makes its gradients. */
+static zr_result compute(zr_engine *engine, struct zr_timeline *t, unsigned unit, bool backward)
+{
+    unsigned next = backward ? unit - 1 : unit + 1; /* wraps below 0: none */
+    const void *base;
+    void *gradients;
+    bool accumulate;
+    zr_result result = zr_engine_gather(engine, unit, &base);
+    if (result == ZR_OK && next < PAPER_UNITS)
+        result = zr_engine_prefetch(engine, next);
+    if (result == ZR_OK && backward)
+        result = zr_engine_gradients(engine, unit, &gradients, &accumulate);
+    t->clock.flops += backward ? 5 : 3;
+    zr_engine_release(engine, unit);
+    return result == ZR_OK && backward ? zr_engine_reduce(engine, unit) : result;
+}
+
+static zr_result paper_step(zr_engine *engine, struct zr_timeline *t)
+{
+    struct zr_step_report report;
+    zr_result result = ZR_OK;
+    zr_timeline_step_begin(t);
+    for (unsigned u = 0; u < PAPER_UNITS && result == ZR_OK; u++)
+        result = compute(engine, t, u, false);
+    for (unsigned u = PAPER_UNITS; u-- > 0 && result == ZR_OK;)
+        result = compute(engine, t, u, true);
+    if (result == ZR_OK)
+        result = zr_engine_step(engine, 0, &report);
+    return result == ZR_OK ? zr_timeline_step_end(t, NULL) : result;
+}
+
+/* Two steps: the second begins as every later one does. */
+static zr_result paper_run(const struct paper *paper, struct zr_timeline *t, zr_arena *arena)
+{
+    struct zr_parameter parameters[PAPER_UNITS] = {{.name = ""}};
+    struct zr_unit units[PAPER_UNITS] = {{.name = ""}};
+    struct zr_kernel_context context = {.flops = &t->clock.flops};
+    zr_engine *engine = NULL;
+    zr_comm *comm = NULL;
+    for (unsigned u = 0; u < PAPER_UNITS; u++) {
+        parameters[u] =
+            (struct zr_parameter){.name = {(char)('a' + u)}, .unit = u, .shape = {PAPER_ELEMENTS}};
+        units[u] = (struct zr_unit){.name = {(char)('a' + u)}, .contributions = 1};
+    }
+    zr_result result = zr_comm_null_create(
+        &comm,
+        &(struct zr_comm_options){
+            .arena = arena, .host_arena = host_arena, .kernels = zr_kernels_null(), .bucket_bytes = 4096},
+        0, PAPER_RANKS);
+    if (result != ZR_OK)
+        return result;
+    zr_comm_null_set_clock(comm, &t->clock);
+    result = zr_engine_create(
+        &engine, &(struct zr_engine_options){.arena = arena,
+                                             .host_arena = host_arena,
+                                             .kernels = zr_kernels_null(),
+                                             .context = &context,
+                                             .comm = comm,
+                                             .list = {parameters, PAPER_UNITS, units, PAPER_UNITS},
+                                             .stage = paper->stage,
+                                             .timeline = t});
+    for (unsigned step = 0; step < 2 && result == ZR_OK; step++)
+        result = paper_step(engine, t);
+    zr_engine_destroy(engine);
+    zr_result closed = zr_comm_destroy(comm);
+    return result == ZR_OK ? closed : result;
+}
+
+static void test_paper(const struct paper *paper)
+{
+    struct zr_timeline t;
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    size_t leaked = SIZE_MAX, written = 0;
+    double sent = PAPER_ELEMENTS * 4.0 * (PAPER_RANKS - 1) / PAPER_RANKS;
+
+    zr_timeline_start(&t, host_arena, 1, sent / paper->transfer_seconds);
+    zr_result result = zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 0});
+    if (result == ZR_OK)
+        result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "paper"});
+    if (result == ZR_OK)
+        result = paper_run(paper, &t, arena);
+    tap_result(result, ZR_OK, "stage %u, transfers of %.0f s: two steps", paper->stage,
+               paper->transfer_seconds);
+    tap_ok(close_to(t.step_seconds, paper->step_seconds) && close_to(t.waited_seconds, paper->waited_seconds),
+           "the second takes %.2f s, %.2f of them waiting; on paper %.0f and %.0f", t.step_seconds,
+           t.waited_seconds, paper->step_seconds, paper->waited_seconds);
+    for (size_t i = 0; i < 16 && paper->events[i].end_seconds > 0; i++, written++) {
+        const struct written *want = &paper->events[i];
+        const struct zr_timeline_event *got = find(&t, want->kind, want->unit, want->nth);
+        tap_ok(got && fabs(got->begin_seconds - want->begin_seconds) < 1e-9 &&
+                   fabs(got->end_seconds - want->end_seconds) < 1e-9,
+               "%s %s %u: %.2f to %.2f s, on paper %.0f to %.0f", zr_timeline_kind_name(want->kind),
+               want->unit, want->nth, got ? got->begin_seconds : NAN, got ? got->end_seconds : NAN,
+               want->begin_seconds, want->end_seconds);
+    }
+    tap_is(t.events_count, written, "and there is nothing else");
+    zr_timeline_end(&t);
+    zr_arena_destroy(arena, &leaked);
+    tap_is(leaked, 0, "nothing is left behind");
+    zr_backend_destroy(backend);
+}
+
+/* ---- Many micro-batches ------------------------------------------------------------------------------ */
+
+static const struct zr_timeline_event *by_order(const struct zr_timeline *t, uint32_t order)
+{
+    for (size_t i = 0; i < t->events_count; i++)
+        if (t->events[i].order == order)
+            return &t->events[i];
+    return NULL;
+}
+
+/* In the order in which the engine noted them: what begins at the same time may change places by rounding. */
+static bool same_events(const struct zr_timeline *a, const struct zr_timeline *b)
+{
+    bool same = a->events_count == b->events_count && a->left_out == b->left_out;
+    for (uint32_t i = 0; same && i < a->events_count; i++) {
+        const struct zr_timeline_event *x = by_order(a, i), *y = by_order(b, i);
+        same = x && y && x->kind == y->kind && x->micro_batch == y->micro_batch &&
+               strcmp(x->unit, y->unit) == 0 &&
+               fabs(x->begin_seconds - y->begin_seconds) <= 1e-9 * a->step_seconds &&
+               fabs(x->end_seconds - y->end_seconds) <= 1e-9 * a->step_seconds;
+    }
+    return same;
+}
+
+static bool same_phases(const struct zr_timeline *a, const struct zr_timeline *b)
+{
+    bool same = true;
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+        const struct zr_timeline_phase *x = &a->phases[kind], *y = &b->phases[kind];
+        same &= x->count == y->count && close_to(x->busy_seconds, y->busy_seconds) &&
+                fabs(x->begin_seconds - y->begin_seconds) <= 1e-9 * a->step_seconds &&
+                fabs(x->end_seconds - y->end_seconds) <= 1e-9 * a->step_seconds;
+    }
+    return same;
+}
+
+/* Going through all of them, and through some that stand for the others. */
+static void test_repeated(unsigned stage, unsigned micro_batches, enum zr_reduce_when reduce)
+{
+    unsigned differ = 0, plans = 0;
+    for (double bytes_per_second = 1e5; bytes_per_second < 1e11; bytes_per_second *= 10) {
+        struct run walked = {.world = 3,
+                             .stage = stage,
+                             .layers = 3,
+                             .micro_batches = micro_batches,
+                             .reduce = reduce,
+                             .walks_all = true,
+                             .flops_per_second = 1e9,
+                             .bytes_per_second = bytes_per_second};
+        struct run short_cut = walked;
+        short_cut.walks_all = false;
+        rehearse(&walked);
+        rehearse(&short_cut);
+        const struct zr_timeline *a = &walked.timeline, *b = &short_cut.timeline;
+        differ += !close_to(a->step_seconds, b->step_seconds) || !close_to(a->flops, b->flops) ||
+                  !close_to(a->comm_seconds, b->comm_seconds) ||
+                  fabs(a->waited_seconds - b->waited_seconds) > 1e-9 * a->step_seconds ||
+                  a->sent_bytes != b->sent_bytes || !same_phases(a, b) || !same_events(a, b);
+        plans += walked.plan.sent_elements_per_step != short_cut.plan.sent_elements_per_step;
+        zr_timeline_end(&walked.timeline);
+        zr_timeline_end(&short_cut.timeline);
+    }
+    tap_is(differ, 0, "stage %u, %u micro-batches%s: walked and multiplied give one timeline", stage,
+           micro_batches, reduce == ZR_REDUCE_ONCE ? " reduced once" : "");
+    tap_is(plans, 0, "and as many elements sent");
+}
+
+/* The byte plan itself, without a clock. */
+static void test_repeated_plan(unsigned stage, enum zr_precision precision, unsigned micro_batches)
+{
+    struct run run = {.world = 3, .stage = stage};
+    struct zr_byte_plan walked, short_cut;
+    struct zr_plan_request request = {.shape = shape_of(&run),
+                                      .stage = stage,
+                                      .world = 3,
+                                      .precision = precision,
+                                      .micro_batches = micro_batches,
+                                      .threads = 1,
+                                      .bucket_bytes = 1 << 20,
+                                      .host_arena = host_arena};
+    zr_result result = zr_plan_make(&short_cut, &request);
+    request.walks_all = true;
+    if (result == ZR_OK)
+        result = zr_plan_make(&walked, &request);
+    tap_ok(result == ZR_OK && memcmp(&walked, &short_cut, sizeof walked) == 0,
+           "stage %u, %s, %u micro-batches: walked and multiplied give one plan of %zu bytes, %llu elements "
+           "sent",
+           stage, zr_precision_name(precision), micro_batches, short_cut.peak_reserved_bytes,
+           (unsigned long long)short_cut.sent_elements_per_step);
+}
+
+/* What is rehearsed does not grow with the number of micro-batches, and what comes of it does. */
+static void test_very_many(unsigned stage)
+{
+    enum { MANY = 1 << 30 };
+    struct run few = {
+        .world = 3, .stage = stage, .micro_batches = 16, .flops_per_second = 1e9, .bytes_per_second = 1e7};
+    struct run many = few;
+    many.micro_batches = MANY;
+    rehearse(&few);
+    rehearse(&many);
+    double each = (many.timeline.step_seconds - few.timeline.step_seconds) / (MANY - 16);
+    tap_ok(close_to(many.timeline.flops / MANY, few.timeline.flops / 16) &&
+               each * 15 < few.timeline.step_seconds && each * 17 > few.timeline.step_seconds &&
+               many.timeline.events_count == ZR_TIMELINE_EVENTS_MAX,
+           "stage %u, a billion micro-batches: %.0f s, each of them %.3f ms", stage,
+           many.timeline.step_seconds, 1e3 * each);
+    zr_timeline_end(&few.timeline);
+    zr_timeline_end(&many.timeline);
+}
+
 int main(void)
 {
     tap_result(records_begin(), ZR_OK, "memory for records");
@@ -338,7 +672,18 @@ int main(void)
     for (unsigned stage = 0; stage <= 1; stage++)
         for (double bytes_per_second = 1e5; bytes_per_second < 1e11; bytes_per_second *= 10)
             test_schedule(stage, bytes_per_second);
+    for (size_t i = 0; i < sizeof papers / sizeof *papers; i++)
+        test_paper(&papers[i]);
     test_events();
+    for (unsigned stage = 0; stage <= 3; stage++) {
+        for (unsigned micro_batches = 5; micro_batches <= 9; micro_batches += 4)
+            test_repeated(stage, micro_batches, ZR_REDUCE_EACH);
+        if (stage < 2)
+            test_repeated(stage, 5, ZR_REDUCE_ONCE);
+        for (unsigned at = 0; at < 6; at++)
+            test_repeated_plan(stage, (enum zr_precision)(at % 3), at < 3 ? 5 : 8);
+        test_very_many(stage);
+    }
     tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

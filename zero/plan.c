@@ -9,13 +9,13 @@
 #include "zero/timeline.h"
 
 /* Micro-batches of a step that are rehearsed: the first, one that begins as every later one does, the last.
- */
-enum { MICRO_BATCHES_MOST = 3 };
+ * By a clock two in the middle have to go alike; where they do not, twice as many are. */
+enum { MICRO_BATCHES_MOST = 3, MICRO_BATCHES_TIMED = 4 };
 
 /* What is rehearsed, and what comes of it. */
 struct rehearsal {
     const struct zr_plan_request *request;
-    unsigned micro_batches; /* rehearsed, of the request's */
+    unsigned asked, micro_batches; /* in a step, and of those rehearsed */
     zr_arena *arena;
     zr_comm *comm;
     struct zr_replica replica;
@@ -23,7 +23,8 @@ struct rehearsal {
     zr_repeat **found_repeat; /* NULL: nobody asks for places; *found_repeat NULL: none are found */
     size_t allocations_count; /* of the first step */
     uint64_t sent_by_step;    /* elements, in the last step */
-    uint64_t sent_by_middle;  /* in one of its micro-batches, neither the first nor the last */
+    uint64_t sent_by_middle;  /* in its last micro-batch but one */
+    bool repeats;             /* by the clock, if there is one: that one goes as those that are left out */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -33,11 +34,31 @@ static uint64_t sent_elements(const struct rehearsal *rehearsal)
     return counters.sent_elements;
 }
 
+static unsigned left_out(const struct rehearsal *rehearsal)
+{
+    return rehearsal->asked - rehearsal->micro_batches;
+}
+
+/* The last micro-batch but one stands for those that are left out, if it goes as the one before it. */
+static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_timeline_mark marks[3])
+{
+    struct zr_timeline *timeline = rehearsal->replica.options.timeline;
+    struct zr_timeline_repeat repeat = {.micro_batch = rehearsal->micro_batches - 2,
+                                        .times = left_out(rehearsal),
+                                        .begin = marks[1],
+                                        .end = marks[2]};
+    bool leaves_out = left_out(rehearsal) > 0;
+    if (leaves_out)
+        rehearsal->repeats = zr_timeline_repeats(&marks[0], &marks[1], &marks[2]) && timeline->left_out == 0;
+    return zr_timeline_step_end(timeline, leaves_out && rehearsal->repeats ? &repeat : NULL);
+}
+
 /* `watch`: of the step's allocations; NULL: none. */
 static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
 {
     struct zr_replica *replica = &rehearsal->replica;
     struct zr_timeline *timeline = replica->options.timeline;
+    struct zr_timeline_mark marks[3] = {{0}}; /* at the last three beginnings */
     uint64_t before = sent_elements(rehearsal), begun = before;
     struct zr_step_report report;
     double loss;
@@ -46,11 +67,15 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
     if (timeline)
         zr_timeline_step_begin(timeline);
     for (unsigned m = 0; result == ZR_OK && m < rehearsal->micro_batches; m++) {
-        if (timeline)
+        if (timeline) {
             timeline->micro_batch = m;
+            marks[0] = marks[1];
+            marks[1] = marks[2];
+            marks[2] = zr_timeline_mark_now(timeline);
+        }
         if (watch)
             zr_repeat_pass(watch);
-        if (m + 1 == MICRO_BATCHES_MOST)
+        if (m + 1 == rehearsal->micro_batches)
             rehearsal->sent_by_middle = sent_elements(rehearsal) - begun;
         begun = sent_elements(rehearsal);
         result = zr_gpt_train(replica->model, &loss);
@@ -58,7 +83,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
     if (result == ZR_OK)
         result = zr_engine_step(replica->engine, 0, &report);
     if (result == ZR_OK && timeline)
-        result = zr_timeline_step_end(timeline);
+        result = end_timed_step(rehearsal, marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
     return result;
 }
@@ -93,11 +118,8 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
 static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
                  const struct zr_arena_stats *stats)
 {
-    const struct zr_plan_request *request = rehearsal->request;
-    unsigned asked = request->micro_batches ? request->micro_batches : 1;
     out->elements = zr_engine_elements(rehearsal->replica.engine);
-    out->sent_elements_per_step =
-        rehearsal->sent_by_step + (uint64_t)(asked - rehearsal->micro_batches) * rehearsal->sent_by_middle;
+    out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
     out->peak_bytes = stats->peak_live_bytes;
     out->peak_reserved_bytes = stats->peak_reserved_bytes;
     memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
@@ -139,25 +161,23 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     return result;
 }
 
-/* One rehearsal on an arena and a communicator of its own. `repeat`, `found`: as in struct rehearsal. */
-static zr_result rehearse_alone(struct zr_byte_plan *out, const struct zr_plan_request *request,
-                                zr_repeat *repeat, zr_repeat **found)
+/* One rehearsal, on an arena and a communicator of its own. */
+static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
-    struct rehearsal rehearsal = {.request = request, .repeat = repeat, .found_repeat = found};
+    const struct zr_plan_request *request = rehearsal->request;
     zr_backend *backend = NULL;
     zr_result result;
 
     memset(out, 0, sizeof *out);
     out->stage = request->stage;
-    rehearsal.micro_batches = request->micro_batches ? request->micro_batches : 1;
-    if (rehearsal.micro_batches > MICRO_BATCHES_MOST && !request->timeline && !request->walks_all)
-        rehearsal.micro_batches = MICRO_BATCHES_MOST;
+    rehearsal->arena = NULL;
+    rehearsal->comm = NULL;
     result =
         zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
     if (result != ZR_OK)
         return result;
     result =
-        zr_arena_create(&rehearsal.arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
+        zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result != ZR_OK)
         goto unwind;
     size_t bucket_bytes;
@@ -168,8 +188,8 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, const struct zr_plan_r
                                      request->host_arena, &bucket_bytes);
     if (result != ZR_OK)
         goto unwind;
-    result = zr_comm_null_create(&rehearsal.comm,
-                                 &(struct zr_comm_options){.arena = rehearsal.arena,
+    result = zr_comm_null_create(&rehearsal->comm,
+                                 &(struct zr_comm_options){.arena = rehearsal->arena,
                                                            .host_arena = request->host_arena,
                                                            .kernels = zr_kernels_null(),
                                                            .bucket_bytes = bucket_bytes},
@@ -177,16 +197,16 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, const struct zr_plan_r
     if (result != ZR_OK)
         goto unwind;
     if (request->timeline)
-        zr_comm_null_set_clock(rehearsal.comm, &request->timeline->clock);
-    result = rehearse(out, &rehearsal);
-    zr_result closed = zr_comm_destroy(rehearsal.comm);
+        zr_comm_null_set_clock(rehearsal->comm, &request->timeline->clock);
+    result = rehearse(out, rehearsal);
+    zr_result closed = zr_comm_destroy(rehearsal->comm);
     if (result == ZR_OK)
         result = closed;
 
 unwind:
-    if (rehearsal.arena) {
+    if (rehearsal->arena) {
         size_t leaked = 0;
-        zr_arena_destroy(rehearsal.arena, &leaked);
+        zr_arena_destroy(rehearsal->arena, &leaked);
         if (result == ZR_OK && leaked)
             result = zr_fail(ZR_ERR_CORRUPT, "the rehearsal of the plan left %zu bytes behind", leaked);
     }
@@ -194,12 +214,48 @@ unwind:
     return result;
 }
 
+/* By the clock: as many micro-batches as it takes until one goes as the one before it. */
+static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehearsal)
+{
+    struct zr_timeline *timeline = rehearsal->request->timeline;
+    const struct zr_comm_clock start = timeline->clock;
+    zr_result result = ZR_OK;
+
+    rehearsal->repeats = rehearsal->request->walks_all;
+    rehearsal->micro_batches = rehearsal->repeats ? rehearsal->asked : MICRO_BATCHES_TIMED;
+    for (bool again = true; result == ZR_OK && again; rehearsal->micro_batches *= 2) {
+        if (rehearsal->micro_batches >= rehearsal->asked) {
+            rehearsal->micro_batches = rehearsal->asked;
+            rehearsal->repeats = true; /* there is nothing left out */
+        }
+        timeline->clock = start;
+        result = rehearse_alone(out, rehearsal);
+        again = !rehearsal->repeats;
+    }
+    return result;
+}
+
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     zr_repeat *repeat = NULL;
-    zr_result result = rehearse_alone(out, request, NULL, request->timeline ? NULL : &repeat);
+    struct rehearsal rehearsal = {.request = request,
+                                  .asked = request->micro_batches ? request->micro_batches : 1};
+    zr_result result;
+
+    rehearsal.micro_batches = rehearsal.asked;
+    if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all)
+        rehearsal.micro_batches = MICRO_BATCHES_MOST;
+    rehearsal.found_repeat = &repeat;
+    if (request->timeline) {
+        rehearsal.found_repeat = NULL;
+        result = rehearse_timed(out, &rehearsal);
+    } else {
+        result = rehearse_alone(out, &rehearsal);
+    }
+    rehearsal.repeat = repeat;
+    rehearsal.found_repeat = NULL;
     if (result == ZR_OK && repeat) /* once more, as the run will go */
-        result = rehearse_alone(out, request, repeat, NULL);
+        result = rehearse_alone(out, &rehearsal);
     if (request->repeat)
         *request->repeat = result == ZR_OK ? repeat : NULL;
     if (!request->repeat || result != ZR_OK)

@@ -69,20 +69,6 @@ static void sort_events(struct zr_timeline_event *events, size_t count)
         }
 }
 
-zr_result zr_timeline_step_end(struct zr_timeline *timeline)
-{
-    const struct zr_comm_clock *clock = &timeline->clock;
-
-    timeline->running = false;
-    timeline->step_seconds = zr_comm_clock_now(clock) - timeline->step_begin_seconds;
-    timeline->flops = clock->flops - timeline->flops;
-    timeline->comm_seconds = clock->busy_seconds - timeline->comm_seconds;
-    timeline->waited_seconds = clock->waited_seconds - timeline->waited_seconds;
-    timeline->sent_bytes = clock->sent_bytes - timeline->sent_bytes;
-    sort_events(timeline->events, timeline->events_count);
-    return timeline->result;
-}
-
 /* ---- Events ------------------------------------------------------------------------------------------ */
 
 static zr_result make_room(struct zr_timeline *timeline)
@@ -111,15 +97,9 @@ static void count_event(struct zr_timeline *timeline, const struct zr_timeline_e
     phase->count++;
 }
 
-/* Times of the clock become those of the step. */
-static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
+/* Appends an event that was counted. */
+static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
-    if (!timeline->running)
-        return; /* an evaluation */
-    event.micro_batch = timeline->micro_batch;
-    event.begin_seconds -= timeline->step_begin_seconds;
-    event.end_seconds -= timeline->step_begin_seconds;
-    count_event(timeline, &event);
     if (timeline->events_count == ZR_TIMELINE_EVENTS_MAX) {
         timeline->left_out++;
         return;
@@ -129,6 +109,18 @@ static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
     event.order = (uint32_t)timeline->events_count;
     if (timeline->result == ZR_OK)
         timeline->events[timeline->events_count++] = event;
+}
+
+/* Times of the clock become those of the step. */
+static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
+{
+    if (!timeline->running)
+        return; /* an evaluation */
+    event.micro_batch = timeline->micro_batch;
+    event.begin_seconds -= timeline->step_begin_seconds;
+    event.end_seconds -= timeline->step_begin_seconds;
+    count_event(timeline, &event);
+    append(timeline, event);
 }
 
 static struct zr_timeline_event event_of(enum zr_timeline_kind kind, struct zr_timeline_unit unit)
@@ -196,4 +188,106 @@ void zr_timeline_optimizer(struct zr_timeline *timeline, double begin_seconds)
     event.begin_seconds = begin_seconds;
     event.end_seconds = zr_timeline_now(timeline);
     keep(timeline, event);
+}
+
+/* ---- The end of a step -------------------------------------------------------------------------------- */
+
+struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
+{
+    const struct zr_comm_clock *clock = &timeline->clock;
+    double now = zr_comm_clock_now(clock), behind = clock->end_seconds - now;
+    return (struct zr_timeline_mark){.seconds = now,
+                                     .behind_seconds = behind > 0 ? behind : 0,
+                                     .flops = clock->flops,
+                                     .comm_seconds = clock->busy_seconds,
+                                     .waited_seconds = clock->waited_seconds,
+                                     .sent_bytes = clock->sent_bytes};
+}
+
+/* But for rounding: the clock is a sum of many terms. */
+static bool alike(double a, double b, double scale)
+{
+    double difference = a > b ? a - b : b - a;
+    return difference <= 1e-9 * scale;
+}
+
+bool zr_timeline_repeats(const struct zr_timeline_mark *a, const struct zr_timeline_mark *b,
+                         const struct zr_timeline_mark *c)
+{
+    double length = c->seconds - b->seconds;
+    return alike(b->seconds - a->seconds, length, length) &&
+           alike(b->behind_seconds, c->behind_seconds, length + c->behind_seconds);
+}
+
+static struct zr_timeline_event moved(struct zr_timeline_event event, double seconds, unsigned micro_batches)
+{
+    event.begin_seconds += seconds;
+    event.end_seconds += seconds;
+    event.micro_batch += micro_batches;
+    return event;
+}
+
+/* Events and phases as if the micro-batch had been gone through so many times more. */
+static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    struct zr_timeline_event *events = timeline->events;
+    size_t count = timeline->events_count, first = 0, end;
+    double length = repeat->end.seconds - repeat->begin.seconds;
+
+    timeline->events = NULL;
+    timeline->events_count = timeline->events_room = 0;
+    memset(timeline->phases, 0, sizeof timeline->phases);
+    for (; first < count && events[first].micro_batch < repeat->micro_batch; first++) {
+        count_event(timeline, &events[first]);
+        append(timeline, events[first]);
+    }
+    for (end = first; end < count && events[end].micro_batch == repeat->micro_batch;)
+        end++;
+    for (unsigned i = 0; i <= repeat->times; i++) {
+        for (size_t at = first; at < end; at++) {
+            struct zr_timeline_event event = moved(events[at], i * length, i);
+            count_event(timeline, &event);
+            append(timeline, event);
+        }
+        /* No more are kept: the rest is counted at once, but for the last, which ends latest. */
+        if (timeline->events_count < ZR_TIMELINE_EVENTS_MAX || repeat->times - i < 2)
+            continue;
+        unsigned skipped = repeat->times - i - 1;
+        for (size_t at = first; at < end; at++) {
+            struct zr_timeline_phase *phase = &timeline->phases[events[at].kind];
+            phase->count += skipped;
+            phase->busy_seconds += skipped * (events[at].end_seconds - events[at].begin_seconds);
+            timeline->left_out += skipped;
+        }
+        i += skipped;
+    }
+    for (size_t at = end; at < count; at++) {
+        struct zr_timeline_event event = moved(events[at], repeat->times * length, repeat->times);
+        count_event(timeline, &event);
+        append(timeline, event);
+    }
+    zr_drop(timeline->host_arena, &events);
+}
+
+zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    const struct zr_comm_clock *clock = &timeline->clock;
+
+    timeline->running = false;
+    timeline->step_seconds = zr_comm_clock_now(clock) - timeline->step_begin_seconds;
+    timeline->flops = clock->flops - timeline->flops;
+    timeline->comm_seconds = clock->busy_seconds - timeline->comm_seconds;
+    timeline->waited_seconds = clock->waited_seconds - timeline->waited_seconds;
+    timeline->sent_bytes = clock->sent_bytes - timeline->sent_bytes;
+    if (repeat && repeat->times > 0) {
+        timeline->step_seconds += repeat->times * (repeat->end.seconds - repeat->begin.seconds);
+        timeline->flops += repeat->times * (repeat->end.flops - repeat->begin.flops);
+        timeline->comm_seconds += repeat->times * (repeat->end.comm_seconds - repeat->begin.comm_seconds);
+        timeline->waited_seconds +=
+            repeat->times * (repeat->end.waited_seconds - repeat->begin.waited_seconds);
+        timeline->sent_bytes += repeat->times * (repeat->end.sent_bytes - repeat->begin.sent_bytes);
+        repeat_events(timeline, repeat);
+    }
+    sort_events(timeline->events, timeline->events_count);
+    return timeline->result;
 }

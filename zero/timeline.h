@@ -72,9 +72,26 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
                        double bytes_per_second);
 void zr_timeline_end(struct zr_timeline *timeline);
 
-/* Around each step; the last one stays. */
+/* The clock at the beginning of a micro-batch. */
+struct zr_timeline_mark {
+    double seconds, behind_seconds; /* what the communicator still had to do */
+    double flops, comm_seconds, waited_seconds;
+    uint64_t sent_bytes;
+};
+struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline);
+/* Whether what begins at `b` goes as what began at `a` did: three marks of micro-batches in a row. */
+bool zr_timeline_repeats(const struct zr_timeline_mark *a, const struct zr_timeline_mark *b,
+                         const struct zr_timeline_mark *c);
+
+/* A micro-batch that stands for `times` more like it, with the marks at its beginning and end. */
+struct zr_timeline_repeat {
+    unsigned micro_batch, times;
+    struct zr_timeline_mark begin, end;
+};
+
+/* Around each step; the last one stays. `repeat`: NULL for none. */
 void zr_timeline_step_begin(struct zr_timeline *timeline);
-zr_result zr_timeline_step_end(struct zr_timeline *timeline);
+zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat);
 
 /* The engine's notes. NULL is fine. */
 struct zr_timeline_unit {
