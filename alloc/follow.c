@@ -97,22 +97,39 @@ static struct zr_slot *find_recent(const struct zr_follow_plan *plan, const stru
     return NULL;
 }
 
+/* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
+ * comes in order, but for two that change places, so that a single request like it is rather a stray; two in
+ * a row are none. */
+static bool is_likely(const struct zr_lane *lane, const struct zr_slot *slot, size_t distance,
+                      const uint32_t *before)
+{
+    const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(lane->cursor);
+    if (distance <= 1 || step->thread != next->thread || step->stream != next->stream)
+        return true;
+    return before && zr_step_back(lane, (struct zr_slot *)slot)->hash == *before;
+}
+
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
 static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
                               const struct zr_request *request, size_t alignment, uint32_t thread)
 {
     struct zr_slot *ahead = lane->cursor, *behind = lane->cursor;
     size_t most = (size_t)(lane->end - lane->slots) / 2;
+    uint32_t last = lane->recent[ZR_FOLLOW_RECENT - 1];
+    if (lane->missed != lane->cursor)
+        lane->recent_count = 0; /* there have been steps in between */
+    const uint32_t *before = lane->recent_count > 0 ? &last : NULL;
     for (size_t i = 0; i < WINDOW && i < most; i++) {
         ahead = zr_step_on(lane, ahead);
         behind = zr_step_back(lane, behind);
-        if (zr_slot_serves(ahead, request, alignment, thread))
+        if (zr_slot_serves(ahead, request, alignment, thread) && is_likely(lane, ahead, i + 1, before))
             return ahead;
-        if (zr_slot_serves(behind, request, alignment, thread))
+        if (zr_slot_serves(behind, request, alignment, thread) && is_likely(lane, behind, i, before))
             return behind;
     }
     memmove(lane->recent, lane->recent + 1, sizeof lane->recent - sizeof *lane->recent);
     lane->recent[ZR_FOLLOW_RECENT - 1] = zr_follow_hash(request, alignment, thread);
+    lane->missed = lane->cursor;
     if (lane->recent_count < ZR_FOLLOW_RECENT)
         lane->recent_count++;
     if (lane->recent_count < ZR_FOLLOW_RECENT)

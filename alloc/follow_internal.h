@@ -80,8 +80,9 @@ struct zr_lane {
     uint32_t thread;
     bool any, any_stream;
     uint64_t stream;
-    uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests that were not where the cursor was */
+    uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests in a row that were not steps */
     uint32_t recent_count;
+    struct zr_slot *missed; /* the cursor at the last of them */
 };
 
 struct zr_follow_plan {

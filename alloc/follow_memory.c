@@ -6,7 +6,12 @@
 #include "alloc/follow_internal.h"
 #include "alloc/option.h"
 
-enum { SETTLED_MOST = 4 };
+enum {
+    SETTLED_MOST = 4,
+    SLACK_DIVISOR =
+        16, /* of the plan's memory, and so many granules: kept for strays beyond what they took */
+    SLACK_GRANULES = 16,
+};
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
@@ -289,14 +294,30 @@ static void map_rest_of_plan(struct zr_arena *arena, struct zr_follow_plan *plan
             return;
 }
 
+/* What is kept mapped and free for strays by zone, and in all: up to what blocks outside of the plan took at
+ * most, and some times that again, as far as it is no large part of the plan. */
+static size_t wanted_for_strays(const struct zr_arena *arena, const struct zr_follow *follow,
+                                size_t wanted[ZR_ZONE_COUNT])
+{
+    size_t sum_bytes = 0, swing_bytes = 0, times = 3 + 2 * follow->settled_count;
+    size_t most_bytes = follow->counts.memory_bytes / SLACK_DIVISOR + SLACK_GRANULES * arena->granule_bytes;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++)
+        swing_bytes += follow->swings[i].most_bytes;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        double part = swing_bytes ? (double)follow->swings[i].most_bytes / (double)swing_bytes : 0;
+        size_t extra_bytes = times * follow->swings[i].most_bytes;
+        if (times * swing_bytes > most_bytes)
+            extra_bytes = (size_t)((double)most_bytes * part);
+        wanted[i] = zr_round_up(follow->swings[i].most_bytes - follow->swings[i].now_bytes + extra_bytes,
+                                arena->granule_bytes);
+        sum_bytes += wanted[i];
+    }
+    return sum_bytes;
+}
+
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
-    size_t kept_bytes = 0, wanted[ZR_ZONE_COUNT];
-    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
-        wanted[i] =
-            zr_round_up((4 + 2 * follow->settled_count) * follow->swings[i].most_bytes, arena->granule_bytes);
-        kept_bytes += wanted[i];
-    }
+    size_t wanted[ZR_ZONE_COUNT], kept_bytes = wanted_for_strays(arena, follow, wanted);
     zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous && !follow->settled)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
