@@ -26,10 +26,10 @@
 
 enum { COPY_SLACK = 1024 }; /* allocations that may come in between measuring and copying */
 
-/* From the number of a record to that of the lane's first position at or after it. */
-static uint32_t position_of(const struct track *track, uint32_t record)
+/* From the number of a record to that of the lane's first position at or after it, from `low` on. */
+static uint32_t position_of(const struct track *track, uint32_t record, uint32_t low)
 {
-    uint32_t low = track->first, high = track->count;
+    uint32_t high = track->count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (track->records[middle] < record)
@@ -40,17 +40,25 @@ static uint32_t position_of(const struct track *track, uint32_t record)
     return low;
 }
 
-/* The lane from its first occurrence on, copied into `seen`. Held. */
+/* An occurrence may have begun somewhat before the place where it was recognised. */
+static uint32_t lead_of(const struct track *track)
+{
+    uint32_t lead = (track->second - track->first) / 32 + GRAM;
+    return lead < track->first ? lead : track->first;
+}
+
+/* The lane from a little before its first occurrence on, copied into `seen`. Held. */
 static struct zr_seen_lane copy_lane(const struct zr_learner *learner, const struct track *track,
                                      struct zr_seen *seen, size_t room)
 {
-    size_t count = track->count - track->first;
+    uint32_t start = track->first - lead_of(track);
+    size_t count = track->count - start;
     bool any = track == &learner->all;
     const struct record *first = zr_track_record(learner, track, track->first);
     if (count > room)
         count = room;
     for (size_t i = 0; i < count; i++) {
-        const struct record *record = zr_track_record(learner, track, track->first + (uint32_t)i);
+        const struct record *record = zr_track_record(learner, track, start + (uint32_t)i);
         bool live = record->free_at == ZR_SEEN_LIVE;
         seen[i] = (struct zr_seen){.bytes = record->bytes,
                                    .stream = record->stream,
@@ -58,10 +66,11 @@ static struct zr_seen_lane copy_lane(const struct zr_learner *learner, const str
                                    .thread = record->thread,
                                    .hash = record->hash,
                                    .upper = live ? ZR_SEEN_LIVE
-                                                 : position_of(track, record->free_at) - track->first,
+                                                 : position_of(track, record->free_at, start) - start,
                                    .tag = record->tag};
     }
     return (struct zr_seen_lane){.seen = seen,
+                                 .lead_count = track->first - start,
                                  .first_count = track->second - track->first,
                                  .second_count = track->third - track->second,
                                  .count = count,
@@ -98,7 +107,7 @@ static zr_result look(struct zr_learner *learner, struct view *view)
     struct track *track;
     zr_arena_hold(learner->arena);
     for (size_t i = 0; (track = track_number(learner, i)); i++)
-        rooms[i] = track->found ? track->count - track->first + COPY_SLACK : 0;
+        rooms[i] = track->found ? track->count - track->first + lead_of(track) + COPY_SLACK : 0;
     zr_arena_unhold(learner->arena);
     for (size_t i = 0; i <= LANES_MOST; i++)
         copies[i] = rooms[i] ? zr_scratch_take(&view->scratch, rooms[i], sizeof *copies[i]) : NULL;
@@ -106,7 +115,7 @@ static zr_result look(struct zr_learner *learner, struct view *view)
         return view->scratch.result;
     zr_arena_hold(learner->arena);
     for (size_t i = 0; (track = track_number(learner, i)); i++) {
-        if (!track->found || !copies[i] || track->third - track->first > rooms[i])
+        if (!track->found || !copies[i] || track->third - track->first + lead_of(track) > rooms[i])
             continue;
         view->lanes[view->lanes_count++] = copy_lane(learner, track, copies[i], rooms[i]);
         track->planned = true;
@@ -151,16 +160,20 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
 }
 
 /* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
- * others. */
-static void try_later(struct zr_learner *learner)
+ * others. Or the second one is not whole yet: `left_count` allocations on it will be. */
+static void try_later(struct zr_learner *learner, uint64_t left_count)
 {
     struct track *track;
     zr_arena_hold(learner->arena);
-    for (size_t i = 0; (track = track_number(learner, i)); i++)
-        if (track->planned && track->retries < RETRIES_MOST) {
-            track->retries++;
+    for (size_t i = 0; (track = track_number(learner, i)); i++) {
+        if (!track->planned || track->retries == RETRIES_MOST)
+            continue;
+        track->retries++;
+        if (left_count > 0)
+            track->whole_at = track->count + (uint32_t)left_count + GRAM;
+        else
             track->retry_at = track->count + track->distance / 2;
-        }
+    }
     zr_arena_unhold(learner->arena);
 }
 
@@ -174,7 +187,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
                                                                    .threads = learner->options.threads});
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
-        try_later(learner);
+        try_later(learner, 0);
         return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
                        (size_t)candidate->memory_bytes);
     }
@@ -188,6 +201,8 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     zr_result result = look(learner, view);
     if (result == ZR_OK)
         result = zr_candidate_make(candidate, view->lanes, view->lanes_count, learner->host_arena);
+    if (result != ZR_OK && candidate->left_count > 0)
+        try_later(learner, candidate->left_count);
     if (result != ZR_OK)
         return result;
     learner->stats.periods_count++;
@@ -348,9 +363,9 @@ void zr_learner_destroy(zr_learner *learner)
 /* Marks say where occurrences begin. Held. */
 static void find_by_marks(struct zr_learner *learner, struct track *track)
 {
-    track->first = 0;
-    uint32_t first = position_of(track, learner->marks[0]), second = position_of(track, learner->marks[1]),
-             third = position_of(track, learner->marks[2]);
+    uint32_t first = position_of(track, learner->marks[0], 0),
+             second = position_of(track, learner->marks[1], 0),
+             third = position_of(track, learner->marks[2], 0);
     if (first == second || second == third)
         return;
     track->first = first;

@@ -19,12 +19,12 @@ struct zr_seen {
     uint8_t tag;
 };
 
-/* One lane: an occurrence of the period is seen[0, first_count), the next one the second_count that follow,
- * and what came after those two. */
+/* One lane: what came before, for lead_count allocations; an occurrence of the period, about first_count
+ * long; the next one, about second_count long; and what came after those two. */
 struct zr_seen_lane {
     struct zr_seen *seen;
-    size_t first_count, second_count, count;
-    uint64_t rest_bytes; /* live at the start, whatever it was */
+    size_t lead_count, first_count, second_count, count; /* count: of all */
+    uint64_t rest_bytes;                                 /* live at the start, whatever it was */
     bool any;
     uint32_t thread;
     uint64_t stream;
@@ -42,11 +42,13 @@ struct zr_candidate {
     uint64_t outlive_bytes, step_bytes; /* of steps that stay dynamic; of all */
     uint64_t rest_bytes;                /* beside the plan */
     uint64_t memory_bytes;              /* that the plan takes: zr_plan_memory_bytes() */
+    uint64_t left_count;                /* allocations until the second occurrence is whole */
     bool tight;                         /* within one granule of the lower bound: nothing to refine */
 };
 
 /* Aligns the two occurrences of each lane; the steps and lifetimes of what they have in common.
- * ZR_ERR_UNAVAILABLE: they differ too much to be one period. The caller ends the candidate in any case. */
+ * ZR_ERR_UNAVAILABLE: they differ too much to be one period, or
+ * left_count says that a second one is not whole yet. The caller ends the candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
                             zr_arena *host_arena);
 /* Places the steps, taking at most the time given (some milliseconds more, where packing is in the middle of

@@ -31,7 +31,32 @@ static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
 struct stretch {
     const struct zr_seen *seen;
     size_t count;
+    size_t start, end; /* in the lane: where it begins, and what has been seen */
+    bool by_lifetime;  /* like is what lives as long, too */
 };
+
+/* How long a block lived, as far as is known. */
+static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
+{
+    *ended = in.seen[at].upper != ZR_SEEN_LIVE;
+    return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
+}
+
+/* Strays come in between: lifetimes count allocations, and are never quite equal. */
+static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
+{
+    bool a_ended, b_ended;
+    size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
+    if (one > other ? !b_ended : !a_ended)
+        return true; /* so far */
+    size_t more = one > other ? one : other, less = one > other ? other : one;
+    return more - less <= more / 8 + 8;
+}
+
+static inline bool alike(struct stretch a, size_t i, struct stretch b, size_t k)
+{
+    return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
+}
 
 static bool agree(struct stretch a, size_t i, struct stretch b, size_t k, size_t most)
 {
@@ -104,45 +129,146 @@ static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
                                              : *reach_of(rows, edits - 1, diagonal - 1) + 1;
 }
 
-/* The edits from `a` to `b`; -1: more than `most`. */
-static int32_t count_edits(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
+/* Where two stretches have been followed to, and the edits on the way; -1: more than `most`. */
+struct reached {
+    int32_t edits, i, k;
+};
+
+/* Until one of them ends: from `a` whole to some beginning of `b`, or the other way round. */
+static struct reached follow_both(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
 {
-    int32_t end = (int32_t)a.count - (int32_t)b.count;
-    for (int32_t edits = 0; edits <= most; edits++)
+    struct reached short_of = {.edits = -1};
+    for (int32_t edits = 0; edits <= most; edits++) {
         for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
             int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
-            while (i < (int32_t)a.count && k < (int32_t)b.count && same(&a.seen[i], &b.seen[k]))
+            while (i < (int32_t)a.count && k >= 0 && k < (int32_t)b.count &&
+                   alike(a, (size_t)i, b, (size_t)k))
                 i++, k++;
             *reach_of(rows, edits, diagonal) = i;
-            if (diagonal == end && i >= (int32_t)a.count)
-                return edits;
+            if (k < 0 || k > (int32_t)b.count || i > (int32_t)a.count)
+                continue;
+            if (i == (int32_t)a.count)
+                return (struct reached){edits, i, k};
+            if (k == (int32_t)b.count && (short_of.edits < 0 || i > short_of.i))
+                short_of = (struct reached){edits, i, k};
         }
-    return -1;
+        if (short_of.edits >= 0)
+            return short_of;
+    }
+    return short_of;
 }
 
-/* The most that both have in common, in order: a stray among equal sizes leaves no other misplaced. */
-static size_t align(struct stretch a, struct stretch b, struct pair *out, zr_arena *host_arena)
+static void turn_round(struct pair *pairs, size_t count)
+{
+    for (size_t low = 0, high = count; low + 1 < high; low++) {
+        struct pair swap = pairs[low];
+        pairs[low] = pairs[--high];
+        pairs[high] = swap;
+    }
+}
+
+/* Two occurrences: where the second ends, and what of the first has not come again yet. */
+struct split {
+    size_t second_count, left_count;
+};
+
+/* The most that both have in common, in order; where the second one ends is where it has become most like the
+ * first. The pairs' number; SIZE_MAX: the two differ in too much for this way. */
+static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out,
+                            zr_arena *host_arena)
 {
     struct zr_scratch scratch = {.arena = host_arena};
     size_t most = (a.count + b.count) / 8 + AGREE, count = 0;
     most = most < EDITS_MOST ? most : EDITS_MOST;
     int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
-    int32_t edits = rows ? count_edits(a, b, rows, (int32_t)most) : -1;
-    int32_t i = (int32_t)a.count, k = (int32_t)b.count;
-    for (int32_t left = edits; left >= 0; left--) {
-        bool down = left > 0 && comes_down(rows, left, i - k);
-        for (int32_t first = begin_snake(rows, left, i - k); i > first;)
+    struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
+    int32_t i = reached.i, k = reached.k;
+    for (int32_t edits = reached.edits; edits >= 0; edits--) {
+        bool down = edits > 0 && comes_down(rows, edits, i - k);
+        for (int32_t first = begin_snake(rows, edits, i - k); i > first;)
             out[count++] = (struct pair){(uint32_t)--i, (uint32_t)--k};
         k -= down;
-        i -= left > 0 && !down;
+        i -= edits > 0 && !down;
     }
-    for (size_t low = 0, high = count; low + 1 < high; low++) {
-        struct pair swap = out[low];
-        out[low] = out[--high];
-        out[high] = swap;
+    turn_round(out, count);
+    zr_scratch_end(&scratch);
+    if (reached.edits < 0)
+        return SIZE_MAX;
+    split->second_count = (size_t)reached.k;
+    split->left_count = a.count - (size_t)reached.i;
+    return count;
+}
+
+/* Steps whose lifetimes vary are no pairs yet: what lies between two pairs in both and is the same from
+ * either side. What is not, is a stray on one side at least. */
+static size_t fill_gaps(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
+                        struct pair *out)
+{
+    size_t filled = 0, i = 0, k = 0;
+    for (size_t p = 0; p <= count; p++) {
+        struct pair end = p < count ? pairs[p] : (struct pair){(uint32_t)a.count, (uint32_t)b.count};
+        while (i < end.first && k < end.second && same(&a.seen[i], &b.seen[k]))
+            out[filled++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
+        size_t back = 0;
+        while (i + back < end.first && k + back < end.second &&
+               same(&a.seen[end.first - 1 - back], &b.seen[end.second - 1 - back]))
+            back++;
+        for (; back > 0; back--)
+            out[filled++] = (struct pair){end.first - (uint32_t)back, end.second - (uint32_t)back};
+        if (p < count)
+            out[filled++] = end;
+        i = end.first + 1;
+        k = end.second + 1;
+    }
+    return filled;
+}
+
+/* By lifetimes too, so that a stray among equal sizes leaves no other misplaced; else by what was asked for.
+ * The first occurrence begins `lead` allocations into what was seen. */
+static size_t align_from(const struct zr_seen_lane *lane, size_t lead, struct split *split, struct pair *out,
+                         struct pair *pairs, zr_arena *host_arena)
+{
+    size_t middle = lane->lead_count + lane->first_count;
+    struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true};
+    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true};
+    size_t count = align_exactly(a, b, split, pairs, host_arena);
+    if (count != SIZE_MAX) {
+        b.count = split->second_count;
+        return fill_gaps(a, b, pairs, count, out);
+    }
+    a.by_lifetime = false;
+    count = align_exactly(a, b, split, out, host_arena);
+    if (count != SIZE_MAX)
+        return count;
+    b.count = lane->second_count;
+    return align_greedily(a, b, out);
+}
+
+/* Aligns the two, and leaves out of the lane what came before them. If the second has more at its start than
+ * the first, which shows some way into them, that belongs to the first as well. */
+static size_t align(struct zr_seen_lane *lane, struct split *split, struct pair *out, zr_arena *host_arena)
+{
+    struct zr_scratch scratch = {.arena = host_arena};
+    size_t lead = lane->lead_count, count = 0;
+    struct pair *pairs = zr_scratch_take(&scratch, lead + lane->first_count, sizeof *pairs);
+    if (pairs)
+        count = align_from(lane, lead, split, out, pairs, host_arena);
+    struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
+    if (early.second > early.first + AGREE && lead > 0) {
+        lead -= early.second - early.first < lead ? early.second - early.first : lead;
+        *split = (struct split){.second_count = lane->second_count};
+        count = align_from(lane, lead, split, out, pairs, host_arena);
     }
     zr_scratch_end(&scratch);
-    return edits >= 0 ? count : align_greedily(a, b, out);
+    lane->seen += lead;
+    lane->count -= lead;
+    lane->first_count += lane->lead_count - lead;
+    lane->second_count = split->second_count;
+    lane->lead_count = 0;
+    for (size_t i = 0; i < lane->count; i++)
+        if (lane->seen[i].upper != ZR_SEEN_LIVE)
+            lane->seen[i].upper -= (uint32_t)lead;
+    return count;
 }
 
 /* ---- Lifetimes ----------------------------------------------------------------------------------------- */
@@ -282,35 +408,49 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
     return ZR_OK;
 }
 
-static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *lane)
+/* The steps of a lane whose occurrences have been told apart. */
+static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *work, struct zr_scratch *scratch)
+{
+    const struct zr_seen_lane *lane = work->lane;
+    size_t number = candidate->plan.lanes_count;
+    work->in_first = zr_scratch_take(scratch, lane->first_count + 1, sizeof *work->in_first);
+    work->in_second = zr_scratch_take(scratch, lane->second_count + 1, sizeof *work->in_second);
+    work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
+    work->crossing = zr_scratch_take(scratch, work->count + 1, sizeof *work->crossing);
+    if (scratch->result != ZR_OK)
+        return scratch->result;
+    count_steps(work->in_first, lane->first_count, work, false);
+    count_steps(work->in_second, lane->second_count, work, true);
+    find_lifetimes(candidate, work);
+    zr_result result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
+    candidate->plan.lanes_count += result == ZR_OK;
+    return result;
+}
+
+static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *seen)
 {
     struct zr_scratch scratch = {.arena = candidate->scratch.arena};
-    size_t number = candidate->plan.lanes_count;
-    size_t least = lane->first_count < lane->second_count ? lane->first_count : lane->second_count;
-    size_t most = lane->first_count > lane->second_count ? lane->first_count : lane->second_count;
-    struct lane_work work = {.lane = lane};
-    work.pairs = zr_scratch_take(&scratch, least, sizeof *work.pairs);
-    work.in_first = zr_scratch_take(&scratch, lane->first_count + 1, sizeof *work.in_first);
-    work.in_second = zr_scratch_take(&scratch, lane->second_count + 1, sizeof *work.in_second);
-    work.upper = zr_scratch_take(&scratch, least, sizeof *work.upper);
-    work.crossing = zr_scratch_take(&scratch, least + 1, sizeof *work.crossing);
+    struct zr_seen_lane lane = *seen;
+    struct lane_work work = {.lane = &lane};
+    work.pairs = zr_scratch_take(&scratch, lane.lead_count + lane.first_count, sizeof *work.pairs);
     zr_result result = scratch.result;
     if (result == ZR_OK) {
-        work.count = align((struct stretch){lane->seen, lane->first_count},
-                           (struct stretch){lane->seen + lane->first_count, lane->second_count}, work.pairs,
-                           candidate->scratch.arena);
-        if (work.count == 0 || work.count * 5 < most * COMMON_PART)
+        struct split split = {.second_count = lane.second_count};
+        work.count = align(&lane, &split, work.pairs, candidate->scratch.arena);
+        size_t most = lane.first_count > lane.second_count ? lane.first_count : lane.second_count;
+        if (split.left_count > 0) {
+            candidate->left_count =
+                split.left_count > candidate->left_count ? split.left_count : candidate->left_count;
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not come again yet",
+                             split.left_count, lane.first_count);
+        } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
             result =
                 zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",
-                        lane->first_count, lane->second_count, work.count);
+                        lane.first_count, lane.second_count, work.count);
+        }
     }
-    if (result == ZR_OK) {
-        count_steps(work.in_first, lane->first_count, &work, false);
-        count_steps(work.in_second, lane->second_count, &work, true);
-        find_lifetimes(candidate, &work);
-        result = make_lane(candidate, &work, &candidate->lanes[number], &candidate->lifetimes[number]);
-        candidate->plan.lanes_count += result == ZR_OK;
-    }
+    if (result == ZR_OK)
+        result = add_steps(candidate, &work, &scratch);
     zr_scratch_end(&scratch);
     return result;
 }
@@ -321,7 +461,7 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane 
     size_t most = 0;
     *out = (struct zr_candidate){.scratch.arena = host_arena};
     for (size_t i = 0; i < lanes_count; i++)
-        most += lanes[i].first_count;
+        most += lanes[i].lead_count + lanes[i].first_count;
     out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
     zr_result result = out->scratch.result;
     for (size_t i = 0; i < lanes_count && result == ZR_OK; i++)

@@ -100,7 +100,7 @@ static void track_forget(struct track *track)
     track->count = 0;
     track->level = (struct level){0};
     track->running = track->found = track->planned = track->loose = false;
-    track->retries = track->retry_at = 0;
+    track->retries = track->retry_at = track->whole_at = 0;
     if (track->places)
         memset(track->places, 0, PLACES * sizeof *track->places);
 }
@@ -168,7 +168,7 @@ static void note_hit(struct track *track, uint32_t at, uint32_t before)
     track->distance = at - before;
     track->hits++;
     track->misses = 0;
-    if (before < track->run_start || track->matches[before] == 0)
+    if (before < track->run_start || track->matches[before] == 0 || track->whole_at > 0)
         return;
     uint32_t first = track->matches[before] - 1, lead = GRAM - 1;
     uint32_t run = at - track->run_start + track->distance, history = track->count;
@@ -206,6 +206,7 @@ static void note_position(const struct zr_learner *learner, struct track *track)
             return;
         track->running = true;
         track->found = track->planned = track->loose = false;
+        track->whole_at = 0;
         track->run_start = at;
         track->hits = track->misses = 0;
         track->distance = at - before;
@@ -217,6 +218,10 @@ static void note_position(const struct zr_learner *learner, struct track *track)
         note_hit(track, at, before);
     else if (++track->misses > MISSES_MOST + track->distance / 64)
         track->running = track->found = false;
+    if (track->whole_at > 0 && at >= track->whole_at) {
+        track->whole_at = 0;
+        track->planned = !track->found;
+    }
 }
 
 /* ---- Recording ----------------------------------------------------------------------------------------- */

@@ -56,6 +56,7 @@ struct track {
     uint32_t run_start, distance, hits, misses;
     uint32_t first, second, third; /* found: where three occurrences begin */
     uint32_t retries, retry_at;    /* a plan was refused: tried anew from that position on; 0: no more */
+    uint32_t whole_at;             /* the second occurrence is whole at that position; 0: it is */
 };
 
 struct live_entry {
