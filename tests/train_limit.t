@@ -25,6 +25,7 @@ SHAPES = [
     dict(layers=8, hidden=192, heads=4, batch=2, seq=32, ranks=3, stage=1),
     dict(layers=4, hidden=128, heads=4, batch=8, seq=64, ranks=1, stage=0),
     dict(layers=6, hidden=128, heads=4, batch=4, seq=64, ranks=2, stage=0, reduce="once", accumulate=2),
+    dict(layers=4, hidden=128, heads=4, batch=16, seq=64, ranks=2, stage=3, recompute="full"),
 ]
 seen = set()
 for shape in SHAPES:
@@ -40,6 +41,7 @@ for shape in SHAPES:
         ok(re.search(r"\n  in granules .* over\n", run.out), "whose last line is over the limit")
         choices, limits = would_fit(run.out)
         same(limits, [need], "the limit that would do is the plan")
+        ok(all(choices.count(choice) == 1 for choice in choices), "nothing is said twice")
         for choice in choices:
             seen |= set(choice)
             same(train(dry_run=True, **{**shape, **choice}, memory_limit=limit).code, 0, f"{choice} fits")

@@ -87,19 +87,32 @@ struct search {
     struct zr_limit_advice *advice;
 };
 
+/* Notes `config`, unless it was noted before. */
+static void note_choice(struct zr_limit_advice *advice, const struct zr_train_config *config, size_t bytes)
+{
+    struct zr_limit_choice choice = {.stage = config->stage,
+                                     .recompute = (enum zr_recompute)config->shape.recompute,
+                                     .batch = config->shape.batch,
+                                     .layers = config->shape.layers,
+                                     .reserved_bytes = bytes};
+    for (size_t i = 0; i < advice->count; i++) {
+        const struct zr_limit_choice *other = &advice->choices[i];
+        if (other->stage == choice.stage && other->recompute == choice.recompute &&
+            other->batch == choice.batch && other->layers == choice.layers)
+            return;
+    }
+    if (advice->count < ZR_LIMIT_CHOICES)
+        advice->choices[advice->count++] = choice;
+}
+
 /* Notes `config` if it fits. */
 static zr_result try_out(struct search *search, const struct zr_train_config *config, bool *fits)
 {
     size_t bytes;
     zr_result result = weigh(config, search->host_arena, &bytes);
     *fits = result == ZR_OK && bytes <= config->memory_limit_bytes;
-    if (*fits && search->advice->count < ZR_LIMIT_CHOICES)
-        search->advice->choices[search->advice->count++] =
-            (struct zr_limit_choice){.stage = config->stage,
-                                     .recompute = (enum zr_recompute)config->shape.recompute,
-                                     .batch = config->shape.batch,
-                                     .layers = config->shape.layers,
-                                     .reserved_bytes = bytes};
+    if (*fits)
+        note_choice(search->advice, config, bytes);
     return result;
 }
 
