@@ -96,7 +96,7 @@ def compile_object(name, source):
 
 def check_rooms(whitelist):
     project = set()
-    for path in objects("alloc") + objects("kernels") + objects("zero"):
+    for path in objects("alloc") + objects("defrag") + objects("kernels") + objects("zero"):
         project |= gives(path)
     same(sorted(project & FORBIDDEN), [], "the project defines no function under a forbidden name")
     allowed = whitelist | project
