@@ -119,10 +119,15 @@ static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_
     return (ptrdiff_t)(word * 64 + 63u - (unsigned)__builtin_clzll(bits));
 }
 
-/* Enters a block whose leaf is known. What had blocks already has its bits above it set. */
-static inline void zr_index_insert_in(struct zr_index_leaf *leaf, struct zr_span *block)
+/* Enters a block for which zr_index_reserve() was called. What had blocks already has its bits above it set.
+ */
+static inline __attribute__((always_inline)) void zr_index_insert(struct zr_index *index,
+                                                                  struct zr_span *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, number = unit >> ZR_INDEX_LEAF_BITS;
+    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
+    if (__builtin_expect(!leaf, 0))
+        leaf = zr_index_make_leaf(index, unit);
     atomic_store_explicit(&leaf->blocks[unit % ZR_INDEX_LEAF_UNITS], block, memory_order_release);
     if (zr_index_set_bit(&leaf->starts, unit) != 0)
         return;
@@ -131,18 +136,6 @@ static inline void zr_index_insert_in(struct zr_index_leaf *leaf, struct zr_span
         return;
     number = number >> ZR_INDEX_CHUNK_BITS;
     zr_index_set_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
-}
-
-/* Enters a block for which zr_index_reserve() was called; returns its leaf. */
-static inline __attribute__((always_inline)) struct zr_index_leaf *zr_index_insert(struct zr_index *index,
-                                                                                   struct zr_span *block)
-{
-    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT;
-    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
-    if (__builtin_expect(!leaf, 0))
-        leaf = zr_index_make_leaf(index, unit);
-    zr_index_insert_in(leaf, block);
-    return leaf;
 }
 
 /* Takes the block that starts at the offset out of the index and returns it; NULL if none does, and *freed
