@@ -18,6 +18,7 @@
 
 enum {
     WINDOW = 32,    /* steps that are looked at on either side of the cursor */
+    NEAR = 8,       /* of them, close enough for two to have changed places */
     LATE_MOST = 64, /* late blocks that a place is compared with; with more the plan has no use */
 };
 
@@ -97,6 +98,19 @@ static struct zr_slot *find_recent(const struct zr_follow_plan *plan, const stru
     return NULL;
 }
 
+/* Whether it is the only step near the cursor that is like this request. */
+static bool is_alone(const struct zr_lane *lane, uint32_t hash)
+{
+    struct zr_slot *ahead = lane->cursor, *behind = lane->cursor;
+    unsigned count = 0;
+    for (size_t i = 0; i < NEAR && 2 * i + 2 < (size_t)(lane->end - lane->slots); i++) {
+        ahead = zr_step_on(lane, ahead);
+        behind = zr_step_back(lane, behind);
+        count += (ahead->hash == hash) + (behind->hash == hash);
+    }
+    return count <= 1;
+}
+
 /* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
  * comes in order, but for two that change places, so that a single request like it is rather a stray; two in
  * a row are none. */
@@ -104,7 +118,9 @@ static bool is_likely(const struct zr_lane *lane, const struct zr_slot *slot, si
                       const uint32_t *before)
 {
     const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(lane->cursor);
-    if (distance <= 1 || step->thread != next->thread || step->stream != next->stream)
+    if (step->thread != next->thread || step->stream != next->stream)
+        return true;
+    if (distance <= 1 && is_alone(lane, slot->hash))
         return true;
     return before && zr_step_back(lane, (struct zr_slot *)slot)->hash == *before;
 }
