@@ -221,8 +221,8 @@ static void test_setup(void)
 /* ---- Otherwise -------------------------------------------------------------------------------------------
  */
 
-/* A stray that is larger than any before it, or that looks like a step, costs driver calls now and then:
- * nearly all steps make none, and over five sequences at least seventeen in twenty. */
+/* A stray that is larger than any before it costs driver calls now and then: nearly all steps make none, and
+ * over five sequences at least nine in ten. */
 static void test_strays(uint64_t seed)
 {
     unsigned all_quiet = 0;
@@ -244,7 +244,7 @@ static void test_strays(uint64_t seed)
             most = last[k] > most ? last[k] : most;
         }
         struct zr_learner_stats stats = stats_of(&run);
-        tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 95,
+        tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 99,
                "seed %llu, one stray in a hundred events: %llu of %u allocations are planned",
                (unsigned long long)seed + i, (unsigned long long)stats.period_count, one.blocks);
         tap_note("%u of the last eight steps call no driver, at most %llu calls, %llu plans", quiet,
@@ -252,7 +252,7 @@ static void test_strays(uint64_t seed)
         all_quiet += quiet;
         end(&run);
     }
-    tap_ok(all_quiet >= 34, "%u of 40 steps call no driver", all_quiet);
+    tap_ok(all_quiet >= 36, "%u of 40 steps call no driver", all_quiet);
 }
 
 static void test_changed(void)
