@@ -128,9 +128,9 @@ void zr_arena_unhold(zr_arena *arena);
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 
 /* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer, and
- * keeps mapped for strays to come what blocks outside of the plan took at most since it is in force, and three
- * times that on top, as far as the top is no more than a sixteenth of the plan and 16 granules. Each later
- * call only adds to that. Takes the lock itself. */
+ * keeps mapped for strays to come what blocks outside of the plan took at most since it is in force, and
+ * three times that on top, as far as the top is no more than a sixteenth of the plan and 16 granules. Each
+ * later call only adds to that. Takes the lock itself. */
 void zr_arena_settle_plan(zr_arena *arena);
 
 struct zr_follow_counts {

@@ -6,7 +6,7 @@
 
 #include "alloc/error.h"
 #include "alloc/granules.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 
 struct sweep {
     const struct zr_colouring *of;

@@ -8,7 +8,7 @@
 #include "alloc/error.h"
 #include "defrag/minimalloc.h"
 #include "defrag/scratch.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/vector.h"
 
 /* ---- The lower bound ----------------------------------------------------------------------------------- */

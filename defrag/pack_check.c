@@ -7,7 +7,7 @@
 
 #include "alloc/error.h"
 #include "defrag/scratch.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
 
 /* A set of numbers below 2^30 as a tree of 64-bit words: level 0 has a bit per number, each level above a bit

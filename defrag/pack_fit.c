@@ -11,7 +11,7 @@
 
 #include "alloc/error.h"
 #include "defrag/pack_internal.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 
 #define TILE_FILL (ZR_FIT_TILE * 3 / 4) /* when tiles are made anew: leaves room for insertions */
 

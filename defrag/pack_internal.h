@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "defrag/scratch.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
 
 /* ---- The problem --------------------------------------------------------------------------------------- */

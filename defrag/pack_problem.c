@@ -2,7 +2,7 @@
 #include "alloc/error.h"
 #include "alloc/os.h"
 #include "defrag/pack_internal.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 
 bool zr_pack_time_up(const struct zr_pack_watch *watch)
 {

@@ -6,7 +6,7 @@
  * grain for each buffer in a pile. */
 #include "alloc/error.h"
 #include "defrag/scratch.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
 
 /* Heights over time: a tree whose leaves are moments. */

@@ -4,7 +4,7 @@
 #include "alloc/error.h"
 #include "alloc/os.h"
 #include "defrag/model.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/vary.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)

@@ -13,7 +13,7 @@
 #include "alloc/file.h"
 #include "alloc/os.h"
 #include "defrag/pack_internal.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
 #include "tests/tap.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "alloc/plan.h"
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 #include "zero/take.h"
 
 /* Every block is compared with every other: of more the time would show. */

@@ -1,5 +1,5 @@
 /* sort.c: least significant byte first, one pass per byte in which the keys differ. Stands on nothing. */
-#include "defrag/sort.h"
+#include "alloc/sort.h"
 
 #include <string.h>
 

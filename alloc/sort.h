@@ -1,5 +1,4 @@
-/* sort.h: a stable sort of numbered keys that allocates nothing (the library's qsort may). Private to
- * defrag/. */
+/* sort.h: a stable sort of numbered keys that allocates nothing (the library's qsort may). Private to zr. */
 #ifndef ZR_SORT_H
 #define ZR_SORT_H
 
