@@ -500,6 +500,19 @@ static void abandon(struct zr_contiguous *pool, bool in_use)
     give(pool, &list);
 }
 
+/* Waiting for the device does not wait for another device's streams. */
+static bool used_elsewhere(const struct zr_contiguous *pool)
+{
+    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
+        if (zr_backend_stream_elsewhere(pool->backend, plot->stream))
+            return true;
+    for (const struct zr_plot *plot = pool->first; plot; plot = plot->next)
+        if (plot->kind == ZR_PLOT_LIVE && (!plot->previous || plot->previous->stream != plot->stream) &&
+            zr_backend_stream_elsewhere(pool->backend, plot->stream))
+            return true;
+    return false;
+}
+
 bool zr_contiguous_release_all(struct zr_contiguous *pool)
 {
     struct zr_extent all = {0, pool->mapped_end_bytes};
@@ -507,8 +520,10 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
     bool passed = pool->backend->can.synchronous || pool->mapped_bytes == 0 ||
                   zr_backend_synchronize(pool->backend) == ZR_OK ||
                   zr_backend_synchronize(pool->backend) == ZR_OK;
-    if (passed)
+    if (passed) {
         zr_contiguous_settle(pool, true);
+        passed = !used_elsewhere(pool);
+    }
     pool->live_bytes = pool->requested_bytes = pool->pending_bytes = 0;
     pool->touched_count = pool->entries_count = 0;
     if (!passed) {

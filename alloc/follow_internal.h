@@ -244,7 +244,8 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
         } else if (state == ZR_START_NONE) {
             return plan->slots_count;
         } else {
-            *freed |= place->unit == (uint32_t)unit && state == ZR_START_FREED;
+            *freed |=
+                place->unit == (uint32_t)unit && state == ZR_START_FREED && offset_bytes % ZR_UNIT_BYTES == 0;
         }
     }
 }

@@ -114,6 +114,15 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
     return (struct zr_stretch){end, end};
 }
 
+/* Waiting for the device does not wait for another device's streams. */
+static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    for (size_t i = 0; i < plan->slots_count; i++)
+        if (plan->slots[i].placed && zr_backend_stream_elsewhere(arena->backend, plan->steps[i].stream))
+            return true;
+    return false;
+}
+
 /* A block that others than its step's stream use is live until they have passed. */
 bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
@@ -123,7 +132,7 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
     if (!arena->asynchronous)
         return true;
     if (count > ZR_FOLLOW_STREAMS)
-        return zr_backend_synchronize(arena->backend) == ZR_OK;
+        return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
     for (size_t i = 0; i < count; i++) {
         arena->backend_calls_count++;
         recorded[i] = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
@@ -269,8 +278,10 @@ static void map_zone_ahead(struct zr_arena *arena, unsigned zone, size_t bytes)
         gap = before ? before->next : arena->first; /* the gap has another record now */
     }
     struct zr_span *tail = arena->zones[zone].tail;
-    if (tail && bytes > 0 && tail->bytes > bytes)
-        map_ahead(arena, tail, zr_round_up(bytes, ZR_UNIT_BYTES));
+    /* To the end of a granule: what the driver keeps without access must be the block's whole. */
+    size_t end = tail ? zr_round_up(tail->offset_bytes + bytes, arena->granule_bytes) : 0;
+    if (tail && bytes > 0 && end < zr_span_end(tail))
+        map_ahead(arena, tail, end - tail->offset_bytes);
 }
 
 /* Gets the memory for all zones before any of it is mapped, so that none is stolen from another. */

@@ -18,6 +18,7 @@ struct buffer {
     bool acquired;
     bool used;     /* a stream may be using it */
     bool recorded; /* `point` is right; else only an idle device is proof */
+    uint32_t turn; /* the number of its release */
 };
 
 struct zr_ring {
@@ -143,6 +144,10 @@ enum verdict { TAKEN, HELD, IN_USE };
 static enum verdict take_next(zr_ring *ring, uint64_t stream, struct buffer *found, void **out)
 {
     struct buffer *buffer = &ring->buffers[ring->next];
+    /* What the driver refused at the release it may grant now: a later moment of the stream serves as well.
+     */
+    if (buffer->used && !buffer->acquired && !buffer->recorded && buffer->stream != stream)
+        buffer->recorded = zr_backend_event_record(ring->backend, buffer->stream, &buffer->point) == ZR_OK;
     *found = *buffer;
     if (buffer->acquired)
         return HELD;
@@ -166,7 +171,7 @@ static zr_result await_stream(zr_ring *ring, const struct buffer *found, unsigne
         return result;
     zr_lock_take(&ring->lock);
     struct buffer *buffer = &ring->buffers[number];
-    if (!buffer->acquired && !buffer->recorded)
+    if (!buffer->acquired && buffer->turn == found->turn)
         buffer->used = false;
     zr_lock_give(&ring->lock);
     return ZR_OK;
@@ -229,9 +234,9 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
     zr_lock_take(&ring->lock);
     bool acquired = buffer->acquired;
     if (acquired) {
-        *buffer = after;
         ring->acquired_count--;
-        atomic_fetch_add(&ring->releases, 1);
+        after.turn = atomic_fetch_add(&ring->releases, 1) + 1;
+        *buffer = after;
     }
     bool wake = ring->waiting_count > 0;
     zr_lock_give(&ring->lock);

@@ -192,6 +192,29 @@ static void test_peers(void)
     drop_stream(own);
 }
 
+/* A release whose event the driver refused holds the buffer no longer than the stream's work does. */
+static void test_ring_later(void)
+{
+    start(4 * GRANULE);
+    zr_ring *ring = NULL;
+    void *buffer = NULL;
+    zr_cu_stream own = new_stream(), other = new_stream();
+    zr_ring_create(&ring,
+                   &(struct zr_ring_options){.arena = arena, .buffers_count = 1, .buffer_bytes = GRANULE});
+    tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "the only buffer");
+    all_fail("cuEventRecord");
+    tap_result(zr_ring_release(ring, buffer, number_of(own)), ZR_OK, "is released without an event");
+    tap_result(zr_ring_acquire(ring, number_of(other), 0, &buffer), ZR_ERR_TIMEOUT,
+               "is no other stream's while the driver can say nothing");
+    none_fails();
+    tap_result(zr_ring_acquire(ring, number_of(other), 0, &buffer), ZR_OK, "and is as soon as it can");
+    tap_result(zr_ring_release(ring, buffer, number_of(other)), ZR_OK, "it is released");
+    tap_result(zr_ring_destroy(ring), ZR_OK, "the ring ends");
+    stop();
+    drop_stream(own);
+    drop_stream(other);
+}
+
 /* ---- Ends, which leave something with the driver ------------------------------------------------------- */
 
 static void test_pool_end(void)
@@ -221,6 +244,30 @@ static void test_pool_end(void)
     emulator->work_ticks(3);
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_synchronize(backend), ZR_OK, "the work ends well");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+/* A peer's stream, which nobody here can wait for, has an entry or had one. */
+static void test_pool_end_under_peer(bool freed)
+{
+    start(4 * GRANULE);
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *address;
+    zr_cu_stream peer = new_stream_of(1);
+    size_t before = emulator->state().mappings_count;
+    zr_contiguous_create(&pool,
+                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
+    tap_result(zr_contiguous_append(
+                   pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .stream = number_of(peer)}, &entry,
+                   &address),
+               ZR_OK, "an entry of a peer's stream");
+    if (freed)
+        tap_result(zr_contiguous_free(pool, entry), ZR_OK, "is freed");
+    tap_result(zr_contiguous_destroy(pool, NULL), ZR_ERR_UNAVAILABLE, "the pool ends: %s", zr_last_error());
+    tap_ok(emulator->state().mappings_count > before, "its mappings stay");
+    tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0, "and its granules are nobody's");
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
@@ -256,7 +303,10 @@ int main(void)
     test_count_of_frees();
     test_destroyed();
     test_peers();
+    test_ring_later();
     test_pool_end();
+    test_pool_end_under_peer(false);
+    test_pool_end_under_peer(true);
     test_arena_end();
     zr_backend_destroy(first);
     return tap_done();
