@@ -10,10 +10,11 @@
 #include "alloc/error.h"
 
 enum {
-    SHIFT_MOST = 96,  /* strays in a row that aligning gets over */
-    AGREE = 4,        /* steps that must agree after such a gap */
-    COMMON_PART = 4,  /* of five: less in common is no period */
-    EDITS_MOST = 2048 /* between two occurrences, for the exact way */
+    SHIFT_MOST = 96,    /* strays in a row that aligning gets over */
+    AGREE = 4,          /* steps that must agree after such a gap */
+    COMMON_PART = 4,    /* of five: less in common is no period */
+    EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
+    WORK_MOST = 1 << 24 /* comparisons of it: some tens of milliseconds */
 };
 
 /* ---- Aligning ------------------------------------------------------------------------------------------ */
@@ -129,7 +130,8 @@ static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
                                              : *reach_of(rows, edits - 1, diagonal - 1) + 1;
 }
 
-/* Where two stretches have been followed to, and the edits on the way; -1: more than `most`. */
+/* Where two stretches have been followed to, and the edits on the way; -1: more than `most`, or too much
+ * work. */
 struct reached {
     int32_t edits, i, k;
 };
@@ -138,12 +140,13 @@ struct reached {
 static struct reached follow_both(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
 {
     struct reached short_of = {.edits = -1};
+    size_t work = 0;
     for (int32_t edits = 0; edits <= most; edits++) {
         for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
             int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
             while (i < (int32_t)a.count && k >= 0 && k < (int32_t)b.count &&
                    alike(a, (size_t)i, b, (size_t)k))
-                i++, k++;
+                i++, k++, work++;
             *reach_of(rows, edits, diagonal) = i;
             if (k < 0 || k > (int32_t)b.count || i > (int32_t)a.count)
                 continue;
@@ -152,7 +155,8 @@ static struct reached follow_both(struct stretch a, struct stretch b, int32_t *r
             if (k == (int32_t)b.count && (short_of.edits < 0 || i > short_of.i))
                 short_of = (struct reached){edits, i, k};
         }
-        if (short_of.edits >= 0)
+        work += (size_t)edits + 1;
+        if (short_of.edits >= 0 || work > WORK_MOST)
             return short_of;
     }
     return short_of;

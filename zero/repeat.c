@@ -206,9 +206,9 @@ static size_t measure(struct zr_repeat *repeat, struct placing *placing)
 static size_t heat(const struct zr_repeat *repeat, const struct placing *placing, size_t at)
 {
     size_t most = 0;
-    for (size_t k = 0; k < duration(repeat, at); k++) {
-        size_t live = placing->live_bytes[(at + k) % repeat->moments_count];
-        most = live > most ? live : most;
+    for (size_t left = duration(repeat, at); left > 0; left--) {
+        most = placing->live_bytes[at] > most ? placing->live_bytes[at] : most;
+        at = at + 1 == repeat->moments_count ? 0 : at + 1;
     }
     return most;
 }
