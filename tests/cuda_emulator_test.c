@@ -425,34 +425,40 @@ static zr_cu_result pop_of_nothing(const struct world *w)
     return w->cu->context_pop(&popped);
 }
 
+/* A stream of another device's context, which *other gets; that of the first device is current again. */
+static zr_cu_result peer_stream(const struct world *w, zr_cu_stream *stream, zr_cu_context *other)
+{
+    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
+    zr_cu_context popped;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    MUST(w->cu->context_retain(other, 1));
+    MUST(w->cu->context_push(*other));
+    MUST(stream_create(stream, 0));
+    MUST(w->cu->context_pop(&popped));
+    return ZR_CU_SUCCESS;
+}
+
 /* The stream of one device's context while another's is current. */
 static zr_cu_result foreign_stream(const struct world *w)
 {
-    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
     zr_cu_stream stream;
-    zr_cu_context other, popped;
+    zr_cu_context other;
     zr_cu_event event;
-    if (w->devices_count < 2)
-        return VERDICT_SKIPPED;
-    MUST(w->cu->context_retain(&other, 1));
-    MUST(w->cu->context_push(other));
-    MUST(stream_create(&stream, 0));
-    MUST(w->cu->context_pop(&popped));
+    zr_cu_result made = peer_stream(w, &stream, &other);
+    if (made != ZR_CU_SUCCESS)
+        return made;
     MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
     return w->cu->event_record(event, stream);
 }
 
 static zr_cu_result context_of_a_stream(const struct world *w)
 {
-    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
     zr_cu_stream stream;
-    zr_cu_context other, popped, found = NULL, own = NULL;
-    if (w->devices_count < 2)
-        return VERDICT_SKIPPED;
-    MUST(w->cu->context_retain(&other, 1));
-    MUST(w->cu->context_push(other));
-    MUST(stream_create(&stream, 0));
-    MUST(w->cu->context_pop(&popped));
+    zr_cu_context other, found = NULL, own = NULL;
+    zr_cu_result made = peer_stream(w, &stream, &other);
+    if (made != ZR_CU_SUCCESS)
+        return made;
     MUST(w->cu->stream_context(stream, &found));
     MUST(w->cu->stream_context(NULL, &own));
     return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;

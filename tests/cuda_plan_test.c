@@ -246,14 +246,6 @@ static void test_waits(void)
 
 int main(void)
 {
-    emulator = cuda_emulator_alone();
-    if (!emulator)
-        return tap_done();
-    zr_backend *first = create(NULL);
-    zr_cuda_driver_get(&cu);
-    test_kept();
-    test_serials();
-    test_waits();
-    zr_backend_destroy(first);
-    return tap_done();
+    static void (*const tests[])(void) = {test_kept, test_serials, test_waits};
+    return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

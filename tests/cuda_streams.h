@@ -49,4 +49,18 @@ static inline uint64_t number_of(zr_cu_stream stream)
     return (uint64_t)(uintptr_t)stream;
 }
 
+/* A test program on the emulated driver alone: the tests, beside a backend that lives as long as they do. */
+static inline int run_on_emulator(void (*const tests[])(void), size_t count)
+{
+    emulator = cuda_emulator_alone();
+    if (!emulator)
+        return tap_done();
+    zr_backend *first = create(NULL);
+    zr_cuda_driver_get(&cu);
+    for (size_t i = 0; i < count; i++)
+        tests[i]();
+    zr_backend_destroy(first);
+    return tap_done();
+}
+
 #endif

@@ -248,7 +248,7 @@ static void test_pool_end(void)
 }
 
 /* A peer's stream, which nobody here can wait for, has an entry or had one. */
-static void test_pool_end_under_peer(bool freed)
+static void end_pool_under_peer(bool freed)
 {
     start(4 * GRANULE);
     zr_contiguous *pool = NULL;
@@ -269,6 +269,12 @@ static void test_pool_end_under_peer(bool freed)
     tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0, "and its granules are nobody's");
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+static void test_pool_ends_under_peer(void)
+{
+    end_pool_under_peer(false);
+    end_pool_under_peer(true);
 }
 
 static void test_arena_end(void)
@@ -293,21 +299,8 @@ static void test_arena_end(void)
 
 int main(void)
 {
-    emulator = cuda_emulator_alone();
-    if (!emulator)
-        return tap_done();
-    zr_backend *first = create(NULL);
-    zr_cuda_driver_get(&cu);
-    test_uses();
-    test_numbers();
-    test_count_of_frees();
-    test_destroyed();
-    test_peers();
-    test_ring_later();
-    test_pool_end();
-    test_pool_end_under_peer(false);
-    test_pool_end_under_peer(true);
-    test_arena_end();
-    zr_backend_destroy(first);
-    return tap_done();
+    static void (*const tests[])(void) = {
+        test_uses,       test_numbers,  test_count_of_frees,       test_destroyed, test_peers,
+        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
+    return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }
