@@ -17,7 +17,7 @@
 
 #include "tests/pace.h"
 #include "tests/tap.h"
-#include "zero/comm/zr_comm.h"
+#include "zero/comm/local.h"
 
 /* The limit holds at the pace of this program; PATIENCE_MS, by the clock, is for what must come at some time.
  */
@@ -29,6 +29,7 @@ struct board {
     _Atomic uint32_t steps;                  /* of rank 0 */
     _Atomic uint32_t saving, saves, cleaned; /* ranks that have begun a long save, saves that are done */
     _Atomic bool saved;                      /* the long save may end */
+    _Atomic uint32_t closed;                 /* a dying rank has closed its sockets */
     char file[64];                           /* "half written" */
 };
 static struct board *board;
@@ -37,6 +38,7 @@ struct scene {
     const char *name;
     int (*act)(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm);
     bool ends_by_itself;
+    bool dies_slowly; /* rank 2, before it has a communicator: its sockets close long before it is dead */
 };
 
 static void nap_ms(long ms)
@@ -202,6 +204,14 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20}) !=
             ZR_OK)
         return fail_with_words(rank);
+    if (scene->dies_slowly && rank == 2) {
+        close(zr_local_own_sockets()->inbox[rank]);
+        atomic_store(&board->closed, 1);
+        nap_ms(100);
+        raise(SIGKILL);
+    }
+    if (scene->dies_slowly)
+        wait_for(&board->closed, 1);
     struct zr_comm_options options = {
         .arena = arena, .host_arena = arena, .kernels = zr_kernels_cpu(zr_isa_best()), .bucket_bytes = 4096};
     if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK)
@@ -377,6 +387,8 @@ static void test_failing_rank(void)
     const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
     const struct scene early = {.name = "early", .act = end_early, .ends_by_itself = true};
     const struct scene crashed = {.name = "crash", .act = crash, .ends_by_itself = true};
+    const struct scene slow = {
+        .name = "slow death", .act = train, .ends_by_itself = true, .dies_slowly = true};
     struct run run = start(&alone);
     check_end(&run, "a rank returns an error", 4, "ended with exit code 4 at step 7");
     tap_is(board->cleaned, 1, "it was cleaned up after once");
@@ -387,6 +399,9 @@ static void test_failing_rank(void)
     check_end(&run, "a rank ends while others wait", 1, "has ended while others still wait for it");
     run = start(&crashed);
     check_end(&run, "a rank crashes", 139, "signal 11 (Segmentation fault) at a bad address");
+    run = start(&slow);
+    check_end(&run, "a rank whose sockets close before it is dead", 137, "rank 2 (pid ");
+    tap_ok(!strstr(run.words, "the ring"), "nobody calls that a failure of his own");
 }
 
 /* ---- The launcher dies ------------------------------------------------------------------------------ */
@@ -453,6 +468,7 @@ static bool group_ended(pid_t group)
 /* One end at a random moment of a run's first milliseconds, the making of the communicator included. */
 struct moment {
     bool wrong, survived;
+    struct run run;
 };
 
 static struct moment kill_at_random(const struct scene *scene, unsigned victim_rank, bool launcher)
@@ -468,8 +484,7 @@ static struct moment kill_at_random(const struct scene *scene, unsigned victim_r
         run.pace = pace_start();
         finish(&run);
         seen.wrong = !run.in_time || !WIFEXITED(run.status) || WEXITSTATUS(run.status) != 137;
-        if (seen.wrong)
-            tell(&run);
+        seen.run = run;
     } else {
         close(run.said);
     }
@@ -485,15 +500,23 @@ static void test_any_moment(void)
     const char *given = getenv("ZR_TEST_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)time(NULL);
     unsigned survivors = 0, wrong = 0;
+    struct run last_wrong = {0};
     tap_note("ZR_TEST_SEED=%u", seed);
     srand(seed);
     for (unsigned i = 0; i < 80; i++) {
         struct moment seen = kill_at_random(&training, i % WORLD, i % 2 == 0);
         survivors += seen.survived;
         wrong += seen.wrong;
+        if (seen.wrong)
+            last_wrong = seen.run;
     }
     tap_is(survivors, 0, "launchers and ranks killed at any moment: nobody stays");
     tap_is(wrong, 0, "and a launcher always ends in time, with the reason");
+    if (wrong > 0) {
+        tap_note("  the last one's wait status: 0x%x, after %.0f ms, %.0f by the clock", last_wrong.status,
+                 last_wrong.pace.ms, last_wrong.pace.clock_ms);
+        tell(&last_wrong);
+    }
 }
 
 /* ---- Requests --------------------------------------------------------------------------------------- */

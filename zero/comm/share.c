@@ -120,6 +120,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
+    uint64_t start_ns = zr_os_now_ns(), limit_ns = atomic_load(&share->local->timeout_ns);
     for (;;) {
         if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
             return ZR_OK;
@@ -127,8 +128,16 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         zr_result result = zr_local_check(share->local, peer);
         if (result != ZR_OK)
             return result;
-        if (error != EINTR && error != EAGAIN && error != ETOOMANYREFS && error != ENOBUFS)
+        bool gone = error == EPIPE || error == ECONNREFUSED || error == ECONNRESET;
+        bool full = error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS || error == EINTR;
+        if (!gone && !full)
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
+        /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
+         * to tell, in a moment. */
+        uint64_t waited_ns = zr_os_now_ns() - start_ns;
+        if (limit_ns > 0 && waited_ns > limit_ns)
+            return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
+                        : zr_local_lost(share->local, peer, waited_ns);
         zr_word_wait(&share->local->abort, 0, RETRY_NS);
     }
 }
