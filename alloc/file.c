@@ -348,10 +348,27 @@ zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out)
     return ZR_OK;
 }
 
+zr_result zr_path_replaceable(const char *path, bool *out)
+{
+    struct stat status;
+    *out = true;
+    if (lstat(path, &status) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? ZR_OK : blame("look at", path, errno);
+    *out = S_ISREG(status.st_mode);
+    return ZR_OK;
+}
+
 zr_result zr_path_rename(const struct zr_rename *names)
 {
+    struct stat status;
     char room[64];
     int error = 0;
+    /* rename() would let a file take the place of /dev/null. */
+    if (lstat(names->to, &status) == 0 && kind_of_mode(status.st_mode) == ZR_PATH_OTHER)
+        return zr_fail(ZR_ERR_IO,
+                       "cannot rename '%s' to '%s': a device, a pipe or a symbolic link has that name (give "
+                       "the name of an ordinary file)",
+                       names->from, names->to);
     if (zr_fault(ZR_FAULT_RENAME))
         error = EIO;
     else if (rename(names->from, names->to) != 0)

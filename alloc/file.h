@@ -64,7 +64,11 @@ enum zr_path_kind { ZR_PATH_NONE = 0, ZR_PATH_FILE, ZR_PATH_FOLDER, ZR_PATH_OTHE
 
 /* What is there, symbolic links followed. ZR_PATH_NONE with ZR_OK when nothing is. */
 zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
-/* Moves a file or folder over `to`, atomically on one file system. Sync the folder to make it last. */
+/* Whether a file that was written aside may take this name: nothing has it, or an ordinary file. A device, a
+ * pipe or a symbolic link (/dev/stdout is one) would be lost; such a one is written where it is. */
+zr_result zr_path_replaceable(const char *path, bool *out);
+/* Moves a file or folder over `to`, atomically on one file system. Sync the folder to make it last.
+ * ZR_ERR_IO: `to` is neither file nor folder, and stays; or the system refuses. */
 struct zr_rename {
     const char *from, *to;
 };

@@ -256,6 +256,34 @@ static void touch(const char *path)
         zr_file_close(&file);
 }
 
+/* What is neither file nor folder keeps its name, whatever is to take it. */
+static void test_replaceable(void)
+{
+    static const struct {
+        const char *name;
+        bool replaceable;
+    } cases[] = {{"x/none", true}, {"x/new", true}, {"x/y", false}, {"x/pipe", false}, {"x/link", false}};
+    bool replaceable;
+
+    tap_ok(mkfifo(in_scratch("x/pipe"), 0600) == 0 && symlink("new", in_scratch("x/link")) == 0,
+           "a pipe, and a link to a file");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zr_result result = zr_path_replaceable(in_scratch(cases[i].name), &replaceable);
+        tap_ok(result == ZR_OK && replaceable == cases[i].replaceable, "%s %s be replaced", cases[i].name,
+               cases[i].replaceable ? "may" : "may not");
+    }
+    touch(in_scratch("x/aside"));
+    for (size_t i = 3; i < sizeof cases / sizeof *cases; i++) {
+        tap_result(zr_path_rename(&(struct zr_rename){in_scratch("x/aside"), in_scratch(cases[i].name)}),
+                   ZR_ERR_IO, "%s is not renamed over", cases[i].name);
+        tap_ok(words_have("ordinary file"), "and the words have the way out");
+        zr_path_replaceable(in_scratch(cases[i].name), &replaceable);
+        tap_ok(!replaceable, "it is what it was");
+        zr_path_unlink(in_scratch(cases[i].name));
+    }
+    tap_result(zr_path_unlink(in_scratch("x/aside")), ZR_OK, "what was to take its place is there still");
+}
+
 static void test_paths(void)
 {
     enum zr_path_kind kind;
@@ -284,6 +312,7 @@ static void test_paths(void)
     tap_result(zr_path_rename(&(struct zr_rename){in_scratch("x/file"), in_scratch("x/b")}), ZR_ERR_IO,
                "renaming nothing");
     tap_ok(words_have("x/file'") && words_have("x/b'"), "names both");
+    test_replaceable();
     tap_result(zr_path_sync_folder(in_scratch("x")), ZR_OK, "sync a folder");
     tap_result(zr_path_sync_folder(in_scratch("x/new")), ZR_ERR_IO, "a file is no folder to sync");
     static const char *const names[] = {"x/new", "x/y/", "x//y", "x"};

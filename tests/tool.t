@@ -4,9 +4,10 @@ import glob
 import json
 import os
 import pickle
+import stat
 import subprocess
 
-from zrtest import BUILD, FOLDER, done, note, ok, path, same
+from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 KEYS = ["file", "policy", "lower_bound_bytes", "peak_reserved_bytes", "ratio", "ratio_last_repeat", "driver_calls",
@@ -110,6 +111,47 @@ def test_input():
         with open("/dev/full", "w") as full:
             run = subprocess.run([ZR, *words], stdout=full, stderr=subprocess.PIPE, text=True)
         ok(run.returncode == 3 and "standard output" in run.stderr, f"{' '.join(words)}: also where it ends in help")
+
+
+def test_output():
+    """What -o must not do, and where it writes in place."""
+    with open(lifetimes) as file:
+        before = file.read()
+    os.symlink(lifetimes, path("alias.csv"))
+    for name in (lifetimes, path("alias.csv"), os.path.join(FOLDER, ".", "lifetimes.csv")):
+        refused(f"-o {os.path.basename(name)}, the input", 2, ["-o", name], "pack", lifetimes, "-o", name)
+    with open(lifetimes) as file:
+        same(file.read(), before, "the input is what it was")
+    refused("-o a folder", 3, [FOLDER, "name a file"], "pack", lifetimes, "-o", FOLDER)
+    refused("-o without its folder", 3, ["nowhere"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
+    where = path("placed.csv")
+    same(zr("pack", lifetimes, "-o", where).returncode, 0, "-o a new file")
+    with open(where) as file:
+        placed = file.read()
+    ok(placed.startswith("id,lower,upper,size,offset\n") and placed.count("\n") == 5, "which has a row for each buffer")
+    with open(path("real.csv"), "w") as file:
+        file.write("older")
+    os.symlink("real.csv", path("link.csv"))
+    same(zr("pack", lifetimes, "-o", path("link.csv")).returncode, 0, "-o a symbolic link")
+    ok(os.path.islink(path("link.csv")), "it stays a link")
+    with open(path("real.csv")) as file:
+        same(file.read(), placed, "and the rows are where it leads")
+    pipe = path("pipe.csv")
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    same(zr("pack", lifetimes, "-o", pipe).returncode, 0, "-o a pipe")
+    same(reader.communicate(timeout=60)[0], placed, "whose reader gets the rows")
+    try:  # a device of our own, so that a mistake costs nobody else's
+        os.mknod(path("full"), 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        device = path("full")
+        with open(device, "w"):
+            pass
+    except OSError as error:
+        skip(f"no device of one's own here ({error})")
+    else:
+        refused("-o a full disk", 3, [device, "No space left"], "pack", lifetimes, "-o", device)
+        ok(stat.S_ISCHR(os.stat(device).st_mode), "a device stays one")
+    same([name for name in os.listdir(FOLDER) if "partial" in name], [], "nothing half written stays")
 
 
 def test_numbers():
@@ -220,6 +262,7 @@ def test_objects():
 
 test_usage()
 test_input()
+test_output()
 test_numbers()
 test_variations()
 test_pickles()

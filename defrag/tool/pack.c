@@ -2,6 +2,7 @@
  * on zr_defrag.h. No answer is shown that the checker has not passed. */
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "alloc/error.h"
 #include "alloc/os.h"
@@ -56,7 +57,7 @@ static int usage(const char *words)
 
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
-    uint64_t seconds = 0, threads = UINT64_MAX, capacity_bytes = UINT64_MAX;
+    uint64_t seconds = UINT64_MAX, threads = UINT64_MAX, capacity_bytes = UINT64_MAX;
     const struct zr_tool_option options[] = {
         {"--capacity", ZR_TOOL_BYTES, &capacity_bytes},
         {"--alignment", ZR_TOOL_BYTES, &settings->pack.alignment_bytes},
@@ -84,10 +85,11 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (threads == 0 || threads > 16)
         return usage("--threads takes 1 to 16");
-    if (seconds > 1000000)
-        return usage("--time takes up to 1000000 seconds");
+    if (seconds != UINT64_MAX && (seconds == 0 || seconds > 1000000))
+        return usage("--time takes 1 to 1000000 seconds");
     settings->pack.capacity_bytes = capacity_bytes == UINT64_MAX ? 0 : capacity_bytes;
-    seconds = seconds ? seconds : settings->pack.capacity_bytes ? 30 : 8;
+    if (seconds == UINT64_MAX)
+        seconds = settings->pack.capacity_bytes ? 30 : 8;
     settings->pack.time_ns = seconds * UINT64_C(1000000000);
     settings->pack.threads = (unsigned)threads;
     return -1;
@@ -112,34 +114,58 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
     return result;
 }
 
-/* Written aside and renamed, so that whoever waits for the file never reads half of it. */
+/* What can be told of the output before a minute is spent on it. */
+static zr_result check_output(const char *output, const char *input)
+{
+    struct stat there, read;
+    enum zr_path_kind kind;
+    zr_result result = zr_path_kind_get(output, &kind);
+    if (result == ZR_OK && kind == ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "-o '%s' is a folder; name a file in it", output);
+    if (result == ZR_OK && kind == ZR_PATH_FILE && stat(output, &there) == 0 && stat(input, &read) == 0 &&
+        there.st_dev == read.st_dev && there.st_ino == read.st_ino)
+        return zr_fail(ZR_ERR_INVALID, "-o '%s' is the input, which would be lost; give another name",
+                       output);
+    return result;
+}
+
+static void print_csv(struct zr_text *text, const struct zr_lifetimes *lifetimes)
+{
+    zr_text_print(text, "id,lower,upper,size,offset\n");
+    for (size_t i = 0; i < lifetimes->count; i++) {
+        const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        zr_text_print(text, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", buffer->id,
+                      buffer->lower, buffer->upper, buffer->bytes, buffer->offset_bytes);
+    }
+}
+
+/* Written aside and renamed, so that whoever waits for the file never reads half of it; a device or a pipe
+ * is written where it is. */
 static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetimes)
 {
     struct zr_file file;
     struct zr_text text;
     char partial[4096], buffer[8192];
+    bool aside;
 
     zr_text_start(&text, NULL, partial, sizeof partial);
     zr_text_put(&text, path, strlen(path));
     zr_text_print(&text, ".partial");
     if (zr_text_flush(&text))
         return zr_fail(ZR_ERR_INVALID, "the name of the output is too long");
-    zr_result result = zr_file_create(&file, partial, ZR_CREATE_REPLACE);
+    zr_result result = zr_path_replaceable(path, &aside);
+    if (!result)
+        result = zr_file_create(&file, aside ? partial : path, ZR_CREATE_REPLACE);
     if (result)
         return result;
     zr_text_start(&text, &file, buffer, sizeof buffer);
-    zr_text_print(&text, "id,lower,upper,size,offset\n");
-    for (size_t i = 0; i < lifetimes->count; i++) {
-        const struct zr_buffer *buffer_i = &lifetimes->buffers[i];
-        zr_text_print(&text, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", buffer_i->id,
-                      buffer_i->lower, buffer_i->upper, buffer_i->bytes, buffer_i->offset_bytes);
-    }
+    print_csv(&text, lifetimes);
     result = zr_text_flush(&text);
     zr_result closed = zr_file_close(&file);
     result = result ? result : closed;
-    if (!result)
+    if (!result && aside)
         result = zr_path_rename(&(struct zr_rename){partial, path});
-    if (result)
+    if (result && aside)
         zr_path_unlink(partial);
     return result;
 }
@@ -149,7 +175,9 @@ static zr_result pack_file(const void *state, const char *path, struct zr_vector
     const struct settings *settings = state;
     struct zr_lifetimes lifetimes;
     struct result one = {.file = path};
-    zr_result result = read_lifetimes(&lifetimes, path, results->arena);
+    zr_result result = settings->output ? check_output(settings->output, path) : ZR_OK;
+    if (!result)
+        result = read_lifetimes(&lifetimes, path, results->arena);
     if (result)
         return result;
     one.buffers_count = lifetimes.count;
