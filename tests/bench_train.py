@@ -54,24 +54,29 @@ for precision, seconds in steps.items():
           f"{flops / median / 1e9:.0f} GFLOP/s over the whole step; "
           f"arena {peaks[precision][0] / 1e9:.2f} GB, resident {peaks[precision][1] / 1e9:.2f} GB")
 
-# Stages beside each other: rounds of short runs in turn, so that a machine's mood falls on all of them alike.
-ROUNDS, STEPS, WARM = 3, 14, 4
+# Stages beside each other: rounds of short runs in turn, and ratios within a round, so that a machine's mood falls on
+# all of them alike.
+ROUNDS, STEPS, WARM = 7, 8, 2
 seconds = {stage: [] for stage in range(4)}
-last = {}
+last, ratios = {}, {stage: [] for stage in range(4)}
 for _ in range(ROUNDS):
+    medians = {}
     for stage in seconds:
-        run = train(layers=6, hidden=384, heads=6, seq=128, batch=8, ranks=2, stage=stage, steps=STEPS, eval_every=0,
+        run = train(layers=8, hidden=384, heads=6, seq=128, batch=8, ranks=2, stage=stage, steps=STEPS, eval_every=0,
                     timeout=600)
         if run.code:
             raise SystemExit(run.err)
         seconds[stage] += run.report["step_seconds"][WARM:]
+        medians[stage] = statistics.median(run.report["step_seconds"][WARM:])
+        ratios[stage].append(medians[stage] / medians[0])
         last[stage] = run
-base = statistics.median(seconds[0])
 print(f"2 ranks, {last[0].report['parameters'] / 1e6:.1f} M parameters, batch 8 x 128 per rank, "
       f"{ROUNDS} rounds of {STEPS - WARM} steps of each stage:")
 for stage, run in last.items():
     median = statistics.median(seconds[stage])
     shares = ", ".join(f"{share:.0f} %" for share in hidden(run))
     calls = ", ".join(str(rank["driver_calls_last_step"]) for rank in run.report["ranks"])
-    print(f"  stage {stage}: {2048 / median:.0f} tokens/s, step {median:.3f} s ({median / base:.3f} x stage 0's), "
+    print(f"  stage {stage}: {2048 / median:.0f} tokens/s, step {median:.3f} s, "
+          f"{statistics.median(ratios[stage]):.3f} x stage 0's "
+          f"(the rounds': {min(ratios[stage]):.3f} to {max(ratios[stage]):.3f}), "
           f"communication hidden behind work on each rank: {shares}; driver calls in the last step: {calls}")
