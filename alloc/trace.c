@@ -302,8 +302,14 @@ static struct zr_trace *make_writer(size_t page_bytes)
 static zr_result create_anew(struct zr_file *file, const char *path)
 {
     enum zr_path_kind kind = ZR_PATH_NONE;
+    bool replaceable = true;
     zr_result result = path ? zr_path_kind_get(path, &kind) : ZR_OK;
     file->fd = -1;
+    if (path && result == ZR_OK)
+        result = zr_path_replaceable(path, &replaceable);
+    if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "cannot write a trace to '%s': it is no ordinary file; give another name",
+                       path);
     if (result == ZR_OK && kind == ZR_PATH_FILE)
         result = zr_path_unlink(path);
     return result == ZR_OK ? zr_file_create(file, path, ZR_CREATE_REPLACE) : result;

@@ -391,6 +391,9 @@ static void test_no_space(void)
     tap_ok(trace == NULL, "no writer without a file");
     tap_result(zr_trace_open(&trace, "/dev/null", &origin), ZR_ERR_IO, "a device is no trace");
     tap_ok(access("/dev/null", F_OK) == 0, "and stays where it is");
+    tap_ok(symlink("nowhere", other_path) == 0, "a link");
+    tap_result(zr_trace_open(&trace, other_path, &origin), ZR_ERR_IO, "a link is no trace either");
+    tap_ok(unlink(other_path) == 0, "and stays one");
 
     /* `ulimit -f` would send a signal that ends the program: the writer must not run into it. */
     pid_t child = fork();

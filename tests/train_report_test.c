@@ -181,6 +181,31 @@ static void check_json(json_t *root)
     }
 }
 
+/* /dev/stdout is such a link where standard output is a file. */
+static void test_json_through_link(const struct zr_run_report *run)
+{
+    char link_path[sizeof path];
+    struct stat status;
+
+    snprintf(link_path, sizeof link_path, "%s/link", folder);
+    tap_ok(unlink(path) == 0 && symlink("run.json", link_path) == 0, "a link to where nothing is");
+    snprintf(config.json, sizeof config.json, "%s", link_path);
+    for (int time = 0; time < 2; time++) {
+        tap_result(zr_report_json(run), ZR_OK, "the JSON is written through a link");
+        tap_ok(lstat(link_path, &status) == 0 && S_ISLNK(status.st_mode), "which stays one");
+        json_t *root = json_load_file(path, 0, NULL);
+        tap_ok(root, "and is where it leads");
+        json_decref(root);
+    }
+    snprintf(config.trace, sizeof config.trace, "%s", link_path);
+    tap_result(zr_outputs_check(&config), ZR_ERR_IO, "a trace does not take a link's place");
+    config.trace[0] = '\0';
+    snprintf(config.export, sizeof config.export, "%s", link_path);
+    tap_result(zr_outputs_check(&config), ZR_ERR_IO, "nor does an export");
+    config.export[0] = '\0';
+    unlink(link_path);
+}
+
 static void test_json(void)
 {
     struct zr_run_report run = make_run();
@@ -210,6 +235,7 @@ static void test_json(void)
     root = json_load_file(path, 0, NULL);
     tap_ok(root && json_array_size(json_object_get(root, "loss")) == 0, "no steps at all");
     json_decref(root);
+    test_json_through_link(&run);
     snprintf(config.json, sizeof config.json, "-");
     catch_start();
     zr_result result = zr_report_json(&run);
@@ -527,6 +553,9 @@ static void test_outputs(void)
     snprintf(config.export, sizeof config.export, "/dev/null");
     tap_result(zr_outputs_check(&config), ZR_ERR_IO, "a device is no place for an export");
     config.export[0] = '\0';
+    snprintf(config.trace, sizeof config.trace, "/dev/null");
+    tap_result(zr_outputs_check(&config), ZR_ERR_IO, "nor for a trace");
+    config.trace[0] = '\0';
     snprintf(config.save, sizeof config.save, "/zr-none");
     tap_ok(zr_outputs_check(&config) == (access("/", W_OK) ? ZR_ERR_IO : ZR_OK), "a folder in the root");
     tap_is(folder_entries(folder), 1, "nothing was made");

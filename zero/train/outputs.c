@@ -76,14 +76,18 @@ static zr_result check_file(const char *option, const char *path, bool written_o
     return check_folder(option, path, folder);
 }
 
-/* Ranks write an export at many places at once: no pipe and no device will do. */
-static zr_result check_export(const char *path)
+/* A file that is written at many places, or mapped: no pipe and no device will do. A new one takes the place
+ * of one that is there, and would take a link's. */
+static zr_result check_ordinary(const char *option, const char *path)
 {
     enum zr_path_kind kind = ZR_PATH_NONE;
+    bool replaceable = true;
     zr_result result = path[0] ? zr_path_kind_get(path, &kind) : ZR_OK;
-    if (result == ZR_OK && kind == ZR_PATH_OTHER)
-        return zr_fail(ZR_ERR_IO, "--export '%s': is no ordinary file; give another name", path);
-    return result ? result : check_file("export", path, false);
+    if (path[0] && result == ZR_OK)
+        result = zr_path_replaceable(path, &replaceable);
+    if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': is no ordinary file; give another name", option, path);
+    return result ? result : check_file(option, path, false);
 }
 
 /* A path that is not there yet: its folder, and what it would be called in it. */
@@ -173,8 +177,8 @@ zr_result zr_outputs_check(const struct zr_train_config *config)
     if (!result)
         result = check_file("log", config->log, true);
     if (!result)
-        result = check_file("trace", config->trace, false);
+        result = check_ordinary("trace", config->trace);
     if (!result)
-        result = check_export(config->export);
+        result = check_ordinary("export", config->export);
     return result;
 }

@@ -28,16 +28,14 @@ static void name_partial(const char *path, char out[ZR_TRAIN_PATH_ROOM + 16])
 static zr_result output_open(struct json_output *out, const char *path)
 {
     zr_result result = ZR_OK;
-    enum zr_path_kind kind;
 
     out->aside = false;
     if (strcmp(path, "-") == 0) {
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
     } else {
         name_partial(path, out->partial);
-        /* A device or a pipe cannot be renamed over: /dev/stdout, >(jq .) */
-        result = zr_path_kind_get(path, &kind);
-        out->aside = kind != ZR_PATH_OTHER;
+        /* A device, a pipe or a link is not renamed over: /dev/stdout, >(jq .) */
+        result = zr_path_replaceable(path, &out->aside);
         if (!result)
             result = zr_file_create(&out->file, out->aside ? out->partial : path, ZR_CREATE_REPLACE);
     }
