@@ -1,18 +1,114 @@
 /* repeat_test.c: places for the blocks of a pass: none share addresses while they are alive, a step that goes
- * as it was rehearsed calls no driver after the first, whatever happens between steps; and what does not
- * repeat has no places. */
+ * as it was rehearsed calls no driver after the first, however long it is and whatever happens between steps;
+ * and what does not repeat has no places. */
 #include <string.h>
 
 #include "alloc/plan.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/tap.h"
+#include "zero/circle.h"
 #include "zero/plan.h"
 #include "zero/replica.h"
 
+/* ---- Circles ------------------------------------------------------------------------------------------- */
+
+enum { CIRCLE_MAX = 12000, GRANULE = 64 << 10 };
+static struct zr_circle_block circle_blocks[CIRCLE_MAX];
+
+/* Whether b begins while a is alive. */
+static bool begins_within(const struct zr_circle *circle, size_t a, size_t b)
+{
+    return (b + circle->count - a) % circle->count < circle->blocks[a].moments;
+}
+
+/* Pairs that are alive together and share a byte, and blocks that are not aligned or not in the region. */
+static size_t circle_faults(const struct zr_circle *circle)
+{
+    size_t faults = 0;
+    for (size_t a = 0; a < circle->count; a++) {
+        const struct zr_circle_block *one = &circle->blocks[a];
+        faults +=
+            one->offset_bytes % one->alignment != 0 || one->offset_bytes + one->bytes > circle->region_bytes;
+        for (size_t b = 0; b < a; b++) {
+            const struct zr_circle_block *other = &circle->blocks[b];
+            faults += one->offset_bytes < other->offset_bytes + other->bytes &&
+                      other->offset_bytes < one->offset_bytes + one->bytes &&
+                      (begins_within(circle, a, b) || begins_within(circle, b, a));
+        }
+    }
+    return faults;
+}
+
+/* The most that is alive at a time, moment by moment. */
+static size_t circle_live(const struct zr_circle *circle)
+{
+    size_t most = 0;
+    for (size_t at = 0; at < circle->count; at++) {
+        size_t live = 0;
+        for (size_t i = 0; i < circle->count; i++)
+            live += begins_within(circle, i, at) ? circle->blocks[i].bytes : 0;
+        most = live > most ? live : most;
+    }
+    return most;
+}
+
+static void test_circles(void)
+{
+    enum { CIRCLES = 400 };
+    size_t faults = 0, below = 0, wrong = 0;
+    double worst = 1;
+    for (unsigned n = 0; n < CIRCLES; n++) {
+        struct zr_circle circle = {.blocks = circle_blocks, .count = 1 + random_below(n % 2 ? 40 : 700)};
+        for (size_t i = 0; i < circle.count; i++) {
+            size_t most = random_below(4) ? 24 : circle.count; /* few stay for long */
+            circle.blocks[i] = (struct zr_circle_block){
+                .bytes = 256 * (1 + random_below((size_t)1 << random_below(12))),
+                .alignment = random_below(20) ? 256 : 4096,
+                .moments = (uint32_t)(1 + random_below(most < circle.count ? most : circle.count))};
+        }
+        if (zr_circle_place(&circle, GRANULE, host_arena) != ZR_OK)
+            break;
+        faults += circle_faults(&circle);
+        wrong += circle.live_bytes != circle_live(&circle);
+        below += circle.region_bytes < circle.live_bytes;
+        double ratio = (double)circle.region_bytes / (double)circle.live_bytes;
+        worst = ratio > worst ? ratio : worst;
+    }
+    tap_is(faults, 0, "%u circles: no block lies on one that is alive", CIRCLES);
+    tap_is(wrong, 0, "what is live is counted right");
+    tap_is(below, 0, "none takes less than that");
+    tap_ok(worst < 2, "the highest takes %.3f times what is live", worst);
+}
+
+/* A network of so many layers: each keeps some blocks until its backward comes, with passing ones in between,
+ * of which some are still there when the next layer begins, and the last when the next pass does. */
+static void test_deep_circle(size_t layers)
+{
+    enum { KEPT = 4, PASSING = 2, LAYER = KEPT + PASSING, BACK = 3 };
+    struct zr_circle circle = {.blocks = circle_blocks, .count = layers * (LAYER + BACK)};
+    for (size_t layer = 0; layer < layers; layer++) {
+        struct zr_circle_block *block = &circle.blocks[layer * LAYER];
+        size_t end = layers * LAYER + (layers - layer) * BACK; /* of its backward */
+        for (size_t i = 0; i < LAYER; i++)
+            block[i] = (struct zr_circle_block){.bytes = 256 * (i < KEPT ? 7 + 3 * i : 50 * i + layer % 3),
+                                                .alignment = 256,
+                                                .moments = i < KEPT ? (uint32_t)(end - layer * LAYER - i)
+                                                                    : (uint32_t)(LAYER + i)};
+        for (size_t i = 0; i < BACK; i++)
+            circle.blocks[layers * LAYER + layer * BACK + i] = (struct zr_circle_block){
+                .bytes = 256 * (90 + 11 * i), .alignment = 256, .moments = (uint32_t)(BACK + 2 * i)};
+    }
+    tap_result(zr_circle_place(&circle, GRANULE, host_arena), ZR_OK, "a pass of %zu allocations is placed",
+               circle.count);
+    tap_is(circle_faults(&circle), 0, "no block lies on one that is alive");
+    tap_ok(circle.region_bytes >= circle.live_bytes && circle.region_bytes < circle.live_bytes + 4 * GRANULE,
+           "%zu bytes where %zu are live", circle.region_bytes, circle.live_bytes);
+}
+
 /* ---- Sequences made up ------------------------------------------------------------------------------- */
 
-enum { BLOCKS_MAX = 40, GRANULE = 64 << 10 };
+enum { BLOCKS_MAX = 40 };
 
 /* A pass: allocation i is freed before allocation until[i] of its pass, of the next one where that is not
  * above i, and at the end of the step at the latest. */
@@ -363,13 +459,89 @@ static void test_training(void)
         }
 }
 
+/* Steps of many allocations, of which a plan once placed no more than 8,192. */
+static void test_deep_training(void)
+{
+    for (unsigned stage = 0; stage < 4; stage++) {
+        struct run run = {.shape = {.layers = 700,
+                                    .hidden = 16,
+                                    .heads = 2,
+                                    .vocabulary = 64,
+                                    .vocabulary_padded = 64,
+                                    .sequence = 16,
+                                    .batch = 2,
+                                    .recompute = (enum zr_recompute)(stage % 3)},
+                          .stage = stage,
+                          .world = 4,
+                          .precision = ZR_PRECISION_BF16,
+                          .micro_batches = stage == 3 ? 64 : 2,
+                          .granule_bytes = GRANULE};
+        check_trained(&run);
+    }
+}
+
+/* ---- Places or none ---------------------------------------------------------------------------------- */
+
+static zr_result plan_of_batch(size_t batch, bool *placed)
+{
+    struct zr_byte_plan plan;
+    zr_repeat *repeat = NULL;
+    zr_result result = zr_plan_make(
+        &plan, &(struct zr_plan_request){
+                   .shape = {.layers = 2,
+                             .hidden = 64,
+                             .heads = 4,
+                             .vocabulary = 256,
+                             .vocabulary_padded = 256,
+                             .sequence = 32,
+                             .batch = batch},
+                   .world = 1,
+                   .threads = 1,
+                   .optimizer = {.kind = ZR_OPTIMIZER_ADAMW},
+                   .bucket_bytes = GRANULE,
+                   .granule_bytes = 4096, /* so that a rehearsal has 256 GiB of addresses, in two halves */
+                   .host_arena = host_arena,
+                   .repeat = &repeat});
+    *placed = repeat != NULL;
+    zr_repeat_destroy(repeat);
+    return result;
+}
+
+/* Places have to lie in a row: where there are no such addresses, the plan is made without. */
+static void test_without_addresses(void)
+{
+    bool placed;
+    tap_result(plan_of_batch(300000, &placed), ZR_OK, "a plan of 104 GB");
+    tap_ok(placed, "has places");
+    tap_result(plan_of_batch(600000, &placed), ZR_OK, "one of 208 GB, without the addresses for them,");
+    tap_ok(!placed, "has none");
+    tap_result(plan_of_batch(1200000, &placed), ZR_ERR_ADDRESSES, "one of 417 GB cannot be made");
+    tap_ok(!placed, "and leaves no places");
+}
+
+static void test_preference(void)
+{
+    const size_t mib = 1 << 20;
+    tap_ok(zr_plan_prefers_places(104 * mib, 100 * mib, 2 * mib), "places may take two granules more");
+    tap_ok(!zr_plan_prefers_places(104 * mib + 1, 100 * mib, 2 * mib), "and no byte more than that");
+    tap_ok(zr_plan_prefers_places(2010 * mib, 2000 * mib, 2 * mib), "or half a percent");
+    tap_ok(!zr_plan_prefers_places(2010 * mib + 1, 2000 * mib, 2 * mib), "and no more than that");
+    tap_ok(zr_plan_prefers_places(90 * mib, 100 * mib, 2 * mib), "and less, of course");
+}
+
 int main(int argc, char **argv)
 {
     random_state = argc > 1 ? seed_of(argc, argv) : random_state;
     tap_result(records_begin(), ZR_OK, "memory for records");
+    test_circles();
+    test_deep_circle(40);
+    test_deep_circle(1200);
     test_sequences();
     test_refused();
     test_training();
+    test_deep_training();
+    test_without_addresses();
+    test_preference();
     tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

@@ -68,6 +68,7 @@ SHAPES = [
     dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=2, stage=2, precision="bf16"),
     dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, stage=3, accumulate=3, precision="bf16"),
     dict(layers=12, hidden=120, heads=6, seq=48, batch=8, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
+    dict(layers=400, hidden=32, heads=2, seq=16, batch=1, ranks=2, stage=3, accumulate=2, precision="bf16"),  # 10,000 allocations a pass
 ]
 
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "alloc/plan.h"
 #include "zero/repeat.h"
 #include "zero/replica.h"
 #include "zero/take.h"
@@ -12,16 +13,20 @@
  * By a clock two in the middle have to go alike; where they do not, twice as many are. */
 enum { MICRO_BATCHES_MOST = 3, MICRO_BATCHES_TIMED = 4 };
 
+/* What places may cost beside best fit, since with them no step calls the driver: the granules between what
+ * is kept and what passes, or this part of all. */
+enum { PLACES_COST_GRANULES = 2, PLACES_COST_DIVISOR = 200 };
+
 /* What is rehearsed, and what comes of it. */
 struct rehearsal {
     const struct zr_plan_request *request;
     unsigned asked, micro_batches; /* in a step, and of those rehearsed */
     zr_arena *arena;
+    size_t granule_bytes; /* of the arena */
     zr_comm *comm;
     struct zr_replica replica;
     zr_repeat *repeat;        /* places to keep to, or NULL */
     zr_repeat **found_repeat; /* NULL: nobody asks for places; *found_repeat NULL: none are found */
-    size_t allocations_count; /* of the first step */
     uint64_t sent_by_step;    /* elements, in the last step */
     uint64_t sent_by_middle;  /* in its last micro-batch but one */
     bool repeats;             /* by the clock, if there is one: that one goes as those that are left out */
@@ -53,13 +58,21 @@ static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_tim
     return zr_timeline_step_end(timeline, leaves_out && rehearsal->repeats ? &repeat : NULL);
 }
 
-/* `watch`: of the step's allocations; NULL: none. */
-static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
+static uint64_t allocations_of(const struct rehearsal *rehearsal)
+{
+    struct zr_arena_stats stats = {0};
+    zr_arena_get_stats(rehearsal->arena, &stats);
+    return stats.allocations_count;
+}
+
+/* `watch`: of the step's allocations; NULL: none. *last_pass: allocations of the last micro-batch and the
+ * step's end. */
+static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch, uint64_t *last_pass)
 {
     struct zr_replica *replica = &rehearsal->replica;
     struct zr_timeline *timeline = replica->options.timeline;
     struct zr_timeline_mark marks[3] = {{0}}; /* at the last three beginnings */
-    uint64_t before = sent_elements(rehearsal), begun = before;
+    uint64_t before = sent_elements(rehearsal), begun = before, allocated = 0;
     struct zr_step_report report;
     double loss;
     zr_result result = ZR_OK;
@@ -78,6 +91,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
         if (m + 1 == rehearsal->micro_batches)
             rehearsal->sent_by_middle = sent_elements(rehearsal) - begun;
         begun = sent_elements(rehearsal);
+        allocated = allocations_of(rehearsal);
         result = zr_gpt_train(replica->model, &loss);
     }
     if (result == ZR_OK)
@@ -85,27 +99,22 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch)
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
+    *last_pass = allocations_of(rehearsal) - allocated;
     return result;
 }
 
 /* The second step starts as every later one does. */
 static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
-    struct zr_arena_stats before, after;
+    uint64_t last_pass;
     zr_repeat *watch = NULL;
     bool found = false;
-    zr_result result = zr_arena_get_stats(rehearsal->arena, &before);
+    zr_result result = rehearse_step(rehearsal, NULL, &last_pass);
 
-    if (result == ZR_OK)
-        result = rehearse_step(rehearsal, NULL);
-    if (result == ZR_OK)
-        result = zr_arena_get_stats(rehearsal->arena, &after);
     if (result == ZR_OK && rehearsal->found_repeat)
-        result =
-            zr_repeat_create(&watch, rehearsal->arena, after.allocations_count - before.allocations_count,
-                             rehearsal->request->host_arena);
+        result = zr_repeat_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena);
     if (result == ZR_OK)
-        result = rehearse_step(rehearsal, watch);
+        result = rehearse_step(rehearsal, watch, &last_pass);
     if (result == ZR_OK && watch)
         result = zr_repeat_place(watch, &found);
     if (found)
@@ -180,6 +189,7 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result != ZR_OK)
         goto unwind;
+    rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;
     size_t bucket_bytes;
     result = zr_replica_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
                                                                  .precision = request->precision,
@@ -235,6 +245,33 @@ static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehe
     return result;
 }
 
+bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t granule_bytes)
+{
+    size_t more_bytes = plain_bytes / PLACES_COST_DIVISOR;
+    if (more_bytes < PLACES_COST_GRANULES * granule_bytes)
+        more_bytes = PLACES_COST_GRANULES * granule_bytes;
+    return placed_bytes <= plain_bytes + more_bytes;
+}
+
+/* Once more, as the run will go, with the places that were found. *places is NULL after it where the plan is
+ * better off without: there are no addresses for them, or they cost more than they are worth. */
+static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_repeat **places)
+{
+    struct zr_byte_plan placed;
+    rehearsal->repeat = *places;
+    zr_result result = rehearse_alone(&placed, rehearsal);
+    if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
+        return result;
+    if (result == ZR_OK && zr_plan_prefers_places(placed.peak_reserved_bytes, out->peak_reserved_bytes,
+                                                  rehearsal->granule_bytes)) {
+        *out = placed;
+        return ZR_OK;
+    }
+    zr_repeat_destroy(*places);
+    *places = NULL;
+    return ZR_OK;
+}
+
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     zr_repeat *repeat = NULL;
@@ -252,10 +289,9 @@ zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *r
     } else {
         result = rehearse_alone(out, &rehearsal);
     }
-    rehearsal.repeat = repeat;
     rehearsal.found_repeat = NULL;
-    if (result == ZR_OK && repeat) /* once more, as the run will go */
-        result = rehearse_alone(out, &rehearsal);
+    if (result == ZR_OK && repeat)
+        result = rehearse_placed(out, &rehearsal, &repeat);
     if (request->repeat)
         *request->repeat = result == ZR_OK ? repeat : NULL;
     if (!request->repeat || result != ZR_OK)

@@ -1,20 +1,18 @@
-/* repeat.c: records a step, and gives each block of a pass a place.
+/* repeat.c: records a step, and has each block of a pass placed (circle.h).
  *
  * Time is a circle: an allocation of a pass is a moment, and after those of a pass come the ones of the
  * step's end. A block that a pass leaves to the next one (gradients on their way to their owners) is alive
- * across the beginning of the circle. Places are taken lowest first, in several orders of the blocks; the
- * order that comes out lowest is kept. All of it depends on the sizes and lifetimes alone, so that the ranks
- * of a run, and a rehearsal, have the same places. */
+ * across the beginning of the circle. */
 #include "zero/repeat.h"
 
 #include <string.h>
 
 #include "alloc/plan.h"
-#include "alloc/sort.h"
+#include "zero/circle.h"
 #include "zero/take.h"
 
-/* Every block is compared with every other: of more the time would show. */
-enum { PLACED_MOST = 1 << 13, GRAIN_BYTES = 256 };
+/* Allocations of a pass: records of a hundred bytes each are kept while it is watched. */
+enum { PLACED_MOST = 1 << 19 };
 
 struct moment {
     struct zr_request request; /* alignment as it is kept */
@@ -22,7 +20,6 @@ struct moment {
     size_t held;               /* moments to its free, within its pass and the step's end */
     size_t left_until;         /* the moment of the next pass at which it was freed */
     bool leaves;               /* it was, once at least */
-    size_t offset_bytes;       /* of its place */
 };
 
 struct live {
@@ -35,12 +32,12 @@ struct zr_repeat {
     size_t most;
     struct moment *moments; /* [most] */
     size_t moments_count;
-    struct live *live; /* [most], in the order of allocation */
+    struct live *live; /* [2 most], in the order of allocation: of a pass, and left by the one before */
     size_t live_count;
     uint32_t passes_count;
     size_t pass_length, now; /* of every pass but the last; allocations of the present one */
     bool differs;
-    size_t region_bytes, live_bytes;
+    struct zr_circle circle; /* of the moments, with their places */
 };
 
 /* ---- Recording -----------------------------------------------------------------------------------------
@@ -60,7 +57,7 @@ static unsigned note_allocation(void *state, const struct zr_observation *what)
 
     if (repeat->passes_count == 0 || repeat->differs)
         return ZR_OBSERVER_NOTHING;
-    if (repeat->live_count == repeat->most || at == repeat->most) {
+    if (repeat->live_count == 2 * repeat->most || at == repeat->most) {
         repeat->differs = true;
         return ZR_OBSERVER_NOTHING;
     }
@@ -123,7 +120,7 @@ zr_result zr_repeat_create(zr_repeat **out, zr_arena *arena, size_t allocations_
         zr_take(host_arena, ZR_TAG_OTHER, repeat->most, sizeof *repeat->moments, (void **)&repeat->moments);
     if (result == ZR_OK)
         result =
-            zr_take(host_arena, ZR_TAG_OTHER, repeat->most, sizeof *repeat->live, (void **)&repeat->live);
+            zr_take(host_arena, ZR_TAG_OTHER, 2 * repeat->most, sizeof *repeat->live, (void **)&repeat->live);
     if (result == ZR_OK)
         result = zr_arena_observe(arena, &observer, repeat);
     if (result != ZR_OK) {
@@ -159,135 +156,6 @@ static size_t duration(const struct zr_repeat *repeat, size_t at)
     return held > 0 ? held : 1;
 }
 
-/* A block that has its place, for the many that are compared with it: moments [from, to), of which those from
- * the circle's count on are the next pass's. */
-struct placed {
-    uint32_t from, to;
-    size_t offset_bytes, end_bytes;
-};
-
-static inline bool meet(const struct placed *a, const struct placed *b, uint32_t count)
-{
-    return (a->from < b->to && b->from < a->to) || (a->to > count && b->from < a->to - count) ||
-           (b->to > count && a->from < b->to - count);
-}
-
-enum order { BY_DURATION, BY_SIZE, BY_AREA, BY_HEAT, ORDERS };
-
-/* Arrays of a placement, each of one element per moment. */
-struct placing {
-    struct zr_sort_pair *pairs, *spare;
-    struct placed *placed; /* by rising offset */
-    size_t *live_bytes;    /* at each moment */
-    size_t *best_offsets;  /* of the lowest order so far */
-};
-
-/* What is live at each moment; returns the most. */
-static size_t measure(struct zr_repeat *repeat, struct placing *placing)
-{
-    size_t count = repeat->moments_count, live = 0, most = 0;
-    size_t *gone = placing->best_offsets; /* bytes that are not live any more; scratch so far */
-
-    memset(gone, 0, count * sizeof *gone);
-    for (size_t i = 0; i < count; i++) {
-        size_t to = i + duration(repeat, i);
-        gone[to % count] += repeat->moments[i].bytes;
-        live += to >= count ? repeat->moments[i].bytes : 0; /* from the pass before, if only until now */
-    }
-    for (size_t i = 0; i < count; i++) {
-        live += repeat->moments[i].bytes - gone[i];
-        placing->live_bytes[i] = live;
-        most = live > most ? live : most;
-    }
-    return most;
-}
-
-/* The most that is live beside a block. */
-static size_t heat(const struct zr_repeat *repeat, const struct placing *placing, size_t at)
-{
-    size_t most = 0;
-    for (size_t left = duration(repeat, at); left > 0; left--) {
-        most = placing->live_bytes[at] > most ? placing->live_bytes[at] : most;
-        at = at + 1 == repeat->moments_count ? 0 : at + 1;
-    }
-    return most;
-}
-
-/* Large keys come first. */
-static uint64_t key_of(const struct zr_repeat *repeat, const struct placing *placing, enum order order,
-                       size_t at)
-{
-    size_t bytes = repeat->moments[at].bytes, moments = duration(repeat, at);
-    switch (order) {
-    case BY_DURATION:
-        return ((uint64_t)moments << 40) + bytes / GRAIN_BYTES;
-    case BY_SIZE:
-        return ((uint64_t)bytes / GRAIN_BYTES << 16) + moments;
-    case BY_AREA:
-        return (uint64_t)bytes / GRAIN_BYTES * moments;
-    default:
-        return ((uint64_t)(heat(repeat, placing, at) / GRAIN_BYTES) << 16) + moments;
-    }
-}
-
-/* The lowest place for a block beside those that are placed; enters it among them. */
-static size_t place_block(struct zr_repeat *repeat, struct placing *placing, size_t placed_count, size_t at)
-{
-    struct moment *moment = &repeat->moments[at];
-    struct placed *placed = placing->placed,
-                  block = {.from = (uint32_t)at, .to = (uint32_t)(at + duration(repeat, at))};
-    size_t alignment = moment->request.alignment, offset = 0, rank = placed_count;
-    uint32_t count = (uint32_t)repeat->moments_count;
-
-    for (size_t i = 0; i < placed_count; i++) {
-        if (placed[i].end_bytes <= offset || !meet(&block, &placed[i], count))
-            continue;
-        if (placed[i].offset_bytes >= offset + moment->bytes)
-            break;
-        offset = (placed[i].end_bytes + alignment - 1) / alignment * alignment;
-    }
-    while (rank > 0 && placed[rank - 1].offset_bytes > offset)
-        rank--;
-    memmove(&placed[rank + 1], &placed[rank], (placed_count - rank) * sizeof *placed);
-    block.offset_bytes = moment->offset_bytes = offset;
-    block.end_bytes = offset + moment->bytes;
-    placed[rank] = block;
-    return block.end_bytes;
-}
-
-static size_t place_in_order(struct zr_repeat *repeat, struct placing *placing, enum order order)
-{
-    size_t count = repeat->moments_count, height = 0;
-    for (size_t i = 0; i < count; i++)
-        placing->pairs[i] =
-            (struct zr_sort_pair){UINT64_MAX - key_of(repeat, placing, order, i), (uint32_t)i};
-    zr_sort_pairs(placing->pairs, placing->spare, count);
-    for (size_t i = 0; i < count; i++) {
-        size_t end = place_block(repeat, placing, i, placing->pairs[i].value);
-        height = end > height ? end : height;
-    }
-    return height;
-}
-
-static void place_all(struct zr_repeat *repeat, struct placing *placing, size_t granule)
-{
-    size_t count = repeat->moments_count, lowest = SIZE_MAX;
-    repeat->live_bytes = measure(repeat, placing);
-    for (enum order order = 0; order < ORDERS; order++) {
-        size_t height = place_in_order(repeat, placing, order);
-        if (height >= lowest)
-            continue;
-        lowest = height;
-        for (size_t i = 0; i < count; i++)
-            placing->best_offsets[i] = repeat->moments[i].offset_bytes;
-        if ((lowest + granule - 1) / granule == (repeat->live_bytes + granule - 1) / granule)
-            break; /* lower would be no granule less */
-    }
-    for (size_t i = 0; i < count; i++)
-        repeat->moments[i].offset_bytes = placing->best_offsets[i];
-    repeat->region_bytes = lowest;
-}
-
 static bool can_be_placed(const struct zr_repeat *repeat)
 {
     if (repeat->differs || repeat->live_count > 0 || repeat->moments_count == 0)
@@ -300,43 +168,36 @@ static bool can_be_placed(const struct zr_repeat *repeat)
 
 zr_result zr_repeat_place(zr_repeat *repeat, bool *found)
 {
-    size_t count = repeat->moments_count, granule = zr_arena_plan_rules(repeat->arena).granule_bytes;
-    zr_arena *host = repeat->host_arena;
-    struct placing placing = {0};
+    size_t granule_bytes = zr_arena_plan_rules(repeat->arena).granule_bytes;
+    struct zr_circle *circle = &repeat->circle;
+    zr_result result;
 
     zr_arena_observe(repeat->arena, NULL, NULL);
     repeat->arena = NULL;
+    zr_drop(repeat->host_arena, &repeat->live);
     *found = can_be_placed(repeat);
     if (!*found)
         return ZR_OK;
-    zr_result result = zr_take(host, ZR_TAG_OTHER, count, sizeof *placing.pairs, (void **)&placing.pairs);
-    if (result == ZR_OK)
-        result = zr_take(host, ZR_TAG_OTHER, count, sizeof *placing.spare, (void **)&placing.spare);
-    if (result == ZR_OK)
-        result = zr_take(host, ZR_TAG_OTHER, count, sizeof *placing.placed, (void **)&placing.placed);
-    if (result == ZR_OK)
-        result = zr_take(host, ZR_TAG_OTHER, count, sizeof *placing.live_bytes, (void **)&placing.live_bytes);
-    if (result == ZR_OK)
-        result =
-            zr_take(host, ZR_TAG_OTHER, count, sizeof *placing.best_offsets, (void **)&placing.best_offsets);
-    if (result == ZR_OK)
-        place_all(repeat, &placing, granule);
-    zr_drop(host, &placing.best_offsets);
-    zr_drop(host, &placing.live_bytes);
-    zr_drop(host, &placing.placed);
-    zr_drop(host, &placing.spare);
-    zr_drop(host, &placing.pairs);
-    return result;
+    circle->count = repeat->moments_count;
+    result = zr_take(repeat->host_arena, ZR_TAG_OTHER, circle->count, sizeof *circle->blocks,
+                     (void **)&circle->blocks);
+    if (result != ZR_OK)
+        return result;
+    for (size_t i = 0; i < circle->count; i++)
+        circle->blocks[i] = (struct zr_circle_block){.bytes = repeat->moments[i].bytes,
+                                                     .alignment = repeat->moments[i].request.alignment,
+                                                     .moments = (uint32_t)duration(repeat, i)};
+    return zr_circle_place(circle, granule_bytes, repeat->host_arena);
 }
 
 size_t zr_repeat_region_bytes(const zr_repeat *repeat)
 {
-    return repeat->region_bytes;
+    return repeat->circle.region_bytes;
 }
 
 size_t zr_repeat_live_bytes(const zr_repeat *repeat)
 {
-    return repeat->live_bytes;
+    return repeat->circle.live_bytes;
 }
 
 /* ---- Following -----------------------------------------------------------------------------------------
@@ -344,7 +205,8 @@ size_t zr_repeat_live_bytes(const zr_repeat *repeat)
 
 zr_result zr_repeat_install(const zr_repeat *repeat, zr_arena *arena)
 {
-    size_t count = repeat->moments_count;
+    const struct zr_circle *circle = &repeat->circle;
+    size_t count = circle->count;
     struct zr_plan_lane lane = {.count = count, .any = true};
     struct zr_plan_step *steps;
     zr_result result = zr_take(repeat->host_arena, ZR_TAG_OTHER, count, sizeof *steps, (void **)&steps);
@@ -354,13 +216,13 @@ zr_result zr_repeat_install(const zr_repeat *repeat, zr_arena *arena)
     for (size_t i = 0; i < count; i++)
         steps[i] = (struct zr_plan_step){.request = repeat->moments[i].request,
                                          .thread = zr_thread_number(),
-                                         .offset_bytes = repeat->moments[i].offset_bytes,
-                                         .alive_count = (uint32_t)duration(repeat, i)};
+                                         .offset_bytes = circle->blocks[i].offset_bytes,
+                                         .alive_count = circle->blocks[i].moments};
     result = zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
                                                             .steps_count = count,
                                                             .lanes = &lane,
                                                             .lanes_count = 1,
-                                                            .region_bytes = repeat->region_bytes});
+                                                            .region_bytes = circle->region_bytes});
     zr_drop(repeat->host_arena, &steps);
     return result;
 }
@@ -371,6 +233,7 @@ void zr_repeat_destroy(zr_repeat *repeat)
         return;
     if (repeat->arena)
         zr_arena_observe(repeat->arena, NULL, NULL);
+    zr_drop(repeat->host_arena, &repeat->circle.blocks);
     zr_drop(repeat->host_arena, &repeat->live);
     zr_drop(repeat->host_arena, &repeat->moments);
     zr_drop(repeat->host_arena, &repeat);

@@ -9,7 +9,8 @@
 /* Watches an arena; one at a time may. */
 typedef struct zr_repeat zr_repeat;
 
-/* Passes of one step are to follow, at most so many allocations long together. The caller owns *out. */
+/* Passes of one step are to follow, each at most so many allocations long, the last with those of the step's
+ * end. The caller owns *out. */
 zr_result zr_repeat_create(zr_repeat **out, zr_arena *arena, size_t allocations_most, zr_arena *host_arena);
 /* A pass begins: forward and backward of a micro-batch. What comes after the last one's is the step's end. */
 void zr_repeat_pass(zr_repeat *repeat);
