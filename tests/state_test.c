@@ -202,6 +202,9 @@ static void check_others(void)
     if (mkfifo(pipe_path, 0600) == 0)
         tap_result(zr_engine_load(rig.engine, pipe_path), ZR_ERR_FORMAT,
                    "nor is a pipe, which is not waited for");
+    struct stat status;
+    tap_result(zr_engine_save(rig.engine, pipe_path), ZR_ERR_IO, "no file takes a pipe's name");
+    tap_ok(lstat(pipe_path, &status) == 0 && S_ISFIFO(status.st_mode), "which stays one");
     unlink(pipe_path);
     end_rig(&rig);
     make_rig(&rig, renamed, ZR_OPTIMIZER_SGD, zr_kernels_cpu(ZR_ISA_PLAIN));

@@ -53,9 +53,11 @@ static const struct {
     {"--data= ", {"--data", "empty"}},
     {"--steps 3", {"--data", "missing"}},
     {"--data x --steps 0", {"--steps 0", "out of range", "1 to"}},
-    {"--data x --steps -1", {"--steps -1", "no whole number"}},
+    {"--data x --steps -1", {"--steps -1", "out of range"}},
     {"--data x --steps 1e3", {"--steps 1e3", "no whole number"}},
-    {"--data x --steps 99999999999999999999", {"--steps", "no whole number"}},
+    {"--data x --steps 99999999999999999999", {"--steps", "out of range"}},
+    {"--data x --steps -", {"--steps -", "no whole number"}},
+    {"--data x --memory-limit -1", {"--memory-limit -1", "out of range"}},
     {"--data x --steps 0x10", {"--steps 0x10"}},
     {"--data x --export -", {"--export", "need a file"}},
     {"--data x --clip 1e-60", {"--clip 1e-60", "too small", "give 0"}},
@@ -83,7 +85,6 @@ static const struct {
     {"--data x --recompute some", {"--recompute some", "none|selective|full"}},
     {"--data x --recompute none|full", {"none of the choices"}},
     {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
-    {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
     {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
     {"--data x --backend cuda", {"--backend cuda", "not in this version"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},
@@ -113,6 +114,13 @@ static const struct {
     {"--data x --lr ''", {"--lr"}},
     {"--data x --lr 1e-4 --min-lr 1e-3", {"--min-lr", "--lr"}},
     {"--data x --warmup 300", {"--warmup", "--steps"}},
+    {"--data x --momentum 0.5", {"--momentum", "--optimizer sgd"}},
+    {"--data x --optimizer sgd --beta1 0.5", {"--beta1", "--optimizer adamw"}},
+    {"--data x --optimizer sgd --beta2 0.5", {"--beta2", "--optimizer adamw"}},
+    {"--data x --schedule-lr constant --min-lr 0", {"--min-lr", "--schedule-lr constant"}},
+    {"--data x --prompt In", {"--prompt", "--sample N"}},
+    {"--data x --temperature 0", {"--temperature", "--sample N"}},
+    {"--data x --keep 2", {"--keep", "--save DIR"}},
     {"--data x --schedule-lr step", {"--schedule-lr step", "cosine|linear|constant"}},
     {"--data x --weight-decay 11", {"--weight-decay 11"}},
     {"--data x --beta1 1", {"--beta1 1", "out of range"}},
@@ -234,8 +242,8 @@ static void test_every_option(void)
     tap_ok(strcmp(config.data, "a=b") == 0 && config.steps == 9, "are read to their end");
     tap_is(parse("--data x --steps 3 --steps 4"), -1, "the last one wins");
     tap_is(config.steps, 4, "four steps");
-    tap_is(parse("--data x --prompt -dash"), -1, "a value may start with one dash");
-    tap_is(parse("--data x --vocab 300 --prompt 5,,299"), -1, "a prompt of tokens");
+    tap_is(parse("--data x --sample 1 --prompt -dash"), -1, "a value may start with one dash");
+    tap_is(parse("--data x --vocab 300 --sample 1 --prompt 5,,299"), -1, "a prompt of tokens");
     tap_is(parse("--data x --vocab 300 --prompt 300"), 2, "one beyond the vocabulary");
     tap_is(parse("--data x --vocab 300 --prompt In"), 2, "words where tokens are wanted");
     tap_is(parse("--data x --vocab 300 --prompt -1"), 2, "a token below 0");

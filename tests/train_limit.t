@@ -37,7 +37,7 @@ for shape in SHAPES:
         if not same(run.code, 4, f"{words}: exit 4") or not ok("What does not fit" in run.out, "with a table"):
             note(run.out + run.err)
             continue
-        ok("--memory-limit allows" in run.err, "and words")
+        ok(f"takes {need:,} bytes per rank and --memory-limit allows {limit:,};" in run.err, "and words, to the byte")
         ok(re.search(r"\n  in granules .* over\n", run.out), "whose last line is over the limit")
         choices, limits = would_fit(run.out)
         same(limits, [need], "the limit that would do is the plan")
@@ -92,11 +92,12 @@ for shape in SHAPES[:3]:
             continue
         found = run.report["find_max"]
         value = found["value"]
-        ok(value >= shape[size] and f"--{size} {value} is the largest" in run.out, f"finds {value}, and says it")
         same([found["size"], found["memory_limit_bytes"]], [size, limit], "JSON has what was asked for")
         here, beyond = plan(**{**shape, size: value}), plan(**{**shape, size: value + 1})
         same([found["reserved_bytes"], found["one_more_reserved_bytes"]], [here, beyond], "and the plans' bytes")
         ok(here <= limit < beyond, "on both sides of the limit")
+        ok(value >= shape[size] and f"--{size} {value} is the largest that fits: its plan takes {here:,} bytes of {limit:,}, "
+           f"that of --{size} {value + 1} {beyond:,}\n" in run.out, f"finds {value}, and says it") or note(run.out)
         same(run.report["ranks"][0]["planned_reserved_bytes"], here, "the plan that is printed is the largest's")
 run = train(layers=1, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18, timeout=60)
 same(run.code, 0, "a limit above all that can be asked for")

@@ -328,6 +328,14 @@ static void test_tables(void)
     tap_ok(strstr(caught, "rank 1 of 2, the largest") && strstr(caught, "DIFFERS"),
            "a rank whose bytes differ is shown");
     tap_ok(strstr(caught, "─") && strstr(caught, "│"), "in UTF-8 where the locale says so");
+    run.steps_count = 0;
+    catch_start();
+    zr_report_end(&run);
+    catch_end();
+    tap_ok(strstr(caught, "none was made") && !strstr(caught, "DIFFERS"),
+           "without a step what is planned for one need not have been");
+    tap_ok(strstr(caught, "as planned") && !strstr(caught, "Speed"),
+           "what is kept is, and nothing had a speed");
 }
 
 static void test_chart(void)

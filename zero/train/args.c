@@ -51,6 +51,13 @@ static bool read_count(const char *text, uint64_t *out)
     return errno == 0 && *end == '\0';
 }
 
+/* -1, or more digits than a number here can have. */
+static bool is_beyond(const char *text)
+{
+    text += text[0] == '-';
+    return text[0] && text[strspn(text, "0123456789")] == '\0';
+}
+
 bool zr_args_read_bytes(const char *text, uint64_t *out)
 {
     static const struct {
@@ -137,11 +144,12 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
 {
     bool bytes = flag->kind == ZR_FLAG_BYTES;
     uint64_t number;
-    if (!(bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number)))
+    bool read = bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number);
+    if (!read && !is_beyond(value))
         return wrong(flag, value, "is no %s; give %s from %.0f to %.0f",
                      bytes ? "number of bytes" : "whole number",
                      bytes ? "plain bytes or KiB, MiB, GiB," : "a whole number", flag->least, flag->most);
-    if ((double)number < flag->least || (double)number > flag->most)
+    if (!read || (double)number < flag->least || (double)number > flag->most)
         return wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
     store_whole(flag, config, number);
     return -1;
@@ -390,6 +398,27 @@ static bool scales_loss(const struct zr_train_config *config)
     return given;
 }
 
+/* Words for an option that what else was asked for leaves without a meaning; NULL: there is none. */
+static const char *without_meaning(const struct zr_train_config *config)
+{
+    bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
+    if (config->save_every && !config->save[0])
+        return "--save-every: needs --save DIR, where the checkpoints go";
+    if (config->keep && !config->save[0])
+        return "--keep: needs --save DIR, where the checkpoints go";
+    if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
+        return "--loss-scale and its like: are of --precision fp16; fp32 and bf16 need no scale";
+    if (adamw && zr_flag_given(config, "momentum"))
+        return "--momentum: is of --optimizer sgd; AdamW's is --beta1";
+    if (!adamw && (zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2")))
+        return "--beta1 and --beta2: are of --optimizer adamw; SGD has --momentum";
+    if (config->rate_kind == ZR_RATE_CONSTANT && zr_flag_given(config, "min-lr"))
+        return "--min-lr: --schedule-lr constant stays at --lr; take cosine or linear, or leave it out";
+    if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature")))
+        return "--prompt and --temperature: need --sample N, the tokens of text to make";
+    return NULL;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_gpt_shape *shape = &config->shape;
@@ -426,15 +455,9 @@ static int together(const struct zr_train_config *config)
                 "--help has examples)";
     else if (!config->bytes && !prompt_is_tokens(config))
         words = "--prompt: with a token shard it is numbers below --vocab, such as '464 2068 7586'";
-    else if (config->save_every && !config->save[0])
-        words = "--save-every: needs --save DIR, where the checkpoints go";
-    else if (config->keep && !config->save[0])
-        words = "--keep: needs --save DIR, where the checkpoints go";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1)
         words = "--reduce once: needs the whole gradients that stages 0 and 1 keep; take --stage 1, or "
                 "--reduce each";
-    else if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
-        words = "--loss-scale and its like: are of --precision fp16; fp32 and bf16 need no scale";
     else if (config->min_rate > config->rate)
         words = "--min-lr: is above --lr; the rate falls from --lr to --min-lr";
     else if (config->warmup > config->steps)
@@ -442,6 +465,8 @@ static int together(const struct zr_train_config *config)
     else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
              strcmp(config->export, "-") == 0)
         words = "--log, --trace and --export: need a file; only --json writes to standard output (-)";
+    else
+        words = without_meaning(config);
     if (words) {
         zr_say("%s", words);
         return ZR_EXIT_USAGE;

@@ -14,6 +14,7 @@
 #include "alloc/option.h"
 #include "alloc/os.h"
 #include "zero/train/limit.h"
+#include "zero/train/number.h"
 #include "zero/train/terminal.h"
 
 #define MIB ((size_t)1 << 20)
@@ -112,13 +113,14 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
     size_t need = rank->plan.peak_reserved_bytes;
     uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
+    char number[2][ZR_NUMBER_ROOM];
 
     if (config->memory_limit_bytes && need > config->memory_limit_bytes)
-        return zr_fail(
-            ZR_ERR_MEMORY,
-            "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB; try --recompute full, "
-            "a smaller --batch, a higher --stage or more --ranks",
-            need / MIB, config->memory_limit_bytes / MIB);
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %s bytes per rank and --memory-limit allows %s; try --recompute full, "
+                       "a smaller --batch, a higher --stage or more --ranks",
+                       zr_number_grouped(number[0], need),
+                       zr_number_grouped(number[1], config->memory_limit_bytes));
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
         uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
@@ -355,7 +357,7 @@ zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_re
 static zr_result check_limit(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_limit_advice advice;
-    size_t need;
+    char need[ZR_NUMBER_ROOM], limit[ZR_NUMBER_ROOM];
     zr_result result = zr_limit_advise(&advice, config, host_arena);
     if (result != ZR_OK || advice.fits)
         return result;
@@ -363,10 +365,10 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
         result = zr_report_limit(config, &advice);
     if (result != ZR_OK)
         return result;
-    need = advice.plan.peak_reserved_bytes;
     return zr_fail(ZR_ERR_MEMORY,
-                   "the plan takes %zu MiB per rank and --memory-limit allows %zu MiB; the table has %s",
-                   (need + MIB - 1) / MIB, config->memory_limit_bytes / MIB,
+                   "the plan takes %s bytes per rank and --memory-limit allows %s; the table has %s",
+                   zr_number_grouped(need, advice.plan.peak_reserved_bytes),
+                   zr_number_grouped(limit, config->memory_limit_bytes),
                    advice.count ? "what would fit" : "what does not fit, and nothing smaller would");
 }
 

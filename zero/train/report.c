@@ -199,25 +199,27 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
     struct zr_page page;
 
     zr_page_open(&page, config);
-    zr_text_print(&page.text, "--%s %zu is the largest that fits under %s: it takes %s", name, found->value,
-                  zr_number_bytes(number[0], config->memory_limit_bytes),
-                  zr_number_bytes(number[1], found->reserved_bytes));
+    zr_text_print(&page.text, "--%s %zu is the largest that fits: its plan takes %s bytes of %s", name,
+                  found->value, zr_number_grouped(number[0], found->reserved_bytes),
+                  zr_number_grouped(number[1], config->memory_limit_bytes));
     if (found->beyond_reserved_bytes == SIZE_MAX)
-        zr_text_print(&page.text, ", and %zu is beyond what a machine can address", found->value + 1);
+        zr_text_print(&page.text, ", and --%s %zu is beyond what a machine can address", name,
+                      found->value + 1);
     else if (found->beyond_reserved_bytes)
-        zr_text_print(&page.text, ", and %zu %s", found->value + 1,
-                      zr_number_bytes(number[2], found->beyond_reserved_bytes));
+        zr_text_print(&page.text, ", that of --%s %zu %s", name, found->value + 1,
+                      zr_number_grouped(number[2], found->beyond_reserved_bytes));
     else
         zr_text_print(&page.text, ", and more cannot be asked for");
     zr_text_print(&page.text, "\n\n");
     return zr_text_flush(&page.text);
 }
 
-/* One line of planned beside measured; `exact`: they must be equal. */
+/* One line of planned beside measured. */
 struct byte_line {
-    const char *name, *note;
+    const char *name;
+    const char *note; /* what to say of it; of an exact one where that need not hold yet, NULL: it must */
     size_t planned, measured;
-    bool exact;
+    bool exact; /* they are to be equal */
 };
 
 static void print_byte_line(struct zr_page *page, const struct byte_line *line)
@@ -227,17 +229,21 @@ static void print_byte_line(struct zr_page *page, const struct byte_line *line)
     bool equal = line->planned == line->measured;
 
     if (line->exact)
-        verdict = equal ? (page->terminal.utf8 ? "✓ as planned" : "as planned") : "DIFFERS";
+        verdict = equal        ? (page->terminal.utf8 ? "✓ as planned" : "as planned")
+                  : line->note ? line->note
+                               : "DIFFERS";
     zr_text_print(&page->text, "  %-11s %18s  %18s  %s\n", line->name,
                   line->planned || line->exact ? zr_number_grouped(number[0], line->planned) : "-",
                   zr_number_grouped(number[1], line->measured), verdict);
 }
 
-static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank)
+static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank, bool stepped)
 {
+    const char *unless = stepped ? NULL : "of a step, and none was made";
     size_t planned = 0, measured = 0;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
         struct byte_line line = {.name = zr_tag_name((zr_tag)tag),
+                                 .note = unless,
                                  .planned = rank->planned_by_tag_bytes[tag],
                                  .measured = rank->peak_by_tag_bytes[tag],
                                  .exact = true};
@@ -246,7 +252,7 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
         if (line.planned || line.measured)
             print_byte_line(page, &line);
     }
-    print_byte_line(page, &(struct byte_line){"tensors", NULL, planned, measured, true});
+    print_byte_line(page, &(struct byte_line){"tensors", unless, planned, measured, true});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false});
@@ -268,7 +274,8 @@ static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
     snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
     zr_page_heading(page, heading);
     zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
-    print_rank_bytes(page, &run->ranks[agree ? 0 : largest_rank(run->ranks, run->world)]);
+    print_rank_bytes(page, &run->ranks[agree ? 0 : largest_rank(run->ranks, run->world)],
+                     run->steps_count > 0);
 }
 
 /* ---- The end of a run -------------------------------------------------------------------------------- */
@@ -425,7 +432,8 @@ zr_result zr_report_end(const struct zr_run_report *run)
 
     zr_page_open(&page, run->config);
     print_loss(&page, run);
-    print_speed(&page, run);
+    if (run->steps_count > 0)
+        print_speed(&page, run);
     print_bytes(&page, run);
     print_sample(&page, run);
     print_next(&page, run);
