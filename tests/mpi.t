@@ -45,8 +45,9 @@ def check_losses():
                                                       bucket_bytes=4096)))
         if not same(got.returncode, 0, f"mpirun -n {ranks} zr-train --comm mpi"):
             note(got.stderr[-800:])
-        by_itself = train(**flags, comm="mpi")
+        by_itself = train(environment={"TERM": "xterm"}, **flags, comm="mpi")
         same(by_itself.code, 0, f"zr-train --ranks {ranks} --comm mpi starts mpirun by itself")
+        ok("Byte plan" in by_itself.out and "\x1b" not in by_itself.out + by_itself.err, "off a terminal: no colour")
         same(by_itself.losses, local.losses, f"{ranks} ranks, {precision}: --comm mpi has the losses of --comm local, to the bit")
         if by_itself.report and local.report:
             for key in ("sent_elements_per_step", "planned_bytes"):

@@ -74,6 +74,11 @@ for columns in (1, 10, 39, 40, 41, 79):
 
 code, text = on_terminal(80, {**base, "TERM": "dumb", "LC_ALL": "C.UTF-8"}, save=None, save_every=None)
 ok("\x1b" not in text and not re.search(r"\r(?!\n)", text), "a dumb terminal: no colour and no animation")
+# Under mpirun a rank has a terminal, and what it writes may end in a file.
+code, text = on_terminal(80, {**base, "TERM": "xterm", "LC_ALL": "C.UTF-8", "OMPI_COMM_WORLD_RANK": "0",
+                              "OMPI_COMM_WORLD_SIZE": "1"}, save=None, save_every=None, ranks=None, stage=0)
+ok("Byte plan" in text and "\x1b" not in text and not re.search(r"\r(?!\n)", text),
+   "a terminal of mpirun's: no colour and no animation") or note(text[-1500:])
 run = train(**{**FLAGS, "save": None, "save_every": None})
 ok("\x1b" not in run.out + run.err and "\r" not in run.out + run.err, "off a terminal: no colour and no animation")
 same(run.err.count("tok/s"), len(re.findall(r"^zr-train: step \d+/200 ", run.err, re.M)), "off a terminal: plain lines")

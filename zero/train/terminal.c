@@ -34,11 +34,17 @@ void zr_terminal_measure(struct zr_terminal *terminal)
         terminal->columns = size.ws_col;
 }
 
+/* mpirun gives each rank a terminal of its own, and passes on what comes out of it to wherever it writes. */
+static bool passed_on(void)
+{
+    return says("OMPI_COMM_WORLD_RANK");
+}
+
 void zr_terminal_find(struct zr_terminal *out, int fd)
 {
     const char *kind = getenv("TERM");
     *out = (struct zr_terminal){.fd = fd, .utf8 = locale_is_utf8()};
-    out->live = isatty(fd) == 1 && kind && strcmp(kind, "dumb") != 0;
+    out->live = isatty(fd) == 1 && kind && strcmp(kind, "dumb") != 0 && !passed_on();
     out->colour = out->live && !says("NO_COLOR");
     zr_terminal_measure(out);
 }

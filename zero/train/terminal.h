@@ -8,7 +8,7 @@
 
 struct zr_terminal {
     int fd;
-    bool live;        /* a terminal that can overwrite a line */
+    bool live;        /* a terminal that can overwrite a line, and that somebody looks at */
     bool colour;      /* live, and NO_COLOR is not set */
     bool utf8;        /* the locale's character set */
     unsigned columns; /* 80 where nobody says */
