@@ -21,21 +21,6 @@ static inline size_t region_of(size_t unit)
     return unit >> TOP_SHIFT;
 }
 
-static inline unsigned chunk_of(size_t unit)
-{
-    return (unsigned)(unit >> REGION_SHIFT) & (REGION_CHUNKS - 1);
-}
-
-static inline unsigned leaf_of(size_t unit)
-{
-    return (unsigned)(unit >> CHUNK_SHIFT) & (CHUNK_LEAVES - 1);
-}
-
-static inline unsigned place_of(size_t unit)
-{
-    return (unsigned)unit & (LEAF_UNITS - 1);
-}
-
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static inline size_t top_bytes(size_t regions_count)
@@ -53,7 +38,7 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
     index->used = (_Atomic uint64_t *)(index->regions + count);
     index->regions_count = count;
     zr_pool_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
-    zr_pool_init(&index->chunks, sizeof(struct zr_index_chunk), ZR_POOL_FAULTS);
+    zr_pool_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
     zr_pool_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
     return ZR_OK;
 }
@@ -61,7 +46,7 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
 void zr_index_end(struct zr_index *index)
 {
     zr_pool_end(&index->region_records);
-    zr_pool_end(&index->chunks);
+    zr_pool_end(&index->nodes);
     zr_pool_end(&index->leaves);
     zr_pages_give(index->regions, top_bytes(index->regions_count));
     index->regions = NULL;
@@ -71,88 +56,150 @@ void zr_index_end(struct zr_index *index)
 
 bool zr_index_restock(struct zr_index *index)
 {
-    index->stocked = zr_pool_reserve(&index->leaves, 1) && zr_pool_reserve(&index->chunks, 1) &&
+    index->stocked = zr_pool_reserve(&index->leaves, 1) && zr_pool_reserve(&index->nodes, 1) &&
                      zr_pool_reserve(&index->region_records, 1);
     return index->stocked;
 }
 
-/* The child at `link`, made of the pool's next record if there is none. */
-static void *child_at(struct zr_index *index, void *link, struct zr_pool *pool)
+static void *take_record(struct zr_index *index, struct zr_pool *pool)
 {
-    _Atomic(void *) *child = link;
-    void *below = atomic_load_explicit(child, memory_order_relaxed);
-    if (!below) {
-        index->stocked = false;
-        below = memset(zr_pool_take(pool), 0, pool->record_bytes);
-        atomic_store_explicit(child, below, memory_order_release);
-    }
-    return below;
+    index->stocked = false;
+    return memset(zr_pool_take(pool), 0, pool->record_bytes);
 }
 
-struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit)
+static inline bool is_node(zr_index_entry entry)
 {
-    struct zr_index_region *region =
-        child_at(index, &index->regions[region_of(unit)], &index->region_records);
-    struct zr_index_chunk *chunk = child_at(index, &region->chunks[chunk_of(unit)], &index->chunks);
-    struct zr_index_leaf *leaf = child_at(index, &chunk->leaves[leaf_of(unit)], &index->leaves);
-    /* Upwards only writers go. */
-    chunk->region = region;
-    leaf->chunk = chunk;
-    zr_index_set_bit(&index->used[region_of(unit) / 64], region_of(unit));
-    return leaf;
+    return entry != 0 && !(entry & ZR_INDEX_KINDS);
+}
+
+/* The slot's block moves down: `place` is its own in the node or leaf, whose child it is. */
+static void move_down(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
+                      zr_index_entry below)
+{
+    atomic_store_explicit(place, atomic_load_explicit(&slot->entry, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(&slot->used, UINT64_C(1) << child, memory_order_relaxed);
+    atomic_store_explicit(&slot->entry, below, memory_order_release);
+}
+
+void zr_index_make_room(struct zr_index *index, size_t unit)
+{
+    struct zr_index_region *region = zr_index_region_of(index, unit);
+    if (!region) {
+        region = take_record(index, &index->region_records);
+        atomic_store_explicit(&index->regions[region_of(unit)], region, memory_order_release);
+        zr_index_set_bit(&index->used[region_of(unit) / 64], region_of(unit));
+        return;
+    }
+    struct zr_index_slot *slot = &region->chunks[zr_index_chunk_of(unit)];
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+    if (zr_index_is_block(entry)) {
+        size_t child = zr_index_leaf_of(zr_index_block_of(entry)->offset_bytes >> ZR_UNIT_SHIFT);
+        struct zr_index_node *node = take_record(index, &index->nodes);
+        move_down(slot, child, &node->leaves[child].entry, (uintptr_t)node);
+        return;
+    }
+    slot = &((struct zr_index_node *)entry)->leaves[zr_index_leaf_of(unit)];
+    entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+    size_t child = (zr_index_block_of(entry)->offset_bytes >> ZR_UNIT_SHIFT) % LEAF_UNITS;
+    struct zr_index_leaf *leaf = take_record(index, &index->leaves);
+    move_down(slot, child, &leaf->units[child], (uintptr_t)leaf);
+}
+
+/* Where a block that starts at the unit would be, as far as there are nodes; NULL without a region. */
+static _Atomic zr_index_entry *place_of(const struct zr_index *index, size_t unit)
+{
+    struct zr_index_region *region = zr_index_region_of(index, unit);
+    if (!region)
+        return NULL;
+    _Atomic zr_index_entry *place = &region->chunks[zr_index_chunk_of(unit)].entry;
+    zr_index_entry entry = atomic_load_explicit(place, memory_order_relaxed);
+    if (!is_node(entry))
+        return place;
+    place = &((struct zr_index_node *)entry)->leaves[zr_index_leaf_of(unit)].entry;
+    entry = atomic_load_explicit(place, memory_order_relaxed);
+    return is_node(entry) ? &((struct zr_index_leaf *)entry)->units[unit % LEAF_UNITS] : place;
 }
 
 void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
-    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
-    if (leaf)
-        atomic_store_explicit(&leaf->blocks[place_of(unit)], freed ? ZR_INDEX_FREED : NULL,
-                              memory_order_relaxed);
+    _Atomic zr_index_entry *place = place_of(index, unit);
+    zr_index_entry entry = place ? atomic_load_explicit(place, memory_order_relaxed) : 0;
+    if (!place || !zr_index_is_free(entry))
+        return;
+    if (freed)
+        atomic_store_explicit(place, zr_index_freed_at(unit), memory_order_relaxed);
+    else if (entry == zr_index_freed_at(unit))
+        atomic_store_explicit(place, 0, memory_order_relaxed);
 }
 
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
-    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
-    struct zr_span *block =
-        leaf ? atomic_load_explicit(&leaf->blocks[place_of(unit)], memory_order_relaxed) : NULL;
-    *freed = block == ZR_INDEX_FREED;
-    return *freed ? NULL : block;
+    _Atomic zr_index_entry *place = place_of(index, unit);
+    zr_index_entry entry = place ? atomic_load_explicit(place, memory_order_relaxed) : 0;
+    *freed = entry == zr_index_freed_at(unit);
+    return zr_index_is_block(entry) && zr_index_block_of(entry)->offset_bytes >> ZR_UNIT_SHIFT == unit
+               ? zr_index_block_of(entry)
+               : NULL;
 }
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
-/* The last block that starts in the leaf, chunk or region before the unit, leaf or chunk `end` of it. */
-static struct zr_span *last_in_leaf(struct zr_index_leaf *leaf, size_t end)
+/* Each looks for the last block that starts at or before the unit, in what begins at unit `first`. */
+
+static struct zr_span *not_after(zr_index_entry entry, size_t unit)
 {
-    for (ptrdiff_t at = zr_index_bit_before(&leaf->starts, end); at >= 0;
-         at = zr_index_bit_before(&leaf->starts, (size_t)at)) {
-        struct zr_span *block = atomic_load_explicit(&leaf->blocks[at], memory_order_acquire);
-        if (block && block != ZR_INDEX_FREED)
-            return block;
+    struct zr_span *block = zr_index_is_block(entry) ? zr_index_block_of(entry) : NULL;
+    return block && block->offset_bytes >> ZR_UNIT_SHIFT <= unit ? block : NULL;
+}
+
+/* How many of `count` children of 1 << shift units each begin at or before the unit. */
+static inline size_t children_until(size_t first, size_t unit, unsigned shift, size_t count)
+{
+    size_t until = ((unit - first) >> shift) + 1;
+    return until < count ? until : count;
+}
+
+static struct zr_span *last_in_leaf(const struct zr_index_slot *slot, size_t first, size_t unit)
+{
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
+    if (!is_node(entry))
+        return not_after(entry, unit);
+    struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
+    for (ptrdiff_t at = zr_index_bit_before(&slot->used, children_until(first, unit, 0, LEAF_UNITS)); at >= 0;
+         at = zr_index_bit_before(&slot->used, (size_t)at)) {
+        entry = atomic_load_explicit(&leaf->units[at], memory_order_acquire);
+        if (zr_index_is_block(entry))
+            return zr_index_block_of(entry);
     }
     return NULL;
 }
 
-static struct zr_span *last_in_chunk(struct zr_index_chunk *chunk, size_t end)
+static struct zr_span *last_in_chunk(const struct zr_index_slot *slot, size_t first, size_t unit)
 {
-    for (ptrdiff_t at = zr_index_bit_before(&chunk->used, end); at >= 0;
-         at = zr_index_bit_before(&chunk->used, (size_t)at)) {
-        struct zr_index_leaf *leaf = atomic_load_explicit(&chunk->leaves[at], memory_order_acquire);
-        struct zr_span *block = last_in_leaf(leaf, LEAF_UNITS);
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
+    if (!is_node(entry))
+        return not_after(entry, unit);
+    struct zr_index_node *node = (struct zr_index_node *)entry;
+    for (ptrdiff_t at =
+             zr_index_bit_before(&slot->used, children_until(first, unit, CHUNK_SHIFT, CHUNK_LEAVES));
+         at >= 0; at = zr_index_bit_before(&slot->used, (size_t)at)) {
+        struct zr_span *block = last_in_leaf(&node->leaves[at], first + ((size_t)at << CHUNK_SHIFT), unit);
         if (block)
             return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_region(struct zr_index_region *region, size_t end)
+static struct zr_span *last_in_region(const struct zr_index_region *region, size_t first, size_t unit)
 {
-    for (ptrdiff_t at = zr_index_bit_before(region->used, end); at >= 0;
-         at = zr_index_bit_before(region->used, (size_t)at)) {
-        struct zr_index_chunk *chunk = atomic_load_explicit(&region->chunks[at], memory_order_acquire);
-        struct zr_span *block = last_in_chunk(chunk, CHUNK_LEAVES);
+    for (ptrdiff_t at =
+             zr_index_bit_before(region->used, children_until(first, unit, REGION_SHIFT, REGION_CHUNKS));
+         at >= 0; at = zr_index_bit_before(region->used, (size_t)at)) {
+        struct zr_span *block =
+            last_in_chunk(&region->chunks[at], first + ((size_t)at << REGION_SHIFT), unit);
         if (block)
             return block;
     }
@@ -161,30 +208,17 @@ static struct zr_span *last_in_region(struct zr_index_region *region, size_t end
 
 struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes)
 {
-    size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
-    struct zr_index_region *region = NULL;
-    struct zr_index_chunk *chunk = NULL;
-    struct zr_index_leaf *leaf = NULL;
-    struct zr_span *block = NULL;
-    if (region_of(unit) < index->regions_count)
-        region = atomic_load_explicit(&index->regions[region_of(unit)], memory_order_acquire);
-    if (region)
-        chunk = atomic_load_explicit(&region->chunks[chunk_of(unit)], memory_order_acquire);
-    if (chunk)
-        leaf = atomic_load_explicit(&chunk->leaves[leaf_of(unit)], memory_order_acquire);
-    if (leaf)
-        block = last_in_leaf(leaf, (size_t)place_of(unit) + 1);
-    if (!block && chunk)
-        block = last_in_chunk(chunk, leaf_of(unit));
-    if (!block && region)
-        block = last_in_region(region, chunk_of(unit));
-    size_t end = region_of(unit) < index->regions_count ? region_of(unit) : index->regions_count;
-    for (ptrdiff_t at = block ? -1 : zr_index_bit_before(index->used, end); at >= 0 && !block;
+    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, own = region_of(unit);
+    size_t end = own < index->regions_count ? own + 1 : index->regions_count;
+    for (ptrdiff_t at = zr_index_bit_before(index->used, end); at >= 0;
          at = zr_index_bit_before(index->used, (size_t)at)) {
-        region = atomic_load_explicit(&index->regions[at], memory_order_acquire);
-        block = last_in_region(region, REGION_CHUNKS);
+        const struct zr_index_region *region =
+            atomic_load_explicit(&index->regions[at], memory_order_acquire);
+        struct zr_span *block = region ? last_in_region(region, (size_t)at << TOP_SHIFT, unit) : NULL;
+        if (block)
+            return block;
     }
-    return block;
+    return NULL;
 }
 
 /* ThreadSanitizer does not see the barriers inside liburcu: what a grace period orders is said in its terms.

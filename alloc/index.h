@@ -1,16 +1,23 @@
 /* index.h: from an address to the block that holds it, without a lock. Private to alloc/.
  *
- * A tree over the units of an arena's range, of bitmaps that say below which child a block starts: the block
- * that may hold an address is the last one that starts at or before it. Regions of 512 MiB hold chunks of
- * 1 MiB, and those leaves of 16 KiB, so that every path has the same three steps. Writers hold the arena's
- * lock; readers only a read section of liburcu (bp flavour), so a span that has left the index may be used
- * again after a grace period and not before. A first search announces itself under the lock (arena.c): until
- * then there are no readers to wait for. Nodes stay until the index ends.
+ * A tree over the units of an arena's range: the block that may hold an address is the last one that starts
+ * at or before it. Regions of 512 MiB have a slot for each chunk of 1 MiB. While at most one block starts in
+ * a chunk, its slot names the block; else a node with a slot for each 16 KiB of it, and those have leaves
+ * with a place for each unit in the same way. So large blocks, and small ones that are alone, take few cache
+ * lines: a slot holds the bits that say below which of its node's slots blocks start, beside the pointer to
+ * it.
+ *
+ * Writers hold the arena's lock; readers only a read section of liburcu (bp flavour), so a span that has left
+ * the index may be used again after a grace period and not before. A first search announces itself under the
+ * lock (arena.c): until then there are no readers to wait for. Nodes stay until the index ends.
  *
  * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
- * between it and any address in it no other block starts. A reader passes over bits that turn out empty,
- * always downwards, so it comes to that path. Only leaves, chunks and a region's words are cleared: a region
- * that ever had blocks is looked into. */
+ * between it and any address in it no other block starts. A slot turns from a block to a node that has the
+ * block in one step. A reader passes over bits that turn out empty, always downwards, so it comes to that
+ * path. A region that ever had blocks is looked into.
+ *
+ * That a block was freed is remembered in its place until another block starts there: in a slot without a
+ * node anywhere in the slot's stretch. */
 #ifndef ZR_INDEX_H
 #define ZR_INDEX_H
 
@@ -19,8 +26,7 @@
 #include "alloc/record.h"
 #include "alloc/span.h"
 
-/* Units of 256 bytes: 64 to a leaf, 64 leaves to a chunk, 512 chunks to a region. A node's bits come in
- * words; those of leaves and chunks are one word each. */
+/* Units of 256 bytes: 64 to a leaf, 64 leaves to a chunk, 512 chunks to a region. */
 enum { ZR_INDEX_LEAF_BITS = 6, ZR_INDEX_CHUNK_BITS = 6, ZR_INDEX_REGION_BITS = 9 };
 enum {
     ZR_INDEX_LEAF_UNITS = 1 << ZR_INDEX_LEAF_BITS,
@@ -28,24 +34,27 @@ enum {
     ZR_INDEX_REGION_CHUNKS = 1 << ZR_INDEX_REGION_BITS
 };
 
-/* In a leaf, in the place of a block that was freed. */
-#define ZR_INDEX_FREED ((struct zr_span *)1)
+/* What is in a place: a pointer to a block's span and ZR_INDEX_BLOCK; the number of the unit where a block
+ * started that was freed, shifted, and ZR_INDEX_FREED; in a slot a node or leaf; or nothing, 0. */
+typedef uintptr_t zr_index_entry;
+enum { ZR_INDEX_BLOCK = 1, ZR_INDEX_FREED = 2, ZR_INDEX_KINDS = 3, ZR_INDEX_UNIT_SHIFT = 2 };
 
-struct zr_index_leaf {
-    _Atomic uint64_t starts; /* bit u: a block starts at unit u */
-    struct zr_index_chunk *chunk;
-    _Atomic(struct zr_span *) blocks[ZR_INDEX_LEAF_UNITS];
+struct zr_index_slot {
+    _Atomic uint64_t used; /* with a node or leaf, bit c: a block starts in its slot or unit c */
+    _Atomic zr_index_entry entry;
 };
 
-struct zr_index_chunk {
-    _Atomic uint64_t used; /* bit l: a block starts in leaf l */
-    struct zr_index_region *region;
-    _Atomic(struct zr_index_leaf *) leaves[ZR_INDEX_CHUNK_LEAVES];
+struct zr_index_leaf {
+    _Atomic zr_index_entry units[ZR_INDEX_LEAF_UNITS];
+};
+
+struct zr_index_node {
+    struct zr_index_slot leaves[ZR_INDEX_CHUNK_LEAVES];
 };
 
 struct zr_index_region {
     _Atomic uint64_t used[ZR_INDEX_REGION_CHUNKS / 64]; /* bit c: a block starts in chunk c */
-    _Atomic(struct zr_index_chunk *) chunks[ZR_INDEX_REGION_CHUNKS];
+    struct zr_index_slot chunks[ZR_INDEX_REGION_CHUNKS];
 };
 
 struct zr_index {
@@ -53,15 +62,15 @@ struct zr_index {
     _Atomic uint64_t *used;                     /* bit r: blocks have started in region r, now or before */
     size_t regions_count;
     bool stocked; /* each pool has the record that one more path may need */
-    struct zr_pool region_records, chunks, leaves;
+    struct zr_pool region_records, nodes, leaves;
 };
 
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes);
 void zr_index_end(struct zr_index *index);
 
-/* The slow halves. */
+/* The slow halves. Room: no block and no node is where a block that starts at the unit would be entered. */
 bool zr_index_restock(struct zr_index *index);
-struct zr_index_leaf *zr_index_make_leaf(struct zr_index *index, size_t unit);
+void zr_index_make_room(struct zr_index *index, size_t unit);
 
 /* Makes sure the next insert succeeds; false with words. */
 static inline bool zr_index_reserve(struct zr_index *index)
@@ -69,24 +78,48 @@ static inline bool zr_index_reserve(struct zr_index *index)
     return __builtin_expect(index->stocked && !zr_fault_watched(), 1) || zr_index_restock(index);
 }
 
-/* Where a block that starts at the unit is entered; NULL where nothing ever was. It stays for as long as the
- * index does. */
-static inline struct zr_index_leaf *zr_index_leaf_of(const struct zr_index *index, size_t unit)
+static inline zr_index_entry zr_index_entry_of(const struct zr_span *block)
 {
-    struct zr_index_region *region = NULL;
-    struct zr_index_chunk *chunk = NULL;
-    struct zr_index_leaf *leaf = NULL;
+    return (uintptr_t)block | ZR_INDEX_BLOCK;
+}
+
+static inline zr_index_entry zr_index_freed_at(size_t unit)
+{
+    return unit << ZR_INDEX_UNIT_SHIFT | ZR_INDEX_FREED;
+}
+
+static inline bool zr_index_is_block(zr_index_entry entry)
+{
+    return entry & ZR_INDEX_BLOCK;
+}
+
+/* Nothing is there, or what was there is freed. */
+static inline bool zr_index_is_free(zr_index_entry entry)
+{
+    return (entry & ZR_INDEX_FREED) != 0 || entry == 0;
+}
+
+static inline struct zr_span *zr_index_block_of(zr_index_entry entry)
+{
+    return (struct zr_span *)(entry - ZR_INDEX_BLOCK);
+}
+
+static inline struct zr_index_region *zr_index_region_of(const struct zr_index *index, size_t unit)
+{
     size_t number = unit >> ZR_INDEX_LEAF_BITS >> ZR_INDEX_CHUNK_BITS >> ZR_INDEX_REGION_BITS;
-    if (__builtin_expect(number < index->regions_count, 1))
-        region = atomic_load_explicit(&index->regions[number], memory_order_relaxed);
-    if (__builtin_expect(region != NULL, 1))
-        chunk = atomic_load_explicit(
-            &region->chunks[(unit >> ZR_INDEX_LEAF_BITS >> ZR_INDEX_CHUNK_BITS) % ZR_INDEX_REGION_CHUNKS],
-            memory_order_relaxed);
-    if (__builtin_expect(chunk != NULL, 1))
-        leaf = atomic_load_explicit(&chunk->leaves[(unit >> ZR_INDEX_LEAF_BITS) % ZR_INDEX_CHUNK_LEAVES],
-                                    memory_order_relaxed);
-    return leaf;
+    return __builtin_expect(number < index->regions_count, 1)
+               ? atomic_load_explicit(&index->regions[number], memory_order_relaxed)
+               : NULL;
+}
+
+static inline size_t zr_index_chunk_of(size_t unit)
+{
+    return (unit >> ZR_INDEX_LEAF_BITS >> ZR_INDEX_CHUNK_BITS) % ZR_INDEX_REGION_CHUNKS;
+}
+
+static inline size_t zr_index_leaf_of(size_t unit)
+{
+    return (unit >> ZR_INDEX_LEAF_BITS) % ZR_INDEX_CHUNK_LEAVES;
 }
 
 /* One writer at a time: no read-modify-write is needed. Returns the word as it was or is without the bit. */
@@ -119,48 +152,93 @@ static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_
     return (ptrdiff_t)(word * 64 + 63u - (unsigned)__builtin_clzll(bits));
 }
 
-/* Enters a block for which zr_index_reserve() was called. What had blocks already has its bits above it set.
- */
-static inline __attribute__((always_inline)) void zr_index_insert(struct zr_index *index,
-                                                                  struct zr_span *block)
+/* A block starts, or none does any more, in what the slot of the node or the unit of the leaf is for. */
+static inline bool zr_index_enter(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
+                                  const struct zr_span *block)
 {
-    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, number = unit >> ZR_INDEX_LEAF_BITS;
-    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
-    if (__builtin_expect(!leaf, 0))
-        leaf = zr_index_make_leaf(index, unit);
-    atomic_store_explicit(&leaf->blocks[unit % ZR_INDEX_LEAF_UNITS], block, memory_order_release);
-    if (zr_index_set_bit(&leaf->starts, unit) != 0)
+    atomic_store_explicit(place, zr_index_entry_of(block), memory_order_release);
+    return zr_index_set_bit(&slot->used, child) == 0;
+}
+
+static inline bool zr_index_leave(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
+                                  size_t unit)
+{
+    atomic_store_explicit(place, zr_index_freed_at(unit), memory_order_release);
+    return zr_index_clear_bit(&slot->used, child) == 0;
+}
+
+/* Enters a block for which zr_index_reserve() was called. */
+static inline void zr_index_insert(struct zr_index *index, struct zr_span *block)
+{
+    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
+    for (;; zr_index_make_room(index, unit)) {
+        struct zr_index_region *region = zr_index_region_of(index, unit);
+        if (__builtin_expect(!region, 0))
+            continue;
+        struct zr_index_slot *slot = &region->chunks[chunk];
+        zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+        bool first = true;
+        if (zr_index_is_free(entry)) {
+            atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
+        } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
+            size_t number = zr_index_leaf_of(unit);
+            struct zr_index_slot *inner = &((struct zr_index_node *)entry)->leaves[number];
+            entry = atomic_load_explicit(&inner->entry, memory_order_relaxed);
+            if (zr_index_is_free(entry)) {
+                first = zr_index_enter(slot, number, &inner->entry, block);
+            } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
+                struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
+                size_t place = unit % ZR_INDEX_LEAF_UNITS;
+                first = zr_index_enter(inner, place, &leaf->units[place], block) &&
+                        zr_index_set_bit(&slot->used, number) == 0;
+            } else {
+                continue;
+            }
+        } else {
+            continue;
+        }
+        if (first)
+            zr_index_set_bit(&region->used[chunk / 64], chunk);
         return;
-    struct zr_index_chunk *chunk = leaf->chunk;
-    if (zr_index_set_bit(&chunk->used, number) != 0)
-        return;
-    number = number >> ZR_INDEX_CHUNK_BITS;
-    zr_index_set_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
+    }
 }
 
 /* Takes the block that starts at the offset out of the index and returns it; NULL if none does, and *freed
- * says whether one did before. With the lock. */
+ * says whether one did before, where that is known. With the lock. */
 static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offset_bytes, bool *freed)
 {
-    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, number = unit >> ZR_INDEX_LEAF_BITS;
-    struct zr_index_leaf *leaf = zr_index_leaf_of(index, unit);
+    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
+    struct zr_index_region *region = zr_index_region_of(index, unit);
     *freed = false;
-    if (__builtin_expect(!leaf, 0))
+    if (__builtin_expect(!region, 0))
         return NULL;
-    _Atomic(struct zr_span *) *place = &leaf->blocks[unit % ZR_INDEX_LEAF_UNITS];
-    struct zr_span *block = atomic_load_explicit(place, memory_order_relaxed);
-    if (__builtin_expect((uintptr_t)block <= (uintptr_t)ZR_INDEX_FREED, 0)) {
-        *freed = block == ZR_INDEX_FREED;
+    struct zr_index_slot *slot = &region->chunks[chunk], *inner = NULL;
+    struct zr_index_leaf *leaf = NULL;
+    size_t number = zr_index_leaf_of(unit), place = unit % ZR_INDEX_LEAF_UNITS;
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+    if (entry && !(entry & ZR_INDEX_KINDS)) {
+        inner = &((struct zr_index_node *)entry)->leaves[number];
+        entry = atomic_load_explicit(&inner->entry, memory_order_relaxed);
+        if (entry && !(entry & ZR_INDEX_KINDS)) {
+            leaf = (struct zr_index_leaf *)entry;
+            entry = atomic_load_explicit(&leaf->units[place], memory_order_relaxed);
+        }
+    }
+    struct zr_span *block = zr_index_block_of(entry);
+    if (__builtin_expect(!zr_index_is_block(entry) || block->offset_bytes != offset_bytes, 0)) {
+        *freed = entry == zr_index_freed_at(unit);
         return NULL;
     }
-    atomic_store_explicit(place, ZR_INDEX_FREED, memory_order_release);
-    if (zr_index_clear_bit(&leaf->starts, unit) != 0)
-        return block;
-    struct zr_index_chunk *chunk = leaf->chunk;
-    if (zr_index_clear_bit(&chunk->used, number) != 0)
-        return block;
-    number = number >> ZR_INDEX_CHUNK_BITS;
-    zr_index_clear_bit(&chunk->region->used[number % ZR_INDEX_REGION_CHUNKS / 64], number);
+    bool last = true;
+    if (!inner)
+        atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
+    else if (!leaf)
+        last = zr_index_leave(slot, number, &inner->entry, unit);
+    else
+        last = zr_index_leave(inner, place, &leaf->units[place], unit) &&
+               zr_index_clear_bit(&slot->used, number) == 0;
+    if (last)
+        zr_index_clear_bit(&region->used[chunk / 64], chunk);
     return block;
 }
 
@@ -168,7 +246,8 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
  * no memory. With the lock. */
 void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed);
 
-/* The block that starts at the offset, NULL if none does; *freed says that one did before. With the lock. */
+/* The block that starts at the offset, NULL if none does; *freed says that one did before, where that is
+ * known. With the lock. */
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);
 
 /* The last block that starts at or before the offset, NULL if none: the caller looks whether it reaches that

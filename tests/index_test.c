@@ -78,6 +78,43 @@ static void test_beside_a_model(uint64_t seed)
     memset(live, 0, sizeof live);
 }
 
+/* Large blocks take no records; two in one of its stretches do, once. */
+static void test_records(void)
+{
+    enum { LARGE = 200 };
+    struct zr_index index;
+    bool freed;
+    unsigned bad = 0;
+    tap_result(zr_index_init(&index, RANGE_BYTES), ZR_OK, "an index");
+    for (unsigned turn = 0; turn < 3; turn++) {
+        for (unsigned i = 0; i < LARGE; i++) {
+            blocks[i] = (struct zr_span){.offset_bytes = ((size_t)i << 20) + (i + turn) % 7 * 65536};
+            bad += !zr_index_reserve(&index);
+            zr_index_insert(&index, &blocks[i]);
+        }
+        for (unsigned i = 0; i < LARGE; i++)
+            bad += zr_index_take(&index, blocks[i].offset_bytes, &freed) != &blocks[i];
+    }
+    tap_is(bad, 0, "large blocks come and go");
+    tap_is(index.nodes.live_count + index.leaves.live_count, 0, "in no node and no leaf");
+    for (unsigned i = 0; i < 3; i++) {
+        blocks[i] = (struct zr_span){.offset_bytes = i * (size_t)512};
+        bad += !zr_index_reserve(&index);
+        zr_index_insert(&index, &blocks[i]);
+    }
+    tap_is(index.nodes.live_count, 1, "small ones side by side share a node");
+    tap_is(index.leaves.live_count, 1, "and a leaf");
+    bad += zr_index_take(&index, 512, &freed) != &blocks[1];
+    tap_ok(!zr_index_exact(&index, 512, &freed) && freed && zr_index_before(&index, 1023) == &blocks[0],
+           "one is gone, and known as freed");
+    zr_index_note(&index, 512, false);
+    tap_ok(!zr_index_exact(&index, 512, &freed) && !freed, "until that is forgotten");
+    zr_index_note(&index, 1024, true);
+    tap_ok(zr_index_exact(&index, 1024, &freed) == &blocks[2] && bad == 0,
+           "a live one cannot be noted as freed");
+    zr_index_end(&index);
+}
+
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
 enum { KEPT = 64, TURNS = 30000 };
@@ -163,6 +200,7 @@ int main(int count, char **arguments)
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 0) : 20260;
     for (unsigned i = 0; i < 3; i++)
         test_beside_a_model(seed + i);
+    test_records();
     test_readers();
     return tap_done();
 }
