@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
 
@@ -75,6 +76,10 @@ def test_usage():
     refused("bytes that are none", 2, ["--capacity", "'12 apples'"], "replay", lifetimes, "--capacity", "12 apples")
     refused("bytes that overflow", 2, ["--capacity"], "replay", lifetimes, "--capacity", "99999999999TB")
     refused("a granule of 3 MiB", 2, ["--granule", "power of two"], "replay", lifetimes, "--granule", "3MiB")
+    refused("a granule of 2 GiB", 2, ["--granule", "1GiB"], "replay", lifetimes, "--granule", "2GiB")
+    refused("no capacity", 2, ["--capacity", "more than 0"], "replay", lifetimes, "--capacity", "0")
+    refused("a number without end", 2, ["--seed", "below 2^64"], "replay", lifetimes, "--seed", str(2 ** 64))
+    refused("no time", 2, ["--time", "1 to"], "pack", lifetimes, "--time", "0")
     refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
     refused("more strays than allocations", 2, ["--stray", "100"], "replay", lifetimes, "--stray", "101")
     refused("no thread", 2, ["--threads", "64"], "replay", lifetimes, "--threads", "0")
@@ -172,6 +177,10 @@ def test_numbers():
     rows = results(lifetimes, "--unit", "1MiB", "--capacity=10MiB", "--policy", "bestfit,zr")
     same([row["policy"] for row in rows], ["zr", "bestfit"], "a choice of policies")
     same([row["failed_at"] for row in rows], [None, 5], "within 10 MiB zr gets through and best fit does not")
+    table = zr("replay", lifetimes, "--unit", "1MiB", "--capacity=10MiB").stdout
+    ok(re.search(r"\n  zr +10\.0 MiB +1\.0000 +1\.0000 ", table) and re.search(r"\n  bestfit .*MiB  out of memory at event 5\n",
+                                                                                table),
+       "the table has ratios of who got through alone") or note(table)
     rows = results(lifetimes, lifetimes, "--policy", "zr", "--granule", "64KiB")
     same([(row["file"], row["peak_reserved_bytes"]) for row in rows], [(lifetimes, 65536)] * 2,
          "several files, another granule")

@@ -21,7 +21,9 @@ static const char help[] =
     "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with "
     "expandable\n"
     "                       segments), bestfit (one growing range); all of them if left out\n"
-    "  --capacity BYTES     of the simulated device; no end if left out\n"
+    "  --capacity BYTES     of the simulated device; no end if left out. Who runs out of it is no failure: "
+    "the table\n"
+    "                       says where, failed_at in the JSON too\n"
     "  --granule BYTES      what memory is counted in (default 2MiB)\n"
     "  --unit BYTES         one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
@@ -46,6 +48,9 @@ static const char help[] =
     "\n"
     "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
     "over it.\n"
+    "Under \"last\" is what the last repeat came to alone, and so are the times, which are the median and "
+    "the "
+    "mean.\n"
     "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its "
     "own.\n";
 
@@ -119,11 +124,11 @@ static bool vary(struct settings *settings, const struct variation *varied, uint
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const char *policies = "zr,caching,expandable,bestfit";
-    uint64_t granule_bytes = 0, repeat = 1, device = UINT64_MAX;
+    uint64_t granule_bytes = 0, capacity_bytes = UINT64_MAX, repeat = 1, device = UINT64_MAX;
     struct variation varied = {.threads = 1, .change_at = UINT64_MAX, .seed = 1};
     const struct zr_tool_option options[] = {
         {"--policy", ZR_TOOL_WORDS, &policies},
-        {"--capacity", ZR_TOOL_BYTES, &settings->replay.capacity_bytes},
+        {"--capacity", ZR_TOOL_BYTES, &capacity_bytes},
         {"--granule", ZR_TOOL_BYTES, &granule_bytes},
         {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},
         {"--device", ZR_TOOL_COUNT, &device},
@@ -145,8 +150,12 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return code;
     if (!choose_policies(policies, settings->policies))
         return ZR_TOOL_USAGE;
-    if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 40) {
-        zr_tool_say("replay: --granule %" PRIu64 " is no power of two up to 1TiB", granule_bytes);
+    if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30) {
+        zr_tool_say("replay: --granule %" PRIu64 " is no power of two up to 1GiB", granule_bytes);
+        return ZR_TOOL_USAGE;
+    }
+    if (capacity_bytes == 0) {
+        zr_tool_say("replay: --capacity takes more than 0; leave it out for a device without end");
         return ZR_TOOL_USAGE;
     }
     if (repeat == 0 || repeat > 1000000) {
@@ -155,6 +164,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!vary(settings, &varied, repeat))
         return ZR_TOOL_USAGE;
+    settings->replay.capacity_bytes = capacity_bytes == UINT64_MAX ? 0 : capacity_bytes;
     settings->replay.granule_bytes = granule_bytes;
     settings->replay.repeat = (unsigned)repeat;
     settings->read.device = device <= INT32_MAX ? (int)device : -1;
@@ -244,9 +254,26 @@ static void print_json(struct zr_text *text, const void *result)
     zr_text_print(text, ", \"seed\": %" PRIu64, one->variation->seed);
 }
 
+static void print_row(struct zr_text *text, const struct result *one)
+{
+    const struct zr_replay_report *report = &one->report;
+    char peak[ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "  %-11s %12s", zr_policy_name(one->policy),
+                  zr_tool_bytes(peak, report->peak_reserved_bytes));
+    if (report->failed_at != UINT64_MAX) {
+        zr_text_print(text, "  out of memory at event %" PRIu64 "\n", report->failed_at);
+        return;
+    }
+    zr_text_print(text, "  %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f\n",
+                  ratio(report->peak_reserved_bytes, report->lower_bound_bytes),
+                  ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes),
+                  report->driver_calls, report->driver_calls_last_repeat, report->ns_per_operation,
+                  report->ns_per_operation_mean);
+}
+
 static void print_table(struct zr_text *text, const struct zr_vector *results)
 {
-    char lower[ZR_TOOL_NUMBER_ROOM], peak[ZR_TOOL_NUMBER_ROOM];
+    char lower[ZR_TOOL_NUMBER_ROOM];
     const char *file = NULL;
     for (size_t i = 0; i < results->count; i++) {
         const struct result *one = zr_vector_at(results, i);
@@ -257,19 +284,13 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
             if (is_varied(one->variation))
                 print_variation(text, one->variation);
-            zr_text_print(text, "  %-11s %12s %8s %8s %9s %9s %8s %8s\n", "policy", "peak", "ratio", "last",
-                          "calls", "last", "ns/op", "mean");
+            zr_text_print(text, "  %-11s %12s  %17s %19s %17s\n", "", "", "over lower bound", "driver calls",
+                          "ns per operation");
+            zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s\n", "policy", "peak", "all", "last",
+                          "all", "last", "median", "mean");
         }
         file = one->file;
-        zr_text_print(text, "  %-11s %12s %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f",
-                      zr_policy_name(one->policy), zr_tool_bytes(peak, report->peak_reserved_bytes),
-                      ratio(report->peak_reserved_bytes, report->lower_bound_bytes),
-                      ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes),
-                      report->driver_calls, report->driver_calls_last_repeat, report->ns_per_operation,
-                      report->ns_per_operation_mean);
-        if (report->failed_at != UINT64_MAX)
-            zr_text_print(text, "  out of memory at event %" PRIu64, report->failed_at);
-        zr_text_print(text, "\n");
+        print_row(text, one);
     }
 }
 

@@ -120,7 +120,7 @@ static bool set(const struct zr_tool_option *option, const char *text, const cha
         *want = "plain bytes or KiB, MiB, GiB, TiB (of 1024), KB, MB, GB, TB (of 1000)";
         return read_bytes(text, option->value);
     case ZR_TOOL_COUNT:
-        *want = "a whole number";
+        *want = "a whole number below 2^64";
         return read_count(text, &rest, option->value) && *rest == '\0';
     default:
         *want = "some words";
