@@ -128,7 +128,14 @@ def test_output():
     with open(lifetimes) as file:
         same(file.read(), before, "the input is what it was")
     refused("-o a folder", 3, [FOLDER, "name a file"], "pack", lifetimes, "-o", FOLDER)
-    refused("-o without its folder", 3, ["nowhere"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
+    refused("-o without its folder", 3, ["nowhere", "is not there"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
+    locked = path("locked")
+    os.mkdir(locked, 0o555)
+    if os.access(locked, os.W_OK):
+        skip("nothing is forbidden to root")
+    else:
+        refused("-o in a folder that is read only", 3, [locked, "permissions"], "pack", lifetimes, "-o",
+                os.path.join(locked, "out.csv"))
     where = path("placed.csv")
     same(zr("pack", lifetimes, "-o", where).returncode, 0, "-o a new file")
     with open(where) as file:

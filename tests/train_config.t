@@ -102,6 +102,11 @@ got = run({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, dry_run=True)
 ok(got.code == 2 and "fp16.enabled" in got.err and "bf16.enabled" in got.err, "two precisions at once are refused")
 
 # Any two give the third, at the world that there is.
+for precision, least, most in (({}, 1024, 2 ** 28), ({"bf16": {"enabled": True}}, 2048, 2 ** 29)):
+    for size in (2e9, 12.3, 100):
+        got = run({**precision, "zero_optimization": {"reduce_bucket_size": size}}, dry_run=True)
+        ok(got.code == 2 and f"from {least} to {most} " in got.err, f"{size} elements: the limits are in elements too") or \
+            note(got.err)
 for given, accumulate in [({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3}, 4),
                           ({"train_batch_size": 24, "gradient_accumulation_steps": 3}, 3),
                           ({"train_batch_size": 24}, 1),

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "alloc/error.h"
 #include "alloc/os.h"
@@ -114,6 +115,27 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
     return result;
 }
 
+/* Whether something can be made in the folder of a path. */
+static zr_result check_folder(const char *path)
+{
+    char folder[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) + (slash == path) : 0;
+    if (length >= sizeof folder)
+        return zr_fail(ZR_ERR_INVALID, "the name of the output is too long");
+    if (slash) {
+        memcpy(folder, path, length);
+        folder[length] = '\0';
+    }
+    if (access(folder, F_OK) != 0)
+        return zr_fail(ZR_ERR_IO, "-o '%s': '%s' is not there; give a folder that is", path, folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return zr_fail(ZR_ERR_IO,
+                       "-o '%s': nothing can be written in '%s'; check its permissions, or give another",
+                       path, folder);
+    return ZR_OK;
+}
+
 /* What can be told of the output before a minute is spent on it. */
 static zr_result check_output(const char *output, const char *input)
 {
@@ -126,7 +148,7 @@ static zr_result check_output(const char *output, const char *input)
         there.st_dev == read.st_dev && there.st_ino == read.st_ino)
         return zr_fail(ZR_ERR_INVALID, "-o '%s' is the input, which would be lost; give another name",
                        output);
-    return result;
+    return result == ZR_OK && kind != ZR_PATH_OTHER ? check_folder(output) : result;
 }
 
 static void print_csv(struct zr_text *text, const struct zr_lifetimes *lifetimes)

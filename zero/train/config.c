@@ -289,6 +289,20 @@ static unsigned element_bytes(const struct reader *reader)
     return is_on(reader, "bf16.enabled") || is_on(reader, "fp16.enabled") ? 2 : 4;
 }
 
+/* A size in elements of an option in bytes, whose limits are said in elements too. */
+static zr_result read_elements(const struct reader *reader, const struct config_key *key, const json_t *value)
+{
+    unsigned bytes = element_bytes(reader);
+    zr_result result = store_number(reader, key->path, key->equals, value, bytes);
+    const struct zr_flag *flag = zr_flags;
+    while (strcmp(flag->name, key->equals) != 0)
+        flag++;
+    if (result == ZR_OK || !json_is_number(value))
+        return result;
+    return refuse(reader, key->path, "takes a whole number of elements from %.0f to %.0f (of %u bytes each)",
+                  flag->least / bytes, flag->most / bytes, bytes);
+}
+
 static zr_result read_value(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     const char *path = key->path;
@@ -301,7 +315,7 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     case KEY_FLAG:
         return store_number(reader, path, key->equals, value, 1);
     case KEY_ELEMENTS:
-        return store_number(reader, path, key->equals, value, element_bytes(reader));
+        return read_elements(reader, key, value);
     case KEY_BATCH:
         return read_batch(reader, path, value);
     case KEY_BETAS:
