@@ -25,11 +25,12 @@ class Recording:
     def __init__(self):
         self.dirty_data, self.dirty_names = set(), set()  # files, and folders whose entries changed
         self.complaints, self.renames, self.syncs = [], [], 0
+        self.on_disk = {}  # a folder's name now, and the one that a power cut would bring back
 
     def below(self, folder, names):
         return sorted(name for name in names if name == folder or name.startswith(folder + "/"))
 
-    def rename(self, source, target):
+    def rename(self, source, target, exchange=False):
         bad = self.below(source, self.dirty_data) + self.below(source, self.dirty_names)
         if bad:
             self.complaints.append(f"{source} is renamed while {bad} are not synced")
@@ -39,7 +40,16 @@ class Recording:
             if folder in self.dirty_names:
                 self.complaints.append(f"{target} gets its name while that of a folder above, in {folder}, is not synced")
         self.renames.append((source, target))
-        self.dirty_names.add(os.path.dirname(target))
+        if not all(os.path.basename(name).startswith(".") for name in (source, target)):  # of those nobody asks
+            self.dirty_names.add(os.path.dirname(target))
+        old_source, old_target = self.on_disk.pop(source, source), self.on_disk.pop(target, target)
+        self.on_disk[target] = old_source
+        if exchange:
+            self.on_disk[source] = old_target
+
+    def paths(self, words):
+        """Both, whole: with a descriptor before a name, that is where the name lies."""
+        return [os.path.join(folder, name) for folder, name in re.findall(r'(?:\d+<([^>]*)>, |)"([^"]*)"', words)][:2]
 
     def call(self, name, words):
         """`words`: the call's arguments as strace -y prints them."""
@@ -57,10 +67,11 @@ class Recording:
             self.syncs += 1
             self.dirty_data.discard(fd[1])
             self.dirty_names.discard(fd[1])
-        elif name == "unlinkat" and fd and quoted and os.path.dirname(fd[1]) in self.dirty_names:
+            self.on_disk = {now: old for now, old in self.on_disk.items() if os.path.dirname(now) != fd[1]}
+        elif name == "unlinkat" and fd and quoted and re.search(r"/step-\d+$", self.on_disk.get(fd[1], "")):
             self.complaints.append(f"{quoted[0]} is removed while the name of {fd[1]} is not synced: a step by name may be hollow")
         elif name.startswith("rename"):
-            self.rename(*quoted[:2])
+            self.rename(*self.paths(words), "RENAME_EXCHANGE" in words)
 
     def read(self, lines):
         """A sync counts from its end, all else from its beginning."""

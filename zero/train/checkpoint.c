@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,12 +138,16 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
 
 /* ---- Unfinished saves -------------------------------------------------------------------------------- */
 
-static bool is_partial(const char *name)
+static const char partial_tail[] = ".partial", removed_tail[] = ".removed";
+
+/* The bytes of a hidden step's name before its tail; 0: it is no such name. */
+static size_t hidden_step(const char *name, const char *tail)
 {
-    static const char head[] = ".step-", tail[] = ".partial";
-    size_t length = strlen(name);
-    return length > sizeof head + sizeof tail - 2 && strncmp(name, head, sizeof head - 1) == 0 &&
-           strcmp(name + length - (sizeof tail - 1), tail) == 0;
+    static const char head[] = ".step-";
+    size_t length = strlen(name), tail_bytes = strlen(tail);
+    bool is = length > sizeof head - 1 + tail_bytes && strncmp(name, head, sizeof head - 1) == 0 &&
+              strcmp(name + length - tail_bytes, tail) == 0;
+    return is ? length - tail_bytes : 0;
 }
 
 /* Walks a folder by the system call and hands each name to `visit`. Everything here is async-signal-safe: no
@@ -165,10 +170,8 @@ static void remove_file(int fd, const char *name)
     unlinkat(fd, name, 0);
 }
 
-static void remove_partial(int fd, const char *name)
+static void remove_hidden(int fd, const char *name)
 {
-    if (!is_partial(name))
-        return;
     int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (inner < 0)
         return;
@@ -177,11 +180,28 @@ static void remove_partial(int fd, const char *name)
     unlinkat(fd, name, AT_REMOVEDIR);
 }
 
+/* A save that is under way loses its name before its files: rank 0, alive still where another rank's launcher
+ * sweeps, has either made a whole step of it before that, or can make none of it any more. */
+static void remove_unfinished(int fd, const char *name)
+{
+    char removed[NAME_MAX + 1];
+    size_t stem = hidden_step(name, partial_tail);
+    if (hidden_step(name, removed_tail) > 0) {
+        remove_hidden(fd, name);
+    } else if (stem > 0 && stem + sizeof removed_tail <= sizeof removed) {
+        memcpy(removed, name, stem);
+        memcpy(removed + stem, removed_tail, sizeof removed_tail);
+        remove_hidden(fd, removed); /* where another sweeper has died */
+        if (renameat(fd, name, fd, removed) == 0)
+            remove_hidden(fd, removed);
+    }
+}
+
 void zr_checkpoint_clean_up(const char *folder)
 {
     int fd = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
-    walk(fd, remove_partial);
+    walk(fd, remove_unfinished);
     close(fd);
 }
