@@ -39,6 +39,9 @@ struct scene {
     int (*act)(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm);
     bool ends_by_itself;
     bool dies_slowly; /* rank 2, before it has a communicator: its sockets close long before it is dead */
+    long save_within_ms;
+    uint32_t watched_step; /* of train_slowly(): the test begins in it */
+    long layers, layer_ms;
 };
 
 static void nap_ms(long ms)
@@ -126,6 +129,32 @@ static bool wait_for(const _Atomic uint32_t *number, uint32_t want)
     for (unsigned ms = 0; ms < PATIENCE_MS && atomic_load(number) < want; ms++)
         nap_ms(1);
     return atomic_load(number) >= want;
+}
+
+/* Steps longer than the deadline: rank 1 computes for so many times so long, and says nothing while it does.
+ */
+static int train_slowly(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    for (uint32_t step = 1;; step++) {
+        enum zr_request_kind request;
+        char note[32];
+        snprintf(note, sizeof(note), "step %u", step);
+        zr_local_note(local, rank, note);
+        for (long layer = 0; layer < scene->layers; layer++) {
+            if (rank == 1)
+                nap_ms(scene->layer_ms);
+            if (rank == 0 && step == scene->watched_step)
+                atomic_store(&board->steps, 5);
+            if (zr_comm_wait(comm, 0) != ZR_OK)
+                return fail_with_words(rank);
+        }
+        if (zr_comm_barrier(comm) != ZR_OK || zr_local_request(comm, &request) != ZR_OK)
+            return fail_with_words(rank);
+        if (request == ZR_REQUEST_SAVE_AND_END) {
+            atomic_fetch_add(&board->saves, 1);
+            return 0;
+        }
+    }
 }
 
 /* A save that takes as long as the test wants. */
@@ -298,8 +327,12 @@ static struct run start(const struct scene *scene)
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test itself is killed */
         dup2(ends[1], STDERR_FILENO);
         signal(SIGINT, SIG_IGN); /* as a shell does for what it starts with & */
-        _exit(zr_local_launch(&(struct zr_launch_options){
-            .world = WORLD, .rank_main = rank_main, .argument = (void *)scene, .clean_up = clean_up}));
+        _exit(zr_local_launch(
+            &(struct zr_launch_options){.world = WORLD,
+                                        .rank_main = rank_main,
+                                        .argument = (void *)scene,
+                                        .clean_up = clean_up,
+                                        .save_within_ns = (uint64_t)scene->save_within_ms * 1000000}));
     }
     close(ends[1]);
     run.said = ends[0];
@@ -609,6 +642,68 @@ static void test_deadlines(void)
     check_end(&run, "a second SIGTERM during a long save", 143, "SIGTERM: asked for a second time");
 }
 
+/* What is computed when SIGTERM comes is not lost, if there is somewhere to save it and the ranks get on. */
+static void test_long_steps(void)
+{
+    const struct scene layers = {.name = "layers",
+                                 .act = train_slowly,
+                                 .save_within_ms = 60000,
+                                 .watched_step = 1,
+                                 .layers = 40,
+                                 .layer_ms = 60};
+    const struct scene silent = {.name = "silent",
+                                 .act = train_slowly,
+                                 .save_within_ms = 60000,
+                                 .watched_step = 2,
+                                 .layers = 1,
+                                 .layer_ms = 2000};
+    struct scene unsaved = layers, limited = layers;
+    const struct scene stuck = {.name = "stuck", .act = train_and_stick, .save_within_ms = 60000};
+    struct run run = start(&layers);
+    kill(run.launcher, SIGTERM);
+    wait_for(&board->saves, WORLD);
+    run.pace = pace_start();
+    check_end(&run, "SIGTERM in a long step", 0, "the step under way is finished and saved first");
+    tap_is(board->saves, WORLD, "every rank saved");
+
+    run = start(&silent);
+    kill(run.launcher, SIGTERM);
+    wait_for(&board->saves, WORLD);
+    run.pace = pace_start();
+    check_end(&run, "SIGTERM in a long step whose ranks say nothing, as in the one before", 0, NULL);
+    tap_is(board->saves, WORLD, "every rank saved");
+
+    run = start(&layers);
+    kill(run.launcher, SIGTERM);
+    nap_ms(500);
+    run.pace = pace_start();
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "a second SIGTERM in a long step", 143, "SIGTERM: asked for a second time");
+    tap_ok(run.pace.ms < 700, "ends it at once (%.0f ms)", run.pace.ms);
+
+    run = start(&layers);
+    kill(run.launcher, SIGINT);
+    check_end(&run, "SIGINT in a long step", 130, "SIGINT: the ranks did not end in time");
+
+    unsaved.save_within_ms = 0;
+    run = start(&unsaved);
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "SIGTERM in a long step with nowhere to save", 143, "the ranks did not end in time");
+
+    limited.layers = 1000;
+    limited.save_within_ms = 2500;
+    run = start(&limited);
+    kill(run.launcher, SIGTERM);
+    nap_ms(1800);
+    tap_is(ranks_alive(), WORLD, "a step that gets on outlives the deadline");
+    run.pace = pace_start();
+    check_end(&run, "and no limit", 143, "SIGTERM: the step under way did not end within 2.5 s");
+
+    run = start(&stuck);
+    kill(run.launcher, SIGTERM);
+    check_end(&run, "SIGTERM, and a rank hangs", 143, "SIGTERM: the ranks did not end in time");
+}
+
 /* A launcher leaves the signals of its process as they were. */
 static void test_signals_restored(void)
 {
@@ -644,6 +739,7 @@ int main(void)
     test_requests();
     test_save_on_request();
     test_deadlines();
+    test_long_steps();
     test_signals_restored();
     return tap_done();
 }

@@ -6,6 +6,7 @@
 
 #include "alloc/error.h"
 #include "zero/comm/comm.h"
+#include "zero/comm/local.h"
 
 /* ---- The thread and the queue ----------------------------------------------------------------------- */
 
@@ -115,6 +116,7 @@ static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
 {
     zr_result result;
+    zr_local_beat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
         wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
@@ -137,6 +139,7 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
 
 zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
+    zr_local_beat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     if (comm->table->waited)
@@ -152,6 +155,7 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "waiting without a communicator");
     zr_result result;
+    zr_local_beat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     if (ticket > comm->submitted) {
         result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);

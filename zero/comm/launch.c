@@ -22,6 +22,9 @@
 #define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
 #define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
 #define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
+#define PATIENCE    3              /* times as long as a step before was silent, if it got on */
+#define STOPPED_NS  (1000 * MS_NS) /* a launcher that wakes so late was stopped, and its ranks may have been \
+                                    */
 #define SAME_REQUEST_NS                                                                                      \
     (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
                    */
@@ -41,6 +44,14 @@ struct launcher {
     int code;    /* of the first rank that failed */
     int request; /* the signal that asked for the end; 0: none */
     uint64_t asked_ns, deadline_ns;
+    bool told; /* that the step under way is finished first */
+
+    /* How the ranks get on. */
+    uint32_t beats, notes;              /* of all ranks and of the first, when last looked at */
+    uint64_t beat_ns;                   /* when they last moved, or had an excuse */
+    uint64_t silent_ns, silent_last_ns; /* the longest between two beats: since the last note, and before */
+    uint64_t wake_ns;                   /* when the next look was to be */
+
     bool ending, killed;                 /* the run ends before its time / SIGKILL has been sent */
     bool speaks;                         /* it was this launcher that ended it: the words are its own */
     uint64_t kill_ns;                    /* when it will be; valid while ending */
@@ -202,16 +213,71 @@ static bool any_busy(const struct launcher *launcher)
     return false;
 }
 
+/* Looks how long ranks that get on are silent. While they save, or stand still, they are excused. */
+static void note_progress(struct launcher *launcher, uint64_t now_ns)
+{
+    const struct zr_local_world *local = launcher->local;
+    uint32_t beats = 0, notes = atomic_load_explicit(&local->ranks[0].notes, memory_order_relaxed);
+    bool excused = any_busy(launcher) || (launcher->wake_ns && now_ns > launcher->wake_ns + STOPPED_NS);
+    for (unsigned r = 0; r < launcher->options->world; r++)
+        beats += atomic_load_explicit(&local->ranks[r].beats, memory_order_relaxed);
+    if (beats == launcher->beats && !excused)
+        return;
+    uint64_t silent_ns = now_ns - launcher->beat_ns;
+    if (!excused && launcher->beats != 0 && silent_ns > launcher->silent_ns)
+        launcher->silent_ns = silent_ns;
+    if (notes != launcher->notes) { /* another step */
+        launcher->silent_last_ns = launcher->silent_ns;
+        launcher->silent_ns = 0;
+    }
+    launcher->notes = notes;
+    launcher->beats = beats;
+    launcher->beat_ns = now_ns;
+}
+
+/* Ranks that get on may end their step, so that it can be saved. */
+static void stretch_deadline(struct launcher *launcher, uint64_t now_ns)
+{
+    uint64_t within_ns = launcher->options->save_within_ns, patience_ns = launcher->silent_ns;
+    if (within_ns == 0 || atomic_load(&launcher->local->ends) & ZR_LOCAL_END_NOW)
+        return;
+    if (launcher->silent_last_ns > patience_ns)
+        patience_ns = launcher->silent_last_ns;
+    patience_ns = PATIENCE * patience_ns > DEADLINE_NS ? PATIENCE * patience_ns : DEADLINE_NS;
+    uint64_t until_ns = launcher->beat_ns + patience_ns, latest_ns = launcher->asked_ns + within_ns;
+    until_ns = until_ns < latest_ns ? until_ns : latest_ns;
+    if (until_ns > launcher->deadline_ns)
+        launcher->deadline_ns = until_ns;
+    if (launcher->told || launcher->part->first != 0 || now_ns + GRACE_NS >= launcher->deadline_ns ||
+        now_ns + GRACE_NS < launcher->asked_ns + DEADLINE_NS)
+        return;
+    launcher->told = true;
+    zr_local_say("the step under way is finished and saved first; a second signal cuts the run short");
+}
+
+static void end_in_time(struct launcher *launcher)
+{
+    uint64_t within_ns = launcher->options->save_within_ns;
+    char why[80];
+    if (within_ns > DEADLINE_NS && launcher->deadline_ns >= launcher->asked_ns + within_ns)
+        snprintf(why, sizeof(why), "the step under way did not end within %.1f s", (double)within_ns * 1e-9);
+    else
+        snprintf(why, sizeof(why), "the ranks did not end in time");
+    end_by_request(launcher, why);
+}
+
 static void keep_deadlines(struct launcher *launcher)
 {
     uint64_t now_ns = zr_os_now_ns();
     if (launcher->request == 0 && atomic_load(&launcher->local->ends) != 0)
         ask_for_end(launcher, SIGTERM, now_ns); /* a rank was asked directly */
+    note_progress(launcher, now_ns);
     if (launcher->request != 0 && !launcher->ending) {
+        stretch_deadline(launcher, now_ns);
         if (any_busy(launcher) && launcher->deadline_ns < now_ns + SAVED_NS)
             launcher->deadline_ns = now_ns + SAVED_NS;
         if (now_ns + GRACE_NS >= launcher->deadline_ns)
-            end_by_request(launcher, "the ranks did not end in time");
+            end_in_time(launcher);
     }
     if (!launcher->ending && atomic_load(&launcher->local->abort) != 0) { /* another launcher of the run */
         launcher->ending = true;
@@ -236,6 +302,7 @@ static void watch(struct launcher *launcher)
     struct zr_local_part *part = launcher->part;
     while (launcher->alive > 0 || (part->elsewhere && !part->elsewhere(part))) {
         uint64_t ns = time_to_sleep_ns(launcher);
+        launcher->wake_ns = zr_os_now_ns() + ns;
         struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
         int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
         if (signal_number > 0)

@@ -62,6 +62,8 @@ struct zr_local_rank {
     _Alignas(64) _Atomic uint32_t verdict;
     _Atomic uint32_t attempts; /* communicators this rank has begun to make; this rank only */
     _Atomic bool open;         /* this rank has a communicator; this rank only */
+    _Atomic uint32_t beats;    /* moves with every call on the communicator; this rank only */
+    _Atomic uint32_t notes;    /* with every note */
 
     /* For the launcher and the peers' messages. */
     _Atomic bool ended; /* the launcher has seen the end of the process */
@@ -94,6 +96,13 @@ struct zr_local_world {
 
 /* In place of a rank: whichever it may be. */
 #define ZR_LOCAL_ALL UINT32_MAX
+
+/* This rank gets on, which a launcher that has been asked for the end looks at. */
+static inline void zr_local_beat(struct zr_local_world *local, unsigned rank)
+{
+    if (local)
+        atomic_fetch_add_explicit(&local->ranks[rank].beats, 1, memory_order_relaxed);
+}
 
 /* ZR_OK, or the failure that ends the run, with words. Also fails when `peer` (with ZR_LOCAL_ALL: any rank)
  * has ended, since nothing more will come from it: look at what it has left behind once more before giving

@@ -118,8 +118,10 @@ void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy)
 
 void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text)
 {
-    if (local && rank < local->world)
-        snprintf(local->ranks[rank].note, ZR_LOCAL_NOTE_BYTES, "%s", text ? text : "");
+    if (!local || rank >= local->world)
+        return;
+    snprintf(local->ranks[rank].note, ZR_LOCAL_NOTE_BYTES, "%s", text ? text : "");
+    atomic_fetch_add_explicit(&local->ranks[rank].notes, 1, memory_order_relaxed);
 }
 
 bool zr_local_first_words(struct zr_local_world *local, const char *words)

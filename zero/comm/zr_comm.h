@@ -245,6 +245,9 @@ struct zr_launch_options {
      * launcher died: removes half-written files. NULL: nothing to remove. */
     void (*clean_up)(void *argument);
     uint64_t join_timeout_ns; /* for ranks that others have started to find each other; 0, or more: 60 s */
+    /* How long a step under way may go on after SIGTERM or SIGHUP to be saved, as long as the ranks get on. 0:
+     * there is nothing to save to. */
+    uint64_t save_within_ns;
 };
 
 /* Forks the ranks, passes signals on, waits for all. Call it with one thread, before the process has made a
@@ -254,7 +257,9 @@ struct zr_launch_options {
  *
  * A rank that dies or fails ends the others within a second, and the reason is printed on stderr. If the
  * launcher dies the ranks end by themselves. SIGTERM, SIGHUP and SIGINT become requests (zr_local_request());
- * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
+ * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once. The
+ * deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 1.5 s from their last call
+ * on a communicator, or thrice the longest time between two such calls in the step before.
  * Two within 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or
  * SIGUSR1 sent to a rank by its number counts as sent to the run. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);

@@ -15,6 +15,10 @@
 #include "zero/train/safetensors_gpt.h"
 #include "zero/train/terminal.h"
 
+/* How long SIGTERM lets a step under way go on, if the ranks get on: who cannot wait so long sends it again.
+ */
+#define SAVE_WITHIN_NS (300 * UINT64_C(1000000000))
+
 static struct zr_train_config config; /* survives the fork; read-only after parsing */
 
 static void clean_up(void *argument)
@@ -110,6 +114,7 @@ int main(int argc, char **argv)
                                                .rank_main = zr_train_rank,
                                                .argument = &config,
                                                .clean_up = clean_up,
+                                               .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
                                                .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });
