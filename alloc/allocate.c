@@ -226,17 +226,9 @@ static void cool(struct zr_arena *arena, unsigned place)
     vacate(arena, block);
 }
 
-/* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
- * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
- * arena->lock; spans are reserved. */
-static inline void set_free(struct zr_arena *arena, struct zr_span *block)
+/* Keeps the freed block, which no gap is beside, in the place of the one that is kept longest. */
+static inline void keep_warm(struct zr_arena *arena, struct zr_span *block)
 {
-    if (arena->warm_count > 0 && unlikely(is_warm(block->previous) || is_warm(block->next)))
-        zr_arena_settle(arena);
-    if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next)) {
-        vacate(arena, block);
-        return;
-    }
     unsigned place = arena->warm_next;
     if (arena->warm[place])
         cool(arena, place);
@@ -247,16 +239,60 @@ static inline void set_free(struct zr_arena *arena, struct zr_span *block)
     arena->warm_next = (place + 1) % ZR_WARM_BLOCKS;
 }
 
+/* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
+ * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
+ * arena->lock; spans are reserved. */
+static __attribute__((noinline)) void set_free(struct zr_arena *arena, struct zr_span *block)
+{
+    if (is_warm(block->previous) || is_warm(block->next))
+        zr_arena_settle(arena);
+    if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
+        vacate(arena, block);
+    else
+        keep_warm(arena, block);
+}
+
+/* The same without readers, for a block without an owner. */
+static inline void set_free_alone(struct zr_arena *arena, struct zr_span *block)
+{
+    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
+    if (unlikely(arena->warm_count > 0) && unlikely(is_warm(block->previous) || is_warm(block->next)))
+        set_free(arena, block);
+    else if (left || right)
+        zr_space_join(arena, block, left, right);
+    else
+        keep_warm(arena, block);
+}
+
+/* Bit i: warm block i has at least `least` bytes and fewer than `most`. */
+static inline unsigned warm_between(const struct zr_arena *arena, size_t least, size_t most)
+{
+    unsigned bits = 0;
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < ZR_WARM_BLOCKS; i++)
+        bits |= (unsigned)(arena->warm_bytes[i] - least < most - least)
+                << i; /* what is smaller wraps round */
+    return bits;
+}
+
+/* The last freed of the warm blocks whose bits are set. */
+static inline unsigned warmest(const struct zr_arena *arena, unsigned bits)
+{
+    unsigned from_next = ((bits | bits << ZR_WARM_BLOCKS) >> arena->warm_next) & ((1u << ZR_WARM_BLOCKS) - 1);
+    return (arena->warm_next + 31u - (unsigned)__builtin_clz(from_next)) % ZR_WARM_BLOCKS;
+}
+
 /* A warm block of exactly the size, that the stream may use: under a new record, if readers may hold the old
  * one. */
-static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
-                                 struct zr_need need)
+static inline struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
+                                        struct zr_need need)
 {
-    for (unsigned i = 1; i <= ZR_WARM_BLOCKS; i++) {
-        unsigned place = (arena->warm_next - i) % ZR_WARM_BLOCKS;
+    for (unsigned bits = warm_between(arena, need.bytes, need.bytes + 1); bits;) {
+        unsigned place = warmest(arena, bits);
         struct zr_span *block = arena->warm[place], *old = block;
-        if (arena->warm_bytes[place] != need.bytes || (block->offset_bytes & (need.alignment - 1)) != 0 ||
-            (block->owner && block->stream != request->stream))
+        bits &= ~(1u << place);
+        if (unlikely((block->offset_bytes & (need.alignment - 1)) != 0 ||
+                     (block->owner && block->stream != request->stream)))
             continue;
         leave_warm(arena, place);
         if (unlikely(has_readers(arena))) {
@@ -267,15 +303,6 @@ static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request
         return block;
     }
     return NULL;
-}
-
-/* True if a warm block has at least `least` bytes and fewer than `most`. */
-static inline bool warm_between(const struct zr_arena *arena, size_t least, size_t most)
-{
-    bool any = false;
-    for (unsigned i = 0; i < ZR_WARM_BLOCKS; i++)
-        any |= arena->warm_bytes[i] - least < most - least; /* what is smaller wraps round */
-    return any;
 }
 
 void zr_arena_settle(struct zr_arena *arena)
@@ -373,7 +400,7 @@ static zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_requ
 {
     struct zr_span *block = NULL;
     zr_result result = ZR_OK;
-    if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
+    if (arena->warm_count > 0)
         block = take_warm(arena, request, need);
     if (!block)
         result = settle(arena, request, need, &block);
@@ -468,10 +495,10 @@ static __attribute__((noinline)) zr_result
 alloc_mapped(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
 {
     struct zr_span *block = NULL;
-    if (unlikely(arena->careful | arena->asynchronous | !arena->index.stocked | zr_fault_watched()) ||
+    if (unlikely(!arena->plain) || unlikely(!arena->index.stocked) || unlikely(zr_fault_watched()) ||
         unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
         return alloc_any(arena, request, out, need);
-    if (arena->warm_count > 0 && warm_between(arena, need.bytes, need.bytes + 1))
+    if (arena->warm_count > 0)
         block = take_warm(arena, request, need);
     if (!block) {
         struct zr_span *gap = zr_space_find_mapped(arena, need);
@@ -520,17 +547,21 @@ static __attribute__((noinline, cold)) zr_result refuse_request(const struct zr_
     return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)request->tag);
 }
 
+/* More than any backend reserves, and far from where sizes overflow. */
+#define REQUEST_SURE_BYTES ((size_t)1 << 48)
+
 static inline bool is_request(const struct zr_arena *arena, const struct zr_request *request)
 {
     size_t alignment = request->alignment;
-    return request->bytes - 1 < PTRDIFF_MAX - 2 * arena->granule_bytes &&
-           (alignment & (alignment - 1)) == 0 && alignment <= arena->granule_bytes &&
-           (unsigned)request->tag < ZR_TAG_COUNT;
+    return (likely(request->bytes - 1 < REQUEST_SURE_BYTES) ||
+            request->bytes - 1 < PTRDIFF_MAX - 2 * arena->granule_bytes) &&
+           likely((alignment & (alignment - 1)) == 0) && likely(alignment <= arena->granule_bytes) &&
+           likely((unsigned)request->tag < ZR_TAG_COUNT);
 }
 
 zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
 {
-    if (unlikely(!arena || !request || !out) || unlikely(!is_request(arena, request)))
+    if (unlikely(!arena) || unlikely(!request) || unlikely(!out) || unlikely(!is_request(arena, request)))
         return refuse_request(arena, request, out);
     struct zr_need need = {zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
                            request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
@@ -615,15 +646,23 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
     return result;
 }
 
-/* The same in the common case: the arena's memory has one stream in program order, nobody watches. */
-static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, struct zr_span *block)
+/* A block that is in no plan. Called with the lock, gives it. The common case: the arena's memory has one
+ * stream in program order, nobody watches. */
+static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, void *address)
 {
-    if (unlikely(arena->careful | arena->asynchronous | has_readers(arena) | (arena->follow != NULL)) ||
+    size_t offset = (size_t)((char *)address - arena->base);
+    bool freed = false;
+    struct zr_span *block = NULL;
+    if (likely(offset < arena->range_bytes) && likely(offset % ZR_UNIT_BYTES == 0))
+        block = zr_index_take(&arena->index, offset, &freed);
+    if (unlikely(!block))
+        return refuse_free(arena, address, freed);
+    if (unlikely(!arena->plain) || unlikely(has_readers(arena)) || unlikely(arena->follow != NULL) ||
         unlikely(block->uses != NULL))
         return free_any(arena, block);
     uncount_block(arena, entry_of(block));
     block->owner = 0;
-    set_free(arena, block);
+    set_free_alone(arena, block);
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
     zr_lock_give(&arena->lock);
@@ -653,25 +692,17 @@ static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, 
 
 zr_result zr_arena_free(zr_arena *arena, void *address)
 {
-    bool freed = false;
-    struct zr_span *block = NULL;
     if (unlikely(!address))
         return ZR_OK;
     if (unlikely(!arena))
         return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
     arena = zr_arena_member_of(arena, address);
-    size_t offset = (size_t)((char *)address - arena->base);
     zr_lock_take(&arena->lock);
-    if (arena->follow) {
-        struct zr_follow_plan *plan = arena->follow->plan;
-        if (unlikely(!plan || !zr_plan_holds(plan, offset)))
-            plan = zr_follow_plan_at(arena, offset);
-        if (plan)
-            return free_planned(arena, plan, address);
-    }
-    if (likely(offset < arena->range_bytes && offset % ZR_UNIT_BYTES == 0))
-        block = zr_index_take(&arena->index, offset, &freed);
-    if (unlikely(!block))
-        return refuse_free(arena, address, freed);
-    return free_mapped(arena, block);
+    if (likely(!arena->follow))
+        return free_mapped(arena, address);
+    size_t offset = (size_t)((char *)address - arena->base);
+    struct zr_follow_plan *plan = arena->follow->plan;
+    if (unlikely(!plan) || unlikely(!zr_plan_holds(plan, offset)))
+        plan = zr_follow_plan_at(arena, offset);
+    return plan ? free_planned(arena, plan, address) : free_mapped(arena, address);
 }

@@ -128,6 +128,7 @@ static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
 void zr_arena_note_careful(struct zr_arena *arena)
 {
     arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA;
+    arena->plain = !arena->careful && !arena->asynchronous;
 }
 
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
@@ -146,9 +147,9 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->visible = backend->can.host_visible;
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->shared = arena->members_most > 1;
+    arena->asynchronous = !backend->can.synchronous;
     zr_arena_note_careful(arena);
     arena->stock.granule_bytes = arena->granule_bytes;
-    arena->asynchronous = !backend->can.synchronous;
     zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
     zr_pool_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
     if (!zr_pool_reserve(&arena->spans, ZR_ZONE_COUNT))

@@ -86,6 +86,7 @@ struct zr_arena {
     /* Everything below. Not on a line with what threads of other members read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool careful;          /* canaries, poison, deep checks or a trace: calls have more to do than usual */
+    bool plain;            /* not that, and not asynchronous: dynamic calls have the least to do */
     _Atomic bool searched; /* some thread has looked for a block without the lock: records wait for readers */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
@@ -222,7 +223,7 @@ static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct 
     if (gap->bytes == bytes) {
         /* No reader finds a gap: its record can be the block at once. */
         zr_holes_remove(holes, gap);
-        gap->kind = ZR_SPAN_BLOCK;
+        gap->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
         return gap;
     }
     struct zr_span *block = zr_pool_take(&arena->spans), *previous = gap->previous;
@@ -230,9 +231,7 @@ static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct 
     block->bytes = bytes;
     block->previous = previous;
     block->next = gap;
-    block->kind = ZR_SPAN_BLOCK;
-    block->zone = gap->zone;
-    block->owner = 0;
+    block->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
     gap->previous = block;
     if (previous)
         previous->next = block;
@@ -253,10 +252,48 @@ bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
 /* The gap beside a span that it would merge with, NULL if there is none. */
 static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
 {
-    return neighbour && neighbour->kind == ZR_SPAN_GAP && neighbour->zone == span->zone &&
-                   neighbour->owner == span->owner
-               ? neighbour
-               : NULL;
+    return neighbour && neighbour->marks.word == zr_span_marks_as(span, ZR_SPAN_GAP).word ? neighbour : NULL;
+}
+
+/* The common case of zr_space_free(): no readers, no owner, and a gap on one side of the block or both. */
+static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, struct zr_span *left,
+                                 struct zr_span *right)
+{
+    struct zr_zone *zone = &arena->zones[block->zone];
+    struct zr_span *previous = left ? left->previous : block->previous, *next = block->next;
+    size_t offset_bytes = left ? left->offset_bytes : block->offset_bytes;
+    size_t bytes = zr_span_end(block) - offset_bytes;
+    zr_pool_give(&arena->spans, block);
+    if (right) {
+        /* The right one stays: it may be the open end. */
+        if (left) {
+            zr_holes_remove(&zone->gaps, left);
+            zr_pool_give(&arena->spans, left);
+        }
+        right->previous = previous;
+        if (previous)
+            previous->next = right;
+        else
+            arena->first = right;
+        bytes += right->bytes;
+        if (zone->tail != right) {
+            zr_holes_move(&zone->gaps, right, offset_bytes, bytes);
+        } else {
+            right->offset_bytes = offset_bytes;
+            right->bytes = bytes;
+        }
+    } else {
+        left->next = next;
+        if (next)
+            next->previous = left;
+        if (__builtin_expect(offset_bytes + bytes != zone->end_bytes, 1)) {
+            zr_holes_move(&zone->gaps, left, offset_bytes, bytes);
+        } else {
+            zr_holes_remove(&zone->gaps, left);
+            left->bytes = bytes;
+            zone->tail = left;
+        }
+    }
 }
 
 /* A new record takes the span's place in the list; the old one is the caller's to retire. Not for gaps. */

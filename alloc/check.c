@@ -40,9 +40,11 @@ static zr_result check_gap(const struct zr_arena *arena, const struct zr_span *g
     bool tail = zr_span_end(gap) == zone->end_bytes && gap->owner == 0;
     if (gap->offset_bytes < zone->first_bytes || zr_span_end(gap) > zone->end_bytes)
         return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
-    if (gap->key_bytes != (tail ? 0 : gap->bytes) || tail != (zone->tail == gap))
-        return corrupt("the gap at %zu is filed under %zu bytes, not %zu", gap->offset_bytes, gap->key_bytes,
-                       gap->bytes);
+    if (gap->bin != (tail ? 0 : zr_holes_bin(gap->bytes)) || tail != (zone->tail == gap))
+        return corrupt("the gap at %zu of %zu bytes is filed in bin %zu, not %u", gap->offset_bytes,
+                       gap->bytes, gap->bin, tail ? 0 : zr_holes_bin(gap->bytes));
+    if (gap->tag != 0)
+        return corrupt("the gap at %zu has a tag", gap->offset_bytes);
     if (gap->next && gap->next->kind == ZR_SPAN_GAP && gap->next->zone == gap->zone &&
         gap->next->owner == gap->owner)
         return corrupt("two gaps of one zone touch at %zu", zr_span_end(gap));

@@ -26,10 +26,11 @@ static inline size_t zr_granules_mapped(const uint64_t *words, size_t first, siz
     return count;
 }
 
+/* Of a stretch that is not empty. */
 static inline bool zr_granules_all_mapped(const uint64_t *words, size_t first, size_t end)
 {
-    if (__builtin_expect(end - first == 1, 1))
-        return words[first / 64] >> (first % 64) & 1;
+    if (__builtin_expect((end - 1) / 64 == first / 64, 1))
+        return (~words[first / 64] >> (first % 64) & ~UINT64_C(0) >> (64 - (end - first))) == 0;
     for (size_t word = first / 64; word * 64 < end; word++)
         if (~words[word] & zr_granules_mask(word, first, end))
             return false;

@@ -15,10 +15,10 @@ static inline uint64_t priority(const struct zr_span *span)
 
 static inline bool before(const struct zr_span *a, const struct zr_span *b)
 {
-    return a->key_bytes != b->key_bytes ? a->key_bytes < b->key_bytes : a->offset_bytes < b->offset_bytes;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->offset_bytes < b->offset_bytes;
 }
 
-static void tree_insert(struct zr_span **root, struct zr_span *span)
+void zr_holes_tree_insert(struct zr_span **root, struct zr_span *span)
 {
     uint64_t own = priority(span);
     while (*root && priority(*root) > own)
@@ -40,7 +40,7 @@ static void tree_insert(struct zr_span **root, struct zr_span *span)
     *smaller = *larger = NULL;
 }
 
-static void tree_remove(struct zr_span **root, struct zr_span *span)
+void zr_holes_tree_remove(struct zr_span **root, struct zr_span *span)
 {
     while (*root != span) {
         zr_assert(*root != NULL);
@@ -62,51 +62,6 @@ static void tree_remove(struct zr_span **root, struct zr_span *span)
 }
 
 /* ---- Bins ---------------------------------------------------------------------------------------------- */
-
-void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes)
-{
-    unsigned bin = zr_holes_bin(key_bytes);
-    span->key_bytes = key_bytes;
-    if (holes->bins[bin]) {
-        tree_insert(&holes->bins[bin], span);
-        return;
-    }
-    span->children[0] = span->children[1] = NULL;
-    holes->bins[bin] = span;
-    holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
-    holes->summary |= UINT64_C(1) << (bin / 64);
-}
-
-void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
-{
-    unsigned bin = zr_holes_bin(span->key_bytes);
-    bool alone = holes->bins[bin] == span && !span->children[0] && !span->children[1];
-    if (alone)
-        holes->bins[bin] = NULL;
-    else
-        tree_remove(&holes->bins[bin], span);
-    if (alone) {
-        holes->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
-        if (!holes->words[bin / 64])
-            holes->summary &= ~(UINT64_C(1) << (bin / 64));
-    }
-    span->key_bytes = 0;
-}
-
-void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes)
-{
-    unsigned bin = zr_holes_bin(span->key_bytes);
-    bool alone = holes->bins[bin] == span && !span->children[0] && !span->children[1];
-    if (alone && zr_holes_bin(bytes) == bin) {
-        span->offset_bytes = offset_bytes;
-        span->bytes = span->key_bytes = bytes;
-        return;
-    }
-    zr_holes_remove(holes, span);
-    span->offset_bytes = offset_bytes;
-    span->bytes = bytes;
-    zr_holes_add(holes, span, bytes);
-}
 
 static struct zr_span *last_in(struct zr_span *span)
 {
@@ -138,7 +93,7 @@ struct zr_span *zr_holes_largest(const struct zr_holes *holes)
 
 struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span)
 {
-    unsigned bin = zr_holes_bin(span->key_bytes);
+    unsigned bin = (unsigned)span->bin;
     struct zr_span *node = holes->bins[bin], *found = NULL;
     while (node) {
         if (before(span, node)) {
@@ -156,7 +111,7 @@ struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_sp
 
 struct zr_span *zr_holes_smaller(const struct zr_holes *holes, const struct zr_span *span)
 {
-    unsigned bin = zr_holes_bin(span->key_bytes);
+    unsigned bin = (unsigned)span->bin;
     struct zr_span *node = holes->bins[bin], *found = NULL;
     while (node) {
         if (before(node, span)) {

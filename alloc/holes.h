@@ -1,6 +1,6 @@
 /* holes.h: free spans by size, for exact best fit. Private to alloc/.
  *
- * Bins of growing width, each a treap ordered by (key, offset); a bitmap finds the next bin that has any. Up
+ * Bins of growing width, each a treap ordered by (size, offset); a bitmap finds the next bin that has any. Up
  * to 64 KiB every size has its own bin, above that a bin spans a sixteenth of its power of two, so that a
  * tree rarely has more than a few nodes and never costs more than the logarithm of them. What is found
  * depends on sizes and offsets only. Every size that can be asked for has a bin. The arena's lock covers
@@ -21,13 +21,10 @@ struct zr_holes {
     struct zr_span *bins[ZR_HOLES_BINS];
 };
 
-/* Files the span under `key_bytes`, a multiple of 256 above 0; span->key_bytes keeps it. */
-void zr_holes_add(struct zr_holes *holes, struct zr_span *span, size_t key_bytes);
-/* Moves a filed span to a new place and size. The same as remove, change, add; cheaper where it is alone in
- * its bin and stays there, as the large hole that small blocks are cut from does. */
-void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes);
-void zr_holes_remove(struct zr_holes *holes, struct zr_span *span);
-/* The largest key, the highest offset among equals; NULL if empty. */
+/* Where several sizes or spans share a bin. The bin's other spans stay in it. */
+void zr_holes_tree_insert(struct zr_span **root, struct zr_span *span);
+void zr_holes_tree_remove(struct zr_span **root, struct zr_span *span);
+/* The largest size, the highest offset among equals; NULL if empty. */
 struct zr_span *zr_holes_largest(const struct zr_holes *holes);
 /* The next larger in that order, NULL after the largest. */
 struct zr_span *zr_holes_larger(const struct zr_holes *holes, const struct zr_span *span);
@@ -62,12 +59,13 @@ static inline unsigned zr_holes_next_bin(const struct zr_holes *holes, unsigned 
     return word * 64 + (unsigned)__builtin_ctzll(bits);
 }
 
-/* The smallest key of at least `bytes` in the tree, the lowest offset among equals; NULL if there is none. */
+/* The smallest size of at least `bytes` in the tree, the lowest offset among equals; NULL if there is none.
+ */
 static inline struct zr_span *zr_holes_tree_best(struct zr_span *node, size_t bytes)
 {
     struct zr_span *best = NULL;
     while (node) {
-        if (node->key_bytes >= bytes) {
+        if (node->bytes >= bytes) {
             best = node;
             node = node->children[0];
         } else {
@@ -77,7 +75,7 @@ static inline struct zr_span *zr_holes_tree_best(struct zr_span *node, size_t by
     return best;
 }
 
-/* The smallest key of at least `bytes`, the lowest offset among equals; NULL if there is none. */
+/* The smallest size of at least `bytes`, the lowest offset among equals; NULL if there is none. */
 static inline struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t bytes)
 {
     unsigned bin = zr_holes_bin(bytes);
@@ -86,6 +84,56 @@ static inline struct zr_span *zr_holes_best(const struct zr_holes *holes, size_t
         return best;
     bin = zr_holes_next_bin(holes, bin + 1);
     return bin < ZR_HOLES_BINS ? zr_holes_tree_best(holes->bins[bin], 0) : NULL;
+}
+
+/* ---- Filing -------------------------------------------------------------------------------------------- */
+
+/* Files the span under its size, a multiple of 256 above 0. */
+static inline void zr_holes_add(struct zr_holes *holes, struct zr_span *span)
+{
+    unsigned bin = zr_holes_bin(span->bytes);
+    span->bin = bin;
+    if (__builtin_expect(holes->bins[bin] != NULL, 0)) {
+        zr_holes_tree_insert(&holes->bins[bin], span);
+        return;
+    }
+    span->children[0] = span->children[1] = NULL;
+    holes->bins[bin] = span;
+    holes->words[bin / 64] |= UINT64_C(1) << (bin % 64);
+    holes->summary |= UINT64_C(1) << (bin / 64);
+}
+
+static inline bool zr_holes_alone(const struct zr_holes *holes, const struct zr_span *span)
+{
+    return holes->bins[span->bin] == span && !span->children[0] && !span->children[1];
+}
+
+static inline void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
+{
+    size_t bin = span->bin;
+    if (__builtin_expect(!zr_holes_alone(holes, span), 0)) {
+        zr_holes_tree_remove(&holes->bins[bin], span);
+    } else {
+        holes->bins[bin] = NULL;
+        holes->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
+        if (!holes->words[bin / 64])
+            holes->summary &= ~(UINT64_C(1) << (bin / 64));
+    }
+    span->bin = 0;
+}
+
+/* Moves a filed span to a new place and size. The same as remove, change, add; cheaper where it is alone in
+ * its bin and stays there, as the large hole that small blocks are cut from does. */
+static inline void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes,
+                                 size_t bytes)
+{
+    bool stays = zr_holes_bin(bytes) == span->bin && zr_holes_alone(holes, span);
+    if (!stays)
+        zr_holes_remove(holes, span);
+    span->offset_bytes = offset_bytes;
+    span->bytes = bytes;
+    if (!stays)
+        zr_holes_add(holes, span);
 }
 
 #endif

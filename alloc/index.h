@@ -168,7 +168,8 @@ static inline bool zr_index_leave(struct zr_index_slot *slot, size_t child, _Ato
 }
 
 /* Enters a block for which zr_index_reserve() was called. */
-static inline void zr_index_insert(struct zr_index *index, struct zr_span *block)
+static inline __attribute__((always_inline)) void zr_index_insert(struct zr_index *index,
+                                                                  struct zr_span *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     for (;; zr_index_make_room(index, unit)) {

@@ -39,8 +39,8 @@ static struct zr_span *new_span(struct zr_arena *arena, enum zr_span_kind kind, 
     struct zr_span *span = zr_pool_take(&arena->spans);
     span->offset_bytes = place.offset_bytes;
     span->bytes = place.bytes;
-    span->key_bytes = 0;
-    span->kind = (uint8_t)kind;
+    span->bin = 0;
+    span->marks = (union zr_span_marks){.kind = (uint8_t)kind};
     return span;
 }
 
@@ -69,9 +69,9 @@ static inline void file_gap(struct zr_arena *arena, struct zr_span *gap)
     struct zr_zone *zone = &arena->zones[gap->zone];
     if (zr_span_end(gap) == zone->end_bytes && gap->owner == 0) {
         zone->tail = gap;
-        gap->key_bytes = 0;
+        gap->bin = 0;
     } else {
-        zr_holes_add(holes_of(arena, gap), gap, gap->bytes);
+        zr_holes_add(holes_of(arena, gap), gap);
         count_pending(arena, gap, (ptrdiff_t)gap->bytes);
     }
 }
@@ -400,18 +400,16 @@ bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
             move_gap(arena, left, place);
         }
     } else {
-        unsigned zone = block->zone, owner = block->owner;
+        union zr_span_marks marks = zr_span_marks_as(block, ZR_SPAN_GAP);
         if (spare != block) {
             insert_after(arena, block, spare);
             unlink_span(arena, block);
         }
         spare->offset_bytes = place.offset_bytes;
         spare->bytes = place.bytes;
-        spare->kind = ZR_SPAN_GAP;
-        spare->zone = (uint8_t)zone;
-        spare->owner = (uint8_t)owner;
+        spare->marks = marks;
         spare->serial = serial;
-        spare->key_bytes = 0;
+        spare->bin = 0;
         file_gap(arena, spare);
         return true;
     }

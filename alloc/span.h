@@ -26,12 +26,20 @@ enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE
 
 struct zr_use;
 
+/* What a span is, as one word: the same of gaps that would merge. */
+union zr_span_marks {
+    struct {
+        uint8_t kind, tag, zone, owner;
+    };
+    uint32_t word;
+};
+
 struct zr_span {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
         size_t requested_bytes; /* block */
-        size_t key_bytes;       /* gap, filed by size: its size; 0: the open end of a zone, in no holes */
+        size_t bin; /* gap: where it is filed by its size; 0: the open end of a zone, in no holes */
     };
     union {
         struct {
@@ -44,12 +52,26 @@ struct zr_span {
         struct zr_span *children[2]; /* gap, filed: smaller and larger */
     };
     struct zr_span *previous, *next; /* by address; NULL at the ends. Retired: the next one in `previous` */
-    uint8_t kind;                    /* enum zr_span_kind */
-    uint8_t tag;                     /* block */
-    uint8_t zone;                    /* enum zr_zone_number */
-    uint8_t owner;                   /* gap: the stream that alone may use it yet, see streams.h; 0: anyone */
-    uint32_t serial;                 /* gap with an owner: when it was freed, in that stream's counting */
+    union {
+        struct {
+            uint8_t kind;  /* enum zr_span_kind */
+            uint8_t tag;   /* block; 0 of a gap */
+            uint8_t zone;  /* enum zr_zone_number */
+            uint8_t owner; /* gap: the stream that alone may use it yet, see streams.h; 0: anyone */
+        };
+        union zr_span_marks marks;
+    };
+    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting */
 };
+
+/* The marks of another span without a tag, in the same zone and of the same owner. */
+static inline union zr_span_marks zr_span_marks_as(const struct zr_span *span, enum zr_span_kind kind)
+{
+    static const union zr_span_marks place = {.zone = 0xff, .owner = 0xff};
+    union zr_span_marks marks = {.kind = (uint8_t)kind};
+    marks.word |= span->marks.word & place.word;
+    return marks;
+}
 
 static inline size_t zr_span_end(const struct zr_span *span)
 {

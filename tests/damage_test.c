@@ -74,12 +74,12 @@ static void test_check(void)
     damage(&arena->first->bytes, "a span that is too long");
     struct zr_zone *zone = &arena->zones[ZR_ZONE_WHOLE];
     struct zr_span *gap = zr_holes_largest(&zone->gaps);
-    damage(&gap->key_bytes, "a gap under a wrong size");
+    damage(&gap->bin, "a gap under a wrong size");
     zr_holes_remove(&zone->gaps, gap);
-    gap->key_bytes = gap->bytes;
+    gap->bin = zr_holes_bin(gap->bytes);
     tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and one that is not filed: %s", zr_last_error());
-    gap->key_bytes = 0;
-    zr_holes_add(&zone->gaps, gap, gap->bytes);
+    gap->bin = 0;
+    zr_holes_add(&zone->gaps, gap);
     size_t granule = zone->first_bytes / GRANULE;
     zr_granules_set(arena->granules, granule, granule + 1, false);
     tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and a granule that is not in the books: %s",
