@@ -17,9 +17,11 @@
 #include "alloc/error.h"
 
 enum {
-    WINDOW = 32,    /* steps that are looked at on either side of the cursor */
-    NEAR = 8,       /* of them, close enough for two to have changed places */
-    LATE_MOST = 64, /* late blocks that a place is compared with; with more the plan has no use */
+    WINDOW = 32,      /* steps that are looked at on either side of the cursor */
+    ALIKE_MOST = 512, /* steps that are alike, looked at for a place */
+    ALIKE = 16,       /* steps in a row, compared with what is live */
+    NEAR = 8,         /* of them, close enough for two to have changed places */
+    LATE_MOST = 64,   /* late blocks that a place is compared with; with more the plan has no use */
 };
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -232,6 +234,29 @@ void zr_arena_rewind_plan(zr_arena *arena)
     zr_lock_give(&arena->lock);
 }
 
+/* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
+ * step but the one `by` before it. */
+static unsigned fit_of(const struct zr_lane *lane, struct zr_slot *next, int by)
+{
+    unsigned fit = 0;
+    uint32_t age = 1;
+    struct zr_slot *slot = zr_step_back(lane, next);
+    for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_back(lane, slot)) {
+        const struct zr_slot *is = by == 0  ? slot
+                                   : by > 0 ? zr_step_back(lane, slot)
+                                            : zr_step_on(lane, slot);
+        fit += is->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < is->alive_count);
+    }
+    return fit;
+}
+
+/* Among steps that are alike a stray takes the place of one, and each after it that of the next. What is live
+ * when it should not be tells: the request is the step before the one that is next. */
+static bool is_one_off(const struct zr_lane *lane, struct zr_slot *next)
+{
+    return zr_step_back(lane, next)->hash == next->hash && fit_of(lane, next, 1) > fit_of(lane, next, 0);
+}
+
 /* ---- Passes -------------------------------------------------------------------------------------------- */
 
 void zr_follow_begin_pass(struct zr_arena *arena)
@@ -309,6 +334,33 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
     return true;
 }
 
+/* The place of a step like this one whose block is gone before its time, or never came: until that time is
+ * over it is nobody else's. NULL: there is none for as long as the step lasts. */
+static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_lane *lane,
+                                 const struct zr_slot *slot)
+{
+    struct zr_follow_plan *plan = slot->plan;
+    struct zr_slot *left = plan->slots + slot->alike;
+    size_t count = (size_t)(lane->end - lane->slots);
+    for (unsigned i = 0; i < ALIKE_MOST && left != slot; i++, left = plan->slots + left->alike) {
+        size_t age = (size_t)(slot - left + (slot < left ? (ptrdiff_t)count : 0));
+        const struct zr_step *step = zr_step_of(left), *own = zr_step_of(slot);
+        if (age + slot->alive_count <= left->alive_count && !zr_slot_live(plan, left) && left->placed &&
+            step->seen_epoch == plan->epoch && step->requested_bytes == own->requested_bytes &&
+            step->stream == own->stream && step->thread == own->thread && step->tag == own->tag &&
+            step->alignment_shift == own->alignment_shift && clear_of_late(arena, lane, left))
+            return left;
+    }
+    return NULL;
+}
+
+static struct zr_span *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
+{
+    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
+    zr_step_enter(plan, zr_step_of(slot), slot->number);
+    return &slot->span;
+}
+
 /* The step is known; whether its place can be had. */
 static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, struct zr_slot *slot)
 {
@@ -319,6 +371,10 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         return NULL;
     }
     if (__builtin_expect(lane->late_count > 0, 0) && !clear_of_late(arena, lane, slot)) {
+        struct zr_slot *left = find_left(arena, lane, slot);
+        if (left) {
+            return enter(plan, left);
+        }
         follow->counts.conflicts_count++;
         follow->pass.conflicts_count++;
         return NULL;
@@ -329,9 +385,7 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->pass.refused_count++;
         return NULL;
     }
-    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
-    zr_step_enter(plan, zr_step_of(slot), slot->number);
-    return &slot->span;
+    return enter(plan, slot);
 }
 
 struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
@@ -352,7 +406,12 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
         jump(arena, plan, lane, slot);
         lane->recent_count = 0;
     }
+    size_t late_count = lane->late_count;
     reach(arena, plan, lane, slot);
+    if (__builtin_expect(lane->late_count > late_count, 0) && is_one_off(lane, slot)) {
+        lane->cursor = slot;
+        return note_stray(arena, follow);
+    }
     lane->cursor = zr_step_on(lane, slot);
     follow->strays_run = 0;
     struct zr_span *block = take(arena, lane, slot);

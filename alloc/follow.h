@@ -23,9 +23,9 @@ struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_byte
 void zr_follow_note_use(struct zr_span *block);
 
 /* Tells the observer. True: call zr_follow_work() once the lock is open. */
-bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request,
-                          const struct zr_span *block, size_t alignment);
-void zr_follow_note_free(struct zr_arena *arena, const struct zr_span *block);
+bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_span *block,
+                          size_t alignment);
+void zr_follow_note_free(struct zr_arena *arena, struct zr_span *block);
 /* Without the lock. */
 void zr_follow_work(struct zr_arena *arena);
 

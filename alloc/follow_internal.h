@@ -2,7 +2,8 @@
  *
  *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
- *   follow_memory.c  granules that regions do not need, and granules kept for strays
+ *   follow_memory.c  granules that regions do not need
+ *   follow_strays.c  granules kept for strays
  *   follow_pages.c   granules of regions that lie at several addresses
  *   follow_places.c  blocks by address */
 #ifndef ZR_FOLLOW_INTERNAL_H
@@ -45,6 +46,7 @@ struct zr_slot {
     bool late; /* live outside of its time */
     uint32_t hash;
     uint32_t alive_count; /* freed before so many steps on, counted from this one */
+    uint32_t alike;       /* the number of the slot before it, round the lane, that has the same hash */
     size_t requested_bytes;
 };
 
@@ -131,11 +133,13 @@ struct zr_follow {
     struct zr_pass pass;
     struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
 
-    /* Of dynamic blocks, by zone: what those that came since the plan is in force hold now, and at most; what
-     * is kept mapped for them. */
-    struct zr_swing {
-        size_t now_bytes, most_bytes, kept_bytes;
-    } swings[ZR_ZONE_COUNT];
+    /* Of dynamic blocks: what those that came since the plan is in force hold now, and at most; what is kept
+     * mapped for them; what the plan's maker expects, once there is any. */
+    struct zr_slack {
+        size_t now_bytes, most_bytes, kept_bytes, expected_bytes;
+        bool any;
+        uint32_t number; /* of the plan: of slacks before it blocks are left */
+    } slack;
     size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
     bool settled;
     unsigned settled_count; /* times that strays made the driver map since: each keeps more */
@@ -198,8 +202,9 @@ static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_re
 static inline bool zr_step_is_early(const struct zr_follow_plan *plan, const struct zr_step *step)
 {
     uint64_t any = 0;
-    for (uint32_t i = step->due_first; i < step->due_end; i++)
-        any |= plan->live[plan->due[i] / 64] >> (plan->due[i] % 64);
+    for (const uint32_t *due = plan->due + step->due_first, *end = plan->due + step->due_end; due < end;
+         due++)
+        any |= plan->live[*due / 64] >> (*due % 64);
     return any & 1;
 }
 
@@ -253,33 +258,37 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
 /* The lane that hears the thread and stream, NULL if none does; the plan's last lane from now on. */
 struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream);
 
+/* Whether the step is a request that nobody has looked at yet: whatever is no request at all is none of its.
+ * One that asks for less than a unit's alignment by name is not known here. */
+static inline bool zr_step_asks(const struct zr_step *step, const struct zr_request *request)
+{
+    return step->requested_bytes == request->bytes && step->tag == (unsigned)request->tag &&
+           (__builtin_expect(request->alignment == 0, 1)
+                ? step->alignment_shift == ZR_UNIT_SHIFT
+                : (size_t)1 << step->alignment_shift == request->alignment);
+}
+
 /* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
- * everybody is in time. The block is entered. NULL: it is not. */
-static inline struct zr_step *zr_follow_next(struct zr_follow *follow, const struct zr_request *request,
-                                             size_t alignment)
+ * everybody is in time. The block is entered. NULL: it is not. The lane is the request's, or the one that was
+ * asked last. */
+static inline struct zr_step *zr_follow_next(struct zr_follow *follow, struct zr_lane *lane,
+                                             const struct zr_request *request)
 {
     struct zr_follow_plan *plan = follow->plan;
-    if (__builtin_expect(!plan, 0))
-        return NULL;
-    uint32_t thread = zr_thread_own_number; /* 0 is nobody's */
-    struct zr_lane *lane = plan->last_lane;
     size_t number = (size_t)(lane->cursor - plan->slots);
     struct zr_step *step = &plan->steps[number];
-    /* Threads and streams take turns: another lane. Elsewhere a step's are its lane's. */
-    if (__builtin_expect(step->thread != thread || step->stream != request->stream, 0)) {
-        if (plan->lanes_count == 1 || !(lane = zr_follow_lane_of(plan, thread, request->stream)))
-            return NULL;
-        number = (size_t)(lane->cursor - plan->slots);
-        step = &plan->steps[number];
-    }
-    if (__builtin_expect(!zr_step_is(step, request, alignment, thread) || zr_step_live(plan, number), 0) ||
+    /* A thread's number is never 0. A step's thread and stream are its lane's. */
+    if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
+        __builtin_expect(step->stream != request->stream, 0) ||
+        __builtin_expect(!zr_step_asks(step, request), 0) ||
+        __builtin_expect(zr_step_live(plan, number), 0) ||
         __builtin_expect(step->seen_epoch != plan->epoch, 0) ||
-        __builtin_expect(lane->late_count > 0 || follow->pass_left <= 1, 0) ||
+        __builtin_expect(lane->late_count > 0, 0) || __builtin_expect(follow->pass_left <= 1, 0) ||
         __builtin_expect(zr_step_is_early(plan, step), 0))
         return NULL;
     plan->live[number / 64] |= UINT64_C(1) << (number % 64);
     zr_step_enter(plan, step, number);
-    lane->cursor = lane->cursor + 1 == lane->end ? lane->slots : lane->cursor + 1;
+    lane->cursor = __builtin_expect(lane->cursor + 1 == lane->end, 0) ? lane->slots : lane->cursor + 1;
     follow->pass_left--;
     follow->strays_run = 0;
     return step;
@@ -344,7 +353,7 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* The arena may hold so much, and a sixty-fourth, without taking from its plan. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 /* A dynamic block came or went. */
-void zr_follow_swing(struct zr_follow *follow, const struct zr_span *block, bool freed);
+void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed);
 
 /* The granules under a span. */
 static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena, const struct zr_span *span)

@@ -125,6 +125,24 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
     return ZR_OK;
 }
 
+/* `grams` is scratch: the last slot of a hash, and 1. */
+static void link_alike(struct zr_follow_plan *made)
+{
+    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
+        memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+        /* Twice round: the first of a hash comes after the last. */
+        for (unsigned round = 0; round < 2; round++)
+            for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+                uint32_t *last = &made->grams[slot->hash & (made->grams_count - 1)];
+                while (*last && made->slots[*last - 1].hash != slot->hash)
+                    last = last + 1 == made->grams + made->grams_count ? made->grams : last + 1;
+                slot->alike = *last ? *last - 1 : slot->number;
+                *last = slot->number + 1;
+            }
+    }
+    memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+}
+
 static void index_grams(struct zr_follow_plan *made)
 {
     for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
@@ -290,6 +308,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     }
     zr_places_make(made, plan);
     find_due(made);
+    link_alike(made);
     index_grams(made);
     return made;
 }
@@ -331,7 +350,9 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         keep_cursors(made, old, plan);
     follow->plan = made;
     if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
-        memset(follow->swings, 0, sizeof follow->swings);
+        follow->slack = (struct zr_slack){.expected_bytes = plan->strays_bytes,
+                                          .any = plan->strays_count > 0,
+                                          .number = follow->slack.number + 1};
     follow->settled = false;
     follow->settled_count = 0;
     follow->allowed_bytes = 0;
@@ -438,13 +459,17 @@ void zr_arena_observe_awake(zr_arena *arena, bool awake)
     arena->follow->awake = awake && arena->follow->observer;
 }
 
-bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request,
-                          const struct zr_span *block, size_t alignment)
+bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_span *block,
+                          size_t alignment)
 {
     struct zr_follow *follow = arena->follow;
     bool due = follow->work_due;
-    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED && follow->plan, 0))
-        zr_follow_swing(follow, block, false);
+    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
+        if (follow->plan)
+            zr_follow_swing(follow, block, false);
+        else
+            block->serial = 0;
+    }
     follow->work_due = false;
     if (!follow->awake)
         return due;
@@ -461,7 +486,7 @@ bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *reque
     return due || (wish & ZR_OBSERVER_WORK);
 }
 
-void zr_follow_note_free(struct zr_arena *arena, const struct zr_span *block)
+void zr_follow_note_free(struct zr_arena *arena, struct zr_span *block)
 {
     struct zr_follow *follow = arena->follow;
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED && follow->plan, 0))

@@ -56,6 +56,8 @@ struct zr_plan {
      */
     const uint32_t *pages;
     size_t pages_count; /* 0 without pages */
+    /* What came beside the steps when they were seen, and what it may hold at most. */
+    size_t strays_count, strays_bytes;
 };
 
 /* The memory that the plan takes once all of it is mapped. */
@@ -128,9 +130,9 @@ void zr_arena_unhold(zr_arena *arena);
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 
 /* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer, and
- * keeps mapped for strays to come what blocks outside of the plan took at most since it is in force, and
- * three times that on top, as far as the top is no more than a sixteenth of the plan and 16 granules. Each
- * later call only adds to that. Takes the lock itself. */
+ * keeps mapped for what comes beside the plan as much as that took at most since it is in force, and half of
+ * it again, as far as the half is no more than a sixteenth of the plan and 16 granules; at least what the
+ * plan says, once anything has come. Each later call only adds to that. Takes the lock itself. */
 void zr_arena_settle_plan(zr_arena *arena);
 
 struct zr_follow_counts {

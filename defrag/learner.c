@@ -191,6 +191,8 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
         return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
                        (size_t)candidate->memory_bytes);
     }
+    if (result == ZR_OK)
+        zr_candidate_expect_strays(candidate);
     return result == ZR_OK ? zr_arena_install_plan(learner->arena, &candidate->plan) : result;
 }
 

@@ -56,6 +56,9 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane 
  * own at several addresses if that takes less memory. */
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
                             const struct zr_pack_options *budget);
+/* What strays may hold at most, if they are of the sizes and lifetimes of the plan's steps and come as often
+ * as when those were seen: into the plan. */
+void zr_candidate_expect_strays(struct zr_candidate *candidate);
 void zr_candidate_end(struct zr_candidate *candidate);
 
 #endif

@@ -408,6 +408,9 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
     uint64_t crossing = work->crossing[0];
     candidate->rest_bytes += work->lane->rest_bytes > crossing ? work->lane->rest_bytes - crossing : 0;
     candidate->seen_count += work->lane->second_count;
+    size_t longer = work->lane->first_count > work->lane->second_count ? work->lane->first_count
+                                                                       : work->lane->second_count;
+    candidate->plan.strays_count += longer - count;
     candidate->plan.steps_count += count;
     return ZR_OK;
 }

@@ -211,7 +211,8 @@ static void note_position(const struct zr_learner *learner, struct track *track)
         track->hits = track->misses = 0;
         track->distance = at - before;
     }
-    uint32_t slack = track->distance / 16 + 16, distance = at - before;
+    /* Layers are like each other: away from where the run was is somewhere else, unless it is lost there. */
+    uint32_t slack = track->misses < ASTRAY ? SHIFT_MOST : track->distance / 16 + 16, distance = at - before;
     bool steady =
         before != ZR_SEEN_LIVE && distance + slack >= track->distance && distance <= track->distance + slack;
     if (steady)
@@ -356,28 +357,40 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
         learner->tracks[known->track].level.live_bytes -= known->bytes;
 }
 
-/* Bad allocations of a pass, of a thousand. */
+static unsigned share_of(size_t part, const struct zr_pass *pass)
+{
+    return pass->allocations_count ? (unsigned)(part * 1000 / pass->allocations_count) : 0;
+}
+
+/* Strays of a pass, of a thousand. What is in the plan and finds its place taken is none: its step was known.
+ */
 unsigned zr_learner_bad_share(const struct zr_pass *pass)
 {
-    size_t bad = pass->strays_count + pass->conflicts_count + pass->refused_count;
-    return pass->allocations_count ? (unsigned)(bad * 1000 / pass->allocations_count) : 0;
+    return share_of(pass->strays_count + pass->refused_count, pass);
 }
 
 /* A new plan's first pass maps its granules; what was there before it is settled at its end. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
 {
     struct zr_learner *learner = state;
-    bool steady = zr_learner_bad_share(pass) <= STRAYS_MOST, first = learner->fresh && pass->whole;
+    bool steady =
+        zr_learner_bad_share(pass) <= STRAYS_MOST && share_of(pass->conflicts_count, pass) <= CONFLICTS_MOST;
+    bool first = learner->fresh && pass->whole;
     bool good = steady && (first || pass->driver_calls_count == 0);
     learner->last_pass = *pass;
     learner->stats.passes_count++;
     if (steady && first) {
         learner->fresh = false;
         learner->settle_due = true;
+        learner->loud_count = 0;
     }
-    /* Strays that made the driver map: there will be more of them. */
-    if (steady && !first && pass->strays_count > 0 && pass->driver_calls_count > 0)
+    /* What a pass has mapped for its strays stays; where that is not enough for the next, there will be more.
+     */
+    if (steady && !first && pass->strays_count > 0 && pass->driver_calls_count > 0 &&
+        ++learner->loud_count == LOUD_ENOUGH) {
         learner->settle_due = true;
+        learner->loud_count = 0;
+    }
     if (!good && learner->asleep)
         forget(learner); /* what was recorded has a gap */
     learner->asleep = good;

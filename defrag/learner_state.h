@@ -15,12 +15,15 @@ enum {
     PLACES = 1 << 15,       /* places that are remembered, per lane */
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
+    ASTRAY = 3 * GRAM,      /* misses in a row after which a run may go on elsewhere */
     MISSES_MOST = 64,       /* in a row, within a run */
     RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
     MARKS = 3,
     RETRIES_MOST = 4, /* with later occurrences, of a plan that took too much memory */
     LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
     STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
+    CONFLICTS_MOST = 250,
+    LOUD_ENOUGH = 2, /* passes with driver calls: more is kept for strays */
 };
 
 /* How much is live, and how much has been allocated since recording began. */
@@ -86,8 +89,9 @@ struct zr_learner {
     size_t marks_count;
     struct zr_pass last_pass;
     bool asleep;
-    bool fresh;      /* the plan has not been gone through yet */
-    bool settle_due; /* it has: what it left idle can go */
+    bool fresh;          /* the plan has not been gone through yet */
+    bool settle_due;     /* it has: what it left idle can go */
+    unsigned loud_count; /* passes that called the driver since it was settled */
     struct zr_learner_stats stats;
 
     _Atomic bool working;
@@ -112,7 +116,7 @@ bool zr_learner_is_due(const struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
-/* Bad allocations of a pass, of a thousand. */
+/* Strays of a pass, of a thousand. */
 unsigned zr_learner_bad_share(const struct zr_pass *pass);
 /* A new plan's first pass maps its granules; what was there before it is settled at its end. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass);

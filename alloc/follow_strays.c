@@ -1,0 +1,116 @@
+/* follow_strays.c: granules kept mapped for what comes beside a plan. Stands on extend.c. */
+#include "alloc/error.h"
+#include "alloc/follow_internal.h"
+#include "alloc/option.h"
+
+enum {
+    SETTLED_MOST = 4,
+    MARGIN_DIVISOR = 16, /* of the plan's memory, and so many granules: kept beyond what was taken, at most */
+    MARGIN_GRANULES = 16,
+};
+
+void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed)
+{
+    struct zr_slack *slack = &follow->slack;
+    if (!freed) {
+        block->serial = slack->number;
+        slack->now_bytes += block->bytes;
+    } else if (block->serial == slack->number) { /* others are from before the plan */
+        slack->now_bytes -= block->bytes < slack->now_bytes ? block->bytes : slack->now_bytes;
+    }
+    if (slack->now_bytes > slack->most_bytes)
+        slack->most_bytes = slack->now_bytes;
+}
+
+/* Maps the first bytes of a gap. No matter if there is no memory. */
+static void map_ahead(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
+    if (!zr_pool_reserve(&arena->spans, 2 * ZR_CARVE_SPANS))
+        return;
+    struct zr_span *block = zr_space_carve(arena, gap, (struct zr_extent){gap->offset_bytes, bytes});
+    struct zr_extent stuck, part = {block->offset_bytes, bytes};
+    if (zr_map(arena, part, &stuck) != ZR_OK && stuck.bytes > 0)
+        block->kind = ZR_SPAN_LEAVING; /* the driver has it, and the arena's end asks again */
+    else if (!zr_space_free(arena, block, block))
+        zr_pool_give(&arena->spans, block);
+}
+
+/* In one row, so that it fits whatever comes; at the open end of a zone that has the addresses. */
+static void map_slack(struct zr_arena *arena, size_t bytes)
+{
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        struct zr_span *tail = arena->zones[i].tail;
+        /* To the end of a granule: what the driver keeps without access must be the block's whole. */
+        size_t end = tail ? zr_round_up(tail->offset_bytes + bytes, arena->granule_bytes) : 0;
+        if (tail && end < zr_span_end(tail)) {
+            map_ahead(arena, tail, end - tail->offset_bytes);
+            return;
+        }
+    }
+}
+
+/* Gets all the memory before any of it is mapped, so that none is stolen from what is mapped already. */
+static bool fill_stock(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    zr_result result = zr_granules_gather(arena, bytes, &list);
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    return result == ZR_OK;
+}
+
+/* Steps that have not come yet will take no memory from what is kept for strays. No matter if there is none.
+ */
+static void map_rest_of_plan(struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    for (size_t i = 0; i < plan->slots_count; i++)
+        if (plan->slots[i].placed && plan->steps[i].seen_epoch != plan->epoch &&
+            !zr_follow_map_slot(arena, &plan->slots[i]))
+            return;
+}
+
+/* What is kept mapped and free for what comes beside the plan: what that took at most and a part of it again,
+ * or what the plan's maker expects, if there has been anything of the kind. */
+static size_t wanted_for_strays(const struct zr_arena *arena, const struct zr_follow *follow)
+{
+    const struct zr_slack *slack = &follow->slack;
+    size_t margin_bytes = slack->most_bytes / 2 * (1 + follow->settled_count);
+    size_t margin_most =
+        follow->counts.memory_bytes / MARGIN_DIVISOR + MARGIN_GRANULES * arena->granule_bytes;
+    size_t bytes = slack->most_bytes + (margin_bytes < margin_most ? margin_bytes : margin_most);
+    if ((slack->most_bytes > 0 || slack->any) && bytes < slack->expected_bytes)
+        bytes = slack->expected_bytes;
+    return zr_round_up(bytes - slack->now_bytes, arena->granule_bytes);
+}
+
+static void settle(struct zr_arena *arena, struct zr_follow *follow)
+{
+    size_t wanted_bytes = wanted_for_strays(arena, follow);
+    zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
+    if (arena->asynchronous && !follow->settled)
+        zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
+    if (wanted_bytes > 0)
+        map_rest_of_plan(arena, follow->plan);
+    if (!follow->settled)
+        zr_trim(arena, wanted_bytes);
+    follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
+    follow->settled = true;
+    if (wanted_bytes <= follow->slack.kept_bytes || !fill_stock(arena, wanted_bytes))
+        return;
+    zr_follow_allow(arena, arena->reserved_bytes);
+    map_slack(arena, wanted_bytes);
+    follow->slack.kept_bytes = wanted_bytes;
+}
+
+void zr_arena_settle_plan(zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+    if (arena->follow && arena->follow->plan) {
+        settle(arena, arena->follow);
+        zr_follow_begin_pass(arena);
+    }
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_lock_give(&arena->lock);
+}
