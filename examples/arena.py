@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""arena.py: the same as arena.c, from Python through ctypes: examples/arena.py [path of libzr.so]"""
+"""arena.py: the same as arena.c, from Python through ctypes: arena.py [path of libzr.so]"""
 import ctypes
+import os
 import sys
 
-zr = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else "build/lib/libzr.so")
+built = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lib", "libzr.so")
+zr = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else built if os.path.exists(built) else "libzr.so.0")
 zr.zr_last_error.restype = ctypes.c_char_p
 
 
-class ArenaOptions(ctypes.Structure):
+class ArenaOptions(ctypes.Structure):  # struct zr_arena_options of alloc/zr.h: all of its fields, in its order
     _fields_ = [("backend", ctypes.c_void_p), ("name", ctypes.c_char_p), ("reserve_bytes", ctypes.c_size_t),
-                ("limit_bytes", ctypes.c_size_t)]
+                ("limit_bytes", ctypes.c_size_t), ("threads", ctypes.c_uint)]
 
 
-class Request(ctypes.Structure):
+class Request(ctypes.Structure):  # struct zr_request
     _fields_ = [("bytes", ctypes.c_size_t), ("alignment", ctypes.c_size_t), ("tag", ctypes.c_int),
                 ("stream", ctypes.c_uint64)]
 
@@ -25,7 +27,7 @@ def check(result):
 backend, arena, block = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
 live = ctypes.c_uint64()
 check(zr.zr_backend_host_create(ctypes.byref(backend), None))
-check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(backend, b"example", 0, 0))))
+check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(backend, b"example"))))
 check(zr.zr_arena_alloc(arena, ctypes.byref(Request(5 << 20, 0, 0, 0)), ctypes.byref(block)))
 ctypes.memset(block, 1, 5 << 20)
 check(zr.zr_ctl_get(b"arena.0.live_bytes", ctypes.byref(live)))

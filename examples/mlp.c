@@ -1,7 +1,7 @@
-/* mlp.c: a trainer of one's own on libzr: a perceptron learns to tell three spirals apart, on the ranks of
- * one machine, at any ZeRO stage. What is saved on any of them can be taken up on any other. cc mlp.c -o mlp
- * $(pkg-config --cflags --libs zr_zero) -lm
- *     ./mlp 2 3 100 state.safetensors && ./mlp 4 1 100 state.safetensors */
+/* mlp.c: a trainer of one's own: a perceptron learns to tell three spirals apart, on ranks of one machine.
+ *     cc mlp.c -o mlp $(pkg-config --cflags --libs zr_zero) -lm
+ *     ./mlp 2 3 100 state.safetensors    2 ranks, stage 3, 100 steps, saved
+ *     ./mlp 4 1 100 state.safetensors    taken up by 4 ranks at stage 1 */
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
