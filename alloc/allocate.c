@@ -125,6 +125,28 @@ static inline void uncount_block(struct zr_arena *arena, struct entry block)
     arena->blocks_count--;
 }
 
+/* The rest of a call whose work is done and in the books. Both give the lock; what is rare or slow is called
+ * last, so that the common case keeps nothing across calls. */
+static __attribute__((noinline)) zr_result finish_shared(struct zr_arena *arena)
+{
+    zr_siblings_tell(arena);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
+static __attribute__((noinline)) zr_result finish_waking(struct zr_arena *arena)
+{
+    zr_lock_wake(&arena->lock);
+    return ZR_OK;
+}
+
+static inline zr_result finish(struct zr_arena *arena)
+{
+    if (unlikely(arena->shared))
+        return finish_shared(arena);
+    return zr_lock_open(&arena->lock) ? finish_waking(arena) : ZR_OK;
+}
+
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
 /* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
@@ -461,6 +483,7 @@ static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, con
         if (unlikely(arena->careful))
             look_at_new(arena, block);
     } else {
+        *out = NULL;
         result = zr_report_exhausted(arena, result, request);
         zr_trace_event(arena->trace, refused, request);
     }
@@ -470,61 +493,6 @@ static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, con
     if (unlikely(work))
         zr_follow_work(arena);
     return result;
-}
-
-/* The same where a plan is in force, as a rule: the next step of it. */
-static __attribute__((noinline)) zr_result
-alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
-{
-    struct zr_follow *follow = arena->follow;
-    struct zr_step *step = NULL;
-    if (likely(!(follow->awake | follow->work_due | arena->careful)))
-        step = zr_follow_next(follow, request, need.alignment);
-    if (unlikely(!step))
-        return alloc_any(arena, request, out, need);
-    count_block(arena, entry_of_step(step));
-    *out = arena->base + step->offset_bytes;
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
-    zr_lock_give(&arena->lock);
-    return ZR_OK;
-}
-
-/* The same without a plan, as a rule: space of the same size that was freed last, or the best fit, mapped. */
-static __attribute__((noinline)) zr_result
-alloc_mapped(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
-{
-    struct zr_span *block = NULL;
-    if (unlikely(!arena->plain) || unlikely(!arena->index.stocked) || unlikely(zr_fault_watched()) ||
-        unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
-        return alloc_any(arena, request, out, need);
-    if (arena->warm_count > 0)
-        block = take_warm(arena, request, need);
-    if (!block) {
-        struct zr_span *gap = zr_space_find_mapped(arena, need);
-        if (unlikely(!gap) || (arena->warm_count > 0 && warm_between(arena, need.bytes, gap->bytes)))
-            return alloc_any(arena, request, out, need);
-        block = zr_space_carve_low(arena, gap, need.bytes);
-    }
-    describe_block(block, request);
-    zr_index_insert(&arena->index, block);
-    count_block(arena, entry_of(block));
-    *out = arena->base + block->offset_bytes;
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
-    zr_lock_give(&arena->lock);
-    return ZR_OK;
-}
-
-/* The lock is taken, or the thread has no seat yet. */
-static __attribute__((noinline)) zr_result
-alloc_waiting(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_need need)
-{
-    if (arena->shared)
-        arena = zr_siblings_take(arena);
-    else
-        zr_lock_wait(&arena->lock);
-    return arena->follow ? alloc_next(arena, request, out, need) : alloc_mapped(arena, request, out, need);
 }
 
 /* Why this is no request. */
@@ -559,22 +527,105 @@ static inline bool is_request(const struct zr_arena *arena, const struct zr_requ
            likely((unsigned)request->tag < ZR_TAG_COUNT);
 }
 
+static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request)
+{
+    return (struct zr_need){zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+                            request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
+}
+
+/* Any request that nobody has looked at yet. Called with the lock, gives it. */
+static __attribute__((noinline)) zr_result look_and_alloc(struct zr_arena *arena,
+                                                          const struct zr_request *request, void **out)
+{
+    if (likely(is_request(arena, request)))
+        return alloc_any(arena, request, out, need_of(arena, request));
+    zr_lock_give(&arena->lock);
+    return refuse_request(arena, request, out);
+}
+
+static inline __attribute__((always_inline)) zr_result hand_out_step(struct zr_arena *arena,
+                                                                     const struct zr_step *step, void **out)
+{
+    count_block(arena, entry_of_step(step));
+    *out = arena->base + step->offset_bytes;
+    return finish(arena);
+}
+
+/* The next step of another lane than the one that was asked last, as a rule: threads and streams take turns.
+ */
+static __attribute__((noinline)) zr_result alloc_in_turn(struct zr_arena *arena,
+                                                         const struct zr_request *request, void **out)
+{
+    struct zr_follow_plan *plan = arena->follow->plan;
+    struct zr_lane *lane = NULL;
+    if (plan->lanes_count > 1)
+        lane = zr_follow_lane_of(plan, zr_thread_own_number, request->stream);
+    struct zr_step *step = lane ? zr_follow_next(arena->follow, lane, request) : NULL;
+    return step ? hand_out_step(arena, step, out) : look_and_alloc(arena, request, out);
+}
+
+/* Where a plan is in force, as a rule the next step of it, which is looked at first: it is a request. Called
+ * with the lock of the arena that serves it, gives it. */
+static __attribute__((noinline)) zr_result alloc_next(struct zr_arena *arena,
+                                                      const struct zr_request *request, void **out)
+{
+    struct zr_follow *follow = arena->follow;
+    if (unlikely(!follow->plan) || unlikely(follow->awake) || unlikely(follow->work_due) ||
+        unlikely(arena->careful))
+        return look_and_alloc(arena, request, out);
+    struct zr_step *step = zr_follow_next(follow, follow->plan->last_lane, request);
+    return likely(step != NULL) ? hand_out_step(arena, step, out) : alloc_in_turn(arena, request, out);
+}
+
+/* Without a plan, as a rule: space of the same size that was freed last, or the best fit, mapped. Called with
+ * the lock of the arena that serves it, gives it. */
+static __attribute__((noinline)) zr_result alloc_mapped(struct zr_arena *arena,
+                                                        const struct zr_request *request, void **out)
+{
+    struct zr_span *block = NULL;
+    if (unlikely(!is_request(arena, request)) || unlikely(!arena->plain) || unlikely(!arena->index.stocked) ||
+        unlikely(zr_fault_watched()) || unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
+        return look_and_alloc(arena, request, out);
+    struct zr_need need = need_of(arena, request);
+    if (arena->warm_count > 0)
+        block = take_warm(arena, request, need);
+    if (!block) {
+        struct zr_span *gap = zr_space_find_mapped(arena, need);
+        if (unlikely(!gap) || (arena->warm_count > 0 && warm_between(arena, need.bytes, gap->bytes)))
+            return alloc_any(arena, request, out, need);
+        block = zr_space_carve_low(arena, gap, need.bytes);
+    }
+    describe_block(block, request);
+    zr_index_insert(&arena->index, block);
+    count_block(arena, entry_of(block));
+    *out = arena->base + block->offset_bytes;
+    return finish(arena);
+}
+
+/* The lock is taken, or the thread has no seat yet. */
+static __attribute__((noinline)) zr_result alloc_waiting(struct zr_arena *arena,
+                                                         const struct zr_request *request, void **out)
+{
+    if (arena->shared)
+        arena = zr_siblings_take(arena);
+    else
+        zr_lock_wait(&arena->lock);
+    return arena->follow ? alloc_next(arena, request, out) : alloc_mapped(arena, request, out);
+}
+
 zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
 {
-    if (unlikely(!arena) || unlikely(!request) || unlikely(!out) || unlikely(!is_request(arena, request)))
+    if (unlikely(!arena) || unlikely(!request) || unlikely(!out))
         return refuse_request(arena, request, out);
-    struct zr_need need = {zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
-                           request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
-    *out = NULL;
     struct zr_arena *own = arena;
     if (arena->shared)
         own = zr_siblings_try(arena);
     else if (unlikely(!zr_lock_try(&arena->lock)))
         own = NULL;
     if (unlikely(!own))
-        return alloc_waiting(arena, request, out, need);
+        return alloc_waiting(arena, request, out);
     arena = own;
-    return arena->follow ? alloc_next(arena, request, out, need) : alloc_mapped(arena, request, out, need);
+    return arena->follow ? alloc_next(arena, request, out) : alloc_mapped(arena, request, out);
 }
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
@@ -663,31 +714,39 @@ static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, v
     uncount_block(arena, entry_of(block));
     block->owner = 0;
     set_free_alone(arena, block);
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
-    zr_lock_give(&arena->lock);
-    return ZR_OK;
+    return finish(arena);
 }
 
-/* A block of the plan, which goes in time as a rule. Called with the lock, gives it. */
-static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, struct zr_follow_plan *plan,
-                                                        const void *address)
+/* A block of the plan, which goes in time as a rule. With the lock, gives it. */
+static inline __attribute__((always_inline)) zr_result free_step(struct zr_arena *arena,
+                                                                 struct zr_follow_plan *plan, size_t number)
 {
-    struct zr_follow *follow = arena->follow;
-    bool freed;
-    size_t number = zr_plan_exact(plan, (size_t)((const char *)address - arena->base), &freed);
-    if (unlikely(number == plan->slots_count))
-        return refuse_free(arena, address, freed);
+    const struct zr_follow *follow = arena->follow;
     struct zr_step *step = &plan->steps[number];
     zr_step_leave(plan, step);
-    if (unlikely(follow->awake | arena->careful | step->apart) || unlikely(plan != follow->plan))
+    if (unlikely(follow->awake) || unlikely(arena->careful) || unlikely(step->apart) ||
+        unlikely(plan != follow->plan))
         return free_any(arena, &plan->slots[number].span);
     plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
     uncount_block(arena, entry_of_step(step));
-    if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
-    zr_lock_give(&arena->lock);
-    return ZR_OK;
+    return finish(arena);
+}
+
+/* The same for any address in the plan's region. */
+static __attribute__((noinline)) zr_result look_and_free(struct zr_arena *arena, struct zr_follow_plan *plan,
+                                                         const void *address)
+{
+    bool freed;
+    size_t number = zr_plan_exact(plan, (size_t)((const char *)address - arena->base), &freed);
+    return likely(number < plan->slots_count) ? free_step(arena, plan, number)
+                                              : refuse_free(arena, address, freed);
+}
+
+static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, struct zr_follow_plan *plan,
+                                                        const void *address)
+{
+    size_t number = zr_plan_at_once(plan, (size_t)((const char *)address - arena->base));
+    return number < plan->slots_count ? free_step(arena, plan, number) : look_and_free(arena, plan, address);
 }
 
 zr_result zr_arena_free(zr_arena *arena, void *address)

@@ -233,6 +233,19 @@ static inline bool zr_plan_holds(const struct zr_follow_plan *plan, size_t offse
     return offset_bytes - plan->cover.offset_bytes < plan->cover.bytes;
 }
 
+/* The number of the slot whose block begins at the offset, in the plan's region, if it is the first to be
+ * looked at; SIZE_MAX: look on. With the lock. */
+static inline size_t zr_plan_at_once(const struct zr_follow_plan *plan, size_t offset_bytes)
+{
+    size_t unit = (offset_bytes - plan->cover.offset_bytes) >> ZR_UNIT_SHIFT;
+    const struct zr_start *place = &plan->places[zr_place_hash(plan, unit)];
+    uint32_t state = atomic_load_explicit(&place->state, memory_order_relaxed);
+    return place->unit == (uint32_t)unit && state >= ZR_START_FIRST &&
+                   plan->steps[state - ZR_START_FIRST].offset_bytes == offset_bytes
+               ? state - ZR_START_FIRST
+               : SIZE_MAX;
+}
+
 /* The number of the slot whose block begins at the offset, in the plan's region; slots_count: none does, and
  * *freed says whether one did before. With the lock. */
 static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t offset_bytes, bool *freed)
@@ -271,8 +284,8 @@ static inline bool zr_step_asks(const struct zr_step *step, const struct zr_requ
 /* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
  * everybody is in time. The block is entered. NULL: it is not. The lane is the request's, or the one that was
  * asked last. */
-static inline struct zr_step *zr_follow_next(struct zr_follow *follow, struct zr_lane *lane,
-                                             const struct zr_request *request)
+static inline __attribute__((always_inline)) struct zr_step *
+zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_request *request)
 {
     struct zr_follow_plan *plan = follow->plan;
     size_t number = (size_t)(lane->cursor - plan->slots);
@@ -282,9 +295,8 @@ static inline struct zr_step *zr_follow_next(struct zr_follow *follow, struct zr
         __builtin_expect(step->stream != request->stream, 0) ||
         __builtin_expect(!zr_step_asks(step, request), 0) ||
         __builtin_expect(zr_step_live(plan, number), 0) ||
-        __builtin_expect(step->seen_epoch != plan->epoch, 0) ||
-        __builtin_expect(lane->late_count > 0, 0) || __builtin_expect(follow->pass_left <= 1, 0) ||
-        __builtin_expect(zr_step_is_early(plan, step), 0))
+        __builtin_expect(step->seen_epoch != plan->epoch, 0) || __builtin_expect(lane->late_count > 0, 0) ||
+        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(zr_step_is_early(plan, step), 0))
         return NULL;
     plan->live[number / 64] |= UINT64_C(1) << (number % 64);
     zr_step_enter(plan, step, number);

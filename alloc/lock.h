@@ -38,10 +38,16 @@ static inline void zr_lock_take(struct zr_lock *lock)
         zr_lock_wait(lock);
 }
 
-static inline void zr_lock_give(struct zr_lock *lock)
+/* Opens it. True: somebody sleeps, and zr_lock_wake() is the caller's. */
+static inline bool zr_lock_open(struct zr_lock *lock)
 {
     atomic_store_explicit(&lock->held, 0, memory_order_release);
-    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
+    return __builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0);
+}
+
+static inline void zr_lock_give(struct zr_lock *lock)
+{
+    if (zr_lock_open(lock))
         zr_lock_wake(lock);
 }
 
