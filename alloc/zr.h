@@ -77,7 +77,8 @@ ZR_API const char *zr_tag_name(zr_tag tag);
 
 /* ---- Backends ------------------------------------------------------------------------------------------ */
 
-/* Where physical memory comes from. alloc/backend.h has the operations behind it. */
+/* Where physical memory comes from; several arenas may stand on one. (alloc/backend.h of the sources has the
+ * operations behind it.) Any thread may call. */
 typedef struct zr_backend zr_backend;
 
 struct zr_host_options {
@@ -98,7 +99,9 @@ struct zr_sim_options {
     size_t capacity_bytes; /* physical memory that is simulated; 0: no end */
     uint64_t work_ns; /* streams are asynchronous: a point in one has passed so long after it was recorded; 0:
                          synchronous */
-    uint64_t call_ns[8]; /* what each operation adds to the clock, by enum zr_backend_operation; 0: nothing */
+    /* What an operation adds to the clock: reserve addresses, release them, create memory, destroy it, map,
+     * unmap, set access, copy or fill; in this order. 0: nothing. */
+    uint64_t call_ns[8];
 };
 
 /* Bookkeeping alone: the same contract enforced on made-up addresses, any capacity, no memory. Never
@@ -195,8 +198,10 @@ ZR_API zr_result zr_arena_free(zr_arena *arena, void *block);
  * wait for the peer's work and name that one, or wait for that work before the free. */
 ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream);
 
-/* Gives idle granules back to the backend until at most `keep_bytes` of them remain. *released_bytes may be
- * NULL. */
+/* Gives idle granules back to the backend until at most `keep_bytes` of them remain. What a stream may be at
+ * work on still, or the backend does not take, stays. *released_bytes (may be NULL) gets what went. Any
+ * thread.
+ */
 ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes);
 
 /* Told of every change of the mapped memory, as a communication library that registers buffers must be.
@@ -262,8 +267,10 @@ ZR_API zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
 /* Starts the peaks anew from the present state. */
 ZR_API zr_result zr_arena_reset_peaks(zr_arena *arena);
 
-/* One number by name, for the tools: "arena.0.stranded_bytes", "arena.0.tag.grad.live_bytes",
- * "option.check". ZR_ERR_INVALID: no such name. */
+/* One number by name: "arena.N." and a field of struct zr_arena_stats ("arena.0.stranded_bytes"), or
+ * "arena.N.tag.TAG.live_bytes" or ".peak_bytes" with the name of a tag, or "option." and a name of ZR_CONF
+ * ("option.check"). Arenas are numbered from 0 in the order of creation, a new one by the least number that
+ * no other has. Any thread. ZR_ERR_INVALID: nothing has that name. */
 ZR_API zr_result zr_ctl_get(const char *name, uint64_t *out);
 
 /* Runs every consistency check over the arena's records. ZR_ERR_CORRUPT with words on the first that fails.
@@ -419,10 +426,13 @@ ZR_API zr_result zr_import_release(zr_backend *backend, void *imported);
 /* ---- Tracing ------------------------------------------------------------------------------------------- */
 
 /* Writes every event of the arena (alloc, free, map, unmap, marks) to a .zrt file, a few bytes each, through
- * a shared mapping: what was written is readable after a crash. One trace per arena. */
+ * a shared mapping: what was written is readable after a crash. A file of that name is replaced. A write that
+ * fails later ends the trace, not the calls; zr_trace_stop() tells. Any thread. ZR_ERR_INVALID: the arena
+ * writes a trace already, or its threads have addresses of their own by now. ZR_ERR_IO: the file cannot be
+ * made. */
 ZR_API zr_result zr_trace_start(zr_arena *arena, const char *path);
-ZR_API zr_result zr_trace_mark(zr_arena *arena,
-                               const char *label); /* cut at 63 bytes; no trace: does nothing */
+/* Notes a word among the events, cut at 63 bytes. Without a trace it does nothing. */
+ZR_API zr_result zr_trace_mark(zr_arena *arena, const char *label);
 /* ZR_ERR_INVALID: no trace is written. ZR_ERR_IO: it ended early, and what was written until then is good. */
 ZR_API zr_result zr_trace_stop(zr_arena *arena);
 

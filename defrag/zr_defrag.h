@@ -1,7 +1,9 @@
 /* zr_defrag.h: traces as sequences and lifetimes, the packer, and replay. The public header of defrag/.
  *
- * Memory of every object here comes from a host arena that the caller names (tag other): no malloc, so that
- * the learner can run inside a preloaded program. */
+ * Memory of every object here comes from a host arena that the caller names (tag other), which must outlive
+ * the object: no malloc, so that the learner can run inside a preloaded program. An object is used by one
+ * thread at a time, unless it says otherwise; different ones at once are fine. Besides what each call names,
+ * ZR_ERR_MEMORY and its like are the host arena's. */
 #ifndef ZR_DEFRAG_H
 #define ZR_DEFRAG_H
 
@@ -11,8 +13,7 @@
 extern "C" {
 #endif
 
-/* ---- Sequences: what a program asked for, in order --------------------------------------------------------
- */
+/* ---- Sequences: what a program asked for, in order ----------------------------------------------------- */
 
 enum zr_event_kind { ZR_EVENT_ALLOC = 0, ZR_EVENT_FREE, ZR_EVENT_MARK };
 
@@ -48,10 +49,10 @@ struct zr_read_options {
 };
 ZR_API zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
                                   zr_arena *host_arena);
+/* Gives back what it holds. Also fine after a read that failed. */
 ZR_API void zr_sequence_end(struct zr_sequence *sequence);
 
-/* ---- Lifetimes and packing --------------------------------------------------------------------------------
- */
+/* ---- Lifetimes and packing ----------------------------------------------------------------------------- */
 
 struct zr_buffer {
     uint64_t lower, upper; /* alive in [lower, upper) */
@@ -67,11 +68,14 @@ struct zr_lifetimes {
     zr_arena *host_arena;
 };
 
-/* Lifetimes of a sequence: time is the event's index; what is never freed lives to the end. */
+/* Lifetimes of a sequence: time is the event's index; what is never freed lives to the end.
+ * ZR_ERR_INVALID: its events contradict each other. */
 ZR_API zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence,
                                  zr_arena *host_arena);
-/* Reads a MiniMalloc CSV (id,lower,upper,size in any order of columns, an offset column is ignored). */
+/* Reads a MiniMalloc CSV (id,lower,upper,size in any order of columns, an offset column is ignored).
+ * ZR_ERR_IO, ZR_ERR_FORMAT as zr_sequence_read(). */
 ZR_API zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
+/* Gives back what it holds. Also fine after a failure. */
 ZR_API void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
 
 enum zr_pack_verdict {
@@ -106,8 +110,7 @@ ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_by
  * ZR_ERR_CORRUPT names a pair that does. */
 ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
-/* ---- Learning ---------------------------------------------------------------------------------------------
- */
+/* ---- Learning ------------------------------------------------------------------------------------------ */
 
 /* Watches an arena, finds out by itself with what period the program allocates, and installs a plan that the
  * arena follows from then on: addresses fixed in advance, nothing to map. What is not as planned takes the
@@ -152,8 +155,7 @@ struct zr_learner_stats {
 };
 ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
-/* ---- Replay
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Replay -------------------------------------------------------------------------------------------- */
 
 enum zr_policy {
     ZR_POLICY_ZR = 0,     /* our arena */
@@ -199,6 +201,9 @@ struct zr_replay_report {
     uint64_t failed_at; /* index of the first event that found no memory; UINT64_MAX: none */
 };
 
+/* Runs a sequence under a policy, on a simulated device of its own, and reports. A device that is too small
+ * is no failure: the run ends there, and failed_at says where. ZR_ERR_INVALID: a granule that cannot be, or
+ * events that contradict each other. */
 ZR_API zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                            struct zr_replay_report *out);
 

@@ -68,8 +68,7 @@ struct result {
     const struct zr_variation *variation; /* the settings' */
 };
 
-/* ---- Arguments --------------------------------------------------------------------------------------------
- */
+/* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 /* Marks the policies of a comma-separated list. */
 static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
@@ -171,8 +170,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     return -1;
 }
 
-/* ---- Running ----------------------------------------------------------------------------------------------
- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 static zr_result replay_file(const void *state, const char *path, struct zr_vector *results)
 {
@@ -196,8 +194,7 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     return result;
 }
 
-/* ---- Showing ----------------------------------------------------------------------------------------------
- */
+/* ---- Showing ------------------------------------------------------------------------------------------- */
 
 static double ratio(uint64_t bytes, uint64_t lower_bound_bytes)
 {

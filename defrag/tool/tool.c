@@ -10,8 +10,7 @@
 
 #include "alloc/error.h"
 
-/* ---- Words ------------------------------------------------------------------------------------------------
- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 static void show(int fd, const char *data, size_t bytes)
 {
@@ -68,8 +67,7 @@ int zr_tool_fail(zr_result result)
     return (int)exit_of(result);
 }
 
-/* ---- Options ----------------------------------------------------------------------------------------------
- */
+/* ---- Options ------------------------------------------------------------------------------------------- */
 
 static bool read_count(const char *text, const char **rest, uint64_t *out)
 {
@@ -192,8 +190,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
     return -1;
 }
 
-/* ---- Output -----------------------------------------------------------------------------------------------
- */
+/* ---- Output -------------------------------------------------------------------------------------------- */
 
 void zr_tool_output_start(struct zr_tool_output *out)
 {
@@ -220,8 +217,7 @@ const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes)
     return out;
 }
 
-/* ---- Memory
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 zr_result zr_tool_memory_start(struct zr_tool_memory *out)
 {
@@ -244,8 +240,7 @@ void zr_tool_memory_end(struct zr_tool_memory *memory)
     *memory = (struct zr_tool_memory){0};
 }
 
-/* ---- Files into results -----------------------------------------------------------------------------------
- */
+/* ---- Files into results -------------------------------------------------------------------------------- */
 
 void zr_tool_json_words(struct zr_text *text, const char *name, const char *words)
 {

@@ -16,22 +16,19 @@ enum zr_tool_exit {
     ZR_TOOL_MEMORY = 4,
 };
 
-/* ---- Subcommands: each takes its own arguments (argv[0] is its name) and returns an exit code -------------
- */
+/* ---- Subcommands: each takes its own arguments (argv[0] is its name) and returns an exit code ---------- */
 
 int zr_tool_replay(int argc, char **argv);
 int zr_tool_pack(int argc, char **argv);
 
-/* ---- Words ------------------------------------------------------------------------------------------------
- */
+/* ---- Words --------------------------------------------------------------------------------------------- */
 
 /* "zr: words\n" on standard error. */
 void zr_tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Says the last error and returns the exit code for `result`. */
 int zr_tool_fail(zr_result result);
 
-/* ---- Options ----------------------------------------------------------------------------------------------
- */
+/* ---- Options ------------------------------------------------------------------------------------------- */
 
 enum zr_tool_kind {
     ZR_TOOL_FLAG = 0, /* bool: no value */
@@ -58,8 +55,7 @@ struct zr_tool_arguments {
  * "--name value" are the same; after "--" nothing is an option. */
 int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv);
 
-/* ---- Output -----------------------------------------------------------------------------------------------
- */
+/* ---- Output -------------------------------------------------------------------------------------------- */
 
 /* Standard output through a buffer. Print to `text`. */
 struct zr_tool_output {
@@ -76,8 +72,7 @@ enum { ZR_TOOL_NUMBER_ROOM = 40 };
 /* "1.50 GiB", "640 KiB", "0". Fills `out` and returns it. */
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
 
-/* ---- Memory
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* A host arena for the records of the rooms below. */
 struct zr_tool_memory {
@@ -87,8 +82,7 @@ struct zr_tool_memory {
 zr_result zr_tool_memory_start(struct zr_tool_memory *out);
 void zr_tool_memory_end(struct zr_tool_memory *memory);
 
-/* ---- Files into results -----------------------------------------------------------------------------------
- */
+/* ---- Files into results -------------------------------------------------------------------------------- */
 
 /* A subcommand that makes records of its files, and shows them all at the end. */
 struct zr_tool_job {

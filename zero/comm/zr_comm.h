@@ -5,8 +5,13 @@
  * constant size (tag comm), whatever the model: a big operation passes through it in pieces.
  * Operations with a ticket run in the communicator's own thread, in the order of submission, which must be
  * the same on all ranks (transfers between two ranks: the same on those two, and between the same operations
- * of all); the buffers belong to the operation until its ticket has been waited for. One submitting thread
- * per rank. A dead or lost peer ends every wait with ZR_ERR_PEER or ZR_ERR_TIMEOUT and its name. */
+ * of all); the buffers belong to the operation until its ticket has been waited for. `ticket` may be NULL:
+ * zr_comm_settle() waits for that one too. One submitting thread per rank.
+ *
+ * An operation is refused when it is handed in, with ZR_ERR_INVALID and nothing sent: no buffer, a rank or a
+ * type that is none, sizes beyond memory. One on nothing is done at once. What fails under way fails the
+ * wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost peer,
+ * ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone. */
 #ifndef ZR_COMM_H
 #define ZR_COMM_H
 
@@ -75,8 +80,7 @@ ZR_API void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
 /* Bytes of ring that a communicator with these numbers takes from its arena: 0 for one rank. */
 ZR_API size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
-/* ---- Sums ----------------------------------------------------------------------------------------------
- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* destination[shard] (+)= scale * sum over ranks p, in order, of p's source[my rank * shard ...].
  * source holds world * shard_elements. destination may be source + rank * shard_elements. With `wide` and
@@ -117,8 +121,7 @@ struct zr_reduce {
 };
 ZR_API zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
 
-/* ---- Data ----------------------------------------------------------------------------------------------
- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 /* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
  * `type` is for the counting of elements alone, here and below. */
@@ -175,8 +178,7 @@ ZR_API zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation
 ZR_API zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
 ZR_API zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
 
-/* ---- Waiting -------------------------------------------------------------------------------------------
- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 /* Waits until the operation has ended on this rank: its destination is complete and its source free again. */
 ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
@@ -185,10 +187,13 @@ ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
  */
 ZR_API zr_result zr_comm_settle(zr_comm *comm);
 
-/* Blocking, for small things; they wait for earlier tickets first. all: [world][bytes], in rank order. */
+/* Blocking collectives, for small things; they wait for earlier tickets first. all: [world][bytes], in rank
+ * order. Failures as of zr_comm_wait(). */
 ZR_API zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);
 ZR_API zr_result zr_comm_barrier(zr_comm *comm);
 
+/* Ends a communicator after what was handed in, and before its arenas; waits until no peer reads this rank's
+ * buffers. Every rank does it. NULL does nothing. */
 ZR_API zr_result zr_comm_destroy(zr_comm *comm);
 
 /* How data travels; the bits are the same. Over a network, that of gathers and broadcasts: from each to each,
@@ -214,8 +219,7 @@ struct zr_comm_options {
 ZR_API zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                                      unsigned world);
 
-/* ---- NCCL: one process per GPU ------------------------------------------------------------------------
- */
+/* ---- NCCL: one process per GPU ------------------------------------------------------------------------- */
 
 struct zr_nccl_options {
     struct zr_comm_options comm;  /* arena: of the GPU's memory; the ring there is registered with NCCL */
@@ -230,8 +234,7 @@ struct zr_nccl_options {
  */
 ZR_API zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk);
 
-/* ---- Local: ranks forked on one machine, granules shared ------------------------------------------------
- */
+/* ---- Local: ranks forked on one machine, granules shared ----------------------------------------------- */
 
 /* What a forked rank knows of its run. Lives in memory shared with the launcher. */
 struct zr_local_world;
@@ -245,8 +248,8 @@ struct zr_launch_options {
      * launcher died: removes half-written files. NULL: nothing to remove. */
     void (*clean_up)(void *argument);
     uint64_t join_timeout_ns; /* for ranks that others have started to find each other; 0, or more: 60 s */
-    /* How long a step under way may go on after SIGTERM or SIGHUP to be saved, as long as the ranks get on. 0:
-     * there is nothing to save to. */
+    /* How long a step under way may go on after SIGTERM or SIGHUP to be saved, as long as the ranks get on.
+     * 0: there is nothing to save to. */
     uint64_t save_within_ns;
 };
 
@@ -257,11 +260,11 @@ struct zr_launch_options {
  *
  * A rank that dies or fails ends the others within a second, and the reason is printed on stderr. If the
  * launcher dies the ranks end by themselves. SIGTERM, SIGHUP and SIGINT become requests (zr_local_request());
- * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once. The
- * deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 1.5 s from their last call
- * on a communicator, or thrice the longest time between two such calls in the step before.
- * Two within 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or
- * SIGUSR1 sent to a rank by its number counts as sent to the run. */
+ * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
+ * The deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 1.5 s from their last
+ * call on a communicator, or thrice the longest time between two such calls in the step before. Two within
+ * 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or SIGUSR1 sent
+ * to a rank by its number counts as sent to the run. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
 /* What the signals asked for, agreed on by all ranks: call it at the same point of every step on every rank
