@@ -150,7 +150,13 @@ def finish(process, seconds=60):
 
 
 def leftovers():
-    """Processes of ours that still run: every zr-train whose working folder or arguments name this test's folder."""
+    """Processes of ours that stay: every zr-train whose arguments name this test's folder. Who is dying has a moment:
+    what mpirun has killed may outlive it."""
+    wait_for(lambda: not running(), 10)
+    return running()
+
+
+def running():
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
