@@ -42,10 +42,14 @@ packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev pyth
 # libFuzzer's library is a package of its own where it exists.
 packages_fuzz   = $(packages_build) clang $(shell apt-cache --names-only search '^libclang-rt-dev$$' | cut -d' ' -f1)
 
-# Installs what dpkg does not have, as root or through sudo; else prints the command to type.
+# Installs what dpkg does not have, as root or through sudo; else prints the command to type. Where there is no dpkg,
+# it names them and goes on: other systems have the same libraries under names of their own.
 .PHONY: packages-build packages-demo packages-check packages-bench packages-fuzz
 packages-build packages-demo packages-check packages-bench packages-fuzz: packages-%:
-	@missing=""; for package in $(packages_$*); do \
+	@if ! command -v dpkg-query >/dev/null; then \
+		echo "zr: no dpkg here; what Debian calls $(packages_$*) must be there under whatever name" >&2; exit 0; \
+	fi; \
+	missing=""; for package in $(packages_$*); do \
 		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
 	done; \
 	if [ -n "$$missing" ]; then \
