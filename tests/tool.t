@@ -89,6 +89,17 @@ def test_usage():
     refused("a change before the start", 2, ["--change-at"], "replay", lifetimes, "--change-at", "0")
     run = zr("replay", lifetimes, env={**os.environ, "ZR_CONF": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
+    run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
+    ok(run.returncode == 2 and "nonsense" in run.stderr, "nor is one in ZR_FAULT") or note(run.stderr)
+    run = zr(env={**os.environ, "ZR_CONF": "help"})
+    with open("README.md", encoding="utf-8") as file:
+        readme = file.read()
+    readme = readme[readme.index("`ZR_CONF=help"):].split("\n## ")[0]
+    same(re.findall(r"^\| `(\w+)` \|", readme, re.M), re.findall(r"^(\w+):", run.stdout, re.M), "README has ZR_CONF's options")
+    run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
+    sites = re.search(r"sites are (.*), counts", run.stderr)
+    same(re.findall(r"`(\w+)`", readme[readme.index("`ZR_FAULT"):])[-11:],
+         re.findall(r"\w+", sites[1].replace(" and ", " ")) if sites else None, "and ZR_FAULT's sites")
     os.link(lifetimes, path("--odd"))
     run = zr("replay", "--json", "--", "--odd", cwd=FOLDER)
     ok(run.returncode == 0 and '"--odd"' in run.stdout, "after -- a name may look like an option")

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/fault.h"
 #include "alloc/option.h"
 #include "defrag/tool/tool.h"
 
@@ -40,7 +41,7 @@ static int usage(const char *words, const char *name)
     return ZR_TOOL_USAGE;
 }
 
-/* ZR_CONF is read before everything else. Below 0: go on. */
+/* ZR_CONF and ZR_FAULT are read before everything else. Below 0: go on. */
 static int check_options(void)
 {
     char text[4096];
@@ -51,7 +52,7 @@ static int check_options(void)
         zr_text_put(&out.text, text, bytes < sizeof text ? bytes : sizeof text - 1);
         return zr_tool_output_end(&out);
     }
-    return zr_option_result() == ZR_OK ? -1 : zr_tool_fail(ZR_ERR_INVALID);
+    return zr_option_result() == ZR_OK && zr_fault_result() == ZR_OK ? -1 : zr_tool_fail(ZR_ERR_INVALID);
 }
 
 static int print(const char *text)
