@@ -1,9 +1,11 @@
 /* bench_arena.c: nanoseconds per call of the arena's dynamic path, one thread and two on an arena made for
  * two. Rounds of one thread and of two take turns, so that what else the machine does falls on both; printed
  * are the medians of rounds, the least and the most, and the median of the turns' ratios. A round's time goes
- * from the first start to the last end; where other programs take turns on the processors it says little, so
- * the time that the threads were on a processor is given too (it leaves out sleeping on a lock). No test: it
- * never fails on time.
+ * from the first start to the last end. Where other programs or the host take turns on the processors it says
+ * little, so three things are given beside it: how much of the processors' time they took in all; the median
+ * of the turns in which every thread had its processor from beginning to end, if there are any; and the ratio
+ * by the time that the threads were on a processor (it leaves out sleeping on a lock). No test: it never
+ * fails on time.
  *
  *   bench_arena [PAIRS [LOAD]] */
 #define _GNU_SOURCE
@@ -11,13 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "alloc/zr.h"
 
-enum { LIVE = 512, ROUNDS = 61, THREADS_MOST = 2 };
+enum { LIVE = 512, ROUNDS = 201, THREADS_MOST = 2 };
 
-static unsigned pairs_count = 50000; /* per thread and round */
+static unsigned pairs_count = 10000; /* per thread and round */
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -61,6 +65,7 @@ struct job {
     pthread_barrier_t *start;
     uint32_t seed;
     uint64_t start_ns, end_ns, busy_ns;
+    long pushed_count, slept_count; /* off the processor for another program; of its own will, on the lock */
 };
 
 /* Replaces a random one of LIVE blocks, again and again: nothing about it can be foreseen. */
@@ -103,7 +108,9 @@ static void *work(void *argument)
     for (unsigned i = 0; i < LIVE; i++)
         zr_arena_alloc(job->arena, &(struct zr_request){.bytes = job->load->bytes(next_random(&state))},
                        &blocks[i]);
+    struct rusage before, after;
     pthread_barrier_wait(job->start);
+    getrusage(RUSAGE_THREAD, &before);
     job->start_ns = now_ns(CLOCK_MONOTONIC);
     job->busy_ns = now_ns(CLOCK_THREAD_CPUTIME_ID);
     if (job->load->steps)
@@ -112,6 +119,9 @@ static void *work(void *argument)
         churn(job, blocks, &state);
     job->busy_ns = now_ns(CLOCK_THREAD_CPUTIME_ID) - job->busy_ns;
     job->end_ns = now_ns(CLOCK_MONOTONIC);
+    getrusage(RUSAGE_THREAD, &after);
+    job->pushed_count = after.ru_nivcsw - before.ru_nivcsw;
+    job->slept_count = after.ru_nvcsw - before.ru_nvcsw;
     for (unsigned i = 0; i < LIVE; i++)
         zr_arena_free(job->arena, blocks[i]);
     return NULL;
@@ -129,7 +139,59 @@ struct bench {
     zr_arena *arena;
     double ns[ROUNDS];      /* per pair, of all threads together */
     double busy_ns[ROUNDS]; /* the same, of the processors' time that they got */
+    bool whole[ROUNDS];     /* each thread had a processor all the time */
 };
+
+/* Of a round, that a thread may miss and count as there all the time: clocks are read in between, and the
+ * last to arrive wakes the others. */
+#define MISSED_SHARE 0.03
+
+/* A thread that slept on the lock did so in the arena's time; one that neither slept nor was pushed off its
+ * processor and yet was not on it has been stopped by the host. */
+static bool was_there(const struct job *job, uint64_t start_ns, uint64_t end_ns)
+{
+    double most_ns = MISSED_SHARE * (double)(end_ns - start_ns),
+           own_ns = (double)(job->end_ns - job->start_ns);
+    return job->pushed_count == 0 && (double)(job->start_ns - start_ns) <= most_ns &&
+           (job->slept_count > 0 || own_ns - (double)job->busy_ns <= most_ns);
+}
+
+/* What the processors did since the system started, in its ticks. */
+struct ticks {
+    unsigned long long own, others, idle, stolen;
+};
+
+/* From the line "cpu user nice system idle iowait irq softirq steal"; zeros where there is none. */
+static struct ticks read_ticks(void)
+{
+    unsigned long long user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft = 0, steal = 0;
+    struct timespec own = {0};
+    FILE *file = fopen("/proc/stat", "r");
+    if (file) {
+        if (fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &wait,
+                   &irq, &soft, &steal) != 8)
+            user = nice = system = idle = wait = irq = soft = steal = 0;
+        fclose(file);
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+    unsigned long long hertz = (unsigned long long)sysconf(_SC_CLK_TCK);
+    return (struct ticks){.own = (unsigned long long)own.tv_sec * hertz +
+                                 (unsigned long long)own.tv_nsec * hertz / 1000000000u,
+                          .others = user + nice + system + irq + soft,
+                          .idle = idle + wait,
+                          .stolen = steal};
+}
+
+/* Who had the processors meanwhile. */
+static void print_ticks(const struct load *load, struct ticks from)
+{
+    struct ticks to = read_ticks();
+    double own = (double)(to.own - from.own), stolen = (double)(to.stolen - from.stolen);
+    double busy = (double)(to.others - from.others), all = busy + stolen + (double)(to.idle - from.idle);
+    if (all > 0)
+        printf("%-9s of the processors' time other programs had %.0f %%, the host took %.0f %%\n", load->name,
+               busy > own ? (busy - own) / all * 100 : 0.0, stolen / all * 100);
+}
 
 static void open_bench(struct bench *bench, unsigned threads)
 {
@@ -148,9 +210,11 @@ static void run_round(struct bench *bench, const struct load *load, unsigned rou
     pthread_t threads[THREADS_MOST];
     pthread_barrier_t start;
     uint64_t start_ns = UINT64_MAX, end_ns = 0, busy_ns = 0;
+    bool whole = true;
     pthread_barrier_init(&start, NULL, bench->threads);
     for (unsigned i = 0; i < bench->threads; i++) {
-        jobs[i] = (struct job){bench->arena, load, &start, 7 + 70 * i + round, 0, 0, 0};
+        jobs[i] =
+            (struct job){.arena = bench->arena, .load = load, .start = &start, .seed = 7 + 70 * i + round};
         pthread_create(&threads[i], NULL, work, &jobs[i]);
     }
     for (unsigned i = 0; i < bench->threads; i++) {
@@ -159,7 +223,10 @@ static void run_round(struct bench *bench, const struct load *load, unsigned rou
         end_ns = jobs[i].end_ns > end_ns ? jobs[i].end_ns : end_ns;
         busy_ns += jobs[i].busy_ns;
     }
+    for (unsigned i = 0; i < bench->threads; i++)
+        whole &= was_there(&jobs[i], start_ns, end_ns);
     pthread_barrier_destroy(&start);
+    bench->whole[round] = whole;
     bench->ns[round] = (double)(end_ns - start_ns) / pairs_count / bench->threads;
     bench->busy_ns[round] = (double)busy_ns / bench->threads / pairs_count / bench->threads;
 }
@@ -180,10 +247,18 @@ static void close_bench(struct bench *bench, const struct load *load)
     zr_backend_destroy(bench->backend);
 }
 
+static double median(double *values, unsigned count)
+{
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
 static void measure(const struct load *load)
 {
     struct bench one, two;
-    double ratios[ROUNDS], busy_ratios[ROUNDS];
+    double ratios[ROUNDS], busy_ratios[ROUNDS], whole_ratios[ROUNDS];
+    unsigned whole_count = 0;
+    struct ticks from = read_ticks();
     open_bench(&one, 1);
     open_bench(&two, THREADS_MOST);
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -191,16 +266,22 @@ static void measure(const struct load *load)
         run_round(&two, load, round);
         ratios[round] = one.ns[round] / two.ns[round];
         busy_ratios[round] = one.busy_ns[round] / two.busy_ns[round];
+        if (one.whole[round] && two.whole[round])
+            whole_ratios[whole_count++] = ratios[round];
     }
     close_bench(&one, load);
     close_bench(&two, load);
-    qsort(ratios, ROUNDS, sizeof *ratios, by_value);
-    qsort(busy_ratios, ROUNDS, sizeof *busy_ratios, by_value);
+    double rate = median(ratios, ROUNDS), busy_rate = median(busy_ratios, ROUNDS);
     printf("%-9s two threads' rate: %.2f times one's (%.2f to %.2f); by the processors' time that they got: "
-           "%.2f "
-           "(%.2f to %.2f)\n",
-           load->name, ratios[ROUNDS / 2], ratios[0], ratios[ROUNDS - 1], busy_ratios[ROUNDS / 2],
-           busy_ratios[0], busy_ratios[ROUNDS - 1]);
+           "%.2f (%.2f to %.2f)\n",
+           load->name, rate, ratios[0], ratios[ROUNDS - 1], busy_rate, busy_ratios[0],
+           busy_ratios[ROUNDS - 1]);
+    print_ticks(load, from);
+    if (whole_count > 0)
+        printf("%-9s in the %u of %d rounds in which the threads kept their processors: %.2f times one's\n",
+               load->name, whole_count, ROUNDS, median(whole_ratios, whole_count));
+    else
+        printf("%-9s in none of %d rounds the threads kept their processors\n", load->name, ROUNDS);
 }
 
 int main(int count, char **arguments)
