@@ -15,7 +15,8 @@ struct run {
     unsigned world, stage, micro_batches, layers;
     enum zr_recompute recompute;
     enum zr_reduce_when reduce;
-    bool walks_all; /* every micro-batch */
+    bool walks_all;     /* every micro-batch */
+    size_t events_most; /* that are kept; 0: as many as in a program */
     double flops_per_second, bytes_per_second;
     struct zr_byte_plan plan;
     struct zr_timeline timeline;
@@ -36,6 +37,8 @@ static struct zr_gpt_shape shape_of(const struct run *run)
 static void rehearse(struct run *run)
 {
     zr_timeline_start(&run->timeline, host_arena, run->flops_per_second, run->bytes_per_second);
+    if (run->events_most > 0)
+        run->timeline.events_most = run->events_most;
     zr_result result = zr_plan_make(&run->plan, &(struct zr_plan_request){.shape = shape_of(run),
                                                                           .stage = run->stage,
                                                                           .world = run->world,
@@ -613,6 +616,64 @@ static void test_repeated(unsigned stage, unsigned micro_batches, enum zr_reduce
     tap_is(plans, 0, "and as many elements sent");
 }
 
+/* Of a model with more events than are kept, wherever the rehearsal comes to an end of them: within the
+ * micro-batch that stands for others, before it, behind it, or among its copies. */
+static void test_cut_off(unsigned stage, unsigned micro_batches)
+{
+    unsigned differ = 0, runs = 0;
+    struct run walked = {.world = 3,
+                         .stage = stage,
+                         .layers = 3,
+                         .micro_batches = micro_batches,
+                         .walks_all = true,
+                         .flops_per_second = 1e9,
+                         .bytes_per_second = 1e7};
+    rehearse(&walked);
+    size_t all = walked.timeline.events_count;
+    zr_timeline_end(&walked.timeline);
+    for (size_t most = 1; most <= all + 1; most += 1 + most / 9) {
+        struct run short_cut;
+        walked.events_most = most;
+        short_cut = walked;
+        short_cut.walks_all = false;
+        rehearse(&walked);
+        rehearse(&short_cut);
+        differ += !close_to(walked.timeline.step_seconds, short_cut.timeline.step_seconds) ||
+                  walked.timeline.left_out != (most < all ? all - most : 0) ||
+                  !same_phases(&walked.timeline, &short_cut.timeline) ||
+                  !same_events(&walked.timeline, &short_cut.timeline);
+        runs++;
+        zr_timeline_end(&walked.timeline);
+        zr_timeline_end(&short_cut.timeline);
+    }
+    tap_is(differ, 0, "stage %u, %u micro-batches, 1 to %zu events kept (%u runs): one timeline", stage,
+           micro_batches, all, runs);
+}
+
+/* A network so deep that some of its micro-batches have more events than are kept. */
+static void test_deep(void)
+{
+    struct run walked = {.world = 3,
+                         .stage = 2,
+                         .layers = 6000,
+                         .micro_batches = 9,
+                         .walks_all = true,
+                         .flops_per_second = 1e9,
+                         .bytes_per_second = 1e7};
+    struct run short_cut = walked;
+    short_cut.walks_all = false;
+    rehearse(&walked);
+    rehearse(&short_cut);
+    tap_ok(walked.timeline.left_out > 0 &&
+               close_to(walked.timeline.step_seconds, short_cut.timeline.step_seconds) &&
+               walked.timeline.left_out == short_cut.timeline.left_out &&
+               same_phases(&walked.timeline, &short_cut.timeline),
+           "6,000 layers, 9 micro-batches: %.3f s walked, %.3f multiplied", walked.timeline.step_seconds,
+           short_cut.timeline.step_seconds);
+    zr_timeline_end(&walked.timeline);
+    zr_timeline_end(&short_cut.timeline);
+}
+
 /* The byte plan itself, without a clock. */
 static void test_repeated_plan(unsigned stage, enum zr_precision precision, unsigned micro_batches)
 {
@@ -683,7 +744,9 @@ int main(void)
         for (unsigned at = 0; at < 6; at++)
             test_repeated_plan(stage, (enum zr_precision)(at % 3), at < 3 ? 5 : 8);
         test_very_many(stage);
+        test_cut_off(stage, 7);
     }
+    test_deep();
     tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

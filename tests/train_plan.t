@@ -208,6 +208,22 @@ ok(run.code == 0 and run.report["timeline"]["flops"] > run.report["timeline"]["m
    "what is made again is not the model's")
 ok("timeline" not in train(dry_run=True).report, "without the two speeds there is none")
 
+# Thousands of layers, thousands of micro-batches: some are gone through, and each of the others takes as long as they do.
+deep, start = {}, processor_seconds()
+for count in (8, 1000):
+    run = train(dry_run=True, layers=4000, hidden=64, heads=4, world_size=8, ranks=None, stage=1, accumulate=count, flops="1e14",
+                bandwidth="1e11")
+    if same(run.code, 0, f"4,000 layers, {count} micro-batches, dry"):
+        deep[count] = run.report["timeline"]
+if len(deep) == 2:
+    seconds = processor_seconds() - start
+    ok(seconds < 30, f"in {seconds:.1f} s of a processor")
+    each = (deep[1000]["step_seconds"] - deep[8]["step_seconds"]) / 992
+    ok(7 * each < deep[8]["step_seconds"] < 9 * each, f"each of them takes {each:.4f} s")
+    for count, line in deep.items():
+        same([line["phases"][phase]["count"] for phase in ("forward", "backward", "reduce")],
+             [count * n for n in (4003, 4002, 4004)], "and has every event in a phase")
+
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=64, batch=2, vocab=16384, ranks=1, stage=0, steps=2)
 import struct

@@ -54,7 +54,7 @@ static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_tim
                                         .end = marks[2]};
     bool leaves_out = left_out(rehearsal) > 0;
     if (leaves_out)
-        rehearsal->repeats = zr_timeline_repeats(&marks[0], &marks[1], &marks[2]) && timeline->left_out == 0;
+        rehearsal->repeats = zr_timeline_repeats(&marks[0], &marks[1], &marks[2]);
     return zr_timeline_step_end(timeline, leaves_out && rehearsal->repeats ? &repeat : NULL);
 }
 

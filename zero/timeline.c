@@ -19,6 +19,7 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
     zr_assert(flops_per_second > 0 && bytes_per_second > 0);
     *out = (struct zr_timeline){
         .host_arena = host_arena,
+        .events_most = ZR_TIMELINE_EVENTS_MAX,
         .clock = {.flops_per_second = flops_per_second, .bytes_per_second = bytes_per_second}};
 }
 
@@ -47,7 +48,6 @@ void zr_timeline_step_begin(struct zr_timeline *timeline)
     timeline->sent_bytes = clock->sent_bytes;
     memset(timeline->phases, 0, sizeof timeline->phases);
     timeline->events_count = 0;
-    timeline->left_out = 0;
     timeline->micro_batch = 0;
 }
 
@@ -97,13 +97,11 @@ static void count_event(struct zr_timeline *timeline, const struct zr_timeline_e
     phase->count++;
 }
 
-/* Appends an event that was counted. */
+/* Appends an event that was counted, if there is room for one more. */
 static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
-    if (timeline->events_count == ZR_TIMELINE_EVENTS_MAX) {
-        timeline->left_out++;
+    if (timeline->events_count >= timeline->events_most)
         return;
-    }
     if (timeline->events_count == timeline->events_room && timeline->result == ZR_OK)
         timeline->result = make_room(timeline);
     event.order = (uint32_t)timeline->events_count;
@@ -196,12 +194,14 @@ struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
     double now = zr_comm_clock_now(clock), behind = clock->end_seconds - now;
-    return (struct zr_timeline_mark){.seconds = now,
-                                     .behind_seconds = behind > 0 ? behind : 0,
-                                     .flops = clock->flops,
-                                     .comm_seconds = clock->busy_seconds,
-                                     .waited_seconds = clock->waited_seconds,
-                                     .sent_bytes = clock->sent_bytes};
+    struct zr_timeline_mark mark = {.seconds = now,
+                                    .behind_seconds = behind > 0 ? behind : 0,
+                                    .flops = clock->flops,
+                                    .comm_seconds = clock->busy_seconds,
+                                    .waited_seconds = clock->waited_seconds,
+                                    .sent_bytes = clock->sent_bytes};
+    memcpy(mark.phases, timeline->phases, sizeof mark.phases);
+    return mark;
 }
 
 /* But for rounding: the clock is a sum of many terms. */
@@ -227,7 +227,8 @@ static struct zr_timeline_event moved(struct zr_timeline_event event, double sec
     return event;
 }
 
-/* Events and phases as if the micro-batch had been gone through so many times more. */
+/* The events as if the micro-batch had been gone through so many times more. Where not all of a rehearsal are
+ * kept, those of the micro-batch may be cut off: then there is no room for what follows them either. */
 static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
 {
     struct zr_timeline_event *events = timeline->events;
@@ -236,37 +237,36 @@ static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline
 
     timeline->events = NULL;
     timeline->events_count = timeline->events_room = 0;
-    memset(timeline->phases, 0, sizeof timeline->phases);
-    for (; first < count && events[first].micro_batch < repeat->micro_batch; first++) {
-        count_event(timeline, &events[first]);
+    for (; first < count && events[first].micro_batch < repeat->micro_batch; first++)
         append(timeline, events[first]);
-    }
     for (end = first; end < count && events[end].micro_batch == repeat->micro_batch;)
         end++;
-    for (unsigned i = 0; i <= repeat->times; i++) {
-        for (size_t at = first; at < end; at++) {
-            struct zr_timeline_event event = moved(events[at], i * length, i);
-            count_event(timeline, &event);
-            append(timeline, event);
-        }
-        /* No more are kept: the rest is counted at once, but for the last, which ends latest. */
-        if (timeline->events_count < ZR_TIMELINE_EVENTS_MAX || repeat->times - i < 2)
-            continue;
-        unsigned skipped = repeat->times - i - 1;
-        for (size_t at = first; at < end; at++) {
-            struct zr_timeline_phase *phase = &timeline->phases[events[at].kind];
-            phase->count += skipped;
-            phase->busy_seconds += skipped * (events[at].end_seconds - events[at].begin_seconds);
-            timeline->left_out += skipped;
-        }
-        i += skipped;
+    for (unsigned i = 0; i <= repeat->times && end > first; i++) {
+        for (size_t at = first; at < end; at++)
+            append(timeline, moved(events[at], i * length, i));
+        if (timeline->events_count == timeline->events_most || timeline->result != ZR_OK)
+            break;
     }
-    for (size_t at = end; at < count; at++) {
-        struct zr_timeline_event event = moved(events[at], repeat->times * length, repeat->times);
-        count_event(timeline, &event);
-        append(timeline, event);
-    }
+    for (size_t at = end; at < count; at++)
+        append(timeline, moved(events[at], repeat->times * length, repeat->times));
     zr_drop(timeline->host_arena, &events);
+}
+
+/* The phases likewise. What was noted after the micro-batch, and the last time of what was noted in it, comes
+ * as much later as the others take. */
+static void repeat_phases(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    double later = repeat->times * (repeat->end.seconds - repeat->begin.seconds);
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+        struct zr_timeline_phase *phase = &timeline->phases[kind];
+        const struct zr_timeline_phase *begin = &repeat->begin.phases[kind], *end = &repeat->end.phases[kind];
+        if (phase->count > begin->count)
+            phase->end_seconds += later;
+        if (end->count == 0 && phase->count > 0)
+            phase->begin_seconds += later; /* the optimizer's */
+        phase->count += repeat->times * (end->count - begin->count);
+        phase->busy_seconds += repeat->times * (end->busy_seconds - begin->busy_seconds);
+    }
 }
 
 zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
@@ -286,8 +286,13 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
         timeline->waited_seconds +=
             repeat->times * (repeat->end.waited_seconds - repeat->begin.waited_seconds);
         timeline->sent_bytes += repeat->times * (repeat->end.sent_bytes - repeat->begin.sent_bytes);
+        repeat_phases(timeline, repeat);
         repeat_events(timeline, repeat);
     }
+    timeline->left_out = 0;
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++)
+        timeline->left_out += timeline->phases[kind].count;
+    timeline->left_out -= timeline->events_count;
     sort_events(timeline->events, timeline->events_count);
     return timeline->result;
 }

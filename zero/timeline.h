@@ -52,7 +52,8 @@ struct zr_timeline {
     struct zr_timeline_phase phases[ZR_TIMELINE_KINDS];
     struct zr_timeline_event *events; /* [events_count], after step_end in order of their beginnings */
     size_t events_count, events_room;
-    uint64_t left_out; /* events beyond ZR_TIMELINE_EVENTS_MAX; in the phases they count */
+    size_t events_most; /* that are kept, the first ones; ZR_TIMELINE_EVENTS_MAX, or less */
+    uint64_t left_out;  /* the others; in the phases they count */
 
     /* While a step runs. */
     bool running;
@@ -77,6 +78,7 @@ struct zr_timeline_mark {
     double seconds, behind_seconds; /* what the communicator still had to do */
     double flops, comm_seconds, waited_seconds;
     uint64_t sent_bytes;
+    struct zr_timeline_phase phases[ZR_TIMELINE_KINDS];
 };
 struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline);
 /* Whether what begins at `b` goes as what began at `a` did: three marks of micro-batches in a row. */
