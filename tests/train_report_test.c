@@ -506,8 +506,11 @@ static void test_progress(void)
     catch_start();
     zr_progress_start(&progress, 100, 1100);
     for (uint64_t step = 101; step <= 1100; step++)
-        zr_progress_step(&progress,
-                         &(struct zr_step_line){.step = step, .loss = 2, .tokens_per_second = 1000});
+        zr_progress_step(&progress, &(struct zr_step_line){.step = step,
+                                                           .loss = 2,
+                                                           .tokens_per_second = 1000,
+                                                           .validated = step == 333,
+                                                           .validation_loss = 2.125});
     zr_progress_break(&progress);
     catch_end();
     int lines = 0;
@@ -517,6 +520,8 @@ static void test_progress(void)
     tap_ok(strstr(caught, "step 101/1100") && strstr(caught, "step 1100/1100"),
            "the first and the last step among them");
     tap_ok(!strchr(caught, '\033') && !strchr(caught, '\r'), "plain ones");
+    const char *first = strstr(caught, "  val 2.1250  ");
+    tap_ok(first && !strstr(first + 1, "  val "), "the line after a validation has its loss, no other");
 }
 
 /* Where a run is to write is looked at before it starts, and nothing is made. */

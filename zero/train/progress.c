@@ -102,11 +102,12 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
     progress->open = true;
 }
 
-static void print_line(const struct zr_progress *progress, const struct zr_step_line *line)
+static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
     char number[2][ZR_NUMBER_ROOM], validation[48] = "";
-    if (line->validated)
-        snprintf(validation, sizeof validation, "  val %.4f", line->validation_loss);
+    if (progress->unshown)
+        snprintf(validation, sizeof validation, "  val %.4f", progress->validation_loss);
+    progress->unshown = false;
     zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tok/s  %s left", line->step, progress->steps,
            line->loss, validation, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
            zr_number_seconds(number[1], seconds_left(progress, line->step)));
@@ -118,8 +119,10 @@ void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *l
     bool last = line->step == progress->steps;
     double *speed = &progress->smoothed_tokens_per_second;
 
-    if (line->validated)
+    if (line->validated) {
         progress->validation_loss = line->validation_loss;
+        progress->unshown = true;
+    }
     *speed = *speed > 0 ? 0.9 * *speed + 0.1 * line->tokens_per_second : line->tokens_per_second;
     if (done == 0)
         return;

@@ -13,6 +13,7 @@ struct zr_progress {
     uint64_t shown_step;
     double smoothed_tokens_per_second;
     double validation_loss; /* last one known, below 0: none */
+    bool unshown;           /* and no plain line has had it */
     bool open;              /* a live line stands on the terminal */
 };
 
