@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tests/half.h"
 #include "zero/comm/zr_comm.h"
 
 static inline uint64_t trial_mix(uint64_t x)
@@ -47,11 +48,7 @@ static inline void trial_store(enum zr_comm_type type, void *to, size_t index, f
         memcpy((char *)to + 4 * index, &bits, 4);
         return;
     }
-    uint16_t half = (uint16_t)(bits >> 16);
-    if (type == ZR_COMM_FP16) {
-        _Float16 same = (_Float16)rounded; /* exact */
-        memcpy(&half, &same, 2);
-    }
+    uint16_t half = type == ZR_COMM_FP16 ? half_of(rounded) : (uint16_t)(bits >> 16);
     memcpy((char *)to + 2 * index, &half, 2);
 }
 

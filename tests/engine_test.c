@@ -8,6 +8,7 @@
 
 #include "alloc/fault.h"
 #include "tests/engine_rig.h"
+#include "tests/half.h"
 #include "tests/tap.h"
 #include "zero/layout.h"
 #include "zero/zr_zero.h"
@@ -126,10 +127,10 @@ static float gradient_of(uint64_t global_index, unsigned rank, unsigned step, un
     return ((float)bits - 128.0f) / 512.0f;
 }
 
-/* One number to and from the precision of a setting; in a compiler's own types, not the kernels' way. */
+/* One number to and from the precision of a setting; not the kernels' way. */
 static void store(const struct setting *setting, float value, void *to)
 {
-    _Float16 half = (_Float16)value;
+    uint16_t half = half_of(value);
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     uint16_t brain = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16); /* no NaN comes here */
@@ -145,7 +146,7 @@ static float load(const struct setting *setting, const void *from)
 {
     float value;
     uint16_t brain;
-    _Float16 half;
+    uint16_t half;
     if (setting->precision == ZR_PRECISION_FP32) {
         memcpy(&value, from, sizeof value);
     } else if (setting->precision == ZR_PRECISION_BF16) {
@@ -153,7 +154,7 @@ static float load(const struct setting *setting, const void *from)
         memcpy(&value, &(uint32_t){(uint32_t)brain << 16}, sizeof value);
     } else {
         memcpy(&half, from, sizeof half);
-        value = (float)half;
+        value = float_of_half(half);
     }
     return value;
 }

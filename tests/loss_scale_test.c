@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "tests/engine_rig.h"
+#include "tests/half.h"
 #include "tests/tap.h"
 #include "zero/zr_zero.h"
 
@@ -84,17 +85,17 @@ struct plan {
     unsigned bad_round;
 };
 
-static zr_result hand_over(zr_engine *engine, unsigned unit, _Float16 value, bool bad)
+static zr_result hand_over(zr_engine *engine, unsigned unit, float value, bool bad)
 {
     void *base;
     bool accumulate;
     zr_result result = zr_engine_gradients(engine, unit, &base, &accumulate);
     for (size_t p = 0; result == ZR_OK && p < PARAMETERS; p++) {
-        _Float16 *values = (_Float16 *)base + zr_engine_offset(engine, p);
+        uint16_t *values = (uint16_t *)base + zr_engine_offset(engine, p);
         for (uint64_t i = 0; parameters[p].unit == unit && i < zr_parameter_elements(&parameters[p]); i++)
-            values[i] = accumulate ? (_Float16)(values[i] + value) : value;
+            values[i] = half_of(accumulate ? float_of_half(values[i]) + value : value);
         if (parameters[p].unit == unit && bad && p == 1)
-            values[33] = (_Float16)INFINITY;
+            values[33] = half_of(INFINITY);
     }
     return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;
 }
@@ -103,7 +104,7 @@ static zr_result whole_step(const struct setting *setting, zr_engine *engine, un
                             const struct plan *plan, struct zr_step_report *report)
 {
     /* a gradient of 2^-12, scaled; exact at every scale of these tests, but for those beyond fp16 */
-    _Float16 value = (_Float16)(zr_engine_loss_scale(engine) * 0x1p-12f);
+    float value = zr_engine_loss_scale(engine) * 0x1p-12f;
     zr_result result = ZR_OK;
     for (unsigned m = 0; result == ZR_OK && m < setting->micro_batches; m++) {
         bool bad = plan->bad_rank == rank && plan->bad_round == m;
