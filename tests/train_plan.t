@@ -171,6 +171,10 @@ if same(run.code, 0, "a trillion parameters on 1,024 ranks, dry"):
     state_bytes = run.report["ranks"][0]["planned_persistent_bytes"]["state"]
     ok(abs(state_bytes / (16e12 / 1024) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.2f} GB of state")
     ok(len(run.report["ranks"]) == 1024, "and each of them is told")
+    total, reserved = (run.report["ranks"][0][key] for key in ("planned_bytes", "planned_reserved_bytes"))
+    total = total["total"]
+    ok(total <= reserved <= 1.001 * total and f"{100 * (reserved / total - 1):.2f} % more" in run.out,
+       f"with its fragmentation: {total} bytes at the peak, {reserved} in granules")
 
 # The step timeline: its own words in the report, and numbers that fit each other and what the run then sends.
 speeds = dict(flops="1e12", bandwidth="1e9")
