@@ -158,7 +158,7 @@ for name in files:
         refused(f"{words} (bit {bit})" if "bit" in words else words, name)
     os.unlink(file)
     if name != "manifest.json":
-        refused("a missing shard", name)
+        refused("a missing shard", f"{name}' is missing")
     else:
         run = train(**BASE, steps=2, resume=saved)
         ok(run.code == 0 and "after step 2" in run.err, "without its manifest a step is none: the older one is taken")

@@ -60,9 +60,15 @@ static zr_result open_shard(const struct load *load, const struct shard *shard, 
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
     uint64_t bytes = 0;
+    enum zr_path_kind kind = ZR_PATH_NONE;
     zr_result result = shard_path(load, shard->file, path);
 
     *out = (struct zr_file){.fd = -1};
+    if (!result)
+        result = zr_path_kind_get(path, &kind);
+    if (!result && kind == ZR_PATH_NONE)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is missing, and its manifest names it; resume from another step",
+                       path);
     if (!result)
         result = zr_file_open_regular(out, path);
     if (!result)
