@@ -78,7 +78,7 @@ static void test_odd_files(void)
     write_file("", 0);
     refused(&options, ZR_ERR_FORMAT, "empty", "an empty file");
     write_file("x", 1);
-    refused(&options, ZR_ERR_FORMAT, "too few", "one byte");
+    refused(&options, ZR_ERR_FORMAT, "too short", "one byte");
     write_text(145);
     refused(&options, ZR_ERR_FORMAT, "--batch", "a byte less than a batch and a window");
     write_text(146);
@@ -86,7 +86,7 @@ static void test_odd_files(void)
     tap_is(data.train_count, 129, "all but the window are for training");
     zr_data_close(&data);
     options.world = 200;
-    refused(&options, ZR_ERR_FORMAT, "200 ranks", "more ranks than the text has batches for");
+    refused(&options, ZR_ERR_FORMAT, "--ranks 200", "more ranks than the text has batches for");
     options.sequence = SIZE_MAX / 2;
     tap_result(zr_data_open(&data, &options), ZR_ERR_INVALID, "a batch that overflows");
     options.sequence = 0;
@@ -163,7 +163,7 @@ static void test_shards(void)
     }
     shard.header[2] = 80;
     write_file(&shard, 1024 + 160);
-    refused(&options, ZR_ERR_FORMAT, "too few", "a shard shorter than a batch");
+    refused(&options, ZR_ERR_FORMAT, "too short", "a shard shorter than a batch");
     write_text(4000);
     refused(&options, ZR_ERR_FORMAT, "--vocab byte", "text taken for a shard");
     make_shard(&shard);

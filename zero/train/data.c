@@ -92,12 +92,12 @@ static zr_result split(struct zr_data *data)
         return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u ranks is beyond any file",
                        options->batch, options->sequence, options->world);
     if (data->tokens_count < wanted)
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' has %llu %s, too few: one batch is %llu (%u ranks x %zu sequences x %zu), and one "
-            "window of %llu is held out; give more text, or lower --batch or --seq",
-            options->path, (unsigned long long)data->tokens_count, unit, (unsigned long long)batch_tokens,
-            options->world, options->batch, options->sequence, (unsigned long long)window);
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is too short: a batch takes %llu %s (--ranks %u x --batch %zu x --seq %zu), "
+                       "validation %llu, "
+                       "and it has %llu; give more text, or lower --batch or --seq",
+                       options->path, (unsigned long long)batch_tokens, unit, options->world, options->batch,
+                       options->sequence, (unsigned long long)window, (unsigned long long)data->tokens_count);
     uint64_t tail = data->tokens_count / 20;
     if (tail < window || data->tokens_count - tail <= batch_tokens)
         tail = window;
