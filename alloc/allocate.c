@@ -523,7 +523,8 @@ static inline bool is_request(const struct zr_arena *arena, const struct zr_requ
     size_t alignment = request->alignment;
     return (likely(request->bytes - 1 < REQUEST_SURE_BYTES) ||
             request->bytes - 1 < PTRDIFF_MAX - 2 * arena->granule_bytes) &&
-           likely((alignment & (alignment - 1)) == 0) && likely(alignment <= arena->granule_bytes) &&
+           (likely(alignment == 0) ||
+            ((alignment & (alignment - 1)) == 0 && alignment <= arena->granule_bytes)) &&
            likely((unsigned)request->tag < ZR_TAG_COUNT);
 }
 

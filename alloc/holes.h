@@ -38,8 +38,9 @@ static inline unsigned zr_holes_bin(size_t bytes)
     size_t units = bytes >> ZR_UNIT_SHIFT;
     if (units < 256)
         return (unsigned)units;
-    unsigned power = 63u - (unsigned)__builtin_clzl(units);
-    return 256 + (power - 8) * 16 + (unsigned)((units >> (power - 4)) & 15);
+    /* The four bits below the highest one count on from what that one makes. */
+    unsigned power = (unsigned)__builtin_clzl(units) ^ 63u;
+    return 256 - 16 + (power - 8) * 16 + (unsigned)(units >> (power - 4));
 }
 
 /* The first bin from `bin` on that has spans; ZR_HOLES_BINS if none. */
