@@ -1,7 +1,6 @@
 /* kernel_pairs_test.c: products of two-byte matrices through each table of panels that this processor can
  * run, and through AVX512_BF16's with its one instruction done by hand, so that the packing of pairs and all
  * the rest of that table is tested on any processor with AVX-512. */
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* kernel_tiles_test.c: products of bf16 matrices through AMX's table of panels with the tiles done by hand,
  * so that its packing and its order of tiles is tested on any processor with AVX-512. */
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -40,6 +40,9 @@ $(BUILD)/tests/bench_%: tests/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_libra
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
 
+# Tables of panels for processors with AVX-512, one instruction of each done by hand.
+$(addprefix $(BUILD)/tests/,kernel_pairs_test kernel_tiles_test): private OBJ_CFLAGS := $(kernels_avx512)
+
 # And an emulated NCCL; its header serves the comparison of declarations alone.
 nccl_emulator := $(BUILD)/tests/emulator/libnccl.so.2
 $(nccl_emulator): $(call obj,$(wildcard tests/nccl_emulator/*.c))
