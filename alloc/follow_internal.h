@@ -294,9 +294,9 @@ zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_r
     if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
         __builtin_expect(step->stream != request->stream, 0) ||
         __builtin_expect(!zr_step_asks(step, request), 0) ||
-        __builtin_expect(zr_step_live(plan, number), 0) ||
         __builtin_expect(step->seen_epoch != plan->epoch, 0) || __builtin_expect(lane->late_count > 0, 0) ||
-        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(zr_step_is_early(plan, step), 0))
+        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(zr_step_is_early(plan, step), 0) ||
+        __builtin_expect(zr_step_live(plan, number), 0))
         return NULL;
     plan->live[number / 64] |= UINT64_C(1) << (number % 64);
     zr_step_enter(plan, step, number);
