@@ -4,10 +4,9 @@ not ours, runs that cannot go on; each is named, once, and costs no result that 
 import json
 import os
 import subprocess
-import time
 
 import zrtest
-from zrtest import arguments, done, note, ok, path, same, skip, text_file, train
+from zrtest import arguments, done, note, ok, path, same, skip, text_file, train, wait_for
 
 SMALL = dict(data=text_file(), steps=6, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, seed=11)
 
@@ -124,9 +123,7 @@ same(os.listdir(copy), ["step-00000006"], "saved to another folder: under the st
 shared = path("shared")
 first = start(steps=1000000, save=shared, save_every=50, stdout_=subprocess.DEVNULL, stderr_=subprocess.DEVNULL,
               stdin_=subprocess.DEVNULL)
-limit = time.time() + 20
-while time.time() < limit and not (os.path.isdir(shared) and os.listdir(shared)):
-    time.sleep(0.02)
+wait_for(lambda: os.path.isdir(shared) and os.listdir(shared))
 run = train(**SMALL, save=shared)
 same(run.code, 3, "a second run that saves to the same folder: exit 3")
 ok("shared" in run.err and "another run" in run.err, "a second run that saves to the same folder: told why") or \
