@@ -88,6 +88,7 @@ struct view {
     size_t lanes_count;
     uint64_t most_reserved_bytes;
     bool following;
+    size_t records_count, steps_count; /* steps: of the plan in force */
     unsigned bad_share;
 };
 
@@ -121,11 +122,13 @@ static zr_result look(struct zr_learner *learner, struct view *view)
         track->planned = true;
     }
     view->most_reserved_bytes = learner->most_reserved_bytes;
-    view->bad_share = zr_learner_bad_share(&learner->last_pass);
+    view->bad_share = zr_learner_bad_share(learner);
+    view->records_count = learner->records_count;
     zr_arena_unhold(learner->arena);
     struct zr_follow_counts counts;
     zr_arena_follow_counts(learner->arena, &counts);
     view->following = counts.region_bytes > 0;
+    view->steps_count = counts.steps_count;
     return view->lanes_count ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "the period has gone");
 }
 
@@ -144,9 +147,14 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
     /* A stretch that leaves memory behind is a part of something longer. */
     if (candidate->outlive_bytes > candidate->step_bytes / 8)
         return false;
-    if (view->following && view->bad_share <= 2 * stray_share(candidate) + 10)
+    if (!view->following)
+        return true;
+    /* The same period once more: strays are no reason to begin anew. */
+    size_t steps = candidate->plan.steps_count,
+           apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
+    if (apart <= steps / 64 && view->bad_share <= STRAYS_MOST)
         return false;
-    return true;
+    return view->bad_share > 2 * stray_share(candidate) + 10;
 }
 
 /* No more memory than the dynamic path took, but for a sixty-fourth, which is what never calling the driver
@@ -224,8 +232,12 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
         result = pack_and_install(learner, view, rules);
     }
     if (result == ZR_OK) {
+        zr_arena_hold(learner->arena);
         learner->stats.plans_count++;
         learner->fresh = true;
+        learner->planned_at = view->records_count;
+        learner->bad_sum = learner->all_sum = learner->good_count = 0;
+        zr_arena_unhold(learner->arena);
         learner->refinable = !candidate->tight && learner->options.refine_ns > 0;
     }
     return result;

@@ -161,17 +161,26 @@ static uint32_t look_back(const struct zr_learner *learner, struct track *track,
                                                                                      : ZR_SEEN_LIVE;
 }
 
+/* Of how many allocations a run must be a good part: those since the plan in force has failed, and some of
+ * all. */
+static uint32_t history_of(const struct zr_learner *learner, const struct track *track)
+{
+    uint32_t since = learner->records_count - learner->changed_at, least = track->count / 8;
+    since = since < track->count ? since : track->count;
+    return since > least ? since : least;
+}
+
 /* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
-static void note_hit(struct track *track, uint32_t at, uint32_t before)
+static void note_hit(const struct zr_learner *learner, struct track *track, uint32_t at, uint32_t before)
 {
     track->matches[at] = before + 1;
     track->distance = at - before;
     track->hits++;
-    track->misses = 0;
+    track->misses = track->other_hits = 0;
     if (before < track->run_start || track->matches[before] == 0 || track->whole_at > 0)
         return;
     uint32_t first = track->matches[before] - 1, lead = GRAM - 1;
-    uint32_t run = at - track->run_start + track->distance, history = track->count;
+    uint32_t run = at - track->run_start + track->distance, history = history_of(learner, track);
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
     /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
@@ -190,6 +199,54 @@ static void note_hit(struct track *track, uint32_t at, uint32_t before)
     }
 }
 
+static uint32_t slack_of(const struct track *track)
+{
+    return track->distance / 16 + 16;
+}
+
+static void start_run(struct track *track, uint32_t at, uint32_t distance)
+{
+    track->running = true;
+    track->found = track->planned = track->loose = false;
+    track->whole_at = 0;
+    track->run_start = at;
+    track->hits = track->misses = 0;
+    track->other_hits = 0;
+    track->distance = distance;
+}
+
+/* Whether it is only the run's place two times ago: where it was last time, a stray hid it. */
+static bool is_further_back(const struct track *track, uint32_t at, uint32_t before)
+{
+    uint32_t expected = at - track->distance, low = expected < SHIFT_MOST ? 0 : expected - SHIFT_MOST;
+    /* The run may have begun after its last place, and some layers off. */
+    uint32_t twice = 2 * track->distance, distance = at - before, slack = slack_of(track);
+    if (distance + slack > twice && distance < twice + slack)
+        return true;
+    for (uint32_t near = low; near <= expected + SHIFT_MOST && near < at; near++) {
+        /* From `near` to `expected` are as many as from its match to the one looked for. */
+        uint32_t there = track->matches[near] + expected - near;
+        if (track->matches[near] && there + SHIFT_MOST > before && there < before + 2 + SHIFT_MOST)
+            return true;
+    }
+    return false;
+}
+
+/* Whether the lane has been for a while where it was long before the run's last time round: a program that
+ * begins anew, in the middle of what it repeats. */
+static bool is_elsewhere(struct track *track, uint32_t at, uint32_t before)
+{
+    uint32_t distance = at - before;
+    bool longer = before != ZR_SEEN_LIVE && distance / 3 > track->distance / 2;
+    if (!longer || distance != track->other_distance)
+        track->other_hits = 0;
+    if (!longer || is_further_back(track, at, before))
+        return false;
+    track->other_distance = distance;
+    track->matches[at] = before + 1;
+    return ++track->other_hits >= OTHER_ENOUGH;
+}
+
 static void note_position(const struct zr_learner *learner, struct track *track)
 {
     uint32_t at = track->count - 1, gram = 0;
@@ -204,19 +261,16 @@ static void note_position(const struct zr_learner *learner, struct track *track)
     if (!track->running) {
         if (before == ZR_SEEN_LIVE)
             return;
-        track->running = true;
-        track->found = track->planned = track->loose = false;
-        track->whole_at = 0;
-        track->run_start = at;
-        track->hits = track->misses = 0;
-        track->distance = at - before;
+        start_run(track, at, at - before);
     }
     /* Layers are like each other: away from where the run was is somewhere else, unless it is lost there. */
-    uint32_t slack = track->misses < ASTRAY ? SHIFT_MOST : track->distance / 16 + 16, distance = at - before;
+    uint32_t slack = track->misses < ASTRAY ? SHIFT_MOST : slack_of(track), distance = at - before;
     bool steady =
         before != ZR_SEEN_LIVE && distance + slack >= track->distance && distance <= track->distance + slack;
     if (steady)
-        note_hit(track, at, before);
+        note_hit(learner, track, at, before);
+    else if (is_elsewhere(track, at, before))
+        start_run(track, at - (OTHER_ENOUGH - 1), distance);
     else if (++track->misses > MISSES_MOST + track->distance / 64)
         track->running = track->found = false;
     if (track->whole_at > 0 && at >= track->whole_at) {
@@ -234,6 +288,7 @@ static void forget(struct zr_learner *learner)
         memset(learner->live, 0, learner->live_room * sizeof *learner->live);
     learner->live_count = 0;
     learner->most_reserved_bytes = learner->total_bytes = 0;
+    learner->changed_at = 0;
     learner->marks_count = 0;
     learner->tracks_count = 0;
     learner->too_many = false;
@@ -357,28 +412,43 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
         learner->tracks[known->track].level.live_bytes -= known->bytes;
 }
 
-static unsigned share_of(size_t part, const struct zr_pass *pass)
+static unsigned share_of(size_t part, size_t all)
 {
-    return pass->allocations_count ? (unsigned)(part * 1000 / pass->allocations_count) : 0;
+    return all ? (unsigned)(part * 1000 / all) : 0;
 }
 
-/* Strays of a pass, of a thousand. What is in the plan and finds its place taken is none: its step was known.
- */
-unsigned zr_learner_bad_share(const struct zr_pass *pass)
+/* What is in the plan and finds its place taken is no stray: its step was known. */
+static size_t bad_count(const struct zr_pass *pass)
 {
-    return share_of(pass->strays_count + pass->refused_count, pass);
+    return pass->strays_count + pass->refused_count;
 }
 
-/* A new plan's first pass maps its granules; what was there before it is settled at its end. */
-unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
+unsigned zr_learner_bad_share(const struct zr_learner *learner)
 {
-    struct zr_learner *learner = state;
-    bool steady =
-        zr_learner_bad_share(pass) <= STRAYS_MOST && share_of(pass->conflicts_count, pass) <= CONFLICTS_MOST;
+    const struct zr_pass *pass = &learner->last_pass;
+    unsigned last = share_of(bad_count(pass), pass->allocations_count),
+             all = share_of(learner->bad_sum, learner->all_sum);
+    return last > all ? last : all;
+}
+
+/* A period may be a part of a longer one: the learner rests once the plan has held for about as long as it
+ * took to find it, and as what was forgotten when that had been too early. */
+static bool may_rest(const struct zr_learner *learner)
+{
+    size_t enough = learner->planned_at - learner->planned_at / 8;
+    if (enough < learner->lost_count)
+        enough = learner->lost_count;
+    return learner->good_count >= (enough > RUN_ENOUGH ? enough : RUN_ENOUGH);
+}
+
+/* Whether the driver is to be left alone now, and more or less is to be kept for strays. A new plan's first
+ * pass maps its granules; what was there before it is settled at its end. */
+static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
+{
+    size_t all = pass->allocations_count;
+    bool steady = share_of(bad_count(pass), all) <= STRAYS_MOST &&
+                  share_of(pass->conflicts_count, all) <= CONFLICTS_MOST;
     bool first = learner->fresh && pass->whole;
-    bool good = steady && (first || pass->driver_calls_count == 0);
-    learner->last_pass = *pass;
-    learner->stats.passes_count++;
     if (steady && first) {
         learner->fresh = false;
         learner->settle_due = true;
@@ -391,10 +461,29 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
         learner->settle_due = true;
         learner->loud_count = 0;
     }
-    if (!good && learner->asleep)
+    return steady && (first || pass->driver_calls_count == 0);
+}
+
+unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
+{
+    struct zr_learner *learner = state;
+    bool good = judge(learner, pass);
+    bool failed = 2 * bad_count(pass) > pass->allocations_count;
+    if (failed && 2 * bad_count(&learner->last_pass) <= learner->last_pass.allocations_count)
+        learner->changed_at = learner->records_count;
+    learner->last_pass = *pass;
+    learner->stats.passes_count++;
+    learner->bad_sum += bad_count(pass);
+    learner->all_sum += pass->allocations_count;
+    learner->good_count = good ? learner->good_count + pass->allocations_count : 0;
+    bool rest = good && (learner->asleep || may_rest(learner));
+    if (!rest && learner->asleep) {
+        if (learner->lost_count < learner->records_count)
+            learner->lost_count = learner->records_count;
         forget(learner); /* what was recorded has a gap */
-    learner->asleep = good;
-    unsigned wish = good ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
+    }
+    learner->asleep = rest;
+    unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
     return learner->settle_due || (good && learner->refinable) ? wish | ZR_OBSERVER_WORK : wish;
 }
 

@@ -16,6 +16,7 @@ enum {
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
     ASTRAY = 3 * GRAM,      /* misses in a row after which a run may go on elsewhere */
+    OTHER_ENOUGH = 6,       /* in a row elsewhere, and the run goes on there as a new one */
     MISSES_MOST = 64,       /* in a row, within a run */
     RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
     MARKS = 3,
@@ -57,9 +58,10 @@ struct track {
     bool running, found, planned;
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
     uint32_t run_start, distance, hits, misses;
-    uint32_t first, second, third; /* found: where three occurrences begin */
-    uint32_t retries, retry_at;    /* a plan was refused: tried anew from that position on; 0: no more */
-    uint32_t whole_at;             /* the second occurrence is whole at that position; 0: it is */
+    uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
+    uint32_t first, second, third;       /* found: where three occurrences begin */
+    uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
+    uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
 };
 
 struct live_entry {
@@ -88,6 +90,11 @@ struct zr_learner {
     uint32_t marks[MARKS];
     size_t marks_count;
     struct zr_pass last_pass;
+    uint32_t changed_at;     /* record: since then what comes is not what is planned */
+    size_t planned_at;       /* allocations that were recorded when the plan in force was made */
+    size_t lost_count;       /* and when recording began anew because it had rested too early */
+    size_t good_count;       /* allocations in a row in good passes */
+    size_t bad_sum, all_sum; /* allocations of passes since the plan is in force */
     bool asleep;
     bool fresh;          /* the plan has not been gone through yet */
     bool settle_due;     /* it has: what it left idle can go */
@@ -116,8 +123,8 @@ bool zr_learner_is_due(const struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
-/* Strays of a pass, of a thousand. */
-unsigned zr_learner_bad_share(const struct zr_pass *pass);
+/* Strays of the last pass, or of all since the plan is in force if those are more, of a thousand. */
+unsigned zr_learner_bad_share(const struct zr_learner *learner);
 /* A new plan's first pass maps its granules; what was there before it is settled at its end. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass);
 void zr_learner_forked(void *state);
