@@ -18,13 +18,15 @@
 #include "zero/comm/local.h"
 
 #define MS_NS       1000000ull
+#define LATE_NS     (10 * MS_NS)   /* a launcher that wakes later than this was kept from running */
 #define TICK_NS     (100 * MS_NS)  /* the longest sleep: ranks may have been asked directly */
 #define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
 #define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
 #define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
 #define PATIENCE    3              /* times as long as a step before was silent, if it got on */
-#define STOPPED_NS  (1000 * MS_NS) /* a launcher that wakes so late was stopped, and its ranks may have been \
-                                    */
+#define STOPPED_NS                                                                                           \
+    (1000 * MS_NS) /* a launcher that wakes so late was stopped, and its ranks may have been                 \
+                    */
 #define SAME_REQUEST_NS                                                                                      \
     (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
                    */
@@ -297,6 +299,16 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
     return until_ns > now_ns ? until_ns - now_ns : 0;
 }
 
+/* Where the launcher could not run, its ranks mostly could not either: that time is not taken from them. */
+static void excuse_stall(struct launcher *launcher)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    if (now_ns <= launcher->wake_ns + LATE_NS)
+        return;
+    launcher->deadline_ns += now_ns - launcher->wake_ns;
+    launcher->kill_ns += now_ns - launcher->wake_ns;
+}
+
 static void watch(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
@@ -305,6 +317,7 @@ static void watch(struct launcher *launcher)
         launcher->wake_ns = zr_os_now_ns() + ns;
         struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
         int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
+        excuse_stall(launcher);
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
