@@ -9,9 +9,9 @@
  * thread has a lane of its own. Elsewhere a lane is a thread's stream.
  *
  * Recording costs some tens of nanoseconds per call, under the arena's lock. Aligning, packing and installing
- * are done without it, by the thread whose allocation found the period, or in zr_learner_step() alone. Once a
- * whole pass of the plan goes without strays to speak of and without a driver call, the learner sleeps until
- * that changes. */
+ * are done without it, by the thread whose allocation found the period, or in zr_learner_step() alone. Once
+ * the plan has gone without strays to speak of and without a driver call for about as long as it took to
+ * find, the learner sleeps until that changes. */
 #include "defrag/learner_state.h"
 
 #include <string.h>
