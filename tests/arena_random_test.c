@@ -12,6 +12,7 @@
 #include "alloc/option.h"
 #include "tests/arena_support.h"
 #include "tests/random.h"
+#include "tests/seed.h"
 
 static uint64_t seed_of_run;
 
@@ -328,9 +329,7 @@ static void test_faults(void)
 
 int main(void)
 {
-    const char *seed = getenv("ZR_TEST_SEED");
-    seed_of_run = seed ? strtoull(seed, NULL, 0) : (uint64_t)getpid() * 2654435761u + (uint64_t)time(NULL);
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed_of_run);
+    seed_of_run = run_seed();
     test_random();
     test_random_checked();
     test_faults();

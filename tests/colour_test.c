@@ -15,6 +15,7 @@
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum kind { SIM, LATE_SIM, HOST, GPU, KINDS };
@@ -669,9 +670,9 @@ static void test_few_addresses(uint64_t seed)
     tap_ok(good && packed > 0, "without addresses for its pages a plan is packed: %u of %u", packed, tried);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    uint64_t seed = seed_of(argc, argv);
+    uint64_t seed = run_seed();
     if (records_begin() != ZR_OK) {
         printf("Bail out! %s\n", zr_last_error());
         return 1;

@@ -7,6 +7,7 @@
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum { BLOCKS = 160, MOMENTS = 200 };
@@ -105,9 +106,9 @@ static void test_colouring(uint64_t seed)
     zr_scratch_end(&scratch);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    uint64_t seed = seed_of(argc, argv);
+    uint64_t seed = run_seed();
     if (records_begin() != ZR_OK) {
         printf("Bail out! %s\n", zr_last_error());
         return 1;

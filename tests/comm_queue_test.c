@@ -4,6 +4,7 @@
 #include "alloc/os.h"
 #include "tests/comm_ranks.h"
 #include "tests/comm_values.h"
+#include "tests/seed.h"
 
 enum { STORM_OPERATIONS = 200, STORM_SHARD = 700 };
 
@@ -150,7 +151,7 @@ static void body_hidden(struct environment *rank)
 int main(void)
 {
     static const unsigned worlds[] = {2, 3, 8};
-    uint64_t seed = test_seed();
+    uint64_t seed = run_seed();
     for (size_t w = 0; w < sizeof(worlds) / sizeof(*worlds); w++)
         tap_is(launch(&(struct test_case){
                    .body = body_storm, .world = worlds[w], .bucket_bytes = 1024, .seed = seed + w}),

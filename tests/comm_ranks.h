@@ -126,13 +126,4 @@ static inline void nap(uint64_t random)
         nanosleep(&(struct timespec){.tv_nsec = (long)(random / 8 % 1000000)}, NULL);
 }
 
-/* ZR_TEST_SEED, or another one in every run; the log says which. */
-static inline uint64_t test_seed(void)
-{
-    const char *given = getenv("ZR_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
-    return seed;
-}
-
 #endif

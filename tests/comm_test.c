@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/comm_operations.h"
 #include "tests/comm_ranks.h"
+#include "tests/seed.h"
 
 /* ---- Every operation --------------------------------------------------------------------------------- */
 
@@ -58,7 +59,7 @@ static void body_scattered(struct environment *rank)
 
 static void test_mapped(void)
 {
-    uint64_t seed = test_seed();
+    uint64_t seed = run_seed();
     for (unsigned world = 2; world <= 8; world += world < 4 ? 1 : 4)
         tap_is(launch(&(struct test_case){.body = body_mapped,
                                           .world = world,
@@ -86,7 +87,7 @@ static void test_operations(void)
 {
     static const unsigned worlds[] = {1, 2, 3, 4, 8};
     static const size_t buckets[] = {1, 300, 4096, 65536};
-    uint64_t seed = test_seed();
+    uint64_t seed = run_seed();
     for (size_t w = 0; w < sizeof(worlds) / sizeof(*worlds); w++)
         for (size_t b = w % 2; b < sizeof(buckets) / sizeof(*buckets); b += 2)
             tap_is(launch(&(struct test_case){.body = body_operations,

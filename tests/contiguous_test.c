@@ -9,6 +9,7 @@
 #include "alloc/fault.h"
 #include "alloc/option.h"
 #include "tests/contiguous_model.h"
+#include "tests/seed.h"
 
 /* ThreadSanitizer clears its shadow of every range that is released. */
 #ifdef __SANITIZE_THREAD__
@@ -678,9 +679,7 @@ static void test_faults(void)
 
 int main(int count, char **arguments)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 7919u;
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     test_checkpoints();
     test_gradients();
     test_remap();

@@ -5,7 +5,6 @@
 
 #include <stddef.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/random.h"
 
@@ -19,12 +18,6 @@ static inline uint64_t next_random(void)
 static inline size_t random_below(size_t n)
 {
     return (size_t)(next_random() % n);
-}
-
-/* A seed: the first argument, or one of this process. */
-static inline uint64_t seed_of(int argc, char **argv)
-{
-    return argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)getpid() * 7919 + 1;
 }
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "tests/draws.h"
 #include "tests/plans_support.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum { STEPS = 300, ROUNDS = 3, LOOKS = 40, READERS = 2, PASSES = 200 };
@@ -256,9 +257,9 @@ static void test_readers(void)
     end();
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    random_state = seed_of(argc, argv);
+    random_state = run_seed();
     tap_note("seed %llu", (unsigned long long)random_state);
     test_model();
     test_refused();

@@ -10,6 +10,7 @@
 #include "alloc/option.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 static void begin(size_t limit_bytes)
@@ -510,9 +511,9 @@ static void test_random(uint64_t seed)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    uint64_t seed = seed_of(argc, argv);
+    uint64_t seed = run_seed();
     test_as_planned();
     test_departures();
     test_spared();

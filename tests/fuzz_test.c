@@ -15,6 +15,7 @@
 #include "tests/fuzz_inputs.h"
 #include "tests/fuzz_targets.h"
 #include "tests/draws.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
@@ -256,8 +257,7 @@ static int write_corpus(const char *folder, const char *trace_path)
 
 int main(int count, char **arguments)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 2654435761u;
+    uint64_t seed = run_seed();
     char scratch[] = "/tmp/zr-fuzz-test-XXXXXX", trace_path[64];
     corpus = calloc(CORPUS_MOST, sizeof *corpus);
     if (!corpus || !mkdtemp(scratch) || !fuzz_start()) {

@@ -12,6 +12,7 @@
 #include "alloc/os.h"
 #include "tests/host_moves.h"
 #include "tests/draws.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 #define MIB ((size_t)1 << 20)
@@ -297,10 +298,7 @@ static void test_budget(void)
 
 int main(void)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    random_state = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 7919u;
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)random_state);
-    random_state += random_state == 0;
+    random_state = run_seed();
     test_moves();
     test_resident(false);
     test_resident(true);

@@ -8,7 +8,6 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 
 from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip
 

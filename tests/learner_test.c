@@ -13,6 +13,7 @@
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 #define KIB ((size_t)1 << 10)
@@ -494,9 +495,9 @@ static void test_traces(void)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    uint64_t seed = seed_of(argc, argv);
+    uint64_t seed = run_seed();
     zr_os_clock_set(patient_clock);
     if (records_begin() != ZR_OK) {
         printf("Bail out! %s\n", zr_last_error());

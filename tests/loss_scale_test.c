@@ -9,6 +9,7 @@
 
 #include "tests/engine_rig.h"
 #include "tests/half.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 #include "zero/zr_zero.h"
 
@@ -215,9 +216,7 @@ static int ends_with_words(const struct setting *setting, zr_engine *engine, uns
 
 int main(void)
 {
-    const char *given = getenv("ZR_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     for (unsigned world = 1; world <= 3; world++)
         for (unsigned stage = 0; stage <= 3; stage++) {
             struct setting setting = {.world = world,

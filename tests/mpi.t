@@ -9,8 +9,8 @@ import signal
 import subprocess
 import time
 
-from zrtest import (BUILD, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, skip, text_file,
-                    train, wait_for)
+from zrtest import (BUILD, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, skip,
+                    text_file, train, wait_for)
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
 MODULE = os.path.abspath(os.path.join(BUILD, "bin", "libzr_comm_mpi.so"))
@@ -18,7 +18,6 @@ MODULE = os.path.abspath(os.path.join(BUILD, "bin", "libzr_comm_mpi.so"))
 SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
             "OMPI_MCA_mpi_yield_when_idle": "1"}
-SEED = int(os.environ.get("ZR_TEST_SEED", time.time()))
 
 
 def mpirun(ranks, *command, flags=(), timeout=120):
@@ -139,7 +138,6 @@ def check_words():
     ok("libmpi" not in listed, "zr-train itself needs no MPI")
 
 
-note(f"ZR_TEST_SEED={SEED}")
 if not shutil.which("mpirun"):
     skip("mpirun is not installed (openmpi-bin)")
 elif not os.path.exists(MODULE):

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/comm_operations.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 #include "zero/comm/nccl.h"
 
@@ -208,8 +209,7 @@ static int launch_refused(int version)
 
 int main(void)
 {
-    uint64_t seed = getenv("ZR_TEST_SEED") ? strtoull(getenv("ZR_TEST_SEED"), NULL, 0) : (uint64_t)time(NULL);
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     test_declarations();
     zr_nccl_path_set(emulator_path());
     for (unsigned world = 1; world <= 8; world += world < 4 ? 1 : 4) {

@@ -6,6 +6,7 @@
 #include "alloc/plan.h"
 #include "tests/draws.h"
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 #include "zero/circle.h"
 #include "zero/plan.h"
@@ -529,9 +530,9 @@ static void test_preference(void)
     tap_ok(zr_plan_prefers_places(90 * mib, 100 * mib, 2 * mib), "and less, of course");
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    random_state = argc > 1 ? seed_of(argc, argv) : random_state;
+    random_state = run_seed();
     tap_result(records_begin(), ZR_OK, "memory for records");
     test_circles();
     test_deep_circle(40);

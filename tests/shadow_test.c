@@ -16,6 +16,7 @@
 #include "alloc/backend.h"
 #include "tests/cuda_support.h"
 #include "tests/random.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -559,11 +560,9 @@ static void test_cuda(uint64_t seed, unsigned operations)
 
 int main(int count_of, char **arguments)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 7919u;
+    uint64_t seed = run_seed();
     unsigned on_host = count_of > 1 ? (unsigned)atoi(arguments[1]) : 60000;
     unsigned on_gpu = count_of > 2 ? (unsigned)atoi(arguments[2]) : on_host;
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
     test_host(seed, on_host);
     test_cuda(seed, on_gpu);
     return tap_done();

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 #include "zero/plan.h"
 #include "zero/train/shape.h"
@@ -485,9 +486,7 @@ static void test_communicator(void)
 
 int main(void)
 {
-    const char *seed = getenv("ZR_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 10) : (unsigned long long)time(NULL);
-    tap_note("ZR_TEST_SEED=%llu", state);
+    state = run_seed();
     tap_result(records_begin(), ZR_OK, "memory for records");
     tap_ok(host_arena != NULL, "an arena for them");
     test_lists();

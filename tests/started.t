@@ -8,11 +8,10 @@ import signal
 import subprocess
 import time
 
-from zrtest import ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train
+from zrtest import SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train
 
 SMALL = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, stage=1, data=text_file())
 LONG = dict(steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, data=text_file())
-SEED = int(os.environ.get("ZR_TEST_SEED", time.time()))
 rng = random.Random(SEED)
 CLEAN = {key: value for key, value in os.environ.items()
          if not re.match(r"(OMPI|PMI|PMIX|SLURM|MASTER)_|(LOCAL_)?RANK$|(LOCAL_)?WORLD_SIZE$", key)}
@@ -209,7 +208,6 @@ def check_meetings():
     same((code, finish(leader, 20)[0]), (0, 0), "and the run goes on with the right ones")
 
 
-note(f"ZR_TEST_SEED={SEED}")
 check_losses()
 check_deaths()
 check_silence()

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/engine_rig.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 #include "zero/zr_zero.h"
 
@@ -271,9 +272,7 @@ static void check_precisions(void)
 
 int main(void)
 {
-    long seed = getenv("ZR_TEST_SEED") ? atol(getenv("ZR_TEST_SEED")) : (long)time(NULL);
-    tap_note("ZR_TEST_SEED=%ld", seed);
-    srand48(seed);
+    srand48((long)run_seed());
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/state", folder);

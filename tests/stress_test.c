@@ -11,6 +11,7 @@
 
 #include "alloc/zr.h"
 #include "tests/random.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -185,9 +186,7 @@ static void test_fork(void)
 
 int main(int count, char **arguments)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid() * 7919u;
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     test_threads(seed, count > 1 ? (unsigned)atoi(arguments[1]) : 15000);
 #if defined(__SANITIZE_THREAD__)
     tap_skip("fork beside threads: ThreadSanitizer does not follow it");

@@ -20,6 +20,7 @@
 #include "alloc/trace.h"
 #include "defrag/zrt.h"
 #include "tests/draws.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 static char scratch[64] = "/tmp/zr-trace-test-XXXXXX", trace_path[128], other_path[128];
@@ -136,10 +137,7 @@ enum { MANY = 200000, DAMAGES = 40000 };
 static void test_round_trip(void)
 {
     struct zr_trace *trace = NULL;
-    uint64_t seed = (uint64_t)time(NULL) * 2654435761u + (uint64_t)getpid();
-    if (getenv("ZR_SEED"))
-        seed = strtoull(getenv("ZR_SEED"), NULL, 0);
-    tap_note("ZR_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     zr_os_clock_set(made_up_clock);
     made_up_ns = 0;
     random_state = seed | 1;

@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 
-from zrtest import ZR_TRAIN, done, note, ok, path, same, text_file, train
+from zrtest import SEED, ZR_TRAIN, done, note, ok, path, same, train
 
 FULL = {
     "train_batch_size": 12,
@@ -187,9 +187,7 @@ got = command(write('{"line\\nfeed": 1, "bf16": {}}'))
 same([got.returncode, got.stderr.count(b"\n")], [2, 1], "a line feed in a key stays out of the words")
 same(command(write({"k" * 50000: 1})).returncode, 2, "a key of 50,000 letters is unknown")
 
-seed = int(os.environ.get("ZR_TEST_SEED", "0")) or random.getrandbits(32)
-note(f"seed {seed}")
-rng, whole, bad = random.Random(seed), json.dumps(FULL, indent=1).encode(), []
+rng, whole, bad = random.Random(SEED), json.dumps(FULL, indent=1).encode(), []
 for trial in range(150):
     data = bytearray(whole)
     for _ in range(rng.randint(1, 4)):

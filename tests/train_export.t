@@ -5,10 +5,9 @@ import array
 import os
 import random
 import struct
-import sys
 
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
-from zrtest import PLANNED_TAGS, done, note, ok, path, same, skip, train
+from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, skip, train
 
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 2, 24, 2, 12, 60  # rows of padding: 4 of 64
 
@@ -169,9 +168,7 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
 
 # ---- Headers with wrong bytes: refused, or harmless
 ROUNDS = int(os.environ.get("ZR_TEST_ROUNDS", "10"))
-seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 30)
-note(f"seed {seed}")
-rng = random.Random(seed)
+rng = random.Random(SEED)
 header_end = 8 + struct.unpack("<Q", model[:8])[0]
 for i in range(ROUNDS):
     data = bytearray(model)

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Every fault site fails in turn: the run ends with an error value, words and no leak, until a run is clean."""
-import json
 import os
 
-from zrtest import done, note, ok, path, same, train
+from zrtest import done, note, ok, path, train
 
 # Passes beyond this number are not walked one by one but in strides; the C tests walk every one.
 ONE_BY_ONE = 12

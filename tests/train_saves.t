@@ -6,14 +6,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 
 import zrtest
 from saves import contents, kill_while_saving, read_checkpoint, step_folder, steps_in
-from zrtest import arguments, done, note, ok, path, same, skip, text_file, train
+from zrtest import SEED, arguments, done, note, ok, path, same, skip, text_file, train
 
-seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 30)
-note(f"seed {seed}")
 BASE = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, stage=1, seed=11, eval_every=0)
 CALLS = "openat,open,mkdir,mkdirat,unlinkat,write,pwrite64,ftruncate,fsync,fdatasync,rename,renameat,renameat2"
 
@@ -128,14 +125,14 @@ else:
     skip("strace is not there, or may not trace")
 
 # ---- Deaths
-kill_while_saving(6, seed)
+kill_while_saving(6, SEED)
 
 # ---- Damage: told by name, nothing lost, the older step loads
 saved = path("damaged")
 run = train(**BASE, steps=4, save=saved, save_every=2)
 same(run.code, 0, "two steps are saved")
 files = sorted(os.listdir(step_folder(saved, 4)))
-rng = random.Random(seed)
+rng = random.Random(SEED)
 
 
 def refused(words, name):

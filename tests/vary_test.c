@@ -5,6 +5,7 @@
 #include "defrag/vary.h"
 #include "tests/draws.h"
 #include "tests/records.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum { EVENTS = 4000, SLOTS = 100, BLOCKS_MOST = 64 * EVENTS };
@@ -145,9 +146,9 @@ static void test_refusals(void)
     zr_vary_end(&vary);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    random_state = seed_of(argc, argv);
+    random_state = run_seed();
     if (records_begin() != ZR_OK) {
         printf("Bail out! %s\n", zr_last_error());
         return 1;

@@ -16,6 +16,7 @@ BUILD = os.environ.get("BUILD", "build")
 ZR_TRAIN = os.path.abspath(os.path.join(BUILD, "bin", "zr-train"))
 TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace", "offload",
         "other"]
+SEED = int(os.environ.get("ZR_TEST_SEED", "1"), 0)  # of all draws, as in tests/seed.h
 PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
 
 _count = _failed = 0

@@ -1,0 +1,20 @@
+/* seed.h: where the draws of a test program begin: at ZR_TEST_SEED, or else always at the same, so that what
+ * fails on one machine fails on all. `ZR_TEST_SEED=2 make check` draws others. */
+#ifndef ZR_TEST_SEED_H
+#define ZR_TEST_SEED_H
+
+#include <stdlib.h>
+
+#include "tests/random.h"
+#include "tests/tap.h"
+
+/* Never 0; says in a note how it comes again. */
+static inline uint64_t run_seed(void)
+{
+    const char *given = getenv("ZR_TEST_SEED");
+    uint64_t number = given ? strtoull(given, NULL, 0) : 1;
+    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)number);
+    return splitmix64(&number) | 1;
+}
+
+#endif
