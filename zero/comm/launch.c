@@ -23,13 +23,10 @@
 #define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
 #define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
 #define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
-#define PATIENCE    3              /* times as long as a step before was silent, if it got on */
-#define STOPPED_NS                                                                                           \
-    (1000 * MS_NS) /* a launcher that wakes so late was stopped, and its ranks may have been                 \
-                    */
-#define SAME_REQUEST_NS                                                                                      \
-    (100 * MS_NS) /* timeout(1) and shells send twice: to the process and to its group                       \
-                   */
+#define PATIENCE    3              /* times as long as the steps before were silent, if they got on */
+/* timeout(1) and shells send twice: to the process and to its group. Longer than a sleep, in any moment of
+ * which the second may have come if the launcher could not run. */
+#define SAME_REQUEST_NS (TICK_NS + 50 * MS_NS)
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 
@@ -51,8 +48,11 @@ struct launcher {
     /* How the ranks get on. */
     uint32_t beats, notes;              /* of all ranks and of the first, when last looked at */
     uint64_t beat_ns;                   /* when they last moved, or had an excuse */
-    uint64_t silent_ns, silent_last_ns; /* the longest between two beats: since the last note, and before */
+    uint64_t silent_ns, silent_last_ns; /* the longest between two beats: since the last note, and before, of
+                                           which half is forgotten with every note */
     uint64_t wake_ns;                   /* when the next look was to be */
+    uint64_t late_ns;                   /* how much later it was; 0: hardly */
+    bool spared;                        /* a tick has been given for a stall at the end of a deadline */
 
     bool ending, killed;                 /* the run ends before its time / SIGKILL has been sent */
     bool speaks;                         /* it was this launcher that ended it: the words are its own */
@@ -174,7 +174,7 @@ static void reap(struct launcher *launcher)
 static void ask_for_end(struct launcher *launcher, int signal_number, uint64_t now_ns)
 {
     if (launcher->request != 0) {
-        if (now_ns - launcher->asked_ns > SAME_REQUEST_NS)
+        if (now_ns - launcher->late_ns - launcher->asked_ns > SAME_REQUEST_NS)
             end_by_request(launcher, "asked for a second time");
         return;
     }
@@ -206,6 +206,21 @@ static void take_signal(struct launcher *launcher, int signal_number)
     }
 }
 
+/* Of the whole run: a rank elsewhere may be the one that does not listen. */
+static bool all_ended(const struct launcher *launcher)
+{
+    for (unsigned r = 0; r < launcher->options->world; r++)
+        if (!atomic_load(&launcher->local->ranks[r].ended))
+            return false;
+    return true;
+}
+
+/* Ranks have been asked, and some are still to follow: a run that has ended by itself is not cut short. */
+static bool has_deadline(const struct launcher *launcher)
+{
+    return launcher->request != 0 && !launcher->ending && !all_ended(launcher);
+}
+
 static bool any_busy(const struct launcher *launcher)
 {
     const struct zr_local_rank *ranks = launcher->local->ranks;
@@ -215,12 +230,12 @@ static bool any_busy(const struct launcher *launcher)
     return false;
 }
 
-/* Looks how long ranks that get on are silent. While they save, or stand still, they are excused. */
+/* Looks how long ranks that get on are silent. While they save they are excused. */
 static void note_progress(struct launcher *launcher, uint64_t now_ns)
 {
     const struct zr_local_world *local = launcher->local;
     uint32_t beats = 0, notes = atomic_load_explicit(&local->ranks[0].notes, memory_order_relaxed);
-    bool excused = any_busy(launcher) || (launcher->wake_ns && now_ns > launcher->wake_ns + STOPPED_NS);
+    bool excused = any_busy(launcher);
     for (unsigned r = 0; r < launcher->options->world; r++)
         beats += atomic_load_explicit(&local->ranks[r].beats, memory_order_relaxed);
     if (beats == launcher->beats && !excused)
@@ -228,8 +243,9 @@ static void note_progress(struct launcher *launcher, uint64_t now_ns)
     uint64_t silent_ns = now_ns - launcher->beat_ns;
     if (!excused && launcher->beats != 0 && silent_ns > launcher->silent_ns)
         launcher->silent_ns = silent_ns;
-    if (notes != launcher->notes) { /* another step */
-        launcher->silent_last_ns = launcher->silent_ns;
+    if (notes != launcher->notes) { /* another step; one that was told badly does not decide alone */
+        uint64_t half_ns = launcher->silent_last_ns / 2;
+        launcher->silent_last_ns = launcher->silent_ns > half_ns ? launcher->silent_ns : half_ns;
         launcher->silent_ns = 0;
     }
     launcher->notes = notes;
@@ -274,7 +290,7 @@ static void keep_deadlines(struct launcher *launcher)
     if (launcher->request == 0 && atomic_load(&launcher->local->ends) != 0)
         ask_for_end(launcher, SIGTERM, now_ns); /* a rank was asked directly */
     note_progress(launcher, now_ns);
-    if (launcher->request != 0 && !launcher->ending) {
+    if (has_deadline(launcher)) {
         stretch_deadline(launcher, now_ns);
         if (any_busy(launcher) && launcher->deadline_ns < now_ns + SAVED_NS)
             launcher->deadline_ns = now_ns + SAVED_NS;
@@ -294,19 +310,29 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
     uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + TICK_NS;
     if (launcher->ending && !launcher->killed && launcher->kill_ns < until_ns)
         until_ns = launcher->kill_ns;
-    if (launcher->request != 0 && !launcher->ending && launcher->deadline_ns - GRACE_NS < until_ns)
+    if (has_deadline(launcher) && launcher->deadline_ns - GRACE_NS < until_ns)
         until_ns = launcher->deadline_ns - GRACE_NS;
     return until_ns > now_ns ? until_ns - now_ns : 0;
 }
 
-/* Where the launcher could not run, its ranks mostly could not either: that time is not taken from them. */
+/* Where the launcher could not run, its ranks mostly could not either: that time is not taken from them, and
+ * is no silence of theirs. A deadline that it slept through has passed all the same; once they get a tick to
+ * do what they would have done before it. */
 static void excuse_stall(struct launcher *launcher)
 {
     uint64_t now_ns = zr_os_now_ns();
+    launcher->late_ns = 0;
     if (now_ns <= launcher->wake_ns + LATE_NS)
         return;
-    launcher->deadline_ns += now_ns - launcher->wake_ns;
-    launcher->kill_ns += now_ns - launcher->wake_ns;
+    uint64_t late_ns = now_ns - launcher->wake_ns;
+    launcher->late_ns = late_ns;
+    launcher->beat_ns += late_ns; /* not beyond now: no beat was seen since it went to sleep */
+    if (late_ns > TICK_NS && !launcher->spared && (launcher->request != 0 || launcher->ending)) {
+        launcher->spared = true;
+        late_ns += TICK_NS;
+    }
+    launcher->deadline_ns += late_ns;
+    launcher->kill_ns += late_ns;
 }
 
 static void watch(struct launcher *launcher)
