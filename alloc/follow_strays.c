@@ -70,37 +70,83 @@ static void map_rest_of_plan(struct zr_arena *arena, struct zr_follow_plan *plan
             return;
 }
 
+static size_t margin_most(const struct zr_arena *arena, const struct zr_follow *follow)
+{
+    return follow->counts.memory_bytes / MARGIN_DIVISOR + MARGIN_GRANULES * arena->granule_bytes;
+}
+
 /* What is kept mapped and free for what comes beside the plan: what that took at most and a part of it again,
  * or what the plan's maker expects, if there has been anything of the kind. */
 static size_t wanted_for_strays(const struct zr_arena *arena, const struct zr_follow *follow)
 {
     const struct zr_slack *slack = &follow->slack;
     size_t margin_bytes = slack->most_bytes / 2 * (1 + follow->settled_count);
-    size_t margin_most =
-        follow->counts.memory_bytes / MARGIN_DIVISOR + MARGIN_GRANULES * arena->granule_bytes;
-    size_t bytes = slack->most_bytes + (margin_bytes < margin_most ? margin_bytes : margin_most);
+    size_t margin_cap = margin_most(arena, follow);
+    size_t bytes = slack->most_bytes + (margin_bytes < margin_cap ? margin_bytes : margin_cap);
     if ((slack->most_bytes > 0 || slack->any) && bytes < slack->expected_bytes)
         bytes = slack->expected_bytes;
     return zr_round_up(bytes - slack->now_bytes, arena->granule_bytes);
 }
 
+static size_t largest_step(const struct zr_follow_plan *plan)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < plan->slots_count; i++)
+        if (plan->slots[i].span.bytes > bytes)
+            bytes = plan->slots[i].span.bytes;
+    return bytes;
+}
+
+/* No more than one stray of the largest step's size, or than there was already. What was foreseen, or taken
+ * while the plan was lost, may be as much as the plan, and would stay reserved on top of it. */
+static size_t within_bounds(const struct zr_arena *arena, const struct zr_follow *follow, size_t wanted_bytes)
+{
+    size_t margin_bytes = margin_most(arena, follow), stray_bytes = largest_step(follow->plan);
+    size_t least_bytes = margin_bytes + (stray_bytes > margin_bytes ? stray_bytes : margin_bytes);
+    size_t now_bytes = follow->slack.now_bytes;
+    size_t bound_bytes = least_bytes > now_bytes ? least_bytes - now_bytes : 0;
+    if (wanted_bytes <= bound_bytes)
+        return wanted_bytes;
+    size_t used_bytes = arena->reserved_bytes - arena->stock.bytes - zr_space_idle_bytes(arena);
+    size_t peak_bytes = arena->peak_reserved_bytes;
+    if (peak_bytes > used_bytes && peak_bytes - used_bytes > bound_bytes)
+        bound_bytes = peak_bytes - used_bytes;
+    bound_bytes = zr_round_up(bound_bytes, arena->granule_bytes);
+    return wanted_bytes < bound_bytes ? wanted_bytes : bound_bytes;
+}
+
+void zr_follow_forget_room(struct zr_arena *arena)
+{
+    arena->follow->slack.kept_bytes = arena->follow->slack.refused_bytes = 0;
+}
+
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
+    struct zr_slack *slack = &follow->slack;
     size_t wanted_bytes = wanted_for_strays(arena, follow);
     zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous && !follow->settled)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
     if (wanted_bytes > 0)
         map_rest_of_plan(arena, follow->plan);
-    if (!follow->settled)
+    wanted_bytes = within_bounds(arena, follow, wanted_bytes);
+    if (!follow->settled) {
+        zr_follow_forget_room(arena);
         zr_trim(arena, wanted_bytes);
+    }
     follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
     follow->settled = true;
-    if (wanted_bytes <= follow->slack.kept_bytes || !fill_stock(arena, wanted_bytes))
+    if (wanted_bytes <= slack->kept_bytes ||
+        (slack->refused_bytes > 0 && wanted_bytes >= slack->refused_bytes))
         return;
+    if (!fill_stock(arena, wanted_bytes)) {
+        slack->refused_bytes = wanted_bytes;
+        return;
+    }
+    zr_siblings_note_peak(arena);
     zr_follow_allow(arena, arena->reserved_bytes);
     map_slack(arena, wanted_bytes);
-    follow->slack.kept_bytes = wanted_bytes;
+    slack->kept_bytes = wanted_bytes;
 }
 
 void zr_arena_settle_plan(zr_arena *arena)
