@@ -151,7 +151,7 @@ static void test_trimmed(void)
     install(MIB, MIB, 48 * MIB);
     go_round();
     settle();
-    tap_is(stray(40 * MIB), 0, "a stray fits the room");
+    tap_is(stray(16 * MIB), 0, "a stray fits the room");
     zr_arena_trim(arena, 0, NULL);
     tap_is(stats().reserved_bytes, 0, "a trim takes the room");
     go_round();

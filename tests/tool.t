@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import stat
 import subprocess
 
@@ -138,6 +139,11 @@ def test_output():
         refused(f"-o {os.path.basename(name)}, the input", 2, ["-o", name], "pack", lifetimes, "-o", name)
     with open(lifetimes) as file:
         same(file.read(), before, "the input is what it was")
+    shutil.copy(lifetimes, path("late.csv.partial"))
+    refused("-o NAME of the input NAME.partial", 2, ["late.csv.partial", "which is the input"], "pack",
+            path("late.csv.partial"), "-o", path("late.csv"))
+    ok(os.path.exists(path("late.csv.partial")), "which is still there")
+    os.unlink(path("late.csv.partial"))
     refused("-o a folder", 3, [FOLDER, "name a file"], "pack", lifetimes, "-o", FOLDER)
     refused("-o without its folder", 3, ["nowhere", "is not there"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
     locked = path("locked")

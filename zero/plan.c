@@ -103,6 +103,13 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch, ui
     return result;
 }
 
+/* Places are a gain and no need: where there are no addresses to look for them, the plan is made without.
+ * (Not so where memory runs out: that may be so on one rank alone, and all must come to the same plan.) */
+static zr_result do_without(zr_result result)
+{
+    return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
+}
+
 /* The second step starts as every later one does. */
 static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
@@ -112,11 +119,15 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     zr_result result = rehearse_step(rehearsal, NULL, &last_pass);
 
     if (result == ZR_OK && rehearsal->found_repeat)
-        result = zr_repeat_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena);
+        result =
+            do_without(zr_repeat_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
     if (result == ZR_OK)
         result = rehearse_step(rehearsal, watch, &last_pass);
-    if (result == ZR_OK && watch)
-        result = zr_repeat_place(watch, &found);
+    if (result == ZR_OK && watch) {
+        zr_result placed = zr_repeat_place(watch, &found);
+        found &= placed == ZR_OK;
+        result = do_without(placed);
+    }
     if (found)
         *rehearsal->found_repeat = watch;
     else

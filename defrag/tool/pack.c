@@ -1,6 +1,7 @@
 /* pack.c: `zr pack`: lifetimes at fixed offsets, as a table, as JSON, or as CSV with an offset column. Stands
  * on zr_defrag.h. No answer is shown that the checker has not passed. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,18 +137,38 @@ static zr_result check_folder(const char *path)
     return ZR_OK;
 }
 
+/* What a file is called until it is whole. */
+static zr_result name_partial(const char *path, char *out, size_t room_bytes)
+{
+    int length = snprintf(out, room_bytes, "%s.partial", path);
+    return length > 0 && (size_t)length < room_bytes
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "the name of the output is too long");
+}
+
+static bool same_file(const char *one, const char *other)
+{
+    struct stat a, b;
+    return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 /* What can be told of the output before a minute is spent on it. */
 static zr_result check_output(const char *output, const char *input)
 {
-    struct stat there, read;
+    char partial[4096];
     enum zr_path_kind kind;
     zr_result result = zr_path_kind_get(output, &kind);
     if (result == ZR_OK && kind == ZR_PATH_FOLDER)
         return zr_fail(ZR_ERR_IO, "-o '%s' is a folder; name a file in it", output);
-    if (result == ZR_OK && kind == ZR_PATH_FILE && stat(output, &there) == 0 && stat(input, &read) == 0 &&
-        there.st_dev == read.st_dev && there.st_ino == read.st_ino)
+    if (result == ZR_OK && kind == ZR_PATH_FILE && same_file(output, input))
         return zr_fail(ZR_ERR_INVALID, "-o '%s' is the input, which would be lost; give another name",
                        output);
+    if (result == ZR_OK)
+        result = name_partial(output, partial, sizeof partial);
+    if (result == ZR_OK && kind != ZR_PATH_OTHER && same_file(partial, input))
+        return zr_fail(ZR_ERR_INVALID,
+                       "-o '%s' is written to '%s' first, which is the input; give another name", output,
+                       partial);
     return result == ZR_OK && kind != ZR_PATH_OTHER ? check_folder(output) : result;
 }
 
@@ -170,12 +191,9 @@ static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetime
     char partial[4096], buffer[8192];
     bool aside;
 
-    zr_text_start(&text, NULL, partial, sizeof partial);
-    zr_text_put(&text, path, strlen(path));
-    zr_text_print(&text, ".partial");
-    if (zr_text_flush(&text))
-        return zr_fail(ZR_ERR_INVALID, "the name of the output is too long");
-    zr_result result = zr_path_replaceable(path, &aside);
+    zr_result result = name_partial(path, partial, sizeof partial);
+    if (!result)
+        result = zr_path_replaceable(path, &aside);
     if (!result)
         result = zr_file_create(&file, aside ? partial : path, ZR_CREATE_REPLACE);
     if (result)
