@@ -107,8 +107,10 @@ static size_t within_bounds(const struct zr_arena *arena, const struct zr_follow
     size_t bound_bytes = least_bytes > now_bytes ? least_bytes - now_bytes : 0;
     if (wanted_bytes <= bound_bytes)
         return wanted_bytes;
-    size_t used_bytes = arena->reserved_bytes - arena->stock.bytes - zr_space_idle_bytes(arena);
-    size_t peak_bytes = arena->peak_reserved_bytes;
+    /* The peak is the family's, and so is what is in use. */
+    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena);
+    size_t used_bytes = atomic_load(&arena->head->family_reserved_bytes) - idle_bytes;
+    size_t peak_bytes = arena->head->peak_reserved_bytes;
     if (peak_bytes > used_bytes && peak_bytes - used_bytes > bound_bytes)
         bound_bytes = peak_bytes - used_bytes;
     bound_bytes = zr_round_up(bound_bytes, arena->granule_bytes);

@@ -19,7 +19,8 @@
 #define TICK_NS     (100 * MS_NS)  /* the launcher's, */
 #define CUT_NS      (1200 * MS_NS) /* and when it gives up ranks that do not follow a request */
 #define STALL_NS    (500 * MS_NS)
-#define FAREWELL_NS (2000 * MS_NS) /* the other launcher lives on for so long after the request */
+#define FAREWELL_NS (2000 * MS_NS)  /* the other launcher lives on for so long after the request, */
+#define FAR_NS      (60000 * MS_NS) /* or for ever, where this one is to give up */
 
 /* What the test, the launcher and the rank share. */
 static struct turns {
@@ -89,7 +90,8 @@ static bool watch_turns(struct zr_local_part *part)
         kill(getpid(), SIGTERM);
         turns->asked_ns = turns->last_ns = now_ns;
     }
-    return cut || (turns->asked_ns != 0 && now_ns - turns->asked_ns > FAREWELL_NS);
+    uint64_t lives_ns = turns->other_ends ? FAREWELL_NS : FAR_NS;
+    return cut || (turns->asked_ns != 0 && now_ns - turns->asked_ns > lives_ns);
 }
 
 static int launch(int (*rank_main)(struct zr_local_world *, unsigned, void *))

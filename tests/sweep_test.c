@@ -72,11 +72,12 @@ static bool hollow_step(bool looks)
     pid_t sweeper = fork();
     if (sweeper == 0)
         _exit(sweep());
-    while (looks && count_files(partial) == FILES)
-        ;
-    bool named = rename(partial, whole) == 0;
     int status = 0;
-    bool swept = sweeper > 0 && waitpid(sweeper, &status, 0) == sweeper && status == 0;
+    bool ended = sweeper < 0;
+    while (looks && !ended && count_files(partial) == FILES)
+        ended = waitpid(sweeper, &status, WNOHANG) == sweeper;
+    bool named = rename(partial, whole) == 0;
+    bool swept = sweeper > 0 && (ended || waitpid(sweeper, &status, 0) == sweeper) && status == 0;
     int left = count_files(whole);
     remove_files(whole);
     return !swept || left != (named ? FILES : 0);
