@@ -106,7 +106,16 @@ def check_deaths():
     for victim in (0, 2):
         there = begin(3)
         there[victim].send_signal(signal.SIGKILL)
-        all_end(f"the process that was started for rank {victim} killed by -9", there, ["gone"])
+        all_end(f"the process that was started for rank {victim} killed by -9", there, ["gone", f"rank {victim}"])
+    there = begin(3)
+    others = [process for process in there if process is not there[1]]
+    for process in others:  # so that it is the rank itself that tells what became of its launcher
+        process.send_signal(signal.SIGSTOP)
+    there[1].send_signal(signal.SIGKILL)
+    time.sleep(0.3)
+    for process in others:
+        process.send_signal(signal.SIGCONT)
+    all_end("the process that was started for rank 1 killed by -9, and its rank told first", there, ["gone", "rank 1"])
     there = begin(3)
     family = [there[1].pid] + child_of(there[1].pid)
     for pid in family:

@@ -4,6 +4,7 @@
  * The control block comes from a small arena of its own: shared granules stay shared over a fork, and can be
  * passed to processes that are no children. */
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -114,6 +115,13 @@ void zr_local_wake(struct zr_local_world *local)
         zr_word_wake_all(&local->ranks[r].taken);
         zr_word_wake_all(&local->ranks[r].verdict);
     }
+}
+
+void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out)
+{
+    snprintf(out, ZR_LOCAL_REASON_BYTES,
+             "rank %u (pid %d) is lost: the process that was started for it is gone", rank,
+             (int)atomic_load(&local->ranks[rank].pid));
 }
 
 bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason)

@@ -369,8 +369,7 @@ static void lose(struct zr_local_part *part, unsigned rank)
 {
     char reason[ZR_LOCAL_REASON_BYTES];
     struct zr_local_world *local = part->control.local;
-    snprintf(reason, sizeof(reason), "rank %u (pid %d) is lost: the process that was started for it is gone",
-             rank, (int)atomic_load(&local->ranks[rank].pid));
+    zr_local_describe_orphan(local, rank, reason);
     if (zr_local_end(local, ZR_ERR_PEER, reason))
         zr_local_say("%s; the run ends", reason);
     atomic_store(&local->ranks[rank].ended, true);

@@ -387,6 +387,7 @@ static zr_result fork_ranks(struct launcher *launcher)
                                                           .sockets = &part->sockets,
                                                           .before = &launcher->mask_before,
                                                           .launcher = self,
+                                                          .alone = part->elsewhere != NULL,
                                                           .rank = r});
         }
         if (pid < 0)

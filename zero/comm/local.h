@@ -173,6 +173,10 @@ void zr_local_sockets_clear(struct zr_local_sockets *sockets);
 zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world);
 void zr_local_sockets_close(struct zr_local_sockets *sockets);
 
+/* Words for a rank whose launcher has ended before it, in a run whose launchers have one rank each. `out` has
+ * room for ZR_LOCAL_REASON_BYTES. */
+void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out);
+
 /* Raises `abort`, once in a run: true for the one whose words count. Wakes all who wait. */
 bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason);
 void zr_local_wake(struct zr_local_world *local);
@@ -206,6 +210,7 @@ struct zr_local_birth {
     const sigset_t *before;
     pid_t launcher;
     unsigned rank;
+    bool alone; /* the launcher has this rank only: others have been started beside it (join.c) */
 };
 _Noreturn void zr_local_become_rank(const struct zr_local_birth *birth);
 

@@ -27,8 +27,9 @@ static struct {
     pid_t launcher; /* 0: nobody has forked this rank */
     void (*clean_up)(void *argument);
     void *argument;
-    char words[160]; /* made beforehand: formatting is not safe in a handler */
-    size_t words_bytes;
+    /* Made beforehand: formatting is not safe in a handler. */
+    char reason[ZR_LOCAL_REASON_BYTES]; /* for the ranks of other launchers */
+    char line[ZR_LOCAL_REASON_BYTES + 80];
 } self;
 
 /* Ends this rank: the first one to get here says why. */
@@ -37,9 +38,9 @@ static void end_without_launcher(int signal_number)
     (void)signal_number;
     if (getppid() == self.launcher)
         return;                                        /* a stopped run goes on */
-    zr_local_end(self.local, ZR_ERR_PEER, self.words); /* ranks of other launchers hear of it, too */
+    zr_local_end(self.local, ZR_ERR_PEER, self.reason);
     if (!atomic_exchange(&self.local->orphaned, true)) {
-        ssize_t written = write(STDERR_FILENO, self.words, self.words_bytes);
+        ssize_t written = write(STDERR_FILENO, self.line, strlen(self.line));
         (void)written; /* there is nobody left to tell */
     }
     if (self.clean_up)
@@ -90,10 +91,13 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     self.launcher = birth->launcher;
     self.clean_up = options->clean_up;
     self.argument = options->argument;
-    snprintf(self.words, sizeof(self.words), "%s: the launcher (pid %d) is gone; its ranks end\n",
-             program_invocation_short_name, (int)birth->launcher);
-    self.words_bytes = strlen(self.words);
     atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());
+    if (birth->alone)
+        zr_local_describe_orphan(local, birth->rank, self.reason);
+    else
+        snprintf(self.reason, sizeof(self.reason), "the launcher (pid %d) is gone", (int)birth->launcher);
+    snprintf(self.line, sizeof(self.line), "%s: %s; the run ends\n", program_invocation_short_name,
+             self.reason);
     zr_local_follow_signals(local);
     handle(LAUNCHER_DIED, end_without_launcher);
     signal(SIGINT, SIG_IGN);
