@@ -78,5 +78,7 @@ for stage, run in last.items():
     calls = ", ".join(str(rank["driver_calls_last_step"]) for rank in run.report["ranks"])
     print(f"  stage {stage}: {2048 / median:.0f} tokens/s, step {median:.3f} s, "
           f"{statistics.median(ratios[stage]):.3f} x stage 0's "
-          f"(the rounds': {min(ratios[stage]):.3f} to {max(ratios[stage]):.3f}), "
+          f"(the rounds': {min(ratios[stage]):.3f} to {max(ratios[stage]):.3f}; "
+          f"the least of {len(seconds[stage])} steps {min(seconds[stage]):.3f} s, "
+          f"{min(seconds[stage]) / min(seconds[0]):.3f} x), "
           f"communication hidden behind work on each rank: {shares}; driver calls in the last step: {calls}")
