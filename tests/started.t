@@ -15,7 +15,7 @@ LONG = dict(steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1,
 rng = random.Random(SEED)
 CLEAN = {key: value for key, value in os.environ.items()
          if not re.match(r"(OMPI|PMI|PMIX|SLURM|MASTER)_|(LOCAL_)?RANK$|(LOCAL_)?WORLD_SIZE$", key)}
-port = 20000 + os.getpid() % 20000
+port = 20000 + os.getpid() * 64 % 40000  # of this run of the test alone
 
 
 def fresh_port():
@@ -117,10 +117,10 @@ def check_deaths():
         process.send_signal(signal.SIGCONT)
     all_end("the process that was started for rank 1 killed by -9, and its rank told first", there, ["gone", "rank 1"])
     there = begin(3)
-    family = [there[1].pid] + child_of(there[1].pid)
+    family = child_of(there[1].pid) + [there[1].pid]
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
-    for pid in family:
+    for pid in family:  # the rank first: its end would not be this test's to wait for, were nobody left to reap it
         os.kill(pid, signal.SIGKILL)
     all_end("both processes of rank 1 killed by -9 at once", there, ["rank 1"])
     there = begin(2, save=path("saved"))
@@ -130,16 +130,15 @@ def check_deaths():
 
 def check_silence():
     """A rank that neither dies nor answers."""
-    there = begin(2, comm_timeout=2)
+    there = begin(2, comm_timeout=5)  # longer than a busy machine takes a processor away
     still = child_of(there[1].pid)[0]
     os.kill(still, signal.SIGSTOP)
-    began = time.monotonic()
     ends = [finish(process, 20) for process in there]
     err = "\n".join(text for _, text, _ in ends)
     took = sum(seconds for _, _, seconds in ends)
-    good = ok(time.monotonic() - began > 1 and took < 9,
-              f"a rank that stands still: the run ended after {took:.1f} s, --comm-timeout was 2")
-    good &= ok("rank 1 (pid" in err and "has not answered" in err, "and the words name it")
+    good = ok(took < 9, f"a rank that stands still: the run ended after {took:.1f} s, --comm-timeout was 5")
+    silent = re.search(r"rank 1 \(pid \d+\) has not answered for (\d+) s", err)
+    good &= ok(silent and int(silent[1]) >= 5, "and the words name it, and for how long it was silent")
     good &= ok(all(code != 0 for code, _, _ in ends), "and no process says that all was well")
     good &= same(leftovers(), [], "and none stays, the one that stood still included")
     if not good:

@@ -41,14 +41,15 @@ for closed in ((1,), (2,), (0, 1, 2)):
 
 # Readers that go before the first word.
 saved = path("unread")
-out = start(save=saved, stdout_=subprocess.PIPE, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL)
-out.stdout.close()
-err = out.stderr.read().decode()
-same(out.wait(60), 3, "nobody reads standard output: exit 3")
+reader, unread = os.pipe()
+os.close(reader)
+out = start(save=saved, stdout_=unread, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL)
+err = out.communicate()[1].decode()
+same(out.returncode, 3, "nobody reads standard output: exit 3")
 ok("standard output" in err and "reader" in err, "nobody reads standard output: the words say so") or note(err)
-out = start(save=saved, stdout_=subprocess.DEVNULL, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL)
-out.stderr.close()
+out = start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL)
 same(out.wait(60), 0, "nobody reads standard error: nothing is lost")
+os.close(unread)
 same(sorted(os.listdir(saved)), ["step-00000006"], "nobody reads standard error: and the run is saved")
 
 # A pipe where a file is wanted: opening it would wait for ever.
@@ -130,9 +131,9 @@ ok("shared" in run.err and "another run" in run.err, "a second run that saves to
     note(run.err)
 same(first.poll(), None, "and the first goes on")
 first.kill()
+first.wait()  # its ranks may be there still for a moment
 run = train(**SMALL, save=shared)
 same(run.code, 0, "after a kill -9 of the first the folder is free at once") or note(run.err)
-first.wait()
 run = train(**{**SMALL, "ranks": 4}, save=path("unused"), memory_limit="1MiB")
 same((run.code, os.path.exists(path("unused"))), (4, False), "a run that saves nothing leaves no folder behind")
 
