@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 
-from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip
+from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip
 
 STAGE = path("stage")  # DESTDIR
 PREFIX = "/opt/zr"
@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "PKG_CONFIG_PATH": ROOT + "/lib/pkgconfig", "PKG_CO
 
 def run(command, cwd=FOLDER, **environment):
     return subprocess.run(command, cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True,
-                          timeout=600)
+                          timeout=HANG)
 
 
 def make(goal, stage=STAGE):

@@ -10,12 +10,12 @@ SEEDS = range(1, 5)
 folder = os.path.join(BUILD, "both-sanitizers")
 program = os.path.join(folder, "tests", "fuzz_test")
 made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined",
-                       program], capture_output=True, text=True, timeout=1500)
+                       program], capture_output=True, text=True, timeout=3600)
 if not same(made.returncode, 0, "built with both sanitizers"):
     note((made.stdout + made.stderr)[-3000:])
 else:
     for seed in SEEDS:
-        got = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=900,
+        got = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=3600,
                              env={**os.environ, "ZR_TEST_SEED": str(seed)})
         for line in got.stdout.splitlines():
             if "hostile files" in line:

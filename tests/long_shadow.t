@@ -29,7 +29,7 @@ def make(folder, sanitize, *programs):
     """The paths of the programs once they are built, or none."""
     paths = [os.path.join(folder, "tests", program) for program in programs]
     got = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", f"SANITIZE={sanitize}", *paths],
-                         capture_output=True, text=True, timeout=1500)
+                         capture_output=True, text=True, timeout=3600)
     if not same(got.returncode, 0, f"{' '.join(programs)} in {folder}"):
         tail(got)
         return []
@@ -39,7 +39,7 @@ def make(folder, sanitize, *programs):
 def run(words, command):
     began = time.time()
     try:
-        got = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+        got = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     except subprocess.TimeoutExpired as late:
         ok(False, f"{words}: over within {late.timeout} seconds")
         return

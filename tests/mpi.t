@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from zrtest import (BUILD, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, skip,
+from zrtest import (BUILD, HANG, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, skip,
                     text_file, train, wait_for)
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
@@ -20,7 +20,7 @@ SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
             "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
-def mpirun(ranks, *command, flags=(), timeout=120):
+def mpirun(ranks, *command, flags=(), timeout=HANG):
     return subprocess.run(["mpirun", *flags, "-n", str(ranks), *map(str, command)], capture_output=True, text=True,
                           errors="replace", timeout=timeout, env={**os.environ, **SETTINGS}, stdin=subprocess.DEVNULL)
 
@@ -87,7 +87,7 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL):
         os.unlink(log)
     command = [ZR_TRAIN] + arguments(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4,
                                      comm="mpi", log=log,
-                                     comm_timeout=600 if sign == signal.SIGKILL else 2)
+                                     comm_timeout=600 if sign == signal.SIGKILL else 5)
     process = subprocess.Popen(["mpirun", *flags, "-n", "3", *command], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
     pids = {}
@@ -116,12 +116,12 @@ def check_deaths():
     for longest in (0.02, 1):  # seconds after it has joined: MPI's own start included
         kill_one("at a random moment", [], rng.random() * longest, rng)
     kill_one("an mpirun that lets the others live", ["--enable-recovery"], None, rng)
-    kill_one("a rank that stands still, --comm-timeout 2", [], None, rng, signal.SIGSTOP)
+    kill_one("a rank that stands still, --comm-timeout 5", [], None, rng, signal.SIGSTOP)
 
 
 def check_words():
     alone = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi", "--ranks", "2"], capture_output=True,
-                           text=True, env={**os.environ, "PATH": "/nonexistent"}, timeout=60)
+                           text=True, env={**os.environ, "PATH": "/nonexistent"}, timeout=HANG)
     same(alone.returncode, 2, "without mpirun on PATH: exit 2")
     ok("mpirun" in alone.stderr and "PATH" in alone.stderr, "and words that name it")
     lonely = path("bin")
@@ -129,7 +129,7 @@ def check_words():
     shutil.copy(ZR_TRAIN, lonely)
     got = mpirun(2, os.path.join(lonely, "zr-train"), "--data", text_file(), "--comm", "mpi")
     ok(got.returncode == 2 and "libzr_comm_mpi.so" in got.stderr, "without its module: exit 2, and its name")
-    rank = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi"], capture_output=True, text=True, timeout=60,
+    rank = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi"], capture_output=True, text=True, timeout=HANG,
                           env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29400"})
     ok(rank.returncode == 2 and "mpirun" in rank.stderr, "started one by one without MPI: exit 2, and the way out")
     more = mpirun(2, ZR_TRAIN, "--data", text_file(), "--comm", "mpi", "--ranks", "3")

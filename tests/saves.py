@@ -122,7 +122,7 @@ def kill_while_saving(count, seed):
         command = [zrtest.ZR_TRAIN] + arguments(**flags, ranks=ranks, stage=stage, resume=folder if before[0] else None)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True, start_new_session=True)
-        limit = time.time() + 60
+        limit = time.time() + zrtest.HANG
         while time.time() < limit and process.poll() is None and not (os.path.exists(log) and os.path.getsize(log)):
             time.sleep(0.002)
         if before[0] == 0:  # the first run gets to its first checkpoint

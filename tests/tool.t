@@ -9,7 +9,7 @@ import shutil
 import stat
 import subprocess
 
-from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip
+from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 KEYS = ["file", "policy", "lower_bound_bytes", "peak_reserved_bytes", "ratio", "ratio_last_repeat", "driver_calls",
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def zr(*arguments, **settings):
-    return subprocess.run([ZR, *arguments], capture_output=True, text=True, errors="replace", timeout=60,
+    return subprocess.run([ZR, *arguments], capture_output=True, text=True, errors="replace", timeout=HANG,
                           stdin=subprocess.DEVNULL, **settings)
 
 
@@ -169,7 +169,7 @@ def test_output():
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
     same(zr("pack", lifetimes, "-o", pipe).returncode, 0, "-o a pipe")
-    same(reader.communicate(timeout=60)[0], placed, "whose reader gets the rows")
+    same(reader.communicate(timeout=HANG)[0], placed, "whose reader gets the rows")
     try:  # a device of our own, so that a mistake costs nobody else's
         os.mknod(path("full"), 0o666 | stat.S_IFCHR, os.makedev(1, 7))
         device = path("full")

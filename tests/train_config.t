@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 
-from zrtest import SEED, ZR_TRAIN, done, note, ok, path, same, train
+from zrtest import HANG, SEED, ZR_TRAIN, done, note, ok, path, same, train
 
 FULL = {
     "train_batch_size": 12,
@@ -168,7 +168,7 @@ for what, config in [("no optimizer type", changed(FULL, optimizer__type=None)),
 
 # Hostile files: one line of words, exit 2 or 3, whatever is in them.
 def command(where):
-    return subprocess.run([ZR_TRAIN, "--dry-run", "--config", where, "--hidden", "32"], capture_output=True, timeout=60)
+    return subprocess.run([ZR_TRAIN, "--dry-run", "--config", where, "--hidden", "32"], capture_output=True, timeout=HANG)
 
 
 for what, data in [("nothing", b""), ("no object", b"[1]"), ("a number", b"7"), ("half", b'{"bf16": {'),

@@ -54,7 +54,7 @@ def start(ranks, **flags):
 
 def ends(words, process, ranks, seconds, names, codes):
     _, err, took = finish(process, seconds + 10)
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), seconds)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 30)  # whoever inherits them has to look
     good = ok(took <= seconds, f"{words}: ended after {took:.2f} s, at most {seconds}")
     good &= ok(process.returncode in codes, f"{words}: exit {process.returncode} is one of {codes}")
     for name in names:
@@ -121,7 +121,7 @@ for victim in ("rank", "launcher"):
         same([n for n in (os.listdir(saved) if os.path.isdir(saved) else []) if not n.startswith("step-")], [],
              f"the {victim} killed while saving ({attempt}): no temporary file stays")
 
-wait_for(lambda: not left_in_shared_memory(), 10)  # others make theirs, and map them a moment later
+wait_for(lambda: not left_in_shared_memory(), 30)  # others make theirs, and map them a moment later
 same(left_in_shared_memory(), [], "no shared memory stays")
 same(sorted(n for n in os.listdir(FOLDER) if "partial" in n or "tmp" in n), [], "no temporary file stays")
 done()

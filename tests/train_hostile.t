@@ -6,12 +6,12 @@ import os
 import subprocess
 
 import zrtest
-from zrtest import arguments, done, note, ok, path, same, skip, text_file, train, wait_for
+from zrtest import HANG, arguments, done, note, ok, path, same, skip, text_file, train, wait_for
 
 SMALL = dict(data=text_file(), steps=6, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, seed=11)
 
 
-def start(timeout=60, **flags):
+def start(**flags):
     """Popen's own options, under names that end in an underscore, beside zr-train's flags."""
     special = {name[:-1]: flags.pop(name) for name in list(flags) if name.endswith("_")}
     return subprocess.Popen([zrtest.ZR_TRAIN] + arguments(**{**SMALL, **flags}), **special)
@@ -30,7 +30,7 @@ for closed in ((1,), (2,), (0, 1, 2)):
     process = start(json=report, preexec_fn_=close_them, stdin_=subprocess.DEVNULL, stdout_=subprocess.DEVNULL,
                     stderr_=subprocess.DEVNULL)
     try:
-        code = process.wait(60)
+        code = process.wait(HANG)
     except subprocess.TimeoutExpired:
         process.kill()
         code = "no end"
@@ -48,7 +48,7 @@ err = out.communicate()[1].decode()
 same(out.returncode, 3, "nobody reads standard output: exit 3")
 ok("standard output" in err and "reader" in err, "nobody reads standard output: the words say so") or note(err)
 out = start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL)
-same(out.wait(60), 0, "nobody reads standard error: nothing is lost")
+same(out.wait(HANG), 0, "nobody reads standard error: nothing is lost")
 os.close(unread)
 same(sorted(os.listdir(saved)), ["step-00000006"], "nobody reads standard error: and the run is saved")
 

@@ -99,7 +99,7 @@ for shape in SHAPES[:3]:
         ok(value >= shape[size] and f"--{size} {value} is the largest that fits: its plan takes {here:,} bytes of {limit:,}, "
            f"that of --{size} {value + 1} {beyond:,}\n" in run.out, f"finds {value}, and says it") or note(run.out)
         same(run.report["ranks"][0]["planned_reserved_bytes"], here, "the plan that is printed is the largest's")
-run = train(layers=1, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18, timeout=600)
+run = train(layers=1, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18)
 same(run.code, 0, "a limit above all that can be asked for")
 same(run.report and [run.report["find_max"]["value"], run.report["find_max"]["one_more_reserved_bytes"]], [65536, None],
      "is met by the most")

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import zrtest
-from zrtest import done, note, ok, same, train
+from zrtest import HANG, done, note, ok, same, train
 
 base = train(ranks=2, stage=1)
 same(base.code, 0, "an ordinary machine")
@@ -17,7 +17,7 @@ for mib in (64, 96, *range(128, 520, 24), 768, 1536, 4096):
         resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
     command = [zrtest.ZR_TRAIN] + zrtest.arguments(data=zrtest.text_file(), steps=2, layers=2, hidden=32, heads=2,
                                                    seq=16, batch=2)
-    got = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, timeout=60)
+    got = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, timeout=HANG)
     good = got.returncode == 0 or (got.returncode in (1, 4) and
                                    "ulimit -v" in got.stderr)
     # The loader itself gives up when not even the libraries fit: that is the system's word, not ours.
@@ -30,7 +30,7 @@ PR_SET_THP_DISABLE = 41
 libc = ctypes.CDLL(None)
 command = [zrtest.ZR_TRAIN] + zrtest.arguments(data=zrtest.text_file(), steps=2, layers=2, hidden=32, heads=2,
                                                seq=16, batch=2)
-got = subprocess.run(command, capture_output=True, text=True, timeout=60,
+got = subprocess.run(command, capture_output=True, text=True, timeout=HANG,
                      preexec_fn=lambda: libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 same(got.returncode, 0, "huge pages off for the process") or note(got.stderr)
 small = train(ranks=2, stage=1, environment={"ZR_CONF": "huge_pages:false"})
@@ -70,7 +70,7 @@ else:
         for hidden, layers in ((32, 2), (768, 8)):
             command = [zrtest.ZR_TRAIN] + zrtest.arguments(data=zrtest.text_file(), steps=2, layers=layers,
                                                            hidden=hidden, heads=2, seq=16, batch=2)
-            got = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=inside)
+            got = subprocess.run(command, capture_output=True, text=True, timeout=HANG, preexec_fn=inside)
             if hidden == 32:
                 same(got.returncode, 0, "a small model in a cgroup of 192 MiB runs") or note(got.stderr)
             else:

@@ -239,7 +239,7 @@ count = 8192
 with open(shard, "wb") as file:
     file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
     file.write(struct.pack(f"<{count}H", *[rng.randrange(16384) for _ in range(count)]))
-run = train(data=shard, **big, timeout=300)
+run = train(data=shard, **big)
 if same(run.code, 0, "a model of more than 1 GiB runs"):
     rank = run.report["ranks"][0]
     plan = rank["planned_bytes"]["total"]

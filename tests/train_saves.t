@@ -9,7 +9,7 @@ import subprocess
 
 import zrtest
 from saves import contents, kill_while_saving, read_checkpoint, step_folder, steps_in
-from zrtest import SEED, arguments, done, note, ok, path, same, skip, text_file, train
+from zrtest import HANG, SEED, arguments, done, note, ok, path, same, skip, text_file, train
 
 BASE = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, stage=1, seed=11, eval_every=0)
 CALLS = "openat,open,mkdir,mkdirat,unlinkat,write,pwrite64,ftruncate,fsync,fdatasync,rename,renameat,renameat2"
@@ -93,7 +93,7 @@ def records(**flags):
     log = path("strace.log")
     command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=" + CALLS, "-e", "signal=none", "-o", log]
     command += [zrtest.ZR_TRAIN] + arguments(**{**BASE, **flags})
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     recording = Recording()
     if run.returncode == 0:
         with open(log, errors="replace") as file:
