@@ -20,16 +20,17 @@
 #include "tests/tap.h"
 #include "zero/comm/local.h"
 
-/* The limit holds at the pace of this program; PATIENCE_MS, by the clock, is for what must come at some time.
- */
-enum { WORLD = 3, END_LIMIT_MS = 2000, PATIENCE_MS = 120000 };
+/* How long a launcher waits for what is turn by turn in launch_turns_test.c. Here it may be held up while
+ * this program is not, so the limit is only for what never ends. It holds at the pace of this program;
+ * PATIENCE_MS, by the clock, is for what must come at some time. */
+enum { WORLD = 3, END_LIMIT_MS = 10000, PATIENCE_MS = 120000 };
 
 /* What the test and all processes of a run share. */
 struct board {
     _Atomic int pids[WORLD];
     _Atomic uint32_t steps;                  /* of rank 0 */
     _Atomic uint32_t saving, saves, cleaned; /* ranks that have begun a long save, saves that are done */
-    _Atomic bool saved;                      /* the long save, or step, may end */
+    _Atomic bool saved;                      /* the long save or step, or the run, may end */
     _Atomic uint32_t closed;                 /* a dying rank has closed its sockets */
     char file[64];                           /* "half written" */
 };
@@ -193,6 +194,9 @@ static int fail_together(const struct scene *scene, struct zr_local_world *local
                          zr_comm *comm)
 {
     (void)scene, (void)local, (void)rank, (void)comm;
+    atomic_store(&board->steps, 5);
+    while (!atomic_load(&board->saved))
+        nap_ms(1);
     return 3;
 }
 
@@ -303,11 +307,12 @@ static bool alive(pid_t pid)
     return state && state != 'Z' && state != 'X'; /* a zombie waits for whoever adopted it */
 }
 
-static bool wait_stopped(pid_t pid)
+/* True when it has come to that state. */
+static bool wait_state(pid_t pid, char state)
 {
-    for (unsigned ms = 0; ms < PATIENCE_MS && state_of(pid) != 'T'; ms++)
+    for (unsigned ms = 0; ms < PATIENCE_MS && state_of(pid) != state; ms++)
         nap_ms(1);
-    return state_of(pid) == 'T';
+    return state_of(pid) == state;
 }
 
 static int ranks_alive(void)
@@ -336,6 +341,7 @@ static struct run start(const struct scene *scene)
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test itself is killed */
         dup2(ends[1], STDERR_FILENO);
         signal(SIGINT, SIG_IGN); /* as a shell does for what it starts with & */
+        signal(SIGHUP, SIG_DFL); /* the test itself may run under nohup(1) */
         _exit(zr_local_launch(
             &(struct zr_launch_options){.world = WORLD,
                                         .rank_main = rank_main,
@@ -416,7 +422,6 @@ static void test_killed_rank(void)
     struct run run = start(&stuck);
     kill(board->pids[0], SIGKILL);
     check_end(&run, "a rank dies while another computes", 137, "rank 0 (pid ");
-    tap_ok(run.pace.ms < 1000, "the one that computes is ended within a second (%.0f ms)", run.pace.ms);
     run = start(&stuck);
     kill(board->pids[2], SIGSTOP);
     kill(board->pids[0], SIGKILL);
@@ -426,7 +431,7 @@ static void test_killed_rank(void)
 static void test_failing_rank(void)
 {
     const struct scene alone = {.name = "alone", .act = fail_alone, .ends_by_itself = true};
-    const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
+    const struct scene together = {.name = "together", .act = fail_together};
     const struct scene early = {.name = "early", .act = end_early, .ends_by_itself = true};
     const struct scene crashed = {.name = "crash", .act = crash, .ends_by_itself = true};
     const struct scene slow = {
@@ -435,6 +440,14 @@ static void test_failing_rank(void)
     check_end(&run, "a rank returns an error", 4, "ended with exit code 4 at step 7");
     tap_is(board->cleaned, 1, "it was cleaned up after once");
     run = start(&together);
+    kill(run.launcher, SIGSTOP); /* so that it finds all of them ended, and has none to give up */
+    bool ended = wait_state(run.launcher, 'T');
+    atomic_store(&board->saved, true);
+    for (unsigned r = 0; r < WORLD; r++)
+        ended &= board->pids[r] != 0 && wait_state(board->pids[r], 'Z');
+    kill(run.launcher, SIGCONT);
+    tap_ok(ended, "all ranks end before the launcher looks");
+    run.pace = pace_start();
     check_end(&run, "all ranks return the same error", 3, NULL);
     tap_is(run.words_bytes, 0, "which needs no words from the launcher");
     run = start(&early);
@@ -466,7 +479,7 @@ static void test_killed_launcher(void)
         for (unsigned r = 0; r < stopped; r++)
             kill(board->pids[r], SIGSTOP);
         for (unsigned r = 0; r < stopped; r++)
-            tap_ok(wait_stopped(board->pids[r]), "rank %u stands still", r);
+            tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
         kill(run.launcher, SIGKILL);
         check_end(&run,
                   stopped == 1 ? "the launcher killed while a rank is stopped"
@@ -482,7 +495,7 @@ static void test_stopped_run(void)
     struct run run = start(&training);
     kill(-run.launcher, SIGSTOP);
     for (unsigned r = 0; r < WORLD; r++)
-        tap_ok(wait_stopped(board->pids[r]), "rank %u stands still", r);
+        tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
     unsigned steps = atomic_load(&board->steps);
     kill(-run.launcher, SIGCONT);
     tap_ok(wait_for(&board->steps, steps + 5), "a stopped run goes on");
@@ -575,11 +588,8 @@ static void test_requests(void)
     kill(-run.launcher, SIGINT); /* Ctrl-C: the whole group */
     check_end(&run, "Ctrl-C", 0, NULL);
     run = start(&training);
-    kill(run.launcher,
-         SIGTERM); /* as timeout(1) does it; apart, so that the two do not become one on the way */
-    nap_ms(5);
-    kill(-run.launcher, SIGTERM);
-    check_end(&run, "SIGTERM to the launcher and its group", 0, NULL);
+    kill(-run.launcher, SIGTERM); /* as timeout(1) does it, which sends it to the launcher before, too */
+    check_end(&run, "SIGTERM to the whole group", 0, NULL);
     tap_is(board->saves, WORLD, "and every rank saved once");
     run = start(&training);
     kill(board->pids[1], SIGTERM);
@@ -600,12 +610,12 @@ static void test_save_on_request(void)
         wait_for(&board->saves, i * WORLD);
         tap_is(board->saves, i * WORLD, "SIGUSR1 number %u: every rank saved once and went on", i);
     }
-    kill(-run.launcher, SIGUSR1); /* to everybody at once: one request, maybe seen in two steps */
+    kill(-run.launcher, SIGUSR1); /* to everybody at once: one request, unless some hear of it late */
     wait_for(&board->saves, 4 * WORLD);
     run.pace = pace_start();
     kill(run.launcher, SIGINT);
     check_end(&run, "SIGINT after saves", 0, NULL);
-    tap_ok(board->saves >= 4 * WORLD && board->saves <= 5 * WORLD && board->saves % WORLD == 0,
+    tap_ok(board->saves >= 4 * WORLD && board->saves <= (4 + WORLD) * WORLD && board->saves % WORLD == 0,
            "SIGUSR1 to the group: all ranks agreed (%u saves)", board->saves);
 }
 
@@ -631,7 +641,6 @@ static void test_deadlines(void)
     bool held_up = zr_os_now_ns() - first_ns > 1000000000;
     if (!tap_ok(held_up || strstr(run.words, "asked for a second time"), "the reason is the second one"))
         tell(&run);
-    tap_ok(run.pace.ms < 700, "the second one ends it at once (%.0f ms)", run.pace.ms);
     run = start(&stuck);
     kill(-run.launcher, SIGQUIT);
     check_end(&run, "Ctrl-\\", 131, "SIGQUIT: asked to end at once");
@@ -692,7 +701,6 @@ static void test_long_steps(void)
     run.pace = pace_start();
     kill(run.launcher, SIGTERM);
     check_end(&run, "a second SIGTERM in a long step", 143, "SIGTERM: asked for a second time");
-    tap_ok(run.pace.ms < 700, "ends it at once (%.0f ms)", run.pace.ms);
 
     run = start(&layers);
     kill(run.launcher, SIGINT);
@@ -725,6 +733,7 @@ static void test_signals_restored(void)
     struct sigaction child = {.sa_handler = SIG_IGN}, now;
     const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
     memset(board, 0, sizeof(*board));
+    atomic_store(&board->saved, true);
     memset(&before, 0, sizeof(before));
     memset(&after, 0, sizeof(after));
     sigaction(SIGCHLD, &child, NULL);

@@ -17,22 +17,30 @@
 
 #define MS_NS       UINT64_C(1000000)
 #define TICK_NS     (100 * MS_NS)  /* the launcher's, */
-#define CUT_NS      (1200 * MS_NS) /* and when it gives up ranks that do not follow a request */
+#define CUT_NS      (1200 * MS_NS) /* when it gives up ranks that do not follow a request, */
+#define GRACE_NS    (300 * MS_NS)  /* and how long they have then */
 #define STALL_NS    (500 * MS_NS)
-#define FAREWELL_NS (2000 * MS_NS)  /* the other launcher lives on for so long after the request, */
-#define FAR_NS      (60000 * MS_NS) /* or for ever, where this one is to give up */
+#define FAREWELL_NS (1000 * MS_NS) /* the other launcher lives on for so long after the request */
+
+/* Of the turns after the request: it comes again, as timeout(1) sends it, and is a second one. */
+enum { SAME_TURN = 1, SECOND_TURN = 6 };
 
 /* What the test, the launcher and the rank share. */
 static struct turns {
-    bool other_ends;   /* the test's rank ends, too: only its launcher is still there */
-    bool stall;        /* the launcher is to sleep through the deadline */
-    uint64_t asked_ns; /* 0: not yet */
-    uint64_t last_ns;  /* the turn before */
-    unsigned count;    /* turns since the request */
-    unsigned stalled;  /* the turn before which it could not run */
-    bool held_up;      /* nor could it at some other time, so that the machine decides */
-    bool cut_at_once;  /* there was no other turn between that one and the end */
-    _Atomic bool ready, stop;
+    bool other_ends;  /* the test's rank ends, too: only its launcher is still there */
+    bool other_stays; /* and that one for ever */
+    bool stall;       /* the launcher is to sleep through the deadline */
+    bool again;       /* the request comes three times */
+
+    uint64_t asked_ns;        /* 0: not yet */
+    uint64_t last_ns;         /* the turn before */
+    uint64_t stalled_ns;      /* in all, by this test or by the machine */
+    unsigned count;           /* turns since the request */
+    unsigned stalled;         /* the turn before which it could not run */
+    bool held_up;             /* nor could it at some other time, so that the machine decides */
+    unsigned cut;             /* the first turn that began after the end of the run; 0: none */
+    uint64_t cut_ns, gone_ns; /* since the request, but for stalls: then, and when the rank had gone */
+    _Atomic bool ready, stop, resumed;
 } * turns;
 
 static void nap(uint64_t ns)
@@ -47,34 +55,48 @@ static int end_well(struct zr_local_world *local, unsigned rank, void *argument)
     return 0;
 }
 
-/* Stops its launcher when told to, lets it go on later, and follows no request. */
-static int stop_the_launcher(struct zr_local_world *local, unsigned rank, void *argument)
+/* Follows no request; wakes its launcher when that has stopped itself. */
+static int follow_nothing(struct zr_local_world *local, unsigned rank, void *argument)
 {
     (void)local, (void)rank, (void)argument;
     atomic_store(&turns->ready, true);
     while (!atomic_load(&turns->stop))
         nap(MS_NS);
-    kill(getppid(), SIGSTOP);
-    nap(STALL_NS);
-    kill(getppid(), SIGCONT);
+    do { /* again, should the first one have come before the stop */
+        nap(STALL_NS);
+        kill(getppid(), SIGCONT);
+    } while (!atomic_load(&turns->resumed));
     while (true)
         pause();
     return 0;
 }
 
-static void note_turn(bool cut, uint64_t now_ns)
+static void note_turn(bool cut, bool gone, uint64_t now_ns)
 {
     uint64_t slept_ns = now_ns - turns->last_ns;
     turns->count++;
-    if (turns->stalled && turns->count == turns->stalled + 1)
-        turns->cut_at_once = cut;
-    if (!turns->stalled && !cut && atomic_load(&turns->stop) && slept_ns >= STALL_NS)
+    turns->last_ns = now_ns;
+    if (slept_ns > TICK_NS)
+        turns->stalled_ns += slept_ns - TICK_NS;
+    if (!turns->stalled && !cut && atomic_load(&turns->stop))
         turns->stalled = turns->count;
     else if (!turns->stalled && slept_ns > TICK_NS + TICK_NS / 2)
         turns->held_up = true;
-    if (turns->stall && now_ns - turns->asked_ns > CUT_NS - TICK_NS - 10 * MS_NS)
-        atomic_store(&turns->stop, true);
-    turns->last_ns = now_ns;
+    uint64_t ran_ns = now_ns - turns->asked_ns - turns->stalled_ns;
+    if (cut && !turns->cut) {
+        turns->cut = turns->count;
+        turns->cut_ns = ran_ns;
+    }
+    if (cut && gone && !turns->gone_ns)
+        turns->gone_ns = ran_ns;
+}
+
+/* Held up wherever it may be, the launcher is late for its next turn. */
+static void stall(void)
+{
+    atomic_store(&turns->stop, true);
+    kill(getpid(), SIGSTOP);
+    atomic_store(&turns->resumed, true);
 }
 
 /* The launcher calls it at every turn, before it looks at its deadlines. */
@@ -82,16 +104,22 @@ static bool watch_turns(struct zr_local_part *part)
 {
     struct zr_local_world *local = part->control.local;
     uint64_t now_ns = zr_os_now_ns();
-    bool cut = atomic_load(&local->abort) != 0;
-    if (turns->asked_ns != 0) {
-        note_turn(cut, now_ns);
-    } else if (atomic_load(turns->stall ? &turns->ready : &local->ranks[0].ended)) {
+    bool cut = atomic_load(&local->abort) != 0, gone = atomic_load(&local->ranks[0].ended);
+    if (turns->asked_ns == 0) {
+        if (!gone && !atomic_load(&turns->ready))
+            return false;
         atomic_store(&local->ranks[1].ended, turns->other_ends);
         kill(getpid(), SIGTERM);
         turns->asked_ns = turns->last_ns = now_ns;
+        return false;
     }
-    uint64_t lives_ns = turns->other_ends ? FAREWELL_NS : FAR_NS;
-    return cut || (turns->asked_ns != 0 && now_ns - turns->asked_ns > lives_ns);
+    note_turn(cut, gone, now_ns);
+    if (turns->again && (turns->count == SAME_TURN || turns->count == SECOND_TURN))
+        kill(getpid(), SIGTERM);
+    if (turns->stall && !atomic_load(&turns->stop) &&
+        now_ns - turns->asked_ns > CUT_NS - TICK_NS - 10 * MS_NS)
+        stall();
+    return cut || (!turns->other_stays && now_ns - turns->asked_ns > FAREWELL_NS);
 }
 
 static int launch(int (*rank_main)(struct zr_local_world *, unsigned, void *))
@@ -122,21 +150,50 @@ static int run(struct turns settings, int (*rank_main)(struct zr_local_world *, 
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+static void test_others(void)
+{
+    tap_is(run((struct turns){.other_ends = true}, end_well), 0,
+           "ranks that have all ended well are not cut short while launchers wait for each other");
+    tap_ok(turns->count < 200, "and the wait is no busy one (%u turns)", turns->count);
+    tap_is(run((struct turns){.other_ends = true, .other_stays = true}, end_well), 0,
+           "nor does one wait for ever for another launcher that stands still");
+    tap_is(turns->cut, 0, "and nothing is cut short then either");
+    tap_is(run((struct turns){.other_stays = true}, end_well), 143,
+           "a rank elsewhere that follows no request is given up");
+}
+
+static void test_deadlines(void)
+{
+    tap_is(run((struct turns){.other_stays = true}, follow_nothing), 143,
+           "a rank of its own that follows no request is given up");
+    tap_ok(turns->cut_ns > CUT_NS - TICK_NS && turns->cut_ns < CUT_NS + 4 * TICK_NS,
+           "after the time that it has for it (%llu ms, but for stalls)",
+           (unsigned long long)(turns->cut_ns / MS_NS));
+    uint64_t grace_ns = turns->gone_ns - turns->cut_ns;
+    tap_ok(turns->gone_ns > turns->cut_ns && grace_ns < GRACE_NS + 3 * TICK_NS,
+           "and gone after a grace (%llu ms)", (unsigned long long)(grace_ns / MS_NS));
+    tap_is(run((struct turns){.other_stays = true, .again = true}, follow_nothing), 143,
+           "a request that comes three times cuts the run short");
+    tap_is(turns->cut, SECOND_TURN + 1, "at once, but not where two of them are one");
+}
+
+static void test_stall(void)
+{
+    tap_is(run((struct turns){.other_stays = true, .stall = true}, follow_nothing), 143,
+           "a launcher that slept through a deadline keeps it afterwards");
+    if (turns->stalled && !turns->held_up)
+        tap_ok(turns->cut > turns->stalled + 1, "but the ranks have a moment before");
+    else
+        tap_skip("the launcher was not stopped by the test alone");
+}
+
 int main(void)
 {
     turns = mmap(NULL, sizeof(*turns), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (turns == MAP_FAILED)
         return tap_done();
-    tap_is(run((struct turns){.other_ends = true}, end_well), 0,
-           "ranks that have all ended well are not cut short while launchers wait for each other");
-    tap_ok(turns->count < 200, "and the wait is no busy one (%u turns)", turns->count);
-    tap_is(run((struct turns){.other_ends = false}, end_well), 143,
-           "a rank elsewhere that follows no request is given up");
-    tap_is(run((struct turns){.stall = true}, stop_the_launcher), 143,
-           "a launcher that slept through a deadline keeps it afterwards");
-    if (turns->stalled && !turns->held_up)
-        tap_ok(!turns->cut_at_once, "but the ranks have a moment before");
-    else
-        tap_skip("the launcher was not stopped in time, or not only by the test");
+    test_others();
+    test_deadlines();
+    test_stall();
     return tap_done();
 }

@@ -124,14 +124,17 @@ void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank,
              (int)atomic_load(&local->ranks[rank].pid));
 }
 
-bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason)
+bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end)
 {
-    if (atomic_exchange(&local->ending, true))
+    uint32_t none = 0, slot = 2 * end->rank + (uint32_t)end->teller;
+    char *words = local->ranks[end->rank].words[end->teller];
+    if (atomic_load(&local->abort) != 0) /* it may point to these very words */
         return false;
-    size_t bytes = strnlen(reason, sizeof(local->reason) - 1);
-    memcpy(local->reason, reason, bytes); /* no formatting: a signal handler may be here */
-    local->reason[bytes] = '\0';
-    atomic_store(&local->abort, (uint32_t)why);
+    size_t bytes = strnlen(end->reason, ZR_LOCAL_REASON_BYTES - 1);
+    memcpy(words, end->reason, bytes); /* no formatting: a signal handler may be here */
+    words[bytes] = '\0';
+    if (!atomic_compare_exchange_strong(&local->abort, &none, slot << 8 | (uint32_t)end->why))
+        return false;
     zr_local_wake(local);
     return true;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "zero/comm/patience.h"
 
 #define SPIN_NS                                                                                              \
     2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \
@@ -89,6 +90,7 @@ zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch)
 {
     _Atomic uint32_t nobody = 0;
     uint64_t moved_ns = zr_os_now_ns(), looked_ns = moved_ns;
+    struct zr_patience patience = zr_patience_begin();
     zr_result result = ZR_OK;
     unsigned left = batch->count;
     while (left > 0 && result == ZR_OK) {
@@ -101,10 +103,13 @@ zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch)
         if (left == 0 || result != ZR_OK)
             break;
         uint64_t now_ns = zr_os_now_ns();
-        moved_ns = moved ? now_ns : moved_ns;
+        if (moved) {
+            moved_ns = now_ns;
+            patience = zr_patience_begin();
+        }
         if (now_ns - looked_ns > LOOK_NS) {
             looked_ns = now_ns;
-            result = look_around(fabric, batch, now_ns - moved_ns);
+            result = look_around(fabric, batch, zr_patience_look(&patience));
         }
         if (now_ns - moved_ns < SPIN_NS)
             sched_yield();

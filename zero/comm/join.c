@@ -21,7 +21,7 @@
 #include "zero/comm/start.h"
 
 #define JOIN_NS     60000000000ull /* for all ranks to come */
-#define HELLO_NS    1000000000ull  /* for one that has come to say who it is */
+#define HELLO_NS    10000000000ull /* for one that has come to say who it is: it may be held up there */
 #define FAREWELL_NS 5000000000ull  /* for the others to end after the run has failed */
 #define RETRY_MS    20
 
@@ -98,11 +98,13 @@ static bool send_parcel(int link, struct parcel *parcel, const int *fds, unsigne
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
-    ssize_t sent;
-    do
-        sent = sendmsg(link, &header, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof(*parcel);
+    for (unsigned ms = 0; ms < HELLO_NS / 1000000; ms++) {
+        ssize_t sent = sendmsg(link, &header, MSG_NOSIGNAL);
+        if (sent >= 0 || (errno != EINTR && errno != ETOOMANYREFS))
+            return sent == (ssize_t)sizeof(*parcel);
+        poll(NULL, 0, 1); /* so many descriptors are on their way: until some have been received */
+    }
+    return false;
 }
 
 /* Descriptors received are this process's own. */
@@ -117,7 +119,10 @@ static zr_result receive_parcel(const struct meeting *meeting, int link, struct 
                             .msg_controllen = sizeof(control.bytes)};
     struct pollfd wait = {.fd = link, .events = POLLIN};
     *fds_count = 0;
-    int ready = poll(&wait, 1, (int)left_ms(meeting));
+    int ready;
+    do
+        ready = poll(&wait, 1, (int)left_ms(meeting));
+    while (ready < 0 && errno == EINTR);
     if (ready <= 0)
         return zr_fail(ZR_ERR_TIMEOUT,
                        "not all of the %u ranks have come within %llu s; were all of them started?",
@@ -370,7 +375,7 @@ static void lose(struct zr_local_part *part, unsigned rank)
     char reason[ZR_LOCAL_REASON_BYTES];
     struct zr_local_world *local = part->control.local;
     zr_local_describe_orphan(local, rank, reason);
-    if (zr_local_end(local, ZR_ERR_PEER, reason))
+    if (zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_LAUNCHER, part->first, ZR_ERR_PEER, reason}))
         zr_local_say("%s; the run ends", reason);
     atomic_store(&local->ranks[rank].ended, true);
     zr_local_wake(local);

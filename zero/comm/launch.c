@@ -50,7 +50,8 @@ struct launcher {
     uint64_t beat_ns;                   /* when they last moved, or had an excuse */
     uint64_t silent_ns, silent_last_ns; /* the longest between two beats: since the last note, and before, of
                                            which half is forgotten with every note */
-    uint64_t wake_ns;                   /* when the next look was to be */
+    uint64_t now_ns;                    /* when this turn began: the only time in it */
+    uint64_t wake_ns;                   /* when it was to begin */
     uint64_t late_ns;                   /* how much later it was; 0: hardly */
     bool spared;                        /* a tick has been given for a stall at the end of a deadline */
 
@@ -86,8 +87,9 @@ static void end_ranks(struct launcher *launcher, zr_result why, const char *reas
     if (launcher->ending)
         return;
     launcher->ending = true;
-    launcher->kill_ns = zr_os_now_ns() + GRACE_NS;
-    launcher->speaks = zr_local_end(launcher->local, why, reason);
+    launcher->kill_ns = launcher->now_ns + GRACE_NS;
+    launcher->speaks = zr_local_end(
+        launcher->local, &(struct zr_local_end){ZR_LOCAL_LAUNCHER, launcher->part->first, why, reason});
 }
 
 static void end_by_request(struct launcher *launcher, const char *why)
@@ -115,8 +117,7 @@ static void kill_ranks(struct launcher *launcher)
 static void describe_place(const struct zr_local_rank *rank, char *out, size_t room_bytes)
 {
     char note[ZR_LOCAL_NOTE_BYTES];
-    memcpy(note, rank->note, sizeof(note));
-    note[sizeof(note) - 1] = '\0';
+    zr_local_read_note(rank, note);
     snprintf(out, room_bytes, "%s%s", note[0] ? " at " : "", note);
 }
 
@@ -171,22 +172,21 @@ static void reap(struct launcher *launcher)
 
 /* ---- Requests and deadlines ------------------------------------------------------------------------- */
 
-static void ask_for_end(struct launcher *launcher, int signal_number, uint64_t now_ns)
+static void ask_for_end(struct launcher *launcher, int signal_number)
 {
     if (launcher->request != 0) {
-        if (now_ns - launcher->late_ns - launcher->asked_ns > SAME_REQUEST_NS)
+        if (launcher->now_ns - launcher->late_ns - launcher->asked_ns > SAME_REQUEST_NS)
             end_by_request(launcher, "asked for a second time");
         return;
     }
     launcher->request = signal_number;
-    launcher->asked_ns = now_ns;
-    launcher->deadline_ns = now_ns + DEADLINE_NS;
+    launcher->asked_ns = launcher->now_ns;
+    launcher->deadline_ns = launcher->now_ns + DEADLINE_NS;
     atomic_fetch_or(&launcher->local->ends, signal_number == SIGINT ? ZR_LOCAL_END_NOW : ZR_LOCAL_END_SAVING);
 }
 
 static void take_signal(struct launcher *launcher, int signal_number)
 {
-    uint64_t now_ns = zr_os_now_ns();
     switch (signal_number) {
     case SIGUSR1:
         atomic_store(&launcher->local->saves, 1);
@@ -198,7 +198,7 @@ static void take_signal(struct launcher *launcher, int signal_number)
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
-        ask_for_end(launcher, signal_number, now_ns);
+        ask_for_end(launcher, signal_number);
         break;
     default: /* SIGCHLD: reap() looks at every turn. SIGPIPE: whoever read stderr is gone, and the run goes on
               */
@@ -231,7 +231,7 @@ static bool any_busy(const struct launcher *launcher)
 }
 
 /* Looks how long ranks that get on are silent. While they save they are excused. */
-static void note_progress(struct launcher *launcher, uint64_t now_ns)
+static void note_progress(struct launcher *launcher)
 {
     const struct zr_local_world *local = launcher->local;
     uint32_t beats = 0, notes = atomic_load_explicit(&local->ranks[0].notes, memory_order_relaxed);
@@ -240,7 +240,7 @@ static void note_progress(struct launcher *launcher, uint64_t now_ns)
         beats += atomic_load_explicit(&local->ranks[r].beats, memory_order_relaxed);
     if (beats == launcher->beats && !excused)
         return;
-    uint64_t silent_ns = now_ns - launcher->beat_ns;
+    uint64_t silent_ns = launcher->now_ns - launcher->beat_ns;
     if (!excused && launcher->beats != 0 && silent_ns > launcher->silent_ns)
         launcher->silent_ns = silent_ns;
     if (notes != launcher->notes) { /* another step; one that was told badly does not decide alone */
@@ -250,13 +250,14 @@ static void note_progress(struct launcher *launcher, uint64_t now_ns)
     }
     launcher->notes = notes;
     launcher->beats = beats;
-    launcher->beat_ns = now_ns;
+    launcher->beat_ns = launcher->now_ns;
 }
 
 /* Ranks that get on may end their step, so that it can be saved. */
-static void stretch_deadline(struct launcher *launcher, uint64_t now_ns)
+static void stretch_deadline(struct launcher *launcher)
 {
     uint64_t within_ns = launcher->options->save_within_ns, patience_ns = launcher->silent_ns;
+    uint64_t now_ns = launcher->now_ns;
     if (within_ns == 0 || atomic_load(&launcher->local->ends) & ZR_LOCAL_END_NOW)
         return;
     if (launcher->silent_last_ns > patience_ns)
@@ -286,12 +287,12 @@ static void end_in_time(struct launcher *launcher)
 
 static void keep_deadlines(struct launcher *launcher)
 {
-    uint64_t now_ns = zr_os_now_ns();
+    uint64_t now_ns = launcher->now_ns;
     if (launcher->request == 0 && atomic_load(&launcher->local->ends) != 0)
-        ask_for_end(launcher, SIGTERM, now_ns); /* a rank was asked directly */
-    note_progress(launcher, now_ns);
+        ask_for_end(launcher, SIGTERM); /* a rank was asked directly */
+    note_progress(launcher);
     if (has_deadline(launcher)) {
-        stretch_deadline(launcher, now_ns);
+        stretch_deadline(launcher);
         if (any_busy(launcher) && launcher->deadline_ns < now_ns + SAVED_NS)
             launcher->deadline_ns = now_ns + SAVED_NS;
         if (now_ns + GRACE_NS >= launcher->deadline_ns)
@@ -307,7 +308,7 @@ static void keep_deadlines(struct launcher *launcher)
 
 static uint64_t time_to_sleep_ns(const struct launcher *launcher)
 {
-    uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + TICK_NS;
+    uint64_t now_ns = launcher->now_ns, until_ns = now_ns + TICK_NS;
     if (launcher->ending && !launcher->killed && launcher->kill_ns < until_ns)
         until_ns = launcher->kill_ns;
     if (has_deadline(launcher) && launcher->deadline_ns - GRACE_NS < until_ns)
@@ -317,14 +318,15 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
 
 /* Where the launcher could not run, its ranks mostly could not either: that time is not taken from them, and
  * is no silence of theirs. A deadline that it slept through has passed all the same; once they get a tick to
- * do what they would have done before it. */
-static void excuse_stall(struct launcher *launcher)
+ * do what they would have done before it. Every turn has one time, so wherever in the turn before this one it
+ * was held up, that shows here. */
+static void begin_turn(struct launcher *launcher)
 {
-    uint64_t now_ns = zr_os_now_ns();
+    launcher->now_ns = zr_os_now_ns();
     launcher->late_ns = 0;
-    if (now_ns <= launcher->wake_ns + LATE_NS)
+    if (launcher->now_ns <= launcher->wake_ns + LATE_NS)
         return;
-    uint64_t late_ns = now_ns - launcher->wake_ns;
+    uint64_t late_ns = launcher->now_ns - launcher->wake_ns;
     launcher->late_ns = late_ns;
     launcher->beat_ns += late_ns; /* not beyond now: no beat was seen since it went to sleep */
     if (late_ns > TICK_NS && !launcher->spared && (launcher->request != 0 || launcher->ending)) {
@@ -335,15 +337,23 @@ static void excuse_stall(struct launcher *launcher)
     launcher->kill_ns += late_ns;
 }
 
+/* Nobody is left to follow the request, only another launcher to go: one that stands still is not waited for
+ * beyond the deadline. */
+static bool waits_in_vain(const struct launcher *launcher)
+{
+    return launcher->request != 0 && launcher->alive == 0 && all_ended(launcher) &&
+           launcher->now_ns >= launcher->deadline_ns;
+}
+
 static void watch(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
-    while (launcher->alive > 0 || (part->elsewhere && !part->elsewhere(part))) {
+    while (launcher->alive > 0 || (part->elsewhere && !part->elsewhere(part) && !waits_in_vain(launcher))) {
         uint64_t ns = time_to_sleep_ns(launcher);
-        launcher->wake_ns = zr_os_now_ns() + ns;
+        launcher->wake_ns = launcher->now_ns + ns;
         struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
         int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
-        excuse_stall(launcher);
+        begin_turn(launcher);
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
@@ -445,6 +455,7 @@ static void say_failure(const struct launcher *launcher)
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part)
 {
     struct launcher launcher = {.options = options, .part = part, .local = part->control.local};
+    launcher.now_ns = launcher.wake_ns = zr_os_now_ns();
     hold_signals(&launcher);
     zr_result result = fork_ranks(&launcher);
     zr_local_sockets_close(&part->sockets);

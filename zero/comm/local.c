@@ -7,6 +7,7 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/local_ring.h"
 #include "zero/comm/local_window.h"
+#include "zero/comm/patience.h"
 #include "zero/spin.h"
 
 #define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
@@ -15,15 +16,16 @@
 
 zr_result zr_local_check(struct zr_local_world *local, unsigned peer)
 {
-    uint32_t why = atomic_load(&local->abort);
-    if (why != 0)
-        return zr_fail((zr_result)why, "%s", local->reason);
-    unsigned first = peer == ZR_LOCAL_ALL ? 0 : peer, last = peer == ZR_LOCAL_ALL ? local->world - 1 : peer;
-    for (unsigned p = first; p <= last; p++)
-        if (atomic_load(&local->ranks[p].ended))
-            return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
-                           (int)atomic_load(&local->ranks[p].pid));
-    return ZR_OK;
+    unsigned p = peer == ZR_LOCAL_ALL ? 0 : peer, last = peer == ZR_LOCAL_ALL ? local->world - 1 : peer;
+    while (p < last && !atomic_load(&local->ranks[p].ended))
+        p++;
+    bool ended = atomic_load(&local->ranks[p].ended);
+    uint32_t abort = atomic_load(&local->abort); /* after `ended`, which a failure raises after it */
+    if (abort != 0)
+        return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].words[abort >> 8 & 1]);
+    return ended ? zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+                           (int)atomic_load(&local->ranks[p].pid))
+                 : ZR_OK;
 }
 
 static bool reached(_Atomic uint32_t *word, uint32_t target, uint32_t *seen)
@@ -39,8 +41,7 @@ zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint6
         return zr_fail(ZR_ERR_TIMEOUT, "a rank has not answered for %llu s", seconds);
     const struct zr_local_rank *peer = &local->ranks[rank];
     char note[ZR_LOCAL_NOTE_BYTES];
-    memcpy(note, peer->note, sizeof(note));
-    note[sizeof(note) - 1] = '\0';
+    zr_local_read_note(peer, note);
     return zr_fail(ZR_ERR_TIMEOUT,
                    "rank %u (pid %d) has not answered for %llu s%s%s; it runs still, but does not get on",
                    rank, (int)atomic_load(&peer->pid), seconds, note[0] ? ", at " : "", note);
@@ -52,7 +53,8 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
 {
     uint32_t seen;
     zr_result result = ZR_OK;
-    uint64_t start_ns = zr_os_now_ns(), limit_ns = atomic_load(&local->timeout_ns);
+    uint64_t limit_ns = atomic_load(&local->timeout_ns);
+    struct zr_patience patience = zr_patience_begin();
     if (wait->sleepers)
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
@@ -62,7 +64,7 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         result = zr_local_check(local, wait->peer);
         if (result == ZR_ERR_PEER && reached(wait->word, wait->target, &seen) && !atomic_load(&local->abort))
             result = ZR_OK; /* it did its part before it ended */
-        uint64_t waited_ns = zr_os_now_ns() - start_ns;
+        uint64_t waited_ns = zr_patience_look(&patience);
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
             result = zr_local_lost(local, wait->peer, waited_ns);
     }

@@ -69,16 +69,20 @@ struct zr_local_rank {
     _Atomic bool ended; /* the launcher has seen the end of the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
-    char note[ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
+    /* The last one is note[notes % 2], so that who dies while it writes one has the last one still. */
+    char note[2][ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
+    /* Why the run ends, should its launcher or the rank itself end it; by enum zr_local_teller. Written by
+     * that process alone, and only until abort points here. */
+    char words[2][ZR_LOCAL_REASON_BYTES];
 };
 
 struct zr_local_world {
     unsigned world;
     bool spins; /* the ranks fit the cores: a short spin before sleeping pays */
 
-    _Atomic bool ending;    /* somebody has taken it on himself to end the run: the words are his */
-    _Atomic uint32_t abort; /* 0, or the zr_result that every wait ends with. Moves once, by that one */
-    char reason[ZR_LOCAL_REASON_BYTES]; /* written before abort */
+    /* 0, or the zr_result that every wait ends with, and above it whose words say why: moves once, and at
+     * whatever moment somebody dies, the run goes on or all know why it does not. */
+    _Atomic uint32_t abort; /* ((2 * rank + teller) << 8) | zr_result */
 
     _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
     _Atomic uint32_t saves; /* 1: SIGUSR1 came; the first rank to see it takes it */
@@ -93,6 +97,9 @@ struct zr_local_world {
 
     struct zr_local_rank ranks[]; /* world */
 };
+
+/* What a rank has noted last; `out` has room for ZR_LOCAL_NOTE_BYTES. */
+void zr_local_read_note(const struct zr_local_rank *rank, char *out);
 
 /* In place of a rank: whichever it may be. */
 #define ZR_LOCAL_ALL UINT32_MAX
@@ -178,7 +185,14 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets);
 void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out);
 
 /* Raises `abort`, once in a run: true for the one whose words count. Wakes all who wait. */
-bool zr_local_end(struct zr_local_world *local, zr_result why, const char *reason);
+enum zr_local_teller { ZR_LOCAL_LAUNCHER, ZR_LOCAL_RANK };
+struct zr_local_end {
+    enum zr_local_teller teller;
+    unsigned rank; /* the first one of the launcher's, or the rank itself */
+    zr_result why;
+    const char *reason;
+};
+bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end);
 void zr_local_wake(struct zr_local_world *local);
 
 /* launch.c: the launcher of some of the ranks of a run: all of them, or the one that was started here. */

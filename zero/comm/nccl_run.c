@@ -8,6 +8,7 @@
 #include "alloc/error.h"
 #include "zero/comm/local.h"
 #include "zero/comm/nccl.h"
+#include "zero/comm/patience.h"
 
 #define NAP_NS  20000ull
 #define LOOK_NS 100000000ull /* between looks whether the peers live */
@@ -23,7 +24,8 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
 {
     struct zr_stream_point point;
     _Atomic uint32_t nobody = 0;
-    uint64_t start_ns = zr_os_now_ns(), looked_ns = start_ns;
+    uint64_t looked_ns = zr_os_now_ns();
+    struct zr_patience patience = zr_patience_begin();
     zr_nccl_result error = 0;
     zr_result result = zr_backend_event_record(self->backend, (uint64_t)(uintptr_t)self->stream, &point);
     while (result == ZR_OK && !zr_backend_event_done(self->backend, &point)) {
@@ -32,16 +34,18 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
         if (now_ns - looked_ns < LOOK_NS)
             continue;
         looked_ns = now_ns;
+        uint64_t waited_ns = zr_patience_look(&patience);
         self->nccl->async_error(self->comm, &error);
         if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
             result = refused(self, error, kind);
         else if (self->base.local)
             result = zr_local_check(self->base.local, ZR_LOCAL_ALL);
-        if (result == ZR_OK && now_ns - start_ns > self->base.options.timeout_ns)
-            result = zr_fail(ZR_ERR_TIMEOUT,
-                             "NCCL's %s has not ended within %llu s on rank %u: a rank does not answer",
-                             zr_comm_kind_name(kind), (unsigned long long)((now_ns - start_ns) / 1000000000u),
-                             self->base.rank);
+        if (result != ZR_OK && zr_backend_event_done(self->backend, &point))
+            return ZR_OK; /* who has ended did his part before */
+        if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
+            result = zr_fail(
+                ZR_ERR_TIMEOUT, "NCCL's %s has not ended within %llu s on rank %u: a rank does not answer",
+                zr_comm_kind_name(kind), (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
     }
     return result;
 }

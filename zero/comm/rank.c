@@ -25,6 +25,7 @@ static struct {
     struct zr_local_world *local;
     const struct zr_local_sockets *sockets;
     pid_t launcher; /* 0: nobody has forked this rank */
+    unsigned rank;
     void (*clean_up)(void *argument);
     void *argument;
     /* Made beforehand: formatting is not safe in a handler. */
@@ -37,8 +38,8 @@ static void end_without_launcher(int signal_number)
 {
     (void)signal_number;
     if (getppid() == self.launcher)
-        return;                                        /* a stopped run goes on */
-    zr_local_end(self.local, ZR_ERR_PEER, self.reason);
+        return; /* a stopped run goes on */
+    zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_RANK, self.rank, ZR_ERR_PEER, self.reason});
     if (!atomic_exchange(&self.local->orphaned, true)) {
         ssize_t written = write(STDERR_FILENO, self.line, strlen(self.line));
         (void)written; /* there is nobody left to tell */
@@ -89,6 +90,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     static const int followed[] = {SIGTERM, SIGUSR1, LAUNCHER_DIED};
     self.sockets = birth->sockets;
     self.launcher = birth->launcher;
+    self.rank = birth->rank;
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());
@@ -124,8 +126,17 @@ void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text
 {
     if (!local || rank >= local->world)
         return;
-    snprintf(local->ranks[rank].note, ZR_LOCAL_NOTE_BYTES, "%s", text ? text : "");
-    atomic_fetch_add_explicit(&local->ranks[rank].notes, 1, memory_order_relaxed);
+    struct zr_local_rank *own = &local->ranks[rank];
+    uint32_t notes = atomic_load_explicit(&own->notes, memory_order_relaxed);
+    snprintf(own->note[(notes + 1) & 1], ZR_LOCAL_NOTE_BYTES, "%s", text ? text : "");
+    atomic_store(&own->notes, notes + 1);
+}
+
+/* One that is noted meanwhile is as good: the rank has come so far. */
+void zr_local_read_note(const struct zr_local_rank *rank, char *out)
+{
+    memcpy(out, rank->note[atomic_load(&rank->notes) & 1], ZR_LOCAL_NOTE_BYTES);
+    out[ZR_LOCAL_NOTE_BYTES - 1] = '\0';
 }
 
 bool zr_local_first_words(struct zr_local_world *local, const char *words)

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "alloc/error.h"
-#include "alloc/os.h"
 #include "zero/comm/local.h"
+#include "zero/comm/patience.h"
 
 enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
 enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -n` mostly is */
@@ -120,7 +120,8 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
-    uint64_t start_ns = zr_os_now_ns(), limit_ns = atomic_load(&share->local->timeout_ns);
+    uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
+    struct zr_patience patience = zr_patience_begin();
     for (;;) {
         if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
             return ZR_OK;
@@ -134,7 +135,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
         /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
          * to tell, in a moment. */
-        uint64_t waited_ns = zr_os_now_ns() - start_ns;
+        uint64_t waited_ns = zr_patience_look(&patience);
         if (limit_ns > 0 && waited_ns > limit_ns)
             return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
                         : zr_local_lost(share->local, peer, waited_ns);
@@ -185,7 +186,8 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
     struct msghdr header;
     ssize_t bytes;
-    uint64_t start_ns = zr_os_now_ns(), limit_ns = atomic_load(&share->local->timeout_ns);
+    uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
+    struct zr_patience patience = zr_patience_begin();
     *fds_count = 0;
     for (;;) {
         header = (struct msghdr){.msg_iov = &data,
@@ -198,7 +200,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         if (errno != EAGAIN && errno != EINTR)
             return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
         zr_result result = zr_local_check(share->local, sender);
-        uint64_t waited_ns = zr_os_now_ns() - start_ns;
+        uint64_t waited_ns = zr_patience_look(&patience);
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
             result = zr_local_lost(share->local, sender, waited_ns);
         if (result != ZR_OK)
