@@ -192,6 +192,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     struct zr_candidate *candidate = &learner->candidate;
     zr_result result = zr_candidate_pack(candidate, rules,
                                          &(struct zr_pack_options){.time_ns = learner->options.budget_ns,
+                                                                   .work = learner->options.budget_work,
                                                                    .threads = learner->options.threads});
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;

@@ -16,6 +16,7 @@ enum {
     WASTE_DIVISOR = 256,      /* a block whose last granule wastes no more than this part of it is whole */
     ADDRESSES_MOST = 1 << 22, /* of a lane, in granules */
     ADDRESSES_FACTOR = 16,    /* and for each page */
+    TARGET_DIVISOR = 8,       /* of the budget: what is spent on meeting the lower bound */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -31,13 +32,12 @@ static zr_result pack_lower(struct zr_lifetimes *lifetimes, const struct zr_pack
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct zr_pack_report first = *report;
-    struct zr_pack_options options = {.time_ns = budget->time_ns, .threads = budget->threads};
     uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
     if (!offsets)
         return scratch.result;
     for (size_t i = 0; i < lifetimes->count; i++)
         offsets[i] = lifetimes->buffers[i].offset_bytes;
-    zr_result result = zr_pack(lifetimes, &options, report);
+    zr_result result = zr_pack(lifetimes, budget, report);
     if (result == ZR_OK && report->height_bytes > first.height_bytes) {
         for (size_t i = 0; i < lifetimes->count; i++)
             lifetimes->buffers[i].offset_bytes = offsets[i];
@@ -45,6 +45,14 @@ static zr_result pack_lower(struct zr_lifetimes *lifetimes, const struct zr_pack
     }
     zr_scratch_end(&scratch);
     return result;
+}
+
+/* A part of a budget. Never nothing, which would be another budget. */
+static struct zr_pack_options part_of(const struct zr_pack_options *budget, unsigned parts)
+{
+    return (struct zr_pack_options){.time_ns = budget->time_ns / parts + 1,
+                                    .work = budget->work ? budget->work / parts + 1 : 0,
+                                    .threads = budget->threads};
 }
 
 /* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at
@@ -55,10 +63,8 @@ static zr_result pack_to_target(struct zr_lifetimes *lifetimes, struct zr_plan_r
     zr_result result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;
-    struct zr_pack_options options = {.capacity_bytes =
-                                          round_up(lifetimes->lower_bound_bytes, rules.granule_bytes),
-                                      .time_ns = budget->time_ns / 8 + 1,
-                                      .threads = budget->threads};
+    struct zr_pack_options options = part_of(budget, TARGET_DIVISOR);
+    options.capacity_bytes = round_up(lifetimes->lower_bound_bytes, rules.granule_bytes);
     return zr_pack(lifetimes, &options, report);
 }
 
@@ -231,7 +237,8 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
 {
     struct zr_lifetimes *lifetimes = place->lifetimes;
     struct zr_pack_report report;
-    uint64_t start_ns = zr_os_now_ns(), time_ns = place->budget.time_ns;
+    struct zr_pack_options left = place->budget;
+    uint64_t start_ns = zr_os_now_ns();
     struct coloured coloured = {0};
     zr_result result = pack_to_target(lifetimes, place->rules, &place->budget, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
@@ -240,11 +247,11 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
         granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST)
         result = colour_lane(place, lasting, &coloured);
     uint64_t spent_ns = zr_os_now_ns() - start_ns;
+    left.time_ns -= spent_ns < left.time_ns ? spent_ns : left.time_ns;
+    left.work -= left.work / TARGET_DIVISOR;
     if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) &&
-        spent_ns < time_ns) {
-        struct zr_pack_options left = {.time_ns = time_ns - spent_ns, .threads = place->budget.threads};
+        (left.work > 0 || left.time_ns > 0))
         result = pack_lower(lifetimes, &left, &report);
-    }
     if (result == ZR_OK)
         result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
     *granules = granules_of(place, report.height_bytes);
@@ -315,11 +322,10 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
     candidate->tight = true;
     for (size_t l = 0; l < lanes_count; l++) {
         struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
-        struct lane_place place = {
-            .lifetimes = lifetimes,
-            .steps = candidate->steps + candidate->lanes[l].first,
-            .rules = rules,
-            .budget = {.time_ns = budget->time_ns / lanes_count, .threads = budget->threads}};
+        struct lane_place place = {.lifetimes = lifetimes,
+                                   .steps = candidate->steps + candidate->lanes[l].first,
+                                   .rules = rules,
+                                   .budget = part_of(budget, (unsigned)lanes_count)};
         size_blocks(candidate, l, rules);
         zr_result result = place_lane(&place, &candidate->scratch, &coloured[l], &granules[l]);
         if (result != ZR_OK)

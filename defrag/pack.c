@@ -3,6 +3,7 @@
  *
  * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
  * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "alloc/error.h"
@@ -26,11 +27,12 @@ static const struct zr_improve_start starts[] = {
 #define CHAINS_COUNT   3 /* of them go on after the first placement */
 #define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
 #define SEARCHES_COUNT 4 /* in a round, whatever the number of threads */
+#define JOBS_MOST      STARTS_COUNT
 
 struct packer {
     struct zr_pack_problem problem;
     struct zr_scratch scratch;
-    struct zr_pack_watch watch;
+    struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
     uint64_t start_ns;
 
@@ -68,6 +70,21 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* Each job may do what work is left for all: what a round comes to does not depend on who was first. */
+static void hand_out_work(struct packer *packer, unsigned count)
+{
+    zr_assert(count <= JOBS_MOST);
+    for (unsigned j = 0; j < count; j++)
+        packer->watches[j] = packer->watch;
+}
+
+static void charge_work(struct packer *packer, unsigned count)
+{
+    uint64_t before = packer->watch.work_left;
+    for (unsigned j = 0; j < count; j++)
+        zr_pack_spend(&packer->watch, before - packer->watches[j].work_left);
+}
+
 /* All threads are our own: the caller's stack may be too short for a search. One that cannot be started is
  * done without, as long as there is one. */
 static zr_result run_round(struct round *round)
@@ -77,12 +94,14 @@ static zr_result run_round(struct round *round)
     unsigned wanted = round->count < packer->threads ? round->count : packer->threads, started = 0;
     zr_result result = ZR_OK;
 
+    hand_out_work(packer, round->count);
     while (started < wanted && !result) {
         result = zr_thread_start(&threads[started], packer->scratch.arena, round->stack_bytes, work, round);
         started += !result;
     }
     for (unsigned t = 0; t < started; t++)
         zr_thread_join(&threads[t]);
+    charge_work(packer, round->count);
     return started ? ZR_OK : result;
 }
 
@@ -98,14 +117,15 @@ static void take_best(struct packer *packer, const uint64_t *offset, uint64_t he
 
 static void begin_chain(struct packer *packer, unsigned job)
 {
-    zr_improve_begin(&packer->chains[job], &starts[job], &packer->watch);
+    zr_improve_begin(&packer->chains[job], &starts[job], &packer->watches[job]);
 }
 
 static void improve_chain(struct packer *packer, unsigned job)
 {
     struct zr_improve *chain = &packer->chains[job];
     bool leads = chain->best_height == packer->best_height;
-    zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target, &packer->watch);
+    zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
+                   &packer->watches[job]);
 }
 
 static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned count)
@@ -153,9 +173,11 @@ static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 static void search_once(struct packer *packer, unsigned job)
 {
     unsigned decided = atomic_load(&packer->decided);
-    if (job > decided) /* nobody will look at it */
+    /* Nobody will look at it; but what it would have learned is known in the next round where answers depend
+     * on the work alone. */
+    if (job > decided && packer->watch.until_ns != UINT64_MAX)
         return;
-    packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->watch);
+    packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->watches[job]);
     while (job < decided && packer->verdicts[job] &&
            !atomic_compare_exchange_weak(&packer->decided, &decided, job))
         ;
@@ -323,8 +345,9 @@ zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *
     enum zr_pack_verdict verdict = ZR_PACK_FOUND;
 
     *report = (struct zr_pack_report){0};
-    packer.watch.until_ns = UINT64_MAX;
-    if (__builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
+    packer.watch = (struct zr_pack_watch){UINT64_MAX, options->work ? options->work : UINT64_MAX};
+    if (!options->work &&
+        __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
                                &packer.watch.until_ns))
         packer.watch.until_ns = UINT64_MAX;
     packer.threads = options->threads < 1              ? 1

@@ -143,43 +143,45 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 #endif
 }
 
-/* Where `item` goes; ZR_FIT_FAILED if it cannot end within `limit`. */
-static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit)
+/* Where `item` goes; ZR_FIT_FAILED if it cannot end within `limit`. *work grows by what it took. */
+static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;
     uint32_t first = problem->first[item], last = problem->last[item];
-    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_gap = UINT64_MAX;
+    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_gap = UINT64_MAX, steps = 0;
 
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
-        for (uint32_t at = 0; at < tile->used; at += 16) {
+        for (uint32_t at = 0; at < tile->used; at += 16, steps++) {
             uint32_t bits = neighbours(tile, at, first, last);
             if (tile->used - at < 16)
                 bits &= (UINT32_C(1) << (tile->used - at)) - 1;
-            for (; bits; bits &= bits - 1) {
+            for (; bits; bits &= bits - 1, steps++) {
                 uint32_t other = tile->item[at + (uint32_t)__builtin_ctz(bits)];
                 uint64_t offset = fit->offset[other], end = offset + problem->units[other];
                 if (offset >= top + units && offset - top < best_gap) {
-                    if (!fit->tightest)
-                        return top;
                     best = top;
                     best_gap = offset - top;
+                    if (!fit->tightest)
+                        goto end;
                 }
                 top = end > top ? end : top;
             }
             if (top + units > limit) /* nothing above will do */
-                return best;
+                goto end;
         }
     }
     if (best == ZR_FIT_FAILED && top + units <= limit)
         best = top;
+end:
+    *work += steps + 1;
     return best;
 }
 
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, const struct zr_pack_watch *watch)
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_watch *watch)
 {
     const struct zr_pack_problem *problem = fit->problem;
-    uint64_t height = 0;
+    uint64_t height = 0, work = from;
     bool hurry = false;
 
     for (uint32_t k = 0; k < from; k++) {
@@ -191,16 +193,23 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, const str
     refill(fit, from);
     for (uint32_t k = from; k < problem->count; k++) {
         uint32_t item = fit->order[k];
-        hurry = hurry || (k % 256 == 255 && zr_pack_time_up(watch));
+        if (k % 256 == 255) {
+            zr_pack_spend(watch, work);
+            work = 0;
+            hurry = hurry || zr_pack_time_up(watch);
+        }
         if (hurry && !fit->must_finish)
             return ZR_FIT_FAILED;
-        fit->offset[item] = hurry ? height : find_gap(fit, item, limit);
-        if (fit->offset[item] == ZR_FIT_FAILED)
-            return ZR_FIT_FAILED;
+        fit->offset[item] = hurry ? height : find_gap(fit, item, limit, &work);
+        if (fit->offset[item] == ZR_FIT_FAILED) {
+            height = ZR_FIT_FAILED;
+            break;
+        }
         insert(fit, item);
         uint64_t end = fit->offset[item] + problem->units[item];
         height = end > height ? end : height;
     }
+    zr_pack_spend(watch, work);
     return height;
 }
 

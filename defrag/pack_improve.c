@@ -41,7 +41,7 @@ static void settle(struct zr_improve *chain, uint64_t height)
 }
 
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      const struct zr_pack_watch *watch)
+                      struct zr_pack_watch *watch)
 {
     chain->random = UINT64_C(0x9e3779b97f4a7c15) + start->key * 2 + start->tightest;
     chain->fit.tightest = start->tightest;
@@ -162,8 +162,7 @@ static uint32_t change_order(struct zr_improve *chain)
     return from;
 }
 
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
-                    const struct zr_pack_watch *watch)
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_watch *watch)
 {
     struct zr_fit *fit = &chain->fit;
     size_t count = fit->problem->count;
@@ -177,6 +176,7 @@ void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
         for (uint32_t k = 0; k < count; k++)
             fit->rank[fit->order[k]] = k;
         uint32_t from = change_order(chain);
+        zr_pack_spend(watch, count);
         if (from < count) {
             memcpy(fit->offset, chain->offset, count * sizeof *fit->offset);
             memcpy(fit->sorted, chain->sorted, count * sizeof *fit->sorted);

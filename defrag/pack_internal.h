@@ -8,8 +8,6 @@
 #ifndef ZR_PACK_INTERNAL_H
 #define ZR_PACK_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include "defrag/scratch.h"
 #include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
@@ -36,12 +34,18 @@ struct zr_pack_problem {
 zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_lifetimes *lifetimes,
                                uint64_t alignment_bytes, struct zr_scratch *scratch);
 
-/* What all parts watch: the clock, and a word that ends them early. */
+/* What a job watches, each its own: the clock, and how much work it may do. What a job does depends on the
+ * work alone where there is no end of the time. */
 struct zr_pack_watch {
-    uint64_t until_ns;
-    _Atomic bool stop;
+    uint64_t until_ns;  /* UINT64_MAX: no end, and the clock is not read */
+    uint64_t work_left; /* in steps: looks at a placed item, or at sixteen that are none of the neighbours */
 };
 bool zr_pack_time_up(const struct zr_pack_watch *watch);
+
+static inline void zr_pack_spend(struct zr_pack_watch *watch, uint64_t work)
+{
+    watch->work_left -= work < watch->work_left ? work : watch->work_left;
+}
 
 /* xorshift: cheap, and the same everywhere. */
 static inline uint64_t zr_pack_random(uint64_t *state)
@@ -82,7 +86,7 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
 /* Places order[from..]; order[..from) stay where `offset` has them, `sorted` lists the items by offset
  * (ignored when from is 0). Returns the height, ZR_FIT_FAILED as soon as it would pass `limit`, or when
  * `watch` says so. */
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, const struct zr_pack_watch *watch);
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_watch *watch);
 /* Lists the placed items by offset in fit->sorted, all of them after a run that did not fail. */
 void zr_fit_sort(struct zr_fit *fit);
 
@@ -127,10 +131,9 @@ struct zr_improve_start {
     bool wander; /* now and then an item moves anywhere earlier */
 };
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      const struct zr_pack_watch *watch);
+                      struct zr_pack_watch *watch);
 /* Tries `trials` changes, fewer when the best height comes down to `target`. */
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
-                    const struct zr_pack_watch *watch);
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_watch *watch);
 
 /* ---- Searching ----------------------------------------------------------------------------------------- */
 
@@ -148,7 +151,7 @@ struct zr_search_task {
     uint64_t capacity, nodes, attempt;
 };
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     const struct zr_pack_watch *watch);
+                                     struct zr_pack_watch *watch);
 /* By item, after ZR_SEARCH_FOUND. */
 const uint64_t *zr_search_offsets(const struct zr_search *search);
 /* Bytes of stack that zr_search_run() needs. */

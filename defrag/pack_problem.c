@@ -6,7 +6,7 @@
 
 bool zr_pack_time_up(const struct zr_pack_watch *watch)
 {
-    return atomic_load_explicit(&watch->stop, memory_order_relaxed) || zr_os_now_ns() >= watch->until_ns;
+    return watch->work_left == 0 || (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
 }
 
 static uint64_t common_divisor(uint64_t a, uint64_t b)

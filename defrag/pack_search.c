@@ -36,7 +36,7 @@ struct trail_entry {
 
 struct zr_search {
     const struct zr_pack_problem *problem;
-    const struct zr_pack_watch *watch;
+    struct zr_pack_watch *watch;
     uint64_t capacity, nodes_left;
     uint32_t depth, most_depth;
 
@@ -436,6 +436,7 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
     if (search->nodes_left == 0 || !room)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
+    zr_pack_spend(search->watch, search->list_start[part->last] - search->list_start[part->first] + 1);
     if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->watch))
         return ZR_SEARCH_UNDECIDED;
     if (!survey(search, part, &state))
@@ -493,7 +494,7 @@ static void set_likings(struct zr_search *search, uint64_t attempt)
 }
 
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     const struct zr_pack_watch *watch)
+                                     struct zr_pack_watch *watch)
 {
     const struct zr_pack_problem *problem = search->problem;
     if (task->capacity < problem->bound_units)

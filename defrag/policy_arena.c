@@ -4,8 +4,9 @@
 #include "alloc/plan.h"
 #include "defrag/model.h"
 
-/* For packing a plan, as much as `zr pack` takes: a replay is no training run. */
-#define LEARNER_NS UINT64_C(8000000000)
+/* For packing a plan, about as much as `zr pack` takes: a replay is no training run. By work, so that what a
+ * replay comes to does not depend on how fast or busy the machine is. */
+#define LEARNER_WORK UINT64_C(1000000000)
 /* Above any number that a thread of ours gets. */
 #define TRACE_THREADS UINT32_C(0x80000000)
 
@@ -59,7 +60,7 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
         result =
             zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena,
                                                                           .host_arena = options->host_arena,
-                                                                          .budget_ns = LEARNER_NS,
+                                                                          .budget_work = LEARNER_WORK,
                                                                           .threads = packing_threads()});
     if (result != ZR_OK)
         arena_destroy(&own->model);

@@ -89,6 +89,10 @@ struct zr_pack_options {
     uint64_t alignment_bytes; /* of offsets; 0: 1 */
     uint64_t time_ns;         /* budget; 0: 10 seconds */
     unsigned threads;         /* 0: 1 */
+    /* Budget in place of the time: so many steps, of some nanoseconds each, of all threads together; a round
+     * of up to seven jobs that has begun is gone through. The answer is the same on any machine, however
+     * busy. 0: by the clock. */
+    uint64_t work;
 };
 
 struct zr_pack_report {
@@ -127,6 +131,9 @@ struct zr_learner_options {
     uint64_t refine_ns; /* packing once more, at the end of a step that went as planned; 0: never */
     unsigned threads;   /* that pack, while that one waits; 0: 1 */
     bool steps_only;    /* work is done inside zr_learner_step() only, never inside an allocation */
+    /* In place of budget_ns: as struct zr_pack_options has it, so that the same requests are given the same
+     * plan on any machine. 0: by the clock. */
+    uint64_t budget_work;
 };
 
 /* The caller owns *out. ZR_ERR_INVALID: the arena has a learner already, or is the host arena too. */

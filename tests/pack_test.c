@@ -327,7 +327,7 @@ static void test_search(void)
 {
     unsigned wrong = 0, found = 0, impossible = 0;
     uint64_t offsets[9];
-    struct zr_pack_watch watch = {.until_ns = UINT64_MAX};
+    struct zr_pack_watch watch = {.until_ns = UINT64_MAX, .work_left = UINT64_MAX};
     for (unsigned round = 0; round < 600; round++) {
         size_t count = make_small(round);
         struct zr_scratch memory = {.arena = arena};
@@ -393,6 +393,37 @@ static void test_repeats(void)
         }
     }
     tap_is(same, 180, "the same input gives the same offsets, on two threads");
+}
+
+/* Offsets that differ between two runs with a budget of work, which ends both before they are done. */
+static size_t differing(uint64_t work, unsigned threads, uint64_t *height_bytes)
+{
+    static uint64_t first[300];
+    size_t differ = 0;
+    for (unsigned round = 0; round < 2; round++) {
+        struct zr_lifetimes set = set_of(300);
+        struct zr_pack_options options = {
+            .time_ns = 1, .work = work, .threads = round == 0 ? 1 : threads, .capacity_bytes = 0};
+        *height_bytes = pack(&set, options).height_bytes;
+        for (unsigned i = 0; i < 300; i++) {
+            differ += round > 0 && first[i] != buffers[i].offset_bytes;
+            first[i] = buffers[i].offset_bytes;
+        }
+    }
+    return differ;
+}
+
+static void test_work(void)
+{
+    uint64_t heights[3];
+    cut_rectangle(300, 400, 100000);
+    tap_is(differing(1, 4, &heights[0]), 0, "one step of work: the same on one thread and on four");
+    tap_is(differing(1000000, 3, &heights[1]), 0, "a million: the same on one thread and on three");
+    tap_is(differing(30000000, 2, &heights[2]), 0, "thirty million: the same on one thread and on two");
+    tap_ok(heights[0] < UINT64_MAX && heights[2] <= heights[1] && heights[1] <= heights[0] &&
+               heights[2] < heights[0],
+           "more work gives a lower placement: %" PRIu64 ", %" PRIu64 ", %" PRIu64, heights[0], heights[1],
+           heights[2]);
 }
 
 static void test_refusals(void)
@@ -627,6 +658,7 @@ int main(void)
     test_search();
     test_capacity();
     test_repeats();
+    test_work();
     test_refusals();
     test_faults();
     test_sequence();
