@@ -369,7 +369,9 @@ find_place(struct zr_arena *arena, const struct zr_request *request, struct zr_n
         /* Asking the streams may have given an idle number to another. */
         owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
         struct zr_place ready = zr_space_find_ready(arena, need, owner);
-        if (ready.gap)
+        if (!ready.gap)
+            ready = zr_space_find_fullest(arena, need, owner);
+        if (ready.gap && ready.missing < place.missing)
             return ready;
     }
     return place;

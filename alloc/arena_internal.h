@@ -214,6 +214,8 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 /* The first place that needs no memory, however badly it fits; for strays beside a plan, for which memory is
  * kept that best fit would move. No gap: there is none. */
 struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
+/* Where there is none: the place that needs the least memory, so that what is kept grows where it lies. */
+struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
 /* The common case of it: the low end of a gap that has no owner; less than all of an open end. */

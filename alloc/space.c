@@ -309,6 +309,39 @@ struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need
     return place;
 }
 
+/* The place in the gap instead, if it needs fewer granules. */
+static void take_fuller(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need,
+                        struct zr_place *place)
+{
+    struct zr_place other = place_in(arena, gap, need);
+    if (other.gap && (!place->gap || other.missing < place->missing))
+        *place = other;
+}
+
+static void take_fullest(const struct zr_arena *arena, const struct zr_holes *gaps, struct zr_need need,
+                         struct zr_place *place)
+{
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+        take_fuller(arena, gap, need, place);
+}
+
+struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    unsigned own = zr_zone_of(arena, need);
+    struct zr_place place = {0};
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        unsigned number = (own + i) % ZR_ZONE_COUNT;
+        const struct zr_zone *zone = &arena->zones[number];
+        take_fullest(arena, &zone->gaps, need, &place);
+        if (owner != 0)
+            take_fullest(arena, &arena->streams[owner]->gaps[number], need, &place);
+        if (zone->tail)
+            take_fuller(arena, zone->tail, need, &place);
+    }
+    return place;
+}
+
 /* ---- Changes ------------------------------------------------------------------------------------------- */
 
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part)

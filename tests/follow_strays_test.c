@@ -142,6 +142,23 @@ static void test_lost(void)
     end();
 }
 
+/* What the room lacks is added where it lies, so that all of it serves one stray afterwards. */
+static void test_grown(void)
+{
+    begin(0, 0);
+    install(MIB, MIB, 48 * MIB);
+    go_round();
+    settle();
+    uint64_t before = stats().backend_calls_count;
+    char *first = take(40 * MIB), *second = take(40 * MIB);
+    tap_ok(stats().backend_calls_count > before, "two strays are more than the room");
+    tap_ok(stats().reserved_bytes <= STEPS * MIB + 80 * MIB, "and take what it lacks, no more");
+    zr_arena_free(arena, first);
+    zr_arena_free(arena, second);
+    tap_is(stray(80 * MIB), 0, "one as large as both fits what they have left");
+    end();
+}
+
 /* ---- Given back, refused --------------------------------------------------------------------------------
  */
 
@@ -202,6 +219,7 @@ int main(void)
 {
     test_expected();
     test_lost();
+    test_grown();
     test_trimmed();
     test_replaced();
     test_refused();
