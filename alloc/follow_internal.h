@@ -134,9 +134,10 @@ struct zr_follow {
     struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
 
     /* Of dynamic blocks: what those that came since the plan is in force hold now, and at most; what is kept
-     * mapped for them; what there was no memory for; what the plan's maker expects, once there is any. */
+     * mapped for them; what there was no memory for; what the plan's maker has seen them hold, and what it
+     * expects, once there is any. */
     struct zr_slack {
-        size_t now_bytes, most_bytes, kept_bytes, refused_bytes, expected_bytes;
+        size_t now_bytes, most_bytes, kept_bytes, refused_bytes, seen_bytes, expected_bytes;
         bool any;
         uint32_t number; /* of the plan: of slacks before it blocks are left */
     } slack;

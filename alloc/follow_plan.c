@@ -350,7 +350,8 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         keep_cursors(made, old, plan);
     follow->plan = made;
     if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
-        follow->slack = (struct zr_slack){.expected_bytes = plan->strays_bytes,
+        follow->slack = (struct zr_slack){.seen_bytes = plan->strays_seen_bytes,
+                                          .expected_bytes = plan->strays_bytes,
                                           .any = plan->strays_count > 0,
                                           .number = follow->slack.number + 1};
     follow->settled = false;

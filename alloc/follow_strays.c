@@ -97,11 +97,14 @@ static size_t largest_step(const struct zr_follow_plan *plan)
     return bytes;
 }
 
-/* No more than one stray of the largest step's size, or than there was already. What was foreseen, or taken
- * while the plan was lost, may be as much as the plan, and would stay reserved on top of it. */
+/* No more than one stray of the largest step's size, or than strays held when the plan was made, or than
+ * there was already. What was foreseen, or taken while the plan was lost, may be as much as the plan, and
+ * would stay reserved on top of it. */
 static size_t within_bounds(const struct zr_arena *arena, const struct zr_follow *follow, size_t wanted_bytes)
 {
     size_t margin_bytes = margin_most(arena, follow), stray_bytes = largest_step(follow->plan);
+    if (stray_bytes < follow->slack.seen_bytes)
+        stray_bytes = follow->slack.seen_bytes;
     size_t least_bytes = margin_bytes + (stray_bytes > margin_bytes ? stray_bytes : margin_bytes);
     size_t now_bytes = follow->slack.now_bytes;
     size_t bound_bytes = least_bytes > now_bytes ? least_bytes - now_bytes : 0;

@@ -8,6 +8,7 @@ enum { GRANULE_MIB = 2, STEPS = 16 };
 static struct zr_plan_step steps[STEPS];
 static struct zr_plan_lane lane = {.count = STEPS, .any = true};
 static struct zr_plan plan;
+static size_t seen_bytes; /* beside them, in the plans to come */
 
 static void begin(size_t capacity_bytes, size_t reserve_bytes)
 {
@@ -44,6 +45,7 @@ static void install(size_t first_bytes, size_t bytes, size_t strays_bytes)
                             .lanes_count = 1,
                             .region_bytes = first_bytes + (STEPS - 1) * bytes,
                             .strays_count = strays_bytes > 0,
+                            .strays_seen_bytes = seen_bytes,
                             .strays_bytes = strays_bytes};
     tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a plan that expects %zu MiB of strays",
                strays_bytes / MIB);
@@ -101,6 +103,16 @@ static void test_expected(void)
     tap_ok(stats().reserved_bytes <= plan.region_bytes + least_room() + 2 * GRANULE_MIB * MIB,
            "beside one large step neither");
     tap_is(stray(511 * MIB), 0, "though as much as that, once more");
+    end();
+
+    begin(0, 0);
+    seen_bytes = 512 * MIB;
+    install(MIB, MIB, 2048 * MIB);
+    seen_bytes = 0;
+    go_round();
+    settle();
+    tap_ok(stats().reserved_bytes <= 512 * MIB + most, "nor beside strays that were seen before");
+    tap_is(stray(512 * MIB), 0, "though as much as they held, once more");
     end();
 
     begin(0, 0);
