@@ -42,9 +42,10 @@ def refused(words, code, names, *arguments):
 VARIED = ["stray_percent", "threads", "loose_turns", "change_at", "seed"]
 
 
-def results(*arguments, keys=KEYS):
+def results(*arguments, keys=KEYS, code=0):
     run = zr("replay", *arguments, "--json")
-    if not ok(run.returncode == 0 and run.stderr == "", f"replay {' '.join(map(os.path.basename, arguments))}"):
+    if not ok(run.returncode == code and run.stderr == "",
+              f"replay {' '.join(map(os.path.basename, arguments))}: exit {code}"):
         note(run.stderr)
         return []
     report = json.loads(run.stdout)
@@ -198,10 +199,14 @@ def test_numbers():
     ok(all(row["failed_at"] is None for row in rows), "nothing failed")
     ok(all(row["driver_calls_last_repeat"] == 0 for row in rows if row["policy"] != "zr"),
        "the models call no driver in steady state")
-    rows = results(lifetimes, "--unit", "1MiB", "--capacity=10MiB", "--policy", "bestfit,zr")
+    rows = results(lifetimes, "--unit", "1MiB", "--capacity=10MiB", "--policy", "bestfit,zr", code=1)
     same([row["policy"] for row in rows], ["zr", "bestfit"], "a choice of policies")
     same([row["failed_at"] for row in rows], [None, 5], "within 10 MiB zr gets through and best fit does not")
-    table = zr("replay", lifetimes, "--unit", "1MiB", "--capacity=10MiB").stdout
+    rows = results(lifetimes, "--unit", "1MiB", "--capacity=10MiB", "--policy", "zr")
+    same([row["failed_at"] for row in rows], [None], "who gets through alone is fine")
+    run = zr("replay", lifetimes, "--unit", "1MiB", "--capacity=10MiB")
+    same((run.returncode, run.stderr), (1, ""), "one policy of several without memory: exit 1, all of them shown")
+    table = run.stdout
     ok(re.search(r"\n  zr +10\.0 MiB +1\.0000 +1\.0000 ", table) and re.search(r"\n  bestfit .*MiB  out of memory at event 5\n",
                                                                                 table),
        "the table has ratios of who got through alone") or note(table)

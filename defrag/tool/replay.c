@@ -21,9 +21,9 @@ static const char help[] =
     "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with "
     "expandable\n"
     "                       segments), bestfit (one growing range); all of them if left out\n"
-    "  --capacity BYTES     of the simulated device; no end if left out. Who runs out of it is no failure: "
-    "the table\n"
-    "                       says where, failed_at in the JSON too\n"
+    "  --capacity BYTES     of the simulated device; no end if left out. A policy that runs out of it ends "
+    "there: the table\n"
+    "                       says where, failed_at in the JSON too, and the exit code is 1\n"
     "  --granule BYTES      what memory is counted in (default 2MiB)\n"
     "  --unit BYTES         one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
@@ -291,6 +291,15 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
     }
 }
 
+/* A capacity that was not enough is a threshold that failed, whichever policy it was. */
+static int threshold_of(const struct zr_vector *results)
+{
+    for (size_t i = 0; i < results->count; i++)
+        if (((const struct result *)zr_vector_at(results, i))->report.failed_at != UINT64_MAX)
+            return ZR_TOOL_THRESHOLD;
+    return ZR_TOOL_FINE;
+}
+
 int zr_tool_replay(int argc, char **argv)
 {
     struct settings settings = {0};
@@ -302,6 +311,7 @@ int zr_tool_replay(int argc, char **argv)
                                     .result_bytes = sizeof(struct result),
                                     .read = replay_file,
                                     .table = print_table,
-                                    .json = print_json};
+                                    .json = print_json,
+                                    .verdict = threshold_of};
     return zr_tool_run(&job, &arguments, settings.json);
 }
