@@ -11,6 +11,7 @@
 #include "alloc/error.h"
 #include "alloc/option.h"
 #include "tests/cuda_support.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum kind { HOST, SIM, CUDA, CUDA_PINNED };
@@ -348,9 +349,7 @@ static void test_sim(void)
 
 int main(void)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
-    tap_note("ZR_TEST_SEED=%llu", (unsigned long long)seed);
+    uint64_t seed = run_seed();
     if (!cuda_on_card())
         emulator = cuda_emulator();
     for (enum kind kind = HOST; kind <= CUDA_PINNED; kind++) {

@@ -543,7 +543,8 @@ static void test_driver_failures(uint64_t seed)
 /* ---- Learned ---------------------------------------------------------------------------------------------
  */
 
-enum { LEARNED = 120 };
+/* What is packed does not hang on the time that it takes. */
+enum { LEARNED = 120, WORK = 5000000 };
 
 struct event {
     uint32_t block;
@@ -604,8 +605,9 @@ static void test_learned(enum kind which, uint64_t seed)
         if (!begin(which, 0))
             break;
         most = make_events(events, granules);
-        zr_learner_create(&learner, &(struct zr_learner_options){
-                                        .arena = arena, .host_arena = host_arena, .steps_only = true});
+        zr_learner_create(
+            &learner, &(struct zr_learner_options){
+                          .arena = arena, .host_arena = host_arena, .steps_only = true, .budget_work = WORK});
         bool good = true;
         for (unsigned i = 0; i < 8; i++) {
             good &= play(events, granules);
@@ -654,7 +656,8 @@ static void test_few_addresses(uint64_t seed)
                 most = make_events(events, granules);
             good &= zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena,
                                                                              .host_arena = host_arena,
-                                                                             .steps_only = true}) == ZR_OK;
+                                                                             .steps_only = true,
+                                                                             .budget_work = WORK}) == ZR_OK;
             for (unsigned k = 0; k < 5 && good; k++)
                 good &= (play(events, granules) || run == 1) && zr_learner_step(learner) == ZR_OK;
             wanted = counts().region_bytes / granule;

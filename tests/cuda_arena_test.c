@@ -10,6 +10,7 @@
 #include "alloc/option.h"
 #include "tests/cuda_support.h"
 #include "tests/random.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 #define MIB ((size_t)1 << 20)
@@ -418,8 +419,7 @@ static void test_lasting_failures(void)
 
 int main(void)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
+    uint64_t seed = run_seed();
     if (!cuda_driver(&emulator))
         return tap_done();
     test_random("device", ZR_CUDA_DEVICE, seed);

@@ -5,6 +5,7 @@
 #include "alloc/fault.h"
 #include "tests/contiguous_model.h"
 #include "tests/cuda_support.h"
+#include "tests/seed.h"
 
 static const struct zr_emulator *emulator; /* NULL on a card */
 static uint64_t streams[MODEL_STREAMS];
@@ -465,8 +466,7 @@ static void test_stuck(void)
 
 int main(void)
 {
-    const char *text = getenv("ZR_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
+    uint64_t seed = run_seed();
     setenv("ZR_EMULATOR_GRANULARITY", "65536", 0); /* little to copy in a thousand lives */
     if (!cuda_driver(&emulator))
         return tap_done();

@@ -14,6 +14,7 @@
 #include "alloc/fault.h"
 #include "alloc/os.h"
 #include "tests/cuda_support.h"
+#include "tests/seed.h"
 #include "tests/tap.h"
 
 enum { SLOTS = 40, STEPS_MOST = 5000, AFTER = 40, DRIVER_CALLS = 1000, RECORDS_STRIDE = 19 };
@@ -313,8 +314,10 @@ static void fail_one(const struct setting *setting, unsigned site, uint64_t nth,
     walk->told += !begun || life.refused > 0;
     walk->absorbed += begun && life.refused == 0;
     walk->wrong += life.wrong > 0;
-    if (after.shared_bytes != before.shared_bytes || after.files != before.files ||
-        after.address_bytes > before.address_bytes + (1 << 20)) {
+    /* The kernel counts pages per processor, and may be some of them late. */
+    const size_t slack_bytes = 1 << 20;
+    if (after.shared_bytes > before.shared_bytes + slack_bytes || after.files != before.files ||
+        after.address_bytes > before.address_bytes + slack_bytes) {
         if (walk->leaked++ == 0)
             tap_note("%s %s:%llu: %zu files more, %zu bytes", setting->name, zr_fault_site_name(sites[site]),
                      (unsigned long long)nth, after.files - before.files,
@@ -380,10 +383,8 @@ int main(int count, char **arguments)
                                               {"sim with late streams", SIM, (size_t)2 << 20, 2000},
                                               {"host", HOST, 4096, 0},
                                               {"emulated GPU", GPU, (size_t)2 << 20, 0}};
-    const char *text = getenv("ZR_TEST_SEED");
-    unsigned seed = text ? (unsigned)strtoul(text, NULL, 0) : (unsigned)getpid();
+    unsigned seed = (unsigned)run_seed();
     every_one = count > 1 && strcmp(arguments[1], "all") == 0;
-    tap_note("ZR_TEST_SEED=%u", seed);
     test_first_words(); /* before any other failure */
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].kind == GPU && !(emulator = cuda_emulator()))

@@ -6,12 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/os.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/seed.h"
 #include "tests/tap.h"
 
-enum { STEPS = 300, ROUNDS = 3, LOOKS = 40, READERS = 2, PASSES = 200 };
+enum { STEPS = 300, ROUNDS = 3, LOOKS = 40, READERS = 2, PASSES = 200, PATIENCE_S = 120 };
 
 static struct zr_plan_step steps[STEPS];
 static char *blocks[STEPS];
@@ -212,7 +213,8 @@ static void *read_on(void *argument)
 static bool follow_and_replace(size_t height)
 {
     bool good = true;
-    for (unsigned pass = 0; pass < PASSES || (!atomic_load(&shown.sure) && pass < 100 * PASSES); pass++) {
+    uint64_t end_ns = zr_os_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+    for (unsigned pass = 0; pass < PASSES || (!atomic_load(&shown.sure) && zr_os_now_ns() < end_ns); pass++) {
         char *kept = take(steps[0].request.bytes);
         atomic_store(&shown.block, kept);
         atomic_fetch_add(&shown.generation, 1);

@@ -44,6 +44,12 @@ static void test_moves(void)
 
 /* ---- Resident memory ----------------------------------------------------------------------------------- */
 
+/* The kernel counts pages per processor, and may be some of them late. */
+static bool about(size_t got, size_t want)
+{
+    return got <= want + MIB && want <= got + MIB;
+}
+
 static size_t shared_bytes(void)
 {
     struct zr_resident resident = {0};
@@ -86,7 +92,7 @@ static void test_resident(bool small_pages)
     }
     size_t shared_full = shared_bytes(), file_full = file_bytes();
     tap_is(file_full - file_before, live, "%s: what is live is in the file", name);
-    tap_is(shared_full - shared_before, live, "%s: and resident", name);
+    tap_ok(about(shared_full, shared_before + live), "%s: and resident", name);
     size_t freed = 0;
     for (unsigned i = 0; i < BLOCKS; i++)
         if (i % 3) {
@@ -98,11 +104,11 @@ static void test_resident(bool small_pages)
     tap_is(released, freed - 10 * MIB, "%s: releases all but them", name);
     tap_is(file_full - file_bytes(), released, "%s: the file shrinks by what was trimmed", name);
     size_t shared_trimmed = shared_bytes();
-    tap_ok(shared_trimmed <= shared_full - released && shared_trimmed >= shared_full - freed,
+    tap_ok(shared_trimmed <= shared_full - released + MIB && shared_trimmed + MIB >= shared_full - freed,
            "%s: resident memory falls by it: %zu MiB of %zu", name, (shared_full - shared_trimmed) / MIB,
            live / MIB);
     tap_result(zr_arena_trim(arena, 0, &released), ZR_OK, "%s: a trim that keeps nothing", name);
-    tap_is(shared_full - shared_bytes(), freed, "%s: leaves what is live resident", name);
+    tap_ok(about(shared_bytes(), shared_full - freed), "%s: leaves what is live resident", name);
     tap_is(file_full - file_bytes(), freed, "%s: and in the file", name);
     zr_arena_get_stats(arena, &stats);
     tap_is(stats.reserved_bytes, live - freed, "%s: the arena says the same", name);
@@ -111,7 +117,7 @@ static void test_resident(bool small_pages)
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
     tap_is(file_bytes(), file_before, "%s: at the end nothing is held", name);
-    tap_is(shared_bytes(), shared_before, "%s: nor resident", name);
+    tap_ok(about(shared_bytes(), shared_before), "%s: nor resident", name);
 }
 
 /* ---- The budget of mappings ---------------------------------------------------------------------------- */

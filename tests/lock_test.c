@@ -15,11 +15,13 @@ enum { THREADS = 8, TURNS = 4000, LONG_TURNS = 40 };
 static struct zr_lock lock;
 static uint64_t counter; /* lock: lock */
 static atomic_uint slept;
+static pthread_barrier_t all_there;
 
 /* Now and then the lock is held for longer than anybody spins. */
 static void *work(void *argument)
 {
     uint64_t state = (uintptr_t)argument + 1;
+    pthread_barrier_wait(&all_there);
     for (unsigned i = 0; i < TURNS; i++) {
         if (!zr_lock_try(&lock))
             atomic_fetch_add(&slept, zr_lock_wait(&lock));
@@ -35,6 +37,7 @@ static void *work(void *argument)
 static void test_sleepers(void)
 {
     pthread_t threads[THREADS];
+    pthread_barrier_init(&all_there, NULL, THREADS);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)i);
     for (unsigned i = 0; i < THREADS; i++)

@@ -148,14 +148,14 @@ enum { THREADS = 6, BUFFERS = 3, ROUNDS = 4000, BUFFER_BYTES = 2048 };
 
 struct field {
     zr_ring *ring;
-    _Atomic unsigned wrong, timeouts;
+    _Atomic unsigned started, wrong, timeouts;
     _Atomic uint64_t passed_bytes;
 };
 
 static void *work(void *argument)
 {
     struct field *field = argument;
-    uint64_t random = (uint64_t)(uintptr_t)&random;
+    uint64_t random = atomic_fetch_add(&field->started, 1);
     for (unsigned round = 0; round < ROUNDS; round++) {
         void *buffer;
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;

@@ -9,13 +9,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/os.h"
 #include "alloc/zr.h"
 #include "tests/random.h"
 #include "tests/seed.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { THREADS = 8, SHARED = 256 };
+enum { THREADS = 8, SHARED = 256, PATIENCE_S = 120 };
 
 /* The first words of every block; the rest is filled with the low byte of the check. */
 struct content {
@@ -28,6 +29,7 @@ struct field {
     unsigned steps;
     _Atomic(struct content *) exchange[SHARED];
     _Atomic unsigned wrong, finished;
+    _Atomic bool found; /* by the searching thread; until then the others go on */
 };
 
 struct worker {
@@ -55,7 +57,9 @@ static void *work(void *argument)
 {
     struct worker *worker = argument;
     struct field *field = worker->field;
-    for (unsigned step = 0; step < field->steps; step++) {
+    uint64_t end_ns = zr_os_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+    for (unsigned step = 0; step < field->steps || (!atomic_load(&field->found) && zr_os_now_ns() < end_ns);
+         step++) {
         uint64_t dice = splitmix64(&worker->random);
         size_t bytes = sizeof(struct content) + (dice % 8 ? dice >> 8 & 2047 : dice >> 8 & (8 * GRANULE - 1));
         void *memory;
@@ -99,6 +103,7 @@ static void *look(void *argument)
         if (zr_arena_find(field->arena, at, &info) != ZR_OK)
             continue;
         found++;
+        atomic_store(&field->found, true);
         if (at < (char *)info.address || at >= (char *)info.address + info.reserved_bytes)
             atomic_fetch_add(&field->wrong, 1);
     }
