@@ -92,6 +92,9 @@ static struct {
     struct part *parts[PART_BUCKETS]; /* lock: parts_lock */
 } heap = {.change_lock = PTHREAD_MUTEX_INITIALIZER, .parts_lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* The extent that jemalloc has got for the request under way: one that it cannot record it forgets. */
+static __thread void *fresh;
+
 /* ---- Extent hooks --------------------------------------------------------------------------------------
  * Called by jemalloc under its own locks: they must not come back to it. True means failure or refusal. */
 
@@ -106,6 +109,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes
     if (*zero)
         memset(block, 0, bytes);
     *commit = true;
+    fresh = block;
     if (heap.poison && !*zero) /* jemalloc's own are asked for as zeros, and it writes to them */
         zr_poison_free(block, bytes);
     return block;
@@ -141,6 +145,7 @@ static bool extent_dalloc(extent_hooks_t *hooks, void *address, size_t bytes, bo
     if (zr_arena_find(heap.arena, address, &block) != ZR_OK)
         return true;
     bool whole = address == block.address && bytes == block.bytes;
+    fresh = block.address == fresh ? NULL : fresh;
     if (!whole && !part_returned(&block, address, bytes))
         return false;
     return zr_arena_free(heap.arena, block.address) != ZR_OK;
@@ -239,8 +244,10 @@ zr_result zr_heap_start(zr_arena *arena)
     /* Created with jemalloc's own hooks and switched over: its records of the arena must not land in it. */
     int error = zr_je_mallctl("arenas.create", &heap.index, &index_bytes, NULL, 0);
     if (error != 0) {
-        result =
-            zr_fail(ZR_ERR_HOST_MEMORY, "the system refused memory for the heap's records (error %d)", error);
+        result = zr_fail(ZR_ERR_HOST_MEMORY,
+                         "the system refused memory for the heap's records (error %d): see `ulimit -v` and "
+                         "vm.max_map_count",
+                         error);
         goto unwind;
     }
     error = arena_control("arena.%u.extent_hooks", NULL, 0, &hooks, sizeof hooks);
@@ -302,7 +309,8 @@ static void *refused(size_t bytes)
 {
     char why[512];
     snprintf(why, sizeof why, "%s", zr_last_error());
-    zr_fail(ZR_ERR_MEMORY, "no %zu bytes on the host heap: %s", bytes, why[0] ? why : "the system has none");
+    zr_fail(ZR_ERR_MEMORY, "no %zu bytes on the host heap: %s", bytes,
+            why[0] ? why : "the system refused memory for its records, see `ulimit -v` and vm.max_map_count");
     return NULL;
 }
 
@@ -315,12 +323,21 @@ static bool too_large(size_t bytes)
     return true;
 }
 
+/* What jemalloc has answered: where that is nothing, no extent was taken for it. */
+static void *answered(void *object)
+{
+    if (__builtin_expect(!object && fresh, 0))
+        zr_arena_free(heap.arena, fresh);
+    fresh = NULL;
+    return object;
+}
+
 /* NULL without words. */
 static void *take(size_t bytes, bool zero, int flags)
 {
     if (__builtin_expect(!heap.poison, 1))
-        return zr_je_mallocx(bytes, flags | (zero ? MALLOCX_ZERO : 0));
-    void *object = zr_je_mallocx(bytes, flags);
+        return answered(zr_je_mallocx(bytes, flags | (zero ? MALLOCX_ZERO : 0)));
+    void *object = answered(zr_je_mallocx(bytes, flags));
     if (object)
         zr_poison_block(object, bytes, bytes);
     return object && zero ? memset(object, 0, bytes) : object;
@@ -397,7 +414,7 @@ void *zr_heap_realloc(void *old, size_t bytes)
     if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
         object = move(old, old_bytes, bytes, flags);
     if (!object && !heap.poison)
-        object = zr_je_rallocx(old, bytes, flags);
+        object = answered(zr_je_rallocx(old, bytes, flags));
     return object ? object : refused(bytes);
 }
 
