@@ -158,7 +158,8 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
 }
 
 /* No more memory than the dynamic path took, but for a sixty-fourth, which is what never calling the driver
- * is worth; where threads cannot share, a quarter. */
+ * is worth; where threads cannot share, a quarter. What is kept for strays is not counted: it comes later,
+ * once there have been any, and has a bound of its own (alloc/follow_strays.c). */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
                           const struct view *view)
 {
