@@ -139,8 +139,10 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     }
     if (result || code)
         say(rank, zr_last_error());
-    if (stand.comm)
+    if (stand.comm) {
+        zr_comm_barrier(stand.comm); /* who ends first does not cost the others their words */
         zr_comm_destroy(stand.comm);
+    }
     return code;
 }
 

@@ -1,6 +1,8 @@
 /* comm_life_test.c: how local communicators begin and end, and what ranks say to one another in between:
  * exchanges and barriers, one communicator after another, and an end that waits for slow readers. */
 #define _GNU_SOURCE
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "alloc/os.h"
 #include "tests/comm_ranks.h"
@@ -47,6 +49,28 @@ static void body_barrier(struct environment *rank)
         check_ok(rank, zr_comm_exchange(comm, (uint64_t[]){before_ns, after_ns}, sizeof(times[0]), times));
         for (unsigned p = 0; p < rank->world; p++)
             check(rank, times[p][0] <= after_ns, "passed before rank %u had come", p);
+    }
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
+/* What all find alike is said by the first to find it. Who is to be quiet about it is held until it has been
+ * said: his end in failure might be the other's. */
+static _Atomic bool *uttered;
+
+static void body_words(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    if (rank->rank == 0)
+        check(rank, zr_local_first_words(rank->local, "it is broken"), "the first one is not to say it");
+    check_ok(rank, zr_comm_barrier(comm));
+    if (rank->rank == 0) {
+        usleep(100000);
+        atomic_store(uttered, true);
+        zr_local_words_said(rank->local);
+    } else {
+        check(rank, zr_local_first_words(rank->local, "it is late"), "other words are not said");
+        check(rank, !zr_local_first_words(rank->local, "it is broken"), "said twice");
+        check(rank, atomic_load(uttered), "nothing has been said yet");
     }
     check_ok(rank, zr_comm_destroy(comm));
 }
@@ -114,6 +138,9 @@ static void body_again(struct environment *rank)
 
 int main(void)
 {
+    uttered = mmap(NULL, sizeof(*uttered), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (uttered == MAP_FAILED)
+        return tap_done();
     for (unsigned world = 1; world <= 8; world *= 2)
         tap_is(launch(&(struct test_case){.body = body_small, .world = world, .bucket_bytes = 128}), 0,
                "%u ranks: exchange, barrier, request", world);
@@ -123,6 +150,8 @@ int main(void)
            "one communicator after another, and never two");
     tap_is(launch(&(struct test_case){.body = body_early, .world = 8, .bucket_bytes = 1 << 16}), 0,
            "a rank that is done early leaves its ring until all have read it");
+    tap_is(launch(&(struct test_case){.body = body_words, .world = 3, .bucket_bytes = 128}), 0,
+           "what all find alike is said once, before anybody who finds it goes on");
     uint64_t start_ns = zr_os_now_ns();
     tap_is(launch(&(struct test_case){.body = body_small, .world = 64, .bucket_bytes = 4096}), 0,
            "64 ranks share their rings and talk");

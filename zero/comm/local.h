@@ -87,7 +87,8 @@ struct zr_local_world {
     _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
     _Atomic uint32_t saves; /* 1: SIGUSR1 came; the first rank to see it takes it */
     _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
-    _Atomic uint64_t said;  /* hash of the first words of zr_local_first_words(); 0: none yet */
+    _Atomic uint64_t words; /* hash of the first words of zr_local_first_words(); 0: none yet */
+    _Atomic uint32_t said;  /* 1: they have been said, or others */
 
     _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
 

@@ -15,6 +15,9 @@
 #include "alloc/error.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local.h"
+#include "zero/comm/patience.h"
+
+#define WORDS_NS 2000000000ull /* for the first rank that finds words to say them */
 
 /* Of all signals this one wakes a process that stands still, so that it ends too. */
 enum { LAUNCHER_DIED = SIGCONT };
@@ -145,7 +148,18 @@ bool zr_local_first_words(struct zr_local_world *local, const char *words)
     for (; *words; words++)
         hash = (hash ^ (unsigned char)*words) * UINT64_C(0x100000001b3);
     hash |= 1;
-    return atomic_compare_exchange_strong(&local->said, &first, hash) || first != hash;
+    if (atomic_compare_exchange_strong(&local->words, &first, hash) || first != hash)
+        return true;
+    struct zr_patience patience = zr_patience_begin();
+    while (!atomic_load(&local->said) && zr_patience_look(&patience) < WORDS_NS)
+        zr_word_wait(&local->said, 0, ZR_LOCAL_LOOK_NS);
+    return !atomic_load(&local->said);
+}
+
+void zr_local_words_said(struct zr_local_world *local)
+{
+    atomic_store(&local->said, 1);
+    zr_word_wake_all(&local->said);
 }
 
 /* What this rank knows of. Where all share one control block that is the same for all; else it is what

@@ -281,8 +281,11 @@ ZR_API void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy
 ZR_API void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text);
 
 /* True for the first rank of the run that asks with these words, and for words other than the first. For what
- * all ranks find alike, and one of them should say. */
+ * all ranks find alike, and one of them should say; it calls zr_local_words_said() then. The others wait here
+ * until it has, or for two seconds, after which it is theirs to say: a rank that ends in failure may cost
+ * those that are slower their lives. */
 ZR_API bool zr_local_first_words(struct zr_local_world *local, const char *words);
+ZR_API void zr_local_words_said(struct zr_local_world *local);
 
 /* The communicator of a rank: shares its ring with its peers. Collective. */
 ZR_API zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,

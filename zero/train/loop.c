@@ -518,6 +518,7 @@ static void say_failure(const struct loop *loop, zr_result result)
     if (step > 0)
         snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);
     zr_say("%s%s%s", who, when, zr_last_error());
+    zr_local_words_said(loop->rank.local);
 }
 
 /* A check that failed in the run is no bad input; a damaged checkpoint is. */
@@ -541,12 +542,14 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
     if (closed != ZR_OK && result == ZR_OK) {
         zr_local_first_words(local, zr_last_error()); /* the launcher need not tell how this rank ended */
         zr_say("%s", zr_last_error());
+        zr_local_words_said(local);
         result = closed;
     }
     if (loop.log_result != ZR_OK && result == ZR_OK) {
         zr_local_first_words(local, loop.rank.config->log);
         zr_say("--log '%s' lacks step %" PRIu64 " and those after it; all else is as asked for",
                loop.rank.config->log, loop.log_ended_step);
+        zr_local_words_said(local);
         result = loop.log_result;
     }
     zr_heap_free(loop.history.seconds);
