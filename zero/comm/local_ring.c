@@ -539,6 +539,7 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
         struct zr_local_parcel parcel = sender->parcels[next & 1];
         if (result != ZR_OK)
             return result;
+        atomic_thread_fence(memory_order_acquire); /* the parcel was read before the look below */
         if (atomic_load(&sender->taken) != next)
             continue; /* another rank's, and the slot may have been filled again meanwhile */
         if (parcel.to != comm->base.rank) {
