@@ -40,6 +40,9 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
     zr_pool_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
     zr_pool_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
     zr_pool_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
+    /* liburcu ends the process where there is no memory for a thread's first read: now there mostly is. */
+    zr_index_read_lock();
+    zr_index_read_unlock();
     return ZR_OK;
 }
 
