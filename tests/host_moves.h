@@ -6,6 +6,7 @@
 #ifndef ZR_HOST_MOVES_H
 #define ZR_HOST_MOVES_H
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,7 @@ enum { MOVES_ROUNDS = 15, MOVES_PAGE_BYTES = 4096 };
 /* Medians over MOVES_ROUNDS, of the whole amount. */
 struct moves {
     size_t bytes, granule_bytes, granules_count;
+    size_t huge_bytes;       /* of both places, in huge pages: less where the system had none left */
     double copy_ns;          /* granule by granule */
     double singles_ns;       /* one handle for each granule: three calls for each */
     double singles_touch_ns; /* and the first access to every page at its new place */
@@ -109,8 +111,21 @@ static inline zr_result moves_time(struct moves_scene *scene, bool run, double *
     return result;
 }
 
+/* What this process has of shared memory in huge pages. */
+static inline size_t moves_huge_bytes(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "ShmemPmdMapped: %zu", &kib) != 1)
+        ;
+    if (file)
+        fclose(file);
+    return kib << 10;
+}
+
 /* The copy that a move saves: between the run and the singles, both warm. */
-static inline zr_result moves_time_copy(struct moves_scene *scene, double *ns)
+static inline zr_result moves_time_copy(struct moves_scene *scene, double *ns, size_t *huge_bytes)
 {
     double copied[MOVES_ROUNDS];
     zr_result result = moves_place(scene, 0, scene->run);
@@ -120,6 +135,7 @@ static inline zr_result moves_time_copy(struct moves_scene *scene, double *ns)
         return result;
     char *one = scene->range->address, *other = one + scene->bytes;
     memset(one, 1, 2 * scene->bytes);
+    *huge_bytes = moves_huge_bytes();
     for (unsigned round = 0; round < MOVES_ROUNDS; round++) {
         double start = moves_now_ns();
         for (size_t at = 0; at < scene->bytes; at += scene->granule_bytes)
@@ -165,7 +181,7 @@ static inline zr_result moves_measure(struct moves *out, size_t bytes)
     if (result == ZR_OK)
         result = moves_time(&scene, true, &out->run_ns, &out->run_touch_ns);
     if (result == ZR_OK)
-        result = moves_time_copy(&scene, &out->copy_ns);
+        result = moves_time_copy(&scene, &out->copy_ns, &out->huge_bytes);
     /* A failure leaves the backend to the end of the program. */
     for (size_t i = 0; i < scene.count && result == ZR_OK; i++)
         result = zr_backend_destroy_handle(scene.backend, scene.single[i]);
