@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "alloc/fault.h"
+#include "alloc/os.h"
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/tap.h"
@@ -222,6 +223,52 @@ static void test_random(uint64_t seed)
     }
 }
 
+/* ---- The clock
+ * -------------------------------------------------------------------------------------------------- */
+
+enum { QUEUED = 24, STEPS = 700 };
+
+/* Hours between any two looks: on such a machine there is no time for anything. */
+static uint64_t racing_clock(void)
+{
+    static _Atomic uint64_t hours;
+    return ++hours * UINT64_C(3600000000000);
+}
+
+/* Blocks of one size, each freed when so many others have come: a plan at the lower bound is found as soon as
+ * it is looked for, and one that is made in a hurry piles up hundreds of them. */
+static void test_clock(void)
+{
+    static struct zr_event events[2 * STEPS];
+    struct zr_replay_report report[2] = {{0}};
+    size_t count = 0;
+    random_state = 17;
+    for (uint32_t i = 0; i < STEPS + QUEUED; i++) {
+        if (i >= QUEUED)
+            events[count++] = f(i - QUEUED);
+        if (i >= STEPS)
+            continue;
+        events[count] = a(i, 3 * MIB);
+        events[count++].tag = (uint8_t)random_below(ZR_TAG_COUNT);
+    }
+    struct zr_sequence sequence = sequence_of(events, count, STEPS);
+    sequence.lower_bound_bytes = QUEUED * 3 * MIB;
+    for (unsigned run = 0; run < 2; run++) {
+        struct zr_replay_options options = {
+            .policy = ZR_POLICY_ZR, .repeat = 5, .variation = {.stray_percent = 1, .seed = 3}};
+        zr_os_clock_set(run == 0 ? NULL : racing_clock);
+        tap_result(zr_replay(&sequence, &options, &report[run]), ZR_OK, "a replay by %s clock",
+                   run == 0 ? "the usual" : "a racing");
+        zr_os_clock_set(NULL);
+    }
+    tap_is(report[0].driver_calls_last_repeat, 0, "it is planned");
+    tap_ok(report[0].driver_calls == report[1].driver_calls &&
+               report[0].driver_calls_last_repeat == report[1].driver_calls_last_repeat &&
+               report[0].peak_reserved_bytes == report[1].peak_reserved_bytes &&
+               report[0].peak_reserved_last_repeat_bytes == report[1].peak_reserved_last_repeat_bytes,
+           "what it comes to does not depend on the clock");
+}
+
 /* ---- Failures
  * --------------------------------------------------------------------------------------------------- */
 
@@ -264,6 +311,7 @@ int main(void)
     test_granules();
     test_wrong_sequences();
     test_random(0x9e3779b97f4a7c15);
+    test_clock();
     test_faults();
     tap_is(live_bytes(), 0, "every record went back to the arena");
     zr_arena_destroy(arena, NULL);
