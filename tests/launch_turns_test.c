@@ -20,7 +20,8 @@
 #define CUT_NS      (1200 * MS_NS) /* when it gives up ranks that do not follow a request, */
 #define GRACE_NS    (300 * MS_NS)  /* and how long they have then */
 #define STALL_NS    (500 * MS_NS)
-#define FAREWELL_NS (1000 * MS_NS) /* the other launcher lives on for so long after the request */
+#define FAREWELL_NS (1000 * MS_NS)  /* the other launcher lives on for so long after the request, */
+#define FAR_NS      (60000 * MS_NS) /* or until nobody waits any more */
 
 /* Of the turns after the request: it comes again, as timeout(1) sends it, and is a second one. */
 enum { SAME_TURN = 1, SECOND_TURN = 6 };
@@ -28,7 +29,7 @@ enum { SAME_TURN = 1, SECOND_TURN = 6 };
 /* What the test, the launcher and the rank share. */
 static struct turns {
     bool other_ends;  /* the test's rank ends, too: only its launcher is still there */
-    bool other_stays; /* and that one for ever */
+    bool other_stays; /* which stands still */
     bool stall;       /* the launcher is to sleep through the deadline */
     bool again;       /* the request comes three times */
 
@@ -37,6 +38,7 @@ static struct turns {
     uint64_t stalled_ns;      /* in all, by this test or by the machine */
     unsigned count;           /* turns since the request */
     unsigned stalled;         /* the turn before which it could not run */
+    bool waited;              /* for the other launcher, until it went */
     bool held_up;             /* nor could it at some other time, so that the machine decides */
     unsigned cut;             /* the first turn that began after the end of the run; 0: none */
     uint64_t cut_ns, gone_ns; /* since the request, but for stalls: then, and when the rank had gone */
@@ -119,7 +121,8 @@ static bool watch_turns(struct zr_local_part *part)
     if (turns->stall && !atomic_load(&turns->stop) &&
         now_ns - turns->asked_ns > CUT_NS - TICK_NS - 10 * MS_NS)
         stall();
-    return cut || (!turns->other_stays && now_ns - turns->asked_ns > FAREWELL_NS);
+    turns->waited = now_ns - turns->asked_ns > (turns->other_stays ? FAR_NS : FAREWELL_NS);
+    return cut || turns->waited;
 }
 
 static int launch(int (*rank_main)(struct zr_local_world *, unsigned, void *))
@@ -157,9 +160,10 @@ static void test_others(void)
     tap_ok(turns->count < 200, "and the wait is no busy one (%u turns)", turns->count);
     tap_is(run((struct turns){.other_ends = true, .other_stays = true}, end_well), 0,
            "nor does one wait for ever for another launcher that stands still");
-    tap_is(turns->cut, 0, "and nothing is cut short then either");
+    tap_ok(!turns->waited && !turns->cut, "and nothing is cut short then either");
     tap_is(run((struct turns){.other_stays = true}, end_well), 143,
            "a rank elsewhere that follows no request is given up");
+    tap_ok(!turns->waited, "before its launcher goes");
 }
 
 static void test_deadlines(void)
@@ -179,12 +183,17 @@ static void test_deadlines(void)
 
 static void test_stall(void)
 {
-    tap_is(run((struct turns){.other_stays = true, .stall = true}, follow_nothing), 143,
-           "a launcher that slept through a deadline keeps it afterwards");
-    if (turns->stalled && !turns->held_up)
+    int code = 143;
+    bool alone = false; /* it was stopped by this test, and by nothing else */
+    for (unsigned tries = 0; tries < 5 && !alone && code == 143; tries++) {
+        code = run((struct turns){.other_stays = true, .stall = true}, follow_nothing);
+        alone = turns->stalled && !turns->held_up;
+    }
+    tap_is(code, 143, "a launcher that slept through a deadline keeps it afterwards");
+    if (alone)
         tap_ok(turns->cut > turns->stalled + 1, "but the ranks have a moment before");
     else
-        tap_skip("the launcher was not stopped by the test alone");
+        tap_skip("this machine holds the launcher up, too");
 }
 
 int main(void)
