@@ -41,7 +41,7 @@ struct scene {
     int (*act)(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm);
     bool ends_by_itself;
     bool dies_slowly; /* rank 2, before it has a communicator: its sockets close long before it is dead */
-    long save_within_ms;
+    long save_within_ms, timeout_ms;
     uint32_t watched_step; /* of train_slowly(): the test begins in it */
     long layers, layer_ms;
 };
@@ -179,6 +179,17 @@ static int save_for_long(const struct scene *scene, struct zr_local_world *local
     return request == ZR_REQUEST_SAVE_AND_END ? 0 : 9;
 }
 
+/* Rank 1 comes when the test says so; the others wait for it. */
+static int wait_for_one(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene, (void)local;
+    if (rank == 0)
+        atomic_store(&board->steps, 5);
+    while (rank == 1 && !atomic_load(&board->saved))
+        nap_ms(1);
+    return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
+}
+
 static int fail_alone(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
 {
     (void)scene;
@@ -246,8 +257,11 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     }
     if (scene->dies_slowly)
         wait_for(&board->closed, 1);
-    struct zr_comm_options options = {
-        .arena = arena, .host_arena = arena, .kernels = zr_kernels_cpu(zr_isa_best()), .bucket_bytes = 4096};
+    struct zr_comm_options options = {.arena = arena,
+                                      .host_arena = arena,
+                                      .kernels = zr_kernels_cpu(zr_isa_best()),
+                                      .bucket_bytes = 4096,
+                                      .timeout_ns = (uint64_t)scene->timeout_ms * 1000000};
     if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK)
         return fail_with_words(rank);
     int code = scene->act(scene, local, rank, comm);
@@ -502,6 +516,19 @@ static void test_stopped_run(void)
     kill(run.launcher, SIGTERM);
     run.pace = pace_start();
     check_end(&run, "and ends when asked", 0, NULL);
+
+    const struct scene waiting = {.name = "waiting", .act = wait_for_one, .timeout_ms = 2000};
+    run = start(&waiting);
+    nap_ms(100); /* the others wait by now, mostly */
+    kill(-run.launcher, SIGSTOP);
+    for (unsigned r = 0; r < WORLD; r++)
+        tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
+    nap_ms(waiting.timeout_ms + 500);
+    kill(-run.launcher, SIGCONT);
+    nap_ms(300); /* so that they look whether the one that they wait for is late */
+    atomic_store(&board->saved, true);
+    run.pace = pace_start();
+    check_end(&run, "stopped for longer than a rank may be silent", 0, NULL);
 }
 
 /* The processes of a run that has lost its launcher come to the test, their nearest subreaper: true when the
