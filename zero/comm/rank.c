@@ -42,11 +42,13 @@ static void end_without_launcher(int signal_number)
     (void)signal_number;
     if (getppid() == self.launcher)
         return; /* a stopped run goes on */
-    zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_RANK, self.rank, ZR_ERR_PEER, self.reason});
     if (!atomic_exchange(&self.local->orphaned, true)) {
         ssize_t written = write(STDERR_FILENO, self.line, strlen(self.line));
         (void)written; /* there is nobody left to tell */
     }
+    /* After the words: should this rank be killed too, here, another launcher of the run has words to say
+     * still. */
+    zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_RANK, self.rank, ZR_ERR_PEER, self.reason});
     if (self.clean_up)
         self.clean_up(self.argument);
     _exit(1);
