@@ -704,7 +704,7 @@ static void test_long_steps(void)
                                  .watched_step = 4, /* of the three before one may go badly */
                                  .layers = 1,
                                  .layer_ms = 2000};
-    struct scene unsaved = layers, limited = layers;
+    struct scene unsaved = layers, limited = layers, held = silent;
     const struct scene stuck = {.name = "stuck", .act = train_and_stick, .save_within_ms = 60000};
     struct run run = start(&layers);
     kill(run.launcher, SIGTERM);
@@ -721,6 +721,13 @@ static void test_long_steps(void)
     run.pace = pace_start();
     check_end(&run, "SIGTERM in a long step whose ranks say nothing, as in those before", 0, NULL);
     tap_is(board->saves, WORLD, "every rank saved");
+
+    held.watched_step = 1; /* there were none before */
+    run = start(&held);
+    kill(run.launcher, SIGTERM);
+    wait_for(&board->saves, WORLD);
+    run.pace = pace_start();
+    check_end(&run, "SIGTERM in a first step whose ranks say nothing for a moment", 0, NULL);
 
     run = start(&layers);
     kill(run.launcher, SIGTERM);

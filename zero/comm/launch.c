@@ -23,7 +23,8 @@
 #define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
 #define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
 #define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
-#define PATIENCE    3              /* times as long as the steps before were silent, if they got on */
+#define PATIENCE    3              /* times as long as the steps before were silent, if they got on, */
+#define PATIENCE_NS (5000 * MS_NS) /* and at least so long: a busy machine is late */
 /* timeout(1) and shells send twice: to the process and to its group. Longer than a sleep, in any moment of
  * which the second may have come if the launcher could not run. */
 #define SAME_REQUEST_NS (TICK_NS + 50 * MS_NS)
@@ -262,7 +263,7 @@ static void stretch_deadline(struct launcher *launcher)
         return;
     if (launcher->silent_last_ns > patience_ns)
         patience_ns = launcher->silent_last_ns;
-    patience_ns = PATIENCE * patience_ns > DEADLINE_NS ? PATIENCE * patience_ns : DEADLINE_NS;
+    patience_ns = PATIENCE * patience_ns > PATIENCE_NS ? PATIENCE * patience_ns : PATIENCE_NS;
     uint64_t until_ns = launcher->beat_ns + patience_ns, latest_ns = launcher->asked_ns + within_ns;
     until_ns = until_ns < latest_ns ? until_ns : latest_ns;
     if (until_ns > launcher->deadline_ns)

@@ -261,7 +261,7 @@ struct zr_launch_options {
  * A rank that dies or fails ends the others within a second, and the reason is printed on stderr. If the
  * launcher dies the ranks end by themselves. SIGTERM, SIGHUP and SIGINT become requests (zr_local_request());
  * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
- * The deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 1.5 s from their last
+ * The deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 5 s from their last
  * call on a communicator, or thrice the longest time between two such calls in the step before. Two within
  * 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or SIGUSR1 sent
  * to a rank by its number counts as sent to the run. */
