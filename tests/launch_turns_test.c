@@ -125,6 +125,8 @@ static bool watch_turns(struct zr_local_part *part)
     return cut || turns->waited;
 }
 
+enum { HANG_S = 300 }; /* a deadline that never comes is found out */
+
 static int launch(int (*rank_main)(struct zr_local_world *, unsigned, void *))
 {
     struct zr_local_part part = {.count = 1, .elsewhere = watch_turns};
@@ -147,6 +149,7 @@ static int run(struct turns settings, int (*rank_main)(struct zr_local_world *, 
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(HANG_S);
         _exit(launch(rank_main));
     }
     waitpid(pid, &status, 0);

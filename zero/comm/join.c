@@ -173,7 +173,8 @@ static void let_in(const struct meeting *meeting, int link)
     struct parcel no = {.kind = REFUSED};
     struct pollfd wait = {.fd = link, .events = POLLIN};
     int *links = meeting->part->links;
-    if (!is_own(link) || poll(&wait, 1, (int)(HELLO_NS / 1000000)) <= 0 ||
+    uint64_t hello_ms = left_ms(meeting) < HELLO_NS / 1000000 ? left_ms(meeting) : HELLO_NS / 1000000;
+    if (!is_own(link) || poll(&wait, 1, (int)hello_ms) <= 0 ||
         recv(link, &hello, sizeof(hello), MSG_DONTWAIT) != (ssize_t)sizeof(hello) || hello.magic != MAGIC) {
         close(link);
         return;

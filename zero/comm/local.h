@@ -13,7 +13,7 @@
 #include "zero/comm/zr_comm.h"
 
 enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
-#define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a waiting rank before it looks at `abort` */
+#define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a rank that waits */
 
 /* What signals have asked for; bits of zr_local_world.ends. */
 enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };

@@ -37,8 +37,8 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
         uint64_t waited_ns = zr_patience_look(&patience);
         self->nccl->async_error(self->comm, &error);
         if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
-            result = refused(self, error, kind);
-        else if (self->base.local)
+            return refused(self, error, kind);
+        if (self->base.local)
             result = zr_local_check(self->base.local, ZR_LOCAL_ALL);
         if (result != ZR_OK && zr_backend_event_done(self->backend, &point))
             return ZR_OK; /* who has ended did his part before */

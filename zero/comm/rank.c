@@ -17,7 +17,7 @@
 #include "zero/comm/local.h"
 #include "zero/comm/patience.h"
 
-#define WORDS_NS 2000000000ull /* for the first rank that finds words to say them */
+#define WORDS_NS 10000000000ull /* for the first rank that finds words to say them */
 
 /* Of all signals this one wakes a process that stands still, so that it ends too. */
 enum { LAUNCHER_DIED = SIGCONT };

@@ -210,7 +210,7 @@ struct zr_comm_options {
     zr_arena *host_arena; /* records and the thread's stack, tag other */
     const struct zr_kernels *kernels;
     size_t bucket_bytes; /* one slot of the ring; the ring has two */
-    uint64_t timeout_ns; /* 0: ZR_COMM_TIMEOUT_NS */
+    uint64_t timeout_ns; /* of which the waiting rank could run; 0: ZR_COMM_TIMEOUT_NS */
     enum zr_comm_algorithm algorithm;
 };
 
@@ -282,7 +282,7 @@ ZR_API void zr_local_note(struct zr_local_world *local, unsigned rank, const cha
 
 /* True for the first rank of the run that asks with these words, and for words other than the first. For what
  * all ranks find alike, and one of them should say; it calls zr_local_words_said() then. The others wait here
- * until it has, or for two seconds, after which it is theirs to say: a rank that ends in failure may cost
+ * until it has, or for ten seconds, after which it is theirs to say: a rank that ends in failure may cost
  * those that are slower their lives. */
 ZR_API bool zr_local_first_words(struct zr_local_world *local, const char *words);
 ZR_API void zr_local_words_said(struct zr_local_world *local);
