@@ -3,15 +3,13 @@
 nats per byte."""
 import re
 import resource
-import subprocess
 import time
 
-from zrtest import done, note, ok, path, same
+from zrtest import done, note, ok, path, run_limited, same
 
 folder = path("demo-build")
 began = time.monotonic()
-got = subprocess.run(["make", "demo", f"BUILD={folder}"], capture_output=True, text=True, errors="replace",
-                     timeout=3600)
+got = run_limited(["make", "demo", f"BUILD={folder}"])
 clock = time.monotonic() - began
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 took = (used.ru_utime + used.ru_stime) / 2  # what else the machine does is not counted

@@ -2,21 +2,18 @@
 """fuzz_test.c on each format, under AddressSanitizer and UndefinedBehaviorSanitizer together, from seeds that stay the
 same: what fails on one machine fails on all. `make fuzz` looks further, from no seed at all."""
 import os
-import subprocess
 
-from zrtest import BUILD, done, note, ok, same
+from zrtest import BUILD, done, note, ok, run_limited, same
 
 SEEDS = range(1, 5)
 folder = os.path.join(BUILD, "both-sanitizers")
 program = os.path.join(folder, "tests", "fuzz_test")
-made = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined",
-                       program], capture_output=True, text=True, timeout=3600)
+made = run_limited(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined", program])
 if not same(made.returncode, 0, "built with both sanitizers"):
     note((made.stdout + made.stderr)[-3000:])
 else:
     for seed in SEEDS:
-        got = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=3600,
-                             env={**os.environ, "ZR_TEST_SEED": str(seed)})
+        got = run_limited([program], env={**os.environ, "ZR_TEST_SEED": str(seed)})
         for line in got.stdout.splitlines():
             if "hostile files" in line:
                 ok(line.startswith("ok"), f"seed {seed}: " + line.split(" - ", 1)[1])

@@ -8,23 +8,17 @@ what limits addresses or counts bytes of memory, because a sanitizer takes terab
 ThreadSanitizer, whose turn is in long_shadow.t and, for every program, in `make check-tsan`."""
 import os
 import shutil
-import subprocess
 
-from zrtest import BUILD, arguments, done, note, ok, path, same, skip, text_file
+from zrtest import BUILD, arguments, done, note, ok, path, run_limited, same, skip, text_file
 
 
 def tail(got):
     note((got.stdout + got.stderr)[-3000:])
 
 
-def run(words, command, env=None, timeout=1800):
+def run(words, command, env=None):
     """Runs to a good end, and no sanitizer says a word."""
-    try:
-        got = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout,
-                             env={**os.environ, **(env or {})})
-    except subprocess.TimeoutExpired as late:
-        ok(False, f"{words}: over within {late.timeout} seconds")
-        return
+    got = run_limited(command, env={**os.environ, **(env or {})})
     silent = not any(mark in got.stderr for mark in ("Sanitizer", "runtime error", "=="))
     if not (same(got.returncode, 0, words) & ok(silent, f"{words}: nothing is reported")):
         tail(got)
@@ -46,8 +40,8 @@ mpi = shutil.which("mpirun") and shutil.which("mpicc")
 programs = ["bin/zr", "bin/zr-train"]
 if mpi:
     programs += ["bin/libzr_comm_mpi.so", "tests/mpi_ranks", "tests/libzr_comm_mpi.so"]
-got = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", f"SANITIZE={SANITIZE}", "check-programs",
-                      *map(built, programs)], capture_output=True, text=True, timeout=7200)
+got = run_limited(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", f"SANITIZE={SANITIZE}", "check-programs",
+                   *map(built, programs)], 3000)  # hundreds of programs, and their build
 lines = got.stdout.splitlines()
 counts = [line for line in lines if " passed, " in line]
 bad = [line for line in lines if line.startswith(("FAIL", "      ")) and "skipped: " not in line]

@@ -7,10 +7,9 @@ ThreadSanitizer clears its shadow of every range that is unmapped, and the emula
 operations there. Valgrind runs one thread at a time: fair turns, or a thread that waits for another can keep the turn
 for minutes."""
 import os
-import subprocess
 import time
 
-from zrtest import BUILD, done, note, ok, same
+from zrtest import BUILD, done, note, ok, run_limited, same
 
 MILLION = 1000000
 VALGRIND = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9"]
@@ -28,8 +27,7 @@ def tail(got):
 def make(folder, sanitize, *programs):
     """The paths of the programs once they are built, or none."""
     paths = [os.path.join(folder, "tests", program) for program in programs]
-    got = subprocess.run(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", f"SANITIZE={sanitize}", *paths],
-                         capture_output=True, text=True, timeout=3600)
+    got = run_limited(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", f"SANITIZE={sanitize}", *paths])
     if not same(got.returncode, 0, f"{' '.join(programs)} in {folder}"):
         tail(got)
         return []
@@ -38,11 +36,7 @@ def make(folder, sanitize, *programs):
 
 def run(words, command):
     began = time.time()
-    try:
-        got = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-    except subprocess.TimeoutExpired as late:
-        ok(False, f"{words}: over within {late.timeout} seconds")
-        return
+    got = run_limited(command)
     clean = not any(mark in got.stderr for mark in ("Sanitizer", "runtime error", "=="))
     took = time.time() - began
     if not ok(got.returncode == 0 and clean, f"{words}: nothing is wrong, nothing reported ({took:.0f} s)"):

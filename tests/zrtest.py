@@ -5,7 +5,9 @@ import atexit
 import json
 import os
 import random
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activ
         "other"]
 SEED = int(os.environ.get("ZR_TEST_SEED", "1"), 0)  # of all draws, as in tests/seed.h
 HANG = 600  # seconds by the clock, after which a small program hangs: busy machines take ten times as long as idle ones
+LONG_HANG = 1200  # the same for a step of a long script: all of CI is cut off at 90 minutes, and says nothing then
 PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
 
 _count = _failed = 0
@@ -118,6 +121,63 @@ def train(environment=None, timeout=HANG, prefix=(), **flags):
             parsed = json.load(file)
         os.unlink(report)
     return Run(got.returncode, got.stdout, got.stderr, parsed)
+
+
+def of_session(leader):
+    """The processes of its session that run, whatever their groups: mpirun gives each rank a group of its own."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                state, _, _, session = file.read().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(session) == leader and state not in "ZX":
+            found.append(int(pid))
+    return found
+
+
+def kill_session(process):
+    """Kills it, not waited for as yet, and all that it has started. Whoever forks meanwhile is found by the next look."""
+    os.killpg(process.pid, signal.SIGKILL)
+    limit = time.monotonic() + 30
+    while (found := of_session(process.pid)) and time.monotonic() < limit:
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+
+
+def run_limited(command, timeout=LONG_HANG, **settings):
+    """A command of a long script, to its end: a CompletedProcess, with text. Where the time is over, a check fails with
+    the command's name, and the test ends: whatever comes next would wait as long."""
+    def leave(number, _):  # what ends this test does not reach another session by itself
+        sys.exit(128 + number)
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, leave) for number in ends]
+    late, out, err = False, "", ""
+    process = None
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, errors="replace", start_new_session=True, **settings)
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        late = True
+    finally:
+        if process and process.returncode is None:
+            kill_session(process)
+        for number, handler in zip(ends, before):
+            signal.signal(number, handler)
+    if late:
+        ok(False, f"{shlex.join(command):.200}: over within {timeout} seconds")
+        try:
+            note("".join(process.communicate(timeout=30))[-3000:])
+        except subprocess.TimeoutExpired:
+            note("what it wrote is not at its end: a process in a session of its own stays")
+        done()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def wait_for(condition, seconds=120):
