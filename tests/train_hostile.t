@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import zrtest
-from zrtest import HANG, arguments, done, note, ok, path, same, skip, text_file, train, wait_for
+from zrtest import HANG, arguments, done, finish, note, ok, path, same, skip, text_file, train, wait_for
 
 SMALL = dict(data=text_file(), steps=6, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, seed=11)
 
@@ -43,12 +43,11 @@ for closed in ((1,), (2,), (0, 1, 2)):
 saved = path("unread")
 reader, unread = os.pipe()
 os.close(reader)
-out = start(save=saved, stdout_=unread, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL)
-err = out.communicate()[1].decode()
-same(out.returncode, 3, "nobody reads standard output: exit 3")
+code, err, _ = finish(start(save=saved, stdout_=unread, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL, text_=True))
+same(code, 3, "nobody reads standard output: exit 3")
 ok("standard output" in err and "reader" in err, "nobody reads standard output: the words say so") or note(err)
-out = start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL)
-same(out.wait(HANG), 0, "nobody reads standard error: nothing is lost")
+code, _, _ = finish(start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL))
+same(code, 0, "nobody reads standard error: nothing is lost")
 os.close(unread)
 same(sorted(os.listdir(saved)), ["step-00000006"], "nobody reads standard error: and the run is saved")
 
@@ -131,7 +130,7 @@ ok("shared" in run.err and "another run" in run.err, "a second run that saves to
     note(run.err)
 same(first.poll(), None, "and the first goes on")
 first.kill()
-first.wait()  # its ranks may be there still for a moment
+first.wait(HANG)  # its ranks may be there still for a moment
 run = train(**SMALL, save=shared)
 same(run.code, 0, "after a kill -9 of the first the folder is free at once") or note(run.err)
 run = train(**{**SMALL, "ranks": 4}, save=path("unused"), memory_limit="1MiB")
@@ -201,11 +200,11 @@ if os.getuid() == 0 and others_may_run():
     open(log, "w").close()
     os.chown(log, 65534, 65534)
     run = [start(log=where, preexec_fn_=lambda: os.setuid(65534), stdout_=subprocess.DEVNULL, stderr_=subprocess.PIPE,
-                 stdin_=subprocess.DEVNULL) for where in (log, os.path.join(theirs, "new.jsonl"))]
-    words = [process.communicate()[1].decode() for process in run]
-    same(run[0].returncode, 0, "a log that may be written in a folder that may not") or note(words[0])
+                 stdin_=subprocess.DEVNULL, text_=True) for where in (log, os.path.join(theirs, "new.jsonl"))]
+    codes, words, _ = zip(*map(finish, run))
+    same(codes[0], 0, "a log that may be written in a folder that may not") or note(words[0])
     same(os.path.getsize(log) > 0, True, "and it is written")
-    same(run[1].returncode, 3, "a new log there is refused")
+    same(codes[1], 3, "a new log there is refused")
     ok("new.jsonl" in words[1] and "theirs" in words[1], "and both names are in the words") or note(words[1])
 else:
     skip("folders of somebody else: needs root, and a build that others may run")

@@ -201,7 +201,8 @@ class Pace:
         processors = sorted(os.sched_getaffinity(0))
         self.seconds = [0.0] * (len(processors) if len(processors) <= 4 else 1)
         self.over = threading.Event()
-        self.walkers = [threading.Thread(target=self.walk, args=(index, processors if len(processors) > 4 else [one]))
+        self.walkers = [threading.Thread(target=self.walk, args=(index, processors if len(processors) > 4 else [one]),
+                                         daemon=True)
                         for index, one in enumerate(processors[:len(self.seconds)])]
 
     def walk(self, index, processors):
@@ -220,31 +221,43 @@ class Pace:
         return min(self.seconds)
 
     def __enter__(self):
-        for walker in self.walkers:
-            walker.start()
+        try:
+            for walker in self.walkers:
+                walker.start()
+        except BaseException:  # no thread is left: nobody else ends those that have started
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
         self.over.set()
         for walker in self.walkers:
-            walker.join()
+            if walker.ident is not None:
+                walker.join()
 
 
 def finish(process, seconds=60):
     """Its exit code, its words on stderr, and the seconds until its end at this machine's pace. Killed, and told of,
-    where the time is over."""
+    where the time is over; by the clock too, because a pace may stand still for ever."""
     words = []
-    reader = threading.Thread(target=lambda: words.append(process.communicate()[1]))
-    reader.start()
-    with Pace() as pace:
-        while reader.is_alive() and pace.took() <= seconds:
-            reader.join(0.003)
-        took = pace.took()
-        killed = reader.is_alive()
+    reader = threading.Thread(target=lambda: words.append(process.communicate()[1]), daemon=True)
+    killed, limit = True, time.monotonic() + HANG
+    try:
+        reader.start()
+        with Pace() as pace:
+            while reader.is_alive() and pace.took() <= seconds and time.monotonic() <= limit:
+                reader.join(0.003)
+            took = pace.took()
+            killed = reader.is_alive()
+    finally:
+        if killed:
+            process.kill()
     if killed:
-        process.kill()
-        reader.join()
-    return process.returncode, words[0] + ("\n[did not end]" if killed else ""), took
+        took = max(took, seconds)
+        reader.join(60)  # another process may hold its stderr for ever
+        process.poll()
+        words.append("\n[did not end]")
+    return process.returncode, "".join(filter(None, words)), took
 
 
 def leftovers():
