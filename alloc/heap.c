@@ -92,8 +92,10 @@ static struct {
     struct part *parts[PART_BUCKETS]; /* lock: parts_lock */
 } heap = {.change_lock = PTHREAD_MUTEX_INITIALIZER, .parts_lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The extent that jemalloc has got for the request under way: one that it cannot record it forgets. */
-static __thread void *fresh;
+/* Of the request under way: the extent that jemalloc has got for it, which it forgets where it cannot record
+ * it, and that the arena had none. */
+static __thread void *fresh __attribute__((tls_model("initial-exec")));
+static __thread bool arena_refused __attribute__((tls_model("initial-exec")));
 
 /* ---- Extent hooks --------------------------------------------------------------------------------------
  * Called by jemalloc under its own locks: they must not come back to it. True means failure or refusal. */
@@ -104,7 +106,10 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes
     struct zr_request request = {.bytes = bytes, .alignment = alignment, .tag = ZR_TAG_OTHER};
     void *block = NULL;
     (void)hooks, (void)index;
-    if (new_address || zr_arena_alloc(heap.arena, &request, &block) != ZR_OK)
+    if (new_address)
+        return NULL;
+    arena_refused = zr_arena_alloc(heap.arena, &request, &block) != ZR_OK;
+    if (arena_refused)
         return NULL;
     if (*zero)
         memset(block, 0, bytes);
@@ -304,13 +309,14 @@ static int running(void)
     return flags;
 }
 
-/* NULL with the arena's own words behind ours. */
+/* NULL with the arena's own words behind ours, if it was the arena that refused. */
 static void *refused(size_t bytes)
 {
-    char why[512];
-    snprintf(why, sizeof why, "%s", zr_last_error());
-    zr_fail(ZR_ERR_MEMORY, "no %zu bytes on the host heap: %s", bytes,
-            why[0] ? why : "the system refused memory for its records, see `ulimit -v` and vm.max_map_count");
+    char why[512] = "the system refused memory for its records, see `ulimit -v` and vm.max_map_count";
+    if (arena_refused)
+        snprintf(why, sizeof why, "%s", zr_last_error());
+    arena_refused = false;
+    zr_fail(ZR_ERR_MEMORY, "no %zu bytes on the host heap: %s", bytes, why);
     return NULL;
 }
 

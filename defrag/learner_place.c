@@ -244,8 +244,10 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
     bool found = report.verdict == ZR_PACK_FOUND;
     if (result == ZR_OK && !found && place->rules.aliases &&
-        granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST)
+        granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
         result = colour_lane(place, lasting, &coloured);
+        left.work -= left.work / TARGET_DIVISOR; /* for what is packed beside the pages */
+    }
     uint64_t spent_ns = zr_os_now_ns() - start_ns;
     left.time_ns -= spent_ns < left.time_ns ? spent_ns : left.time_ns;
     left.work -= left.work / TARGET_DIVISOR;

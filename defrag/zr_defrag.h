@@ -89,7 +89,7 @@ struct zr_pack_options {
     uint64_t alignment_bytes; /* of offsets; 0: 1 */
     uint64_t time_ns;         /* budget; 0: 10 seconds */
     unsigned threads;         /* 0: 1 */
-    /* Budget in place of the time: so many steps, of some nanoseconds each, of all threads together; a round
+    /* Budget in place of the time: so many steps, of 5 to 25 ns each, of all threads together; a round
      * of up to seven jobs that has begun is gone through. The answer is the same on any machine, however
      * busy. 0: by the clock. */
     uint64_t work;
@@ -132,7 +132,7 @@ struct zr_learner_options {
     unsigned threads;   /* that pack, while that one waits; 0: 1 */
     bool steps_only;    /* work is done inside zr_learner_step() only, never inside an allocation */
     /* In place of budget_ns: as struct zr_pack_options has it, so that the same requests are given the same
-     * plan on any machine. 0: by the clock. */
+     * plan on any machine, as long as refine_ns is 0. 0: by the clock. */
     uint64_t budget_work;
 };
 

@@ -7,12 +7,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/error.h"
 #include "alloc/fault.h"
 #include "alloc/heap.h"
+#include "alloc/os.h"
 #include "tests/tap.h"
 
 static zr_backend *backend;
@@ -325,6 +327,57 @@ static void test_environment(const char *self)
            got > 0 ? heard : "silence");
 }
 
+/* A heap that meets `ulimit -v` so many bytes from here: which of its own reservations or jemalloc's meets it
+ * depends on the number. 0 if the words name it and nothing is lost. */
+static int meet_address_limit(size_t left_bytes)
+{
+    struct zr_resident resident = {0};
+    void **last = NULL, *object;
+    size_t heap_leaked = 1, arena_leaked = 1;
+    zr_backend_host_create(&backend, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    if (zr_heap_start(arena) != ZR_OK || zr_os_resident(&resident) != ZR_OK)
+        return 1;
+    zr_heap_free(zr_heap_alloc(100));
+    zr_arena_free(arena, &resident); /* leaves words, which are not the heap's */
+    struct rlimit limit = {resident.address_bytes + left_bytes, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    for (size_t i = 0; (object = zr_heap_alloc(i % 3 ? 40000 : 9000)) != NULL; i++) {
+        *(void **)object = last;
+        last = object;
+    }
+    bool named = words_have("ulimit -v");
+    limit.rlim_cur = RLIM_INFINITY;
+    setrlimit(RLIMIT_AS, &limit);
+    while (last) {
+        object = last;
+        last = *last;
+        zr_heap_free(object);
+    }
+    bool ended = zr_heap_stop(&heap_leaked) == ZR_OK && zr_arena_destroy(arena, &arena_leaked) == ZR_OK;
+    return named && ended && heap_leaked == 0 && arena_leaked == 0 ? 0 : 1;
+}
+
+static void test_address_limit(void)
+{
+    enum { LIMITS = 120, FIRST_BYTES = 300000, STEP_BYTES = 65000 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("no limit of addresses: a sanitizer reserves terabytes itself");
+#else
+    unsigned wrong = 0;
+    for (size_t i = 0; i < LIMITS; i++) {
+        int status = 1;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0)
+            _exit(meet_address_limit(FIRST_BYTES + i * STEP_BYTES));
+        waitpid(child, &status, 0);
+        wrong += status != 0;
+    }
+    tap_is(wrong, 0, "at %d limits of addresses: words that name it, and every extent given back", LIMITS);
+#endif
+}
+
 static int one_object(void)
 {
     zr_backend_host_create(&backend, NULL);
@@ -341,6 +394,7 @@ int main(int count, char **arguments)
     if (count > 1 && strcmp(arguments[1], "--one-object") == 0)
         return one_object();
     test_environment("/proc/self/exe");
+    test_address_limit();
     tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "host backend");
     tap_result(
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 128 << 20}),
