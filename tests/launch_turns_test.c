@@ -1,6 +1,6 @@
 /* launch_turns_test.c: the deadlines of a launcher, turn by turn. It is the launcher of rank 0 alone, as
  * where ranks are started one by one; the test plays the other rank, and looks on at every turn. How runs end
- * is in launch_test.c. */
+ * is in launch_test.c and launch_requests_test.c. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
