@@ -154,13 +154,19 @@ static void test_lost(void)
     end();
 }
 
-/* What the room lacks is added where it lies, so that all of it serves one stray afterwards. */
-static void test_grown(void)
+/* A plan in force, and 48 MiB beside it for strays. */
+static void begin_with_room(void)
 {
     begin(0, 0);
     install(MIB, MIB, 48 * MIB);
     go_round();
     settle();
+}
+
+/* What the room lacks is added where it lies, so that all of it serves one stray afterwards. */
+static void test_grown(void)
+{
+    begin_with_room();
     uint64_t before = stats().backend_calls_count;
     char *first = take(40 * MIB), *second = take(40 * MIB);
     tap_ok(stats().backend_calls_count > before, "two strays are more than the room");
@@ -176,10 +182,7 @@ static void test_grown(void)
 
 static void test_trimmed(void)
 {
-    begin(0, 0);
-    install(MIB, MIB, 48 * MIB);
-    go_round();
-    settle();
+    begin_with_room();
     tap_is(stray(16 * MIB), 0, "a stray fits the room");
     zr_arena_trim(arena, 0, NULL);
     tap_is(stats().reserved_bytes, 0, "a trim takes the room");
@@ -193,10 +196,7 @@ static void test_trimmed(void)
  * that has lost some, the next stray would not fit. */
 static void test_replaced(void)
 {
-    begin(0, 0);
-    install(MIB, MIB, 48 * MIB);
-    go_round();
-    settle();
+    begin_with_room();
     struct zr_plan_lane same = {.count = STEPS, .any = true, .cursor = ZR_PLAN_KEEP_CURSOR};
     plan.lanes = &same;
     tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "the same plan in another region");
