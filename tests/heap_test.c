@@ -360,7 +360,7 @@ static int meet_address_limit(size_t left_bytes)
 }
 
 /* Each in a program started anew: what meets the limit depends on where the system has laid its maps, too. */
-static void test_address_limit(const char *self)
+static void test_address_limit(void)
 {
     enum { LIMITS = 100, FIRST_BYTES = 300000, STEP_BYTES = 45000 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -374,7 +374,7 @@ static void test_address_limit(const char *self)
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            execl(self, self, "--address-limit", left, (char *)NULL);
+            execl("/proc/self/exe", "heap_test", "--address-limit", left, (char *)NULL);
             _exit(99);
         }
         waitpid(child, &status, 0);
@@ -402,7 +402,7 @@ int main(int count, char **arguments)
     if (count > 2 && strcmp(arguments[1], "--address-limit") == 0)
         return meet_address_limit((size_t)atoll(arguments[2]));
     test_environment("/proc/self/exe");
-    test_address_limit("/proc/self/exe");
+    test_address_limit();
     tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "host backend");
     tap_result(
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 128 << 20}),
