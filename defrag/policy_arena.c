@@ -6,7 +6,7 @@
 
 /* For packing a plan, about as much as `zr pack` takes: a replay is no training run. By work, so that what a
  * replay comes to does not depend on how fast or busy the machine is. */
-#define LEARNER_WORK UINT64_C(1000000000)
+#define LEARNER_WORK UINT64_C(1600000000)
 /* Above any number that a thread of ours gets. */
 #define TRACE_THREADS UINT32_C(0x80000000)
 
