@@ -730,7 +730,7 @@ static inline __attribute__((always_inline)) zr_result free_step(struct zr_arena
     if (unlikely(follow->awake) || unlikely(arena->careful) || unlikely(step->apart) ||
         unlikely(plan != follow->plan))
         return free_any(arena, &plan->slots[number].span);
-    plan->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
+    zr_step_clear_live(plan, step, number);
     uncount_block(arena, entry_of_step(step));
     return finish(arena);
 }
@@ -752,14 +752,9 @@ static __attribute__((noinline)) zr_result free_planned(struct zr_arena *arena, 
     return number < plan->slots_count ? free_step(arena, plan, number) : look_and_free(arena, plan, address);
 }
 
-zr_result zr_arena_free(zr_arena *arena, void *address)
+/* Called with the lock, gives it. */
+static inline __attribute__((always_inline)) zr_result free_locked(struct zr_arena *arena, void *address)
 {
-    if (unlikely(!address))
-        return ZR_OK;
-    if (unlikely(!arena))
-        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
-    arena = zr_arena_member_of(arena, address);
-    zr_lock_take(&arena->lock);
     if (likely(!arena->follow))
         return free_mapped(arena, address);
     size_t offset = (size_t)((char *)address - arena->base);
@@ -767,4 +762,30 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!plan) || unlikely(!zr_plan_holds(plan, offset)))
         plan = zr_follow_plan_at(arena, offset);
     return plan ? free_planned(arena, plan, address) : free_mapped(arena, address);
+}
+
+/* The lock is taken. */
+static __attribute__((noinline)) zr_result free_waiting(struct zr_arena *arena, void *address)
+{
+    zr_lock_wait(&arena->lock);
+    return free_locked(arena, address);
+}
+
+/* Of a family of arenas, of which each has addresses of its own. */
+static __attribute__((noinline)) zr_result free_shared(struct zr_arena *arena, void *address)
+{
+    arena = zr_arena_member_of(arena, address);
+    zr_lock_take(&arena->lock);
+    return free_locked(arena, address);
+}
+
+zr_result zr_arena_free(zr_arena *arena, void *address)
+{
+    if (unlikely(!address))
+        return ZR_OK;
+    if (unlikely(!arena))
+        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+    if (unlikely(arena->shared))
+        return free_shared(arena, address);
+    return likely(zr_lock_try(&arena->lock)) ? free_locked(arena, address) : free_waiting(arena, address);
 }

@@ -192,12 +192,11 @@ static void unmake_late(const struct zr_arena *arena, struct zr_lane *lane, stru
 static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
                          struct zr_lane *lane, const struct zr_slot *slot)
 {
-    const struct zr_step *step = &plan->steps[slot->number];
-    for (uint32_t i = step->due_first; i < step->due_end; i++) {
-        uint32_t number = plan->due[i];
-        if (__builtin_expect(plan->live[number / 64] >> (number % 64) & 1, 0))
-            make_late(arena, lane, plan->slots + number);
-    }
+    if (__builtin_expect(plan->due_counts[slot->number] == 0, 1))
+        return;
+    for (uint32_t i = slot->due_first; i < slot->due_end; i++)
+        if (zr_step_live(plan, plan->due[i]))
+            make_late(arena, lane, plan->slots + plan->due[i]);
 }
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
@@ -211,13 +210,14 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
             reach(arena, plan, lane, lane->cursor);
         return;
     }
-    for (size_t word = 0; word * 64 < plan->slots_count; word++)
-        for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
-            struct zr_slot *slot = &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)];
-            size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
-            if (slot >= lane->slots && slot < lane->end && age >= slot->alive_count)
-                make_late(arena, lane, slot);
-        }
+    size_t end = (size_t)(lane->end - plan->slots);
+    for (size_t i = zr_follow_live_from(plan, (size_t)(lane->slots - plan->slots)); i < end;
+         i = zr_follow_live_from(plan, i + 1)) {
+        struct zr_slot *slot = &plan->slots[i];
+        size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
+        if (age >= slot->alive_count)
+            make_late(arena, lane, slot);
+    }
     lane->cursor = to;
 }
 
@@ -356,7 +356,7 @@ static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_l
 
 static struct zr_span *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
 {
-    plan->live[slot->number / 64] |= UINT64_C(1) << (slot->number % 64);
+    zr_step_set_live(plan, zr_step_of(slot), slot->number);
     zr_step_enter(plan, zr_step_of(slot), slot->number);
     return &slot->span;
 }
@@ -433,9 +433,16 @@ static struct zr_lane *lane_with(const struct zr_follow_plan *plan, const struct
 size_t zr_follow_live_count(const struct zr_follow_plan *plan)
 {
     size_t count = 0;
-    for (size_t word = 0; word * 64 < plan->slots_count; word++)
-        count += (size_t)__builtin_popcountll(plan->live[word]);
+    for (size_t i = 0; i < plan->slots_count; i++)
+        count += plan->live[i];
     return count;
+}
+
+size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number)
+{
+    const uint8_t *live =
+        number < plan->slots_count ? memchr(plan->live + number, 1, plan->slots_count - number) : NULL;
+    return live ? (size_t)(live - plan->live) : plan->slots_count;
 }
 
 void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
@@ -445,7 +452,7 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))
         unmake_late(arena, lane_with(plan, slot), slot);
-    plan->live[slot->number / 64] &= ~(UINT64_C(1) << (slot->number % 64));
+    zr_step_clear_live(plan, zr_step_of(slot), slot->number);
     zr_step_of(slot)->apart = false;
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */

@@ -27,8 +27,8 @@ struct zr_step {
     size_t offset_bytes;
     uint64_t seen_epoch; /* plan->epoch when its granules were last seen mapped; 0: never */
     uint32_t thread;
-    uint32_t place, rank;        /* where its block is entered: of plan->places, and by address */
-    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
+    uint32_t place, rank; /* where its block is entered: of plan->places, and by address */
+    uint32_t due_at;      /* the number of the step when its block is to be gone */
     uint8_t tag;
     uint8_t alignment_shift;
     bool apart; /* the block's free is not the usual one: it is late, or other streams use it */
@@ -47,6 +47,7 @@ struct zr_slot {
     uint32_t hash;
     uint32_t alive_count; /* freed before so many steps on, counted from this one */
     uint32_t alike;       /* the number of the slot before it, round the lane, that has the same hash */
+    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
     size_t requested_bytes;
 };
 
@@ -93,7 +94,8 @@ struct zr_follow_plan {
     _Alignas(64) struct zr_span cover;
     struct zr_step *steps;
     struct zr_slot *slots;
-    uint64_t *live; /* bit per slot */
+    uint8_t *live;        /* by slot: 1 while its block is */
+    uint32_t *due_counts; /* by step: how many of the slots that are to be free when it comes are live */
     uint32_t *due;
     struct zr_start *places;
     unsigned places_shift;      /* of a hash of 64 bits */
@@ -154,10 +156,12 @@ struct zr_follow {
 
 /* Blocks of the plan that are live. */
 size_t zr_follow_live_count(const struct zr_follow_plan *plan);
+/* The first live slot from this number on; plan->slots_count: there is none. */
+size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number);
 
 static inline bool zr_step_live(const struct zr_follow_plan *plan, size_t number)
 {
-    return plan->live[number / 64] >> (number % 64) & 1;
+    return plan->live[number];
 }
 
 static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_slot *slot)
@@ -199,14 +203,16 @@ static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_re
     return zr_step_is(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
 }
 
-/* What is live of those that should be gone when the step comes. */
-static inline bool zr_step_is_early(const struct zr_follow_plan *plan, const struct zr_step *step)
+static inline void zr_step_set_live(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
 {
-    uint64_t any = 0;
-    for (const uint32_t *due = plan->due + step->due_first, *end = plan->due + step->due_end; due < end;
-         due++)
-        any |= plan->live[*due / 64] >> (*due % 64);
-    return any & 1;
+    plan->live[number] = 1;
+    plan->due_counts[step->due_at]++;
+}
+
+static inline void zr_step_clear_live(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
+{
+    plan->live[number] = 0;
+    plan->due_counts[step->due_at]--;
 }
 
 /* The block of the step can be found by its address from now on, and no longer. */
@@ -283,8 +289,8 @@ static inline bool zr_step_asks(const struct zr_step *step, const struct zr_requ
 }
 
 /* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
- * everybody is in time. The block is entered. NULL: it is not. The lane is the request's, or the one that was
- * asked last. */
+ * everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is not. The lane
+ * is the request's, or the one that was asked last. */
 static inline __attribute__((always_inline)) struct zr_step *
 zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_request *request)
 {
@@ -296,10 +302,9 @@ zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_r
         __builtin_expect(step->stream != request->stream, 0) ||
         __builtin_expect(!zr_step_asks(step, request), 0) ||
         __builtin_expect(step->seen_epoch != plan->epoch, 0) || __builtin_expect(lane->late_count > 0, 0) ||
-        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(zr_step_is_early(plan, step), 0) ||
-        __builtin_expect(zr_step_live(plan, number), 0))
+        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(plan->due_counts[number] > 0, 0))
         return NULL;
-    plan->live[number / 64] |= UINT64_C(1) << (number % 64);
+    zr_step_set_live(plan, step, number);
     zr_step_enter(plan, step, number);
     lane->cursor = __builtin_expect(lane->cursor + 1 == lane->end, 0) ? lane->slots : lane->cursor + 1;
     follow->pass_left--;

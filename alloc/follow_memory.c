@@ -72,12 +72,11 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
     struct zr_stretch region = region_of(arena, plan);
     size_t first = region.first, count = region.end - region.first;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t word = 0; word * 64 < plan->slots_count; word++)
-        for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
-            struct zr_stretch under =
-                zr_granules_under(arena, &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)].span);
-            zr_granules_set(plan->busy, under.first - first, under.end - first, true);
-        }
+    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
+         i = zr_follow_live_from(plan, i + 1)) {
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        zr_granules_set(plan->busy, under.first - first, under.end - first, true);
+    }
     const struct zr_mapping *owed;
     while (plan->owed && (owed = next_owed(arena, region))) {
         struct zr_stretch under = granules_of(arena, owed);

@@ -205,15 +205,14 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
     size_t count = plan->region->bytes / arena->granule_bytes, idle_count = 0;
     memset(plan->busy_pages, 0, (plan->pages_count + 63) / 64 * sizeof *plan->busy_pages);
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t word = 0; word * 64 < plan->slots_count; word++)
-        for (uint64_t bits = plan->live[word]; bits; bits &= bits - 1) {
-            struct zr_stretch under =
-                zr_granules_under(arena, &plan->slots[word * 64 + (size_t)__builtin_ctzll(bits)].span);
-            for (size_t at = under.first; at < under.end; at++) {
-                uint32_t page = page_at(arena, plan, at);
-                plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
-            }
+    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
+         i = zr_follow_live_from(plan, i + 1)) {
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        for (size_t at = under.first; at < under.end; at++) {
+            uint32_t page = page_at(arena, plan, at);
+            plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
         }
+    }
     for (size_t i = 0; i < count; i++)
         if (plan->busy_pages[plan->pages[i] / 64] >> (plan->pages[i] % 64) & 1)
             plan->busy[i / 64] |= UINT64_C(1) << (i % 64);

@@ -167,7 +167,8 @@ static void index_grams(struct zr_follow_plan *made)
 
 /* How the copy is laid out, in one piece of pages: offsets of the arrays. */
 struct layout {
-    size_t steps, slots, places, lanes, live, busy, handles, busy_pages, due, grams, pages, late_counts, end;
+    size_t steps, slots, places, lanes, live, busy, handles, busy_pages, due_counts, due, grams, pages,
+        late_counts, end;
     size_t grams_count;
 };
 
@@ -180,11 +181,12 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
     at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
     at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
-    at.busy = at.live + (plan->steps_count / 64 + 1) * sizeof(uint64_t);
+    at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
     size_t granules = plan->region_bytes / arena->granule_bytes + 1;
     at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
     at.busy_pages = at.handles + plan->pages_count * sizeof(struct zr_handle *);
-    at.due = at.busy_pages + (plan->pages_count / 64 + 1) * sizeof(uint64_t);
+    at.due_counts = at.busy_pages + (plan->pages_count / 64 + 1) * sizeof(uint64_t);
+    at.due = at.due_counts + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.grams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.pages = at.grams + at.grams_count * sizeof(uint32_t);
     at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
@@ -240,23 +242,19 @@ static void find_due(struct zr_follow_plan *made)
 {
     for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
         size_t count = (size_t)(lane->end - lane->slots);
-        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
-            if (slot->placed)
-                zr_step_of(&lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count])
-                    ->due_end++;
+        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+            struct zr_slot *at = &lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count];
+            zr_step_of(slot)->due_at = at->number;
+            at->due_end += slot->placed;
+        }
     }
     /* From counts to where each one's end is, then down to where it begins. */
     uint32_t sum = 0;
     for (size_t i = 0; i < made->slots_count; i++)
-        made->steps[i].due_first = made->steps[i].due_end = sum += made->steps[i].due_end;
-    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
-        size_t count = (size_t)(lane->end - lane->slots);
-        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++)
-            if (slot->placed)
-                made->due[--zr_step_of(
-                                &lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count])
-                                ->due_first] = (uint32_t)(slot - made->slots);
-    }
+        made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
+    for (size_t i = 0; i < made->slots_count; i++)
+        if (made->slots[i].placed)
+            made->due[--made->slots[made->steps[i].due_at].due_first] = (uint32_t)i;
 }
 
 static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const struct zr_plan *plan)
@@ -272,7 +270,8 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .steps = (struct zr_step *)(pages + at.steps),
                                     .slots = (struct zr_slot *)(pages + at.slots),
                                     .places = (struct zr_start *)(pages + at.places),
-                                    .live = (uint64_t *)(pages + at.live),
+                                    .live = (uint8_t *)(pages + at.live),
+                                    .due_counts = (uint32_t *)(pages + at.due_counts),
                                     .due = (uint32_t *)(pages + at.due),
                                     .lanes = (struct zr_lane *)(pages + at.lanes),
                                     .lanes_count = plan->lanes_count,
@@ -562,6 +561,12 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
     for (size_t i = 0; i < plan->slots_count; i++) {
         const struct zr_slot *slot = &plan->slots[i];
         bool freed, live = zr_slot_live(plan, slot);
+        uint32_t due_count = 0;
+        for (uint32_t at = slot->due_first; at < slot->due_end; at++)
+            due_count += zr_step_live(plan, plan->due[at]);
+        if (due_count != plan->due_counts[i])
+            return zr_fail(ZR_ERR_CORRUPT, "%u blocks that are due at step %zu are live, %u are counted",
+                           due_count, i, plan->due_counts[i]);
         live_count += live;
         late_count += slot->late;
         if (slot->late && !live)
