@@ -555,6 +555,19 @@ struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_spa
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
+/* Every live block of the lane is late, or was taken no more steps ago than it may live: all that a step
+ * looks at stands on this. */
+static bool in_time(const struct zr_follow_plan *plan, const struct zr_lane *lane)
+{
+    ptrdiff_t count = lane->end - lane->slots;
+    for (const struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+        ptrdiff_t age = lane->cursor - slot + (lane->cursor <= slot ? count : 0); /* 1 to count */
+        if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
+            return false;
+    }
+    return true;
+}
+
 static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     size_t live_count = 0, late_count = 0;
@@ -591,8 +604,11 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_lane *lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++)
+    for (const struct zr_lane *lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++) {
+        if (plan == arena->follow->plan && !in_time(plan, lane))
+            return zr_fail(ZR_ERR_CORRUPT, "a planned block outlives its time and is not late");
         late_count -= lane->late_count;
+    }
     if (late_count != 0)
         return zr_fail(ZR_ERR_CORRUPT, "the late blocks of a plan are not those in its lists");
     if (plan != arena->follow->plan && live_count != plan->live_count)

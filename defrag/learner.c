@@ -89,7 +89,7 @@ struct view {
     uint64_t most_reserved_bytes;
     bool following;
     size_t records_count, steps_count; /* steps: of the plan in force */
-    unsigned bad_share;
+    unsigned bad_share, refusals;      /* refusals: plans that were packed for these lanes before, in vain */
 };
 
 static struct track *track_number(struct zr_learner *learner, size_t number)
@@ -119,6 +119,7 @@ static zr_result look(struct zr_learner *learner, struct view *view)
         if (!track->found || !copies[i] || track->third - track->first + lead_of(track) > rooms[i])
             continue;
         view->lanes[view->lanes_count++] = copy_lane(learner, track, copies[i], rooms[i]);
+        view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
         track->planned = true;
     }
     view->most_reserved_bytes = learner->most_reserved_bytes;
@@ -178,10 +179,12 @@ static void try_later(struct zr_learner *learner, uint64_t left_count)
         if (!track->planned || track->retries == RETRIES_MOST)
             continue;
         track->retries++;
-        if (left_count > 0)
+        if (left_count > 0) {
             track->whole_at = track->count + (uint32_t)left_count + GRAM;
-        else
+        } else {
+            track->refusals++;
             track->retry_at = track->count + track->distance / 2;
+        }
     }
     zr_arena_unhold(learner->arena);
 }
@@ -191,10 +194,14 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
                                   struct zr_plan_rules rules)
 {
     struct zr_candidate *candidate = &learner->candidate;
-    zr_result result = zr_candidate_pack(candidate, rules,
-                                         &(struct zr_pack_options){.time_ns = learner->options.budget_ns,
-                                                                   .work = learner->options.budget_work,
-                                                                   .threads = learner->options.threads});
+    /* Half as much after each plan in vain: all of them together take less than twice the first. */
+    uint64_t part = UINT64_C(1) << view->refusals;
+    const struct zr_learner_options *options = &learner->options;
+    zr_result result = zr_candidate_pack(
+        candidate, rules,
+        &(struct zr_pack_options){.time_ns = options->budget_ns / part + 1,
+                                  .work = options->budget_work ? options->budget_work / part + 1 : 0,
+                                  .threads = options->threads});
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
         try_later(learner, 0);

@@ -100,7 +100,7 @@ static void track_forget(struct track *track)
     track->count = 0;
     track->level = (struct level){0};
     track->running = track->found = track->planned = track->loose = false;
-    track->retries = track->retry_at = track->whole_at = 0;
+    track->retries = track->refusals = track->retry_at = track->whole_at = 0;
     if (track->places)
         memset(track->places, 0, PLACES * sizeof *track->places);
 }

@@ -21,6 +21,7 @@
 #define MOST_ITEMS   8192
 #define MOST_LIVES   (UINT64_C(1) << 20)
 #define FRAME_BYTES  512 /* of solve() and what it calls, rounded up generously */
+#define LOOKS        4   /* at each item of a part, in a step: what work is counted by */
 #define TABLE_BITS   17
 #define TRAIL_ROOM   (UINT64_C(1) << 19) /* at most */
 #define CHOICES_ROOM (UINT64_C(1) << 18)
@@ -436,7 +437,8 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
     if (search->nodes_left == 0 || !room)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
-    zr_pack_spend(search->watch, search->list_start[part->last] - search->list_start[part->first] + 1);
+    zr_pack_spend(search->watch,
+                  (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) + 1);
     if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->watch))
         return ZR_SEARCH_UNDECIDED;
     if (!survey(search, part, &state))
