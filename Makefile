@@ -30,7 +30,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(
 # What an instrumented build would warn of in vain: maybe-uninitialized sees the checks' own branches; tsan tells that
 # ThreadSanitizer knows no fences, and ours are about other processes' memory, which it does not see either.
 SANITIZE_FLAGS := -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized \
-	$(if $(findstring thread,$(SANITIZE)),-Wno-tsan)
+	-Wno-unknown-warning-option $(if $(findstring thread,$(SANITIZE)),-Wno-tsan)
 OPT ?= -O2
 CFLAGS ?=
 # Products and sums are never fused behind the source's back: bits must not depend on the compiler's choices.

@@ -194,14 +194,11 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
                                   struct zr_plan_rules rules)
 {
     struct zr_candidate *candidate = &learner->candidate;
-    /* Half as much after each plan in vain: all of them together take less than twice the first. */
-    uint64_t part = UINT64_C(1) << view->refusals;
     const struct zr_learner_options *options = &learner->options;
-    zr_result result = zr_candidate_pack(
-        candidate, rules,
-        &(struct zr_pack_options){.time_ns = options->budget_ns / part + 1,
-                                  .work = options->budget_work ? options->budget_work / part + 1 : 0,
-                                  .threads = options->threads});
+    /* Half as much after each plan of the period in vain. */
+    struct zr_pack_options budget =
+        zr_candidate_budget(options->budget_ns, options->budget_work, options->threads, 1u << view->refusals);
+    zr_result result = zr_candidate_pack(candidate, rules, &budget);
     if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
         learner->stats.refused_plans_count++;
         try_later(learner, 0);
@@ -246,6 +243,9 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
         learner->fresh = true;
         learner->planned_at = view->records_count;
         learner->bad_sum = learner->all_sum = learner->good_count = 0;
+        struct track *track;
+        for (size_t i = 0; (track = track_number(learner, i)); i++)
+            track->refusals = 0;
         zr_arena_unhold(learner->arena);
         learner->refinable = !candidate->tight && learner->options.refine_ns > 0;
     }

@@ -56,6 +56,14 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane 
  * own at several addresses if that takes less memory. */
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
                             const struct zr_pack_options *budget);
+/* A part of a budget. Never nothing, which would be another budget; a work of 0 is none. */
+static inline struct zr_pack_options zr_candidate_budget(uint64_t time_ns, uint64_t work, unsigned threads,
+                                                         unsigned parts)
+{
+    return (struct zr_pack_options){.time_ns = time_ns ? (time_ns - 1) / parts + 1 : 1,
+                                    .work = work ? (work - 1) / parts + 1 : 0,
+                                    .threads = threads};
+}
 /* What strays may hold at most, if they are of the sizes and lifetimes of the plan's steps and come as often
  * as when those were seen: into the plan. */
 void zr_candidate_expect_strays(struct zr_candidate *candidate);

@@ -47,12 +47,9 @@ static zr_result pack_lower(struct zr_lifetimes *lifetimes, const struct zr_pack
     return result;
 }
 
-/* A part of a budget. Never nothing, which would be another budget. */
 static struct zr_pack_options part_of(const struct zr_pack_options *budget, unsigned parts)
 {
-    return (struct zr_pack_options){.time_ns = budget->time_ns / parts + 1,
-                                    .work = budget->work ? budget->work / parts + 1 : 0,
-                                    .threads = budget->threads};
+    return zr_candidate_budget(budget->time_ns, budget->work, budget->threads, parts);
 }
 
 /* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at

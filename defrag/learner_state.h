@@ -61,7 +61,7 @@ struct track {
     uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
     uint32_t first, second, third;       /* found: where three occurrences begin */
     uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
-    uint32_t refusals;          /* of the retries: plans that were packed and took too much memory */
+    uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
     uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
 };
 

@@ -125,8 +125,9 @@ struct zr_learner_options {
     zr_arena *arena;      /* watched; it must outlive the learner */
     zr_arena *host_arena; /* for records and scratch, not `arena`; NULL: one of the learner's own */
     /* Time for packing a plan, of the thread whose allocation finds the period (0: 20 ms); copying, aligning
-     * and installing come on top, about a microsecond per allocation of the period. `zr pack` spends 8
-     * seconds. */
+     * and installing come on top, about a microsecond per allocation of the period. After a plan that would
+     * take more memory than there is without, half as much for the next one of that period, down to a
+     * sixteenth. `zr pack` spends 8 seconds. */
     uint64_t budget_ns;
     uint64_t refine_ns; /* packing once more, at the end of a step that went as planned; 0: never */
     unsigned threads;   /* that pack, while that one waits; 0: 1 */
