@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """zr, the program: subcommands, options, exit codes, the table and the JSON; snapshots pickled by Python itself."""
+import csv
 import glob
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import stat
@@ -252,6 +254,105 @@ def test_variations():
     ok("1 % of strays, 2 copies that take turns, other sizes from repeat 1 on; seed 9" in table, "the table says it too")
 
 
+PACK_KEYS = ["file", "buffers", "verdict", "height", "lower_bound", "ratio", "seconds"]
+# Full from 0 to 6 with 14 live bytes, and yet no offsets below 14 fit: there_is_room() looks at all of them.
+FULL = [(0, 1, 3), (0, 1, 3), (0, 2, 4), (0, 3, 4), (1, 2, 2), (1, 4, 4), (2, 6, 5), (3, 4, 2), (3, 5, 3), (4, 5, 4),
+        (4, 6, 2), (5, 6, 5)]
+
+
+def write_buffers(name, buffers):
+    return write(name, "id,lower,upper,size\n" + "".join("%d,%d,%d,%d\n" % (i, *one) for i, one in enumerate(buffers)))
+
+
+def clash(one, at, other, other_at):
+    return (one[0] < other[1] and other[0] < one[1] and at < other_at + other[2] and other_at < at + one[2])
+
+
+def there_is_room(buffers, capacity, offsets=()):
+    """Whether buffers fit, those that have offsets already where they are: every offset of the next one is tried."""
+    if len(offsets) == len(buffers):
+        return True
+    one = buffers[len(offsets)]
+    return any(there_is_room(buffers, capacity, (*offsets, at)) for at in range(capacity - one[2] + 1)
+               if not any(clash(one, at, *placed) for placed in zip(buffers, offsets)))
+
+
+def hard_set(alive=40, steps=20, swapped=8, seed=1):
+    """Buffers that fill every moment to the byte. Each step ends some of them, and as many of other sizes with the same
+    sum begin: to fit at the lower bound, those that end would have to be neighbours every time."""
+    rng = random.Random(seed)
+    now, over = [(0, 1 + rng.randrange(MIB)) for _ in range(alive)], []
+    for step in range(1, steps):
+        rng.shuffle(now)
+        ended, now = now[:swapped], now[swapped:]
+        over += [(began, step, size) for began, size in ended]
+        total = sum(size for _, size in ended)
+        cuts = sorted(rng.sample(range(1, total), swapped - 1))
+        now += [(step, right - left) for left, right in zip([0, *cuts], [*cuts, total])]
+    return over + [(began, steps, size) for began, size in now]
+
+
+def packed(words, buffers, verdict, code, *arguments):
+    """zr pack on the buffers, its JSON and its offsets looked at: the one result, or None."""
+    where, out = write_buffers("buffers.csv", buffers), path("offsets.csv")
+    if os.path.exists(out):
+        os.unlink(out)
+    run = zr("pack", where, *arguments, "-o", out, "--json")
+    if not same((run.returncode, run.stderr), (code, ""), f"pack, {words}: exit {code}"):
+        return None
+    report = json.loads(run.stdout)
+    same((list(report), report["version"], len(report["results"])), (["version", "results"], 1, 1),
+         f"pack, {words}: the JSON has its version and one result")
+    one = report["results"][0]
+    same(list(one), PACK_KEYS, f"pack, {words}: with its keys in order")
+    bound = max(sum(size for lower, upper, size in buffers if lower <= at < upper) for at, _, _ in buffers)
+    same((one["file"], one["buffers"], one["verdict"], one["lower_bound"]), (where, len(buffers), verdict, bound),
+         f"pack, {words}: {verdict}; a lower bound of {bound}")
+    ok(abs(one["ratio"] - one["height"] / bound) < 1e-6 and one["height"] >= bound and one["seconds"] >= 0,
+       f"pack, {words}: a height of {one['height']}, the ratio is of the two")
+    with open(out) as file:
+        rows = [tuple(map(int, row)) for row in list(csv.reader(file))[1:]]
+    same([row[:4] for row in rows], [(i, *buffer) for i, buffer in enumerate(buffers)],
+         f"pack, {words}: -o has the buffers as they came")
+    offsets = [row[4] for row in rows]
+    clashes = [(i, j) for i, a in enumerate(buffers) for j, b in enumerate(buffers[:i])
+               if clash(a, offsets[i], b, offsets[j])]
+    same(clashes, [], f"pack, {words}: no two buffers share a byte at one time")
+    same(max(at + size for at, (_, _, size) in zip(offsets, buffers)), one["height"],
+         f"pack, {words}: and the highest ends at the height")
+    return one
+
+
+def test_pack():
+    """--capacity and --json: what fits, what is proved not to, and what time is too short for."""
+    easy = [(0, 2, 4), (0, 9, 2), (2, 3, 4), (4, 9, 8)]
+    one = packed("no capacity", easy, "found", 0, "--time", "20")
+    ok(one and one["height"] == 10, "which is the lower bound, worked out by hand")
+    one = packed("a capacity that is exact", easy, "found", 0, "--capacity", "10")
+    ok(one and one["height"] <= 10, "which it keeps to")
+    one = packed("a capacity with room", easy, "found", 0, "--capacity=4KiB")
+    ok(one and one["height"] <= 4096, "which it keeps to")
+    packed("a capacity below the live bytes", easy, "impossible", 1, "--capacity", "9")
+    same([there_is_room(FULL, capacity) for capacity in (14, 15)], [False, True],
+         "of all offsets, none fit within 14 live bytes, and some do within 15")
+    one = packed("what has room within 15", FULL, "found", 0, "--capacity", "15", "--time", "60")
+    ok(one and one["height"] == 15, "a height of 15")
+    one = packed("what has none within 14", FULL, "impossible", 1, "--capacity", "14", "--time", "60")
+    ok(one and one["height"] > 14, "the placement shown is one above the capacity")
+    table = zr("pack", path("buffers.csv"), "--capacity", "14", "--time", "60")
+    ok(table.returncode == 1 and re.search(r" 14 B .* impossible +\S*buffers\.csv\n", table.stdout), "the table has the word")
+    hard = hard_set()
+    bound = sum(size for lower, _, size in hard if lower == 0)
+    one = packed("too little time", hard, "out of time", 1, "--capacity", str(bound), "--time", "1")
+    ok(one and one["height"] > bound, "with the best there was")
+    ok(one and one["seconds"] >= 1, f"after the second that it had ({one and one['seconds']:.2f} s)")
+    table = zr("pack", path("buffers.csv"), "--capacity", str(bound), "--time", "1")
+    ok(table.returncode == 1 and " out of time " in table.stdout, "the table has these words too")
+    ok(zr("pack", lifetimes, path("buffers.csv"), "--capacity", str(bound), "--time", "1").returncode == 1,
+       "of several files one that does not fit is enough for exit 1")
+    refused("pack, a capacity of nothing", 2, ["--capacity", "more than 0"], "pack", lifetimes, "--capacity", "0")
+
+
 def snapshot():
     """What torch.cuda.memory._snapshot() gives, in small, with shared objects as real ones have."""
     frames = [{"name": "step", "filename": "train.py", "line": 7}]
@@ -303,6 +404,7 @@ test_input()
 test_output()
 test_numbers()
 test_variations()
+test_pack()
 test_pickles()
 test_objects()
 done()
