@@ -486,7 +486,7 @@ static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, con
             look_at_new(arena, block);
     } else {
         *out = NULL;
-        result = zr_report_exhausted(arena, result, request);
+        result = zr_report_exhausted(arena, result, request, need);
         zr_trace_event(arena->trace, refused, request);
     }
     if (unlikely(arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count))

@@ -377,9 +377,10 @@ void zr_region_release(struct zr_arena *arena, struct zr_span *region);
 /* ---- report.c -------------------------------------------------------------------------------------------
  */
 
-/* The words for a request that could not be had; returns `result`. Reads this thread's last error as the
- * cause. */
-zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request);
+/* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
+ * thread's last error as the cause. */
+zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
+                              struct zr_need need);
 
 /* ---- stats.c --------------------------------------------------------------------------------------------
  */

@@ -37,6 +37,7 @@ zr_result zr_backend_init(zr_backend *backend)
     zr_assert(backend->ops->version == ZR_BACKEND_VERSION);
     if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
+    backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
     zr_pool_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
     zr_pool_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
     zr_pool_init(&backend->chunks, zr_slots_chunk_bytes(), ZR_POOL_FAULTS);

@@ -34,6 +34,7 @@ enum zr_backend_operation {
 
 struct zr_capabilities {
     size_t granule_bytes;
+    size_t least_granule_bytes; /* what granule_bytes could be at least */
     size_t vma_budget; /* mappings that do not continue their neighbour; 0: no limit */
     bool host_visible; /* the processor can read and write the memory */
     bool host_copies;  /* copies may begin or end in the program's own memory */

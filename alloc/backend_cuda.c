@@ -640,6 +640,7 @@ static zr_result choose_granule(struct cuda_backend *cuda, size_t asked_bytes)
                        "a granule of %zu bytes is no multiple of the device's granularity, %zu; leave the "
                        "size out for the recommended %zu",
                        cuda->front.can.granule_bytes, least, recommended);
+    cuda->front.can.least_granule_bytes = least;
     return ZR_OK;
 }
 

@@ -1,5 +1,5 @@
-/* arena_test.c: the arena by hand, on sim and host: hostile arguments, what memory a request takes, reports,
- * peaks, canaries, other processes, limits of the machine. At random: arena_random_test.c. */
+/* arena_test.c: the arena by hand, on sim and host: hostile arguments, what memory a request takes, peaks,
+ * canaries, other processes, limits of the machine. At random: arena_random_test.c; reports: report_test.c. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -210,23 +210,6 @@ static void test_stealing(void)
     char *back = take(pair.arena, 2 * GRANULE);
     tap_ok(back == hole[0] || back == hole[1] || back == large, "a stolen hole can be filled again");
     tap_result(zr_arena_check(pair.arena), ZR_OK, "sound");
-    end_pair(&pair);
-}
-
-static void test_fragmentation_report(void)
-{
-    struct setting setting = {"sim", false, GRANULE, 4 * GRANULE, 0, false};
-    struct pair pair = make_pair(&setting);
-    void *blocks[8];
-    for (int i = 0; i < 8; i++)
-        zr_arena_alloc(pair.arena, &(struct zr_request){.bytes = GRANULE / 2, .tag = ZR_TAG_GRAD},
-                       &blocks[i]);
-    for (int i = 0; i < 8; i += 2)
-        zr_arena_free(pair.arena, blocks[i]);
-    tap_is(stats_of(pair.arena).stranded_bytes, 4 * (GRANULE / 2), "half of every granule is stranded");
-    tap_result(try(pair.arena, &(struct zr_request){.bytes = GRANULE}), ZR_ERR_MEMORY, "no whole granule");
-    tap_ok(strstr(zr_last_error(), "fragmentation") && strstr(zr_last_error(), "grad"),
-           "the words say fragmentation and who pins it: %s", zr_last_error());
     end_pair(&pair);
 }
 
@@ -451,7 +434,6 @@ int main(void)
     test_frees();
     test_runs();
     test_stealing();
-    test_fragmentation_report();
     test_peaks();
     test_trillions();
     test_canary();
