@@ -1,79 +1,10 @@
-/* cuda_emulator_test.c: the rules of the CUDA driver that zr leans on, each broken (or used) once by a small
- * program, with the page or project that states it. Every program runs in a process of its own.
- *
- * Here the emulated driver must give the stated verdict. With ZR_TEST_CUDA=card each program runs on the
- * emulator and on the machine's own driver, and the two verdicts are compared: an emulator that allows what a
- * card refuses would let mistakes through and fails; one that is stricter than the card is noted.
- *
- * Sources: VA = docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, CTX = the same, group__CUDA__CTX,
- * EVENT = group__CUDA__EVENT, MEM = group__CUDA__MEM, STREAM = group__CUDA__STREAM, guide = CUDA C++
- * Programming Guide, Virtual Memory Management. */
+/* cuda_emulator_test.c: the rules of the CUDA driver that zr leans on where memory is created, mapped, opened
+ * to devices and shared. Sources and verdicts: tests/cuda_rules.h. cuda_work_test.c has contexts, streams,
+ * events and work. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
-#include "tests/cuda_support.h"
-#include "tests/tap.h"
-
-enum { RANGE_GRANULES = 8, VERDICT_BROKEN = 5000, VERDICT_SKIPPED = 5001 };
-
-/* What a program finds: device 0's context current, a reservation, and no memory yet. */
-struct world {
-    const struct zr_cuda_driver *cu;
-    const struct zr_emulator *emulator; /* NULL on a card */
-    void *library;
-    zr_cu_context context;
-    zr_cu_address base;
-    size_t g; /* the granularity */
-    int devices_count;
-};
-
-#define MUST(call)                                                                                           \
-    do {                                                                                                     \
-        if ((call) != ZR_CU_SUCCESS)                                                                         \
-            return VERDICT_BROKEN;                                                                           \
-    } while (0)
-
-static zr_cu_properties on_device(int device)
-{
-    return (zr_cu_properties){.type = ZR_CU_ALLOCATION_PINNED,
-                              .exported_as = ZR_CU_HANDLE_POSIX_FD,
-                              .location = {ZR_CU_LOCATION_DEVICE, device}};
-}
-
-static zr_cu_memory memory_of(const struct world *w, size_t granules)
-{
-    zr_cu_properties properties = on_device(0);
-    zr_cu_memory memory = 0;
-    if (w->cu->create(&memory, granules * w->g, &properties, 0) != ZR_CU_SUCCESS)
-        _exit(1); /* the verdict stays "broken" */
-    return memory;
-}
-
-static zr_cu_result map_at(const struct world *w, size_t granule, size_t granules, zr_cu_memory memory)
-{
-    return w->cu->map(w->base + granule * w->g, granules * w->g, 0, memory, 0);
-}
-
-static const zr_cu_access device_access = {{ZR_CU_LOCATION_DEVICE, 0}, ZR_CU_ACCESS_READ_WRITE};
-
-static zr_cu_result access_at(const struct world *w, size_t granule, size_t granules)
-{
-    return w->cu->set_access(w->base + granule * w->g, granules * w->g, &device_access, 1);
-}
-
-static zr_cu_result fill_at(const struct world *w, size_t granule, unsigned char value)
-{
-    zr_cu_result code = w->cu->fill(w->base + granule * w->g, value, w->g, NULL);
-    return code == ZR_CU_SUCCESS ? w->cu->context_synchronize() : code;
-}
-
-/* A mapped granule with access at place 0, and one more handle. */
-#define ONE_MAPPED                                                                                           \
-    zr_cu_memory first = memory_of(w, 1);                                                                    \
-    MUST(map_at(w, 0, 1, first));                                                                            \
-    MUST(access_at(w, 0, 1))
+#include "tests/cuda_rules.h"
 
 /* ---- Creation ------------------------------------------------------------------------------------------ */
 
@@ -408,112 +339,6 @@ static zr_cu_result peer_without_access(const struct world *w)
     return fill_at(w, 0, 1);
 }
 
-/* ---- Contexts, streams, events ------------------------------------------------------------------------- */
-
-static zr_cu_result without_a_context(const struct world *w)
-{
-    zr_cu_context popped;
-    ONE_MAPPED;
-    MUST(w->cu->context_pop(&popped));
-    return fill_at(w, 0, 1);
-}
-
-static zr_cu_result pop_of_nothing(const struct world *w)
-{
-    zr_cu_context popped;
-    MUST(w->cu->context_pop(&popped));
-    return w->cu->context_pop(&popped);
-}
-
-/* A stream of another device's context, which *other gets; that of the first device is current again. */
-static zr_cu_result peer_stream(const struct world *w, zr_cu_stream *stream, zr_cu_context *other)
-{
-    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
-    zr_cu_context popped;
-    if (w->devices_count < 2)
-        return VERDICT_SKIPPED;
-    MUST(w->cu->context_retain(other, 1));
-    MUST(w->cu->context_push(*other));
-    MUST(stream_create(stream, 0));
-    MUST(w->cu->context_pop(&popped));
-    return ZR_CU_SUCCESS;
-}
-
-/* The stream of one device's context while another's is current. */
-static zr_cu_result foreign_stream(const struct world *w)
-{
-    zr_cu_stream stream;
-    zr_cu_context other;
-    zr_cu_event event;
-    zr_cu_result made = peer_stream(w, &stream, &other);
-    if (made != ZR_CU_SUCCESS)
-        return made;
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    return w->cu->event_record(event, stream);
-}
-
-static zr_cu_result context_of_a_stream(const struct world *w)
-{
-    zr_cu_stream stream;
-    zr_cu_context other, found = NULL, own = NULL;
-    zr_cu_result made = peer_stream(w, &stream, &other);
-    if (made != ZR_CU_SUCCESS)
-        return made;
-    MUST(w->cu->stream_context(stream, &found));
-    MUST(w->cu->stream_context(NULL, &own));
-    return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;
-}
-
-static zr_cu_result foreign_event(const struct world *w)
-{
-    zr_cu_context other;
-    zr_cu_event event;
-    if (w->devices_count < 2)
-        return VERDICT_SKIPPED;
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    MUST(w->cu->context_retain(&other, 1));
-    MUST(w->cu->context_push(other));
-    return w->cu->event_record(event, NULL);
-}
-
-static zr_cu_result fresh_event(const struct world *w)
-{
-    zr_cu_event event;
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    return w->cu->event_query(event);
-}
-
-static zr_cu_result event_of_pending_work(const struct world *w)
-{
-    zr_cu_event event;
-    ONE_MAPPED;
-    w->emulator->work_ticks(1000000);
-    MUST(w->emulator->launch(NULL, w->base, w->g, 9));
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    MUST(w->cu->event_record(event, NULL));
-    return w->cu->event_query(event);
-}
-
-static zr_cu_result pending_event_destroyed(const struct world *w)
-{
-    zr_cu_event event;
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    MUST(w->cu->event_record(event, NULL));
-    return w->cu->event_destroy(event);
-}
-
-static zr_cu_result after_fork(const struct world *w)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        int count;
-        _exit((int)w->cu->device_count(&count));
-    }
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? (zr_cu_result)WEXITSTATUS(status) : VERDICT_BROKEN;
-}
-
 /* ---- Sharing ------------------------------------------------------------------------------------------- */
 
 static zr_cu_result unshareable(const struct world *w)
@@ -561,14 +386,7 @@ static zr_cu_result shared(const struct world *w)
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-enum where { ANYWHERE, EMULATOR_ONLY };
-
-static const struct rule {
-    const char *name, *source;
-    zr_cu_result (*program)(const struct world *w);
-    zr_cu_result verdict;
-    enum where where;
-} rules[] = {
+static const struct rule rules[] = {
     {"sizes are multiples of the granularity", "VA cuMemCreate", half_a_granule, ZR_CU_INVALID_VALUE, 0},
     {"creation takes no flags", "VA cuMemCreate", creation_flags, ZR_CU_INVALID_VALUE, 0},
     {"the device must be there", "VA cuMemCreate", no_such_device, ZR_CU_INVALID_DEVICE, 0},
@@ -623,18 +441,6 @@ static const struct rule {
     {"access: the host's to host memory only", "VA cuMemSetAccess", host_access_to_device_memory,
      ZR_CU_INVALID_VALUE, 0},
     {"access: a peer's must be set", "FBGEMM #1875", peer_without_access, ZR_CU_INVALID_VALUE, 0},
-    {"a fill needs a current context", "MEM cuMemsetD8Async", without_a_context, ZR_CU_INVALID_CONTEXT, 0},
-    {"a pop needs a push", "CTX cuCtxPopCurrent", pop_of_nothing, ZR_CU_INVALID_CONTEXT, 0},
-    {"event and stream are of one context", "EVENT cuEventRecord", foreign_stream, ZR_CU_INVALID_HANDLE, 0},
-    {"and of the current one", "EVENT cuEventRecord", foreign_event, ZR_CU_INVALID_HANDLE, 0},
-    {"a stream tells its context, whichever is current", "STREAM cuStreamGetCtx", context_of_a_stream,
-     ZR_CU_SUCCESS, 0},
-    {"an event that was not recorded is complete", "EVENT cuEventRecord", fresh_event, ZR_CU_SUCCESS, 0},
-    {"an event waits for its work", "EVENT cuEventQuery", event_of_pending_work, ZR_CU_NOT_READY,
-     EMULATOR_ONLY},
-    {"a pending event may be destroyed", "EVENT cuEventDestroy", pending_event_destroyed, ZR_CU_SUCCESS, 0},
-    {"the driver does not survive fork()", "PyTorch #17357, triton #10443", after_fork, ZR_CU_NOT_INITIALIZED,
-     0},
     {"export: only what was made for it", "VA cuMemCreate, requestedHandleTypes", unshareable,
      ZR_CU_INVALID_VALUE, 0},
     {"export: no flags", "VA cuMemExportToShareableHandle", export_flags, ZR_CU_INVALID_VALUE, 0},
@@ -642,63 +448,6 @@ static const struct rule {
      ZR_CU_INVALID_VALUE, 0},
     {"an import keeps the memory alive", "VA cuMemRelease", shared, ZR_CU_SUCCESS, 0},
 };
-
-/* ---- Running ------------------------------------------------------------------------------------------- */
-
-static zr_cu_result prepare(struct world *w, bool card)
-{
-    const char *path = card ? "libcuda.so.1" : cuda_emulator_path();
-    zr_cu_properties properties = on_device(0);
-    zr_cu_device device;
-    if (zr_cuda_driver_path_set(path) != ZR_OK || zr_cuda_driver_get(&w->cu) != ZR_OK)
-        return VERDICT_BROKEN;
-    w->library = dlopen(path, RTLD_NOW);
-    w->emulator = card ? NULL : dlsym(w->library, "zr_emulator");
-    MUST(w->cu->device_count(&w->devices_count));
-    MUST(w->cu->device_get(&device, 0));
-    MUST(w->cu->context_retain(&w->context, device));
-    MUST(w->cu->context_push(w->context));
-    MUST(w->cu->granularity(&w->g, &properties, ZR_CU_GRANULARITY_MINIMUM));
-    return w->cu->reserve(&w->base, RANGE_GRANULES * w->g, 0, 0, 0);
-}
-
-/* The verdict of one program in a process of its own. */
-static zr_cu_result verdict_of(const struct rule *rule, bool card)
-{
-    zr_cu_result *verdict = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    *verdict = VERDICT_BROKEN;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        struct world w = {0};
-        zr_cu_result code = prepare(&w, card);
-        *verdict = code == ZR_CU_SUCCESS ? rule->program(&w) : code;
-        _exit(0);
-    }
-    waitpid(child, NULL, 0);
-    zr_cu_result got = *verdict;
-    munmap(verdict, 4096);
-    return got;
-}
-
-static void compare_with_card(const struct rule *rule, zr_cu_result emulated)
-{
-    if (rule->where == EMULATOR_ONLY) {
-        tap_skip("%s: not tried on a card (%s)", rule->name, rule->source);
-        return;
-    }
-    zr_cu_result card = verdict_of(rule, true);
-    if (card == VERDICT_SKIPPED) {
-        tap_skip("%s: needs two devices", rule->name);
-        return;
-    }
-    bool lenient = emulated == ZR_CU_SUCCESS && card != ZR_CU_SUCCESS;
-    tap_ok(!lenient && card != VERDICT_BROKEN, "%s: emulator %u, card %u%s (%s)", rule->name, emulated, card,
-           card == emulated        ? ""
-           : card == ZR_CU_SUCCESS ? ": the emulator is stricter"
-                                   : ": refused by both, with other codes",
-           rule->source);
-}
 
 /* For `make gpu-check`: whether there is a card to compare with; says why not. */
 static int card_present(void)
@@ -719,16 +468,5 @@ int main(int count, char **arguments)
 {
     if (count > 1 && strcmp(arguments[1], "--card-present") == 0)
         return card_present();
-    if (zr_cuda_driver_path_set(cuda_emulator_path()) != ZR_OK) {
-        tap_skip("%s", zr_last_error());
-        return tap_done();
-    }
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        zr_cu_result emulated = verdict_of(&rules[i], false);
-        if (cuda_on_card())
-            compare_with_card(&rules[i], emulated);
-        else
-            tap_is(emulated, rules[i].verdict, "%s (%s)", rules[i].name, rules[i].source);
-    }
-    return tap_done();
+    return rules_run(rules, sizeof rules / sizeof *rules);
 }
