@@ -139,6 +139,16 @@ static void test_shortage(void)
     tap_is(emulator->state().used_bytes, 0, "nothing of it is kept");
     tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = 32 * GRANULE, .tag = ZR_TAG_GRAD}, &block),
                ZR_OK, "all there is");
+    zr_arena_free(arena, block);
+    void *halves[64];
+    for (unsigned i = 0; i < 64; i++)
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE / 2, .tag = ZR_TAG_GRAD}, &halves[i]);
+    for (unsigned i = 0; i < 64; i += 2)
+        zr_arena_free(arena, halves[i]);
+    result = zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE, .tag = ZR_TAG_GRAD}, &block);
+    const char *words = zr_last_error(), *help = strstr(words, "What would help: ");
+    tap_ok(result == ZR_ERR_MEMORY && strstr(words, ": fragmentation. ") && help && !strstr(help, "granule"),
+           "fragmented, and the device has no smaller granule: %s", words);
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
     emulator->capacity((size_t)16 << 30);
