@@ -54,12 +54,76 @@ static zr_cu_result no_such_node(const struct world *w)
     return w->cu->create(&memory, w->g, &properties, 0);
 }
 
+static zr_cu_result nothing_created(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    zr_cu_memory memory;
+    return w->cu->create(&memory, 0, &properties, 0);
+}
+
+static zr_cu_result created_as(const struct world *w, zr_cu_properties properties)
+{
+    zr_cu_memory memory;
+    return w->cu->create(&memory, w->g, &properties, 0);
+}
+
+static zr_cu_result no_allocation_type(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.type = (zr_cu_allocation_type)0;
+    return created_as(w, properties);
+}
+
+static zr_cu_result no_location_type(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.location.type = (zr_cu_location_type)0;
+    return created_as(w, properties);
+}
+
+static const zr_cu_handle_type windows_handle = (zr_cu_handle_type)2; /* CU_MEM_HANDLE_TYPE_WIN32 */
+
+static zr_cu_result another_systems_handle(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.exported_as = windows_handle;
+    return created_as(w, properties);
+}
+
+static zr_cu_result another_systems_attributes(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    properties.windows_only = &properties;
+    return created_as(w, properties);
+}
+
+static zr_cu_result no_such_granularity(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    size_t bytes;
+    return w->cu->granularity(&bytes, &properties, (zr_cu_granularity)2);
+}
+
+static zr_cu_result granularity_of_nothing(const struct world *w)
+{
+    zr_cu_properties properties = on_device(0);
+    size_t bytes;
+    properties.type = (zr_cu_allocation_type)0;
+    return w->cu->granularity(&bytes, &properties, ZR_CU_GRANULARITY_MINIMUM);
+}
+
 /* ---- Reservation --------------------------------------------------------------------------------------- */
 
 static zr_cu_result odd_reservation(const struct world *w)
 {
     zr_cu_address address;
     return w->cu->reserve(&address, 4097, 0, 0, 0);
+}
+
+static zr_cu_result empty_reservation(const struct world *w)
+{
+    zr_cu_address address;
+    return w->cu->reserve(&address, 0, 0, 0, 0);
 }
 
 static zr_cu_result odd_alignment(const struct world *w)
@@ -107,6 +171,11 @@ static zr_cu_result odd_address(const struct world *w)
 static zr_cu_result odd_size(const struct world *w)
 {
     return w->cu->map(w->base, w->g / 2, 0, memory_of(w, 1), 0);
+}
+
+static zr_cu_result nothing_mapped(const struct world *w)
+{
+    return map_at(w, 0, 0, memory_of(w, 1));
 }
 
 static zr_cu_result from_an_offset(const struct world *w)
@@ -206,6 +275,12 @@ static zr_cu_result from_a_middle(const struct world *w)
 static zr_cu_result nothing_there(const struct world *w)
 {
     return w->cu->unmap(w->base, w->g);
+}
+
+static zr_cu_result empty_range(const struct world *w)
+{
+    ONE_MAPPED;
+    return w->cu->unmap(w->base, 0);
 }
 
 static zr_cu_result with_a_gap(const struct world *w)
@@ -314,6 +389,54 @@ static zr_cu_result access_for_nobody(const struct world *w)
     return w->cu->set_access(w->base, w->g, &device_access, 0);
 }
 
+static zr_cu_result access_to_nothing(const struct world *w)
+{
+    ONE_MAPPED;
+    return access_at(w, 0, 0);
+}
+
+static zr_cu_result accessed_as(const struct world *w, zr_cu_access access)
+{
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    return w->cu->set_access(w->base, w->g, &access, 1);
+}
+
+static zr_cu_result write_only(const struct world *w)
+{
+    return accessed_as(w, (zr_cu_access){{ZR_CU_LOCATION_DEVICE, 0}, (zr_cu_access_flags)2});
+}
+
+static zr_cu_result unknown_access(const struct world *w)
+{
+    return accessed_as(w, (zr_cu_access){{ZR_CU_LOCATION_DEVICE, 0}, (zr_cu_access_flags)7});
+}
+
+static zr_cu_result access_from_nowhere(const struct world *w)
+{
+    return accessed_as(w, (zr_cu_access){{(zr_cu_location_type)0, 0}, ZR_CU_ACCESS_READ_WRITE});
+}
+
+/* The second of two is wrong: the first has not been done either. */
+static zr_cu_result half_an_access(const struct world *w)
+{
+    zr_cu_access access[2] = {device_access, {{ZR_CU_LOCATION_DEVICE, 0}, (zr_cu_access_flags)2}};
+    MUST(map_at(w, 0, 1, memory_of(w, 1)));
+    if (w->cu->set_access(w->base, w->g, access, 2) != ZR_CU_INVALID_VALUE)
+        return VERDICT_BROKEN;
+    return fill_at(w, 0, 1);
+}
+
+static zr_cu_result unreachable_peer(const struct world *w)
+{
+    for (int peer = 1; peer < w->devices_count; peer++) {
+        int can = 1;
+        MUST(w->cu->can_access_peer(&can, peer, 0));
+        if (!can)
+            return accessed_as(w, (zr_cu_access){{ZR_CU_LOCATION_DEVICE, peer}, ZR_CU_ACCESS_READ_WRITE});
+    }
+    return VERDICT_SKIPPED;
+}
+
 static zr_cu_result access_for_no_device(const struct world *w)
 {
     zr_cu_access access = {{ZR_CU_LOCATION_DEVICE, w->devices_count}, ZR_CU_ACCESS_READ_WRITE};
@@ -357,6 +480,37 @@ static zr_cu_result export_flags(const struct world *w)
     return w->cu->export_handle(&fd, memory_of(w, 1), ZR_CU_HANDLE_POSIX_FD, 1);
 }
 
+static zr_cu_result export_as_another(const struct world *w)
+{
+    void *handle;
+    return w->cu->export_handle(&handle, memory_of(w, 1), windows_handle, 0);
+}
+
+static zr_cu_result export_after_release(const struct world *w)
+{
+    zr_cu_memory memory = memory_of(w, 1);
+    int fd;
+    MUST(w->cu->release(memory));
+    return w->cu->export_handle(&fd, memory, ZR_CU_HANDLE_POSIX_FD, 0);
+}
+
+static zr_cu_result import_as_another(const struct world *w)
+{
+    zr_cu_memory memory;
+    int fd;
+    MUST(w->cu->export_handle(&fd, memory_of(w, 1), ZR_CU_HANDLE_POSIX_FD, 0));
+    return w->cu->import_handle(&memory, (void *)(intptr_t)fd, windows_handle);
+}
+
+static zr_cu_result import_of_nothing(const struct world *w)
+{
+    zr_cu_memory memory;
+    int fd;
+    MUST(w->cu->export_handle(&fd, memory_of(w, 1), ZR_CU_HANDLE_POSIX_FD, 0));
+    close(fd);
+    return w->cu->import_handle(&memory, (void *)(intptr_t)fd, ZR_CU_HANDLE_POSIX_FD);
+}
+
 static zr_cu_result import_of_a_file(const struct world *w)
 {
     zr_cu_memory memory;
@@ -388,12 +542,26 @@ static zr_cu_result shared(const struct world *w)
 
 static const struct rule rules[] = {
     {"sizes are multiples of the granularity", "VA cuMemCreate", half_a_granule, ZR_CU_INVALID_VALUE, 0},
+    {"and more than nothing (unstated for this call)", "taken for a rule: MEM cuMemAlloc has it",
+     nothing_created, ZR_CU_INVALID_VALUE, 0},
+    {"memory is pinned", "TYPES CUmemAllocationType: 0 is invalid", no_allocation_type, ZR_CU_INVALID_VALUE,
+     0},
+    {"and lies somewhere", "TYPES CUmemLocationType: 0 is invalid", no_location_type, ZR_CU_INVALID_VALUE, 0},
+    {"handles are of this system", "VA cuMemCreate; DEVICE, attribute WIN32_HANDLE_SUPPORTED",
+     another_systems_handle, ZR_CU_NOT_SUPPORTED, 0},
+    {"and have no attributes of another", "TYPES CUmemAllocationProp, win32HandleMetaData",
+     another_systems_attributes, ZR_CU_INVALID_VALUE, 0},
+    {"a granularity is the least or the best", "VA cuMemGetAllocationGranularity", no_such_granularity,
+     ZR_CU_INVALID_VALUE, 0},
+    {"of something that can be made", "VA cuMemGetAllocationGranularity", granularity_of_nothing,
+     ZR_CU_INVALID_VALUE, 0},
     {"creation takes no flags", "VA cuMemCreate", creation_flags, ZR_CU_INVALID_VALUE, 0},
     {"the device must be there", "VA cuMemCreate", no_such_device, ZR_CU_INVALID_DEVICE, 0},
     {"memory ends", "VA cuMemCreate", too_much, ZR_CU_OUT_OF_MEMORY, 0},
     {"HOST memory cannot be shared", "VA cuMemCreate", shareable_host, ZR_CU_INVALID_VALUE, 0},
     {"HOST_NUMA needs a real node", "VA cuMemCreate", no_such_node, ZR_CU_INVALID_VALUE, 0},
     {"reservations are whole pages", "VA cuMemAddressReserve", odd_reservation, ZR_CU_INVALID_VALUE, 0},
+    {"and more than none (unstated)", "taken for a rule", empty_reservation, ZR_CU_INVALID_VALUE, 0},
     {"alignments are powers of two", "VA cuMemAddressReserve", odd_alignment, ZR_CU_INVALID_VALUE, 0},
     {"reserving takes no flags", "VA cuMemAddressReserve", reservation_flags, ZR_CU_INVALID_VALUE, 0},
     {"addresses end", "VA cuMemAddressReserve", all_addresses, ZR_CU_OUT_OF_MEMORY, 0},
@@ -403,6 +571,7 @@ static const struct rule rules[] = {
     {"and once", "VA cuMemAddressFree: ptr must match", reservation_twice, ZR_CU_INVALID_VALUE, 0},
     {"map: addresses on the granularity", "VA cuMemMap", odd_address, ZR_CU_INVALID_VALUE, 0},
     {"map: sizes too", "VA cuMemMap", odd_size, ZR_CU_INVALID_VALUE, 0},
+    {"map: more than nothing (unstated)", "taken for a rule", nothing_mapped, ZR_CU_INVALID_VALUE, 0},
     {"map: offset 0 only", "VA cuMemMap; PyTorch #96995: memory cannot be split", from_an_offset,
      ZR_CU_INVALID_VALUE, 0},
     {"map: no flags", "VA cuMemMap", mapping_flags, ZR_CU_INVALID_VALUE, 0},
@@ -420,6 +589,7 @@ static const struct rule rules[] = {
     {"unmap: not a second half", "VA cuMemUnmap", a_second_half, ZR_CU_INVALID_VALUE, 0},
     {"unmap: nor from the middle of one on", "VA cuMemUnmap", from_a_middle, ZR_CU_INVALID_VALUE, 0},
     {"unmap: something mapped", "VA cuMemUnmap; PyTorch #188008", nothing_there, ZR_CU_INVALID_VALUE, 0},
+    {"unmap: more than nothing (unstated)", "taken for a rule", empty_range, ZR_CU_INVALID_VALUE, 0},
     {"unmap: no gap", "VA cuMemUnmap; PyTorch #188008", with_a_gap, ZR_CU_INVALID_VALUE, 0},
     {"unmap and access: several mappings in a row are fine",
      "NVIDIA's blog, Introducing Low-Level GPU Virtual Memory Management", several_at_once, ZR_CU_SUCCESS, 0},
@@ -436,6 +606,16 @@ static const struct rule rules[] = {
     {"access: fully mapped", "VA cuMemSetAccess", access_to_a_gap, ZR_CU_INVALID_VALUE, 0},
     {"access: whole mappings", "VA cuMemSetAccess", access_to_a_part, ZR_CU_INVALID_VALUE, 0},
     {"access: for somebody", "VA cuMemSetAccess", access_for_nobody, ZR_CU_INVALID_VALUE, 0},
+    {"access: to more than nothing (unstated)", "taken for a rule", access_to_nothing, ZR_CU_INVALID_VALUE,
+     0},
+    {"access: none, reading, or both", "TYPES CUmemAccess_flags", write_only, ZR_CU_INVALID_VALUE, 0},
+    {"access: nor other bits", "TYPES CUmemAccess_flags", unknown_access, ZR_CU_INVALID_VALUE, 0},
+    {"access: for a place that there is", "TYPES CUmemLocationType: 0 is invalid", access_from_nowhere,
+     ZR_CU_INVALID_VALUE, 0},
+    {"access: all of it or none (unstated)", "taken for a rule", half_an_access, ZR_CU_INVALID_VALUE,
+     EMULATOR_ONLY},
+    {"access: for a peer in reach", "VA cuMemSetAccess; PyTorch #174030", unreachable_peer,
+     ZR_CU_INVALID_DEVICE, 0},
     {"access: for a device that is there", "VA cuMemSetAccess", access_for_no_device, ZR_CU_INVALID_DEVICE,
      0},
     {"access: the host's to host memory only", "VA cuMemSetAccess", host_access_to_device_memory,
@@ -444,7 +624,15 @@ static const struct rule rules[] = {
     {"export: only what was made for it", "VA cuMemCreate, requestedHandleTypes", unshareable,
      ZR_CU_INVALID_VALUE, 0},
     {"export: no flags", "VA cuMemExportToShareableHandle", export_flags, ZR_CU_INVALID_VALUE, 0},
+    {"export: as what it was made for", "VA cuMemExportToShareableHandle", export_as_another,
+     ZR_CU_INVALID_VALUE, 0},
+    {"export: not after release", "VA cuMemRelease: undefined", export_after_release, ZR_CU_INVALID_VALUE,
+     EMULATOR_ONLY},
     {"import: only what was exported", "VA cuMemImportFromShareableHandle", import_of_a_file,
+     ZR_CU_INVALID_VALUE, 0},
+    {"import: as what it was exported", "VA cuMemImportFromShareableHandle", import_as_another,
+     ZR_CU_INVALID_VALUE, 0},
+    {"import: a descriptor that is open", "VA cuMemImportFromShareableHandle", import_of_nothing,
      ZR_CU_INVALID_VALUE, 0},
     {"an import keeps the memory alive", "VA cuMemRelease", shared, ZR_CU_SUCCESS, 0},
 };
