@@ -6,8 +6,9 @@
  * card refuses would let mistakes through and fails; one that is stricter than the card is noted.
  *
  * Sources: VA = docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, and the same with INITIALIZE,
- * DEVICE, PRIMARY_CTX, CTX, MEM, STREAM, EVENT and TYPES in place of VA; guide = CUDA C++ Programming Guide.
- */
+ * ERROR, DEVICE, PRIMARY__CTX, CTX, MEM, STREAM, EVENT, PEER__ACCESS and TYPES in place of VA; runtime API =
+ * docs.nvidia.com/cuda/cuda-runtime-api; guide = CUDA C++ Programming Guide. What no page states is taken for
+ * a rule where breaking it is a mistake anyway. */
 #ifndef ZR_TEST_CUDA_RULES_H
 #define ZR_TEST_CUDA_RULES_H
 
