@@ -2,7 +2,8 @@
  *
  * It is built as a libcuda.so.1 of its own and knows the calls that zr makes, no others, and no kernels but
  * zr_emulator.launch(). It is strict where NVIDIA's documentation states a rule, also where a card may be
- * lenient; tests/cuda_emulator_test.c has the rules and their sources. Asynchronous work is carried out late:
+ * lenient; tests/cuda_rules.h has where the rules come from, cuda_emulator_test.c and cuda_work_test.c the
+ * rules and a program that breaks each. Asynchronous work is carried out late:
  * every call of the driver moves each device's clock by one tick, work takes some ticks, and waiting moves
  * the clock to the end of what is waited for. So a missing wait shows, every time and on any machine.
  *
