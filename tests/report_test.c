@@ -205,6 +205,10 @@ static void test_fragmentation(void)
     tap_ok(helps("a smaller granule"), "a smaller granule would help");
     size_t granule_bytes = granule_said();
     tap_ok(granule_bytes > 0 && granule_bytes < GRANULE, "namely one of %zu", granule_bytes);
+    refuse(rig.arena, 2 * GRANULE, ZR_ERR_MEMORY, "as much as is free");
+    tap_ok(is_called("fragmentation"), "is fragmentation");
+    refuse(rig.arena, 2 * GRANULE + 1, ZR_ERR_MEMORY, "a byte more");
+    tap_ok(is_called("shortage") && granule_said() == 0, "is shortage, and a matter of no granule");
     end_rig(&rig);
     rig = fragmented(granule_bytes, GRANULE / 2);
     tap_result(take(rig.arena, GRANULE, ZR_TAG_COMM, &block), ZR_OK, "as it does");
@@ -215,11 +219,19 @@ static void test_fragmentation(void)
     tap_ok(granule_said() == 0 && !helps("smaller granule") && helps("long-lived blocks first"),
            "for which no granule is small enough");
     end_rig(&rig);
+    rig = fragmented(4 * GRANULE, GRANULE / 4);
+    refuse(rig.arena, GRANULE, ZR_ERR_MEMORY, "runs of a sixteenth of a granule");
+    tap_is(granule_said(), GRANULE / 4, "are worth a smaller granule");
+    end_rig(&rig);
+    rig = fragmented(4 * GRANULE, GRANULE / 8);
+    refuse(rig.arena, GRANULE, ZR_ERR_MEMORY, "shorter ones");
+    tap_is(granule_said(), 0, "are not");
+    end_rig(&rig);
 }
 
 /* Blocks of half a run each, of which every other is freed: the granules are whole, but move as one with what
  * is live. */
-static void test_long_runs(void)
+static void test_long_runs(unsigned freed)
 {
     struct setting setting = {"sim", false, GRANULE, 1024 * GRANULE, 0, false};
     struct rig rig = make_rig(&setting, 0);
@@ -231,7 +243,7 @@ static void test_long_runs(void)
     zr_arena_free(rig.arena, block);
     for (unsigned i = 0; i < 512; i++)
         take(rig.arena, 2 * GRANULE, ZR_TAG_GATHERED, &halves[i]);
-    for (unsigned i = 0; i < 512; i += 2)
+    for (unsigned i = freed; i < 512; i += 2)
         zr_arena_free(rig.arena, halves[i]);
     refuse(rig.arena, 3 * GRANULE, ZR_ERR_MEMORY, "more than half a run");
     tap_ok(is_called("fragmentation"), "is fragmentation");
@@ -332,26 +344,29 @@ static void test_mappings(void)
 /* The system refuses to map what was unmapped elsewhere: that is in stock then, idle and in no hole. */
 static void test_refused_mapping(void)
 {
-    struct setting setting = {"sim", false, GRANULE, 7 * GRANULE, 0, false};
+    struct setting setting = {"sim", false, GRANULE, 6 * GRANULE, 0, false};
     struct rig rig = make_rig(&setting, 0);
-    void *keep, *holes[2];
-    for (unsigned i = 0; i < 2; i++) {
-        take(rig.arena, 2 * GRANULE, ZR_TAG_GRAD, &holes[i]);
-        take(rig.arena, GRANULE, ZR_TAG_GRAD, &keep);
-    }
-    for (unsigned i = 0; i < 2; i++)
-        zr_arena_free(rig.arena, holes[i]);
-    tap_ok(take(rig.arena, GRANULE, ZR_TAG_GRAD, &keep) == ZR_OK,
-           "three granules are live, three idle apart");
-    zr_fault_set(ZR_FAULT_MAP, 1);
-    refuse(rig.arena, 4 * GRANULE, ZR_ERR_ADDRESSES, "the system refuses a mapping");
-    zr_fault_set(ZR_FAULT_MAP, 0);
     struct zr_arena_stats stats;
-    zr_arena_get_stats(rig.arena, &stats);
+    void *keep, *half, *holes[3];
+    for (unsigned i = 0; i < 3; i++)
+        take(rig.arena, GRANULE, ZR_TAG_GRAD, &holes[i]);
+    take(rig.arena, 2 * GRANULE, ZR_TAG_GRAD, &keep);
+    take(rig.arena, GRANULE / 2, ZR_TAG_GRAD, &half);
+    take(rig.arena, GRANULE / 2, ZR_TAG_PARAM, &keep);
+    zr_arena_free(rig.arena, holes[0]);
+    zr_arena_free(rig.arena, holes[2]);
+    zr_fault_set(ZR_FAULT_MAP, 1);
+    refuse(rig.arena, 2 * GRANULE, ZR_ERR_ADDRESSES, "the system refuses a mapping");
+    zr_fault_set(ZR_FAULT_MAP, 0);
     tap_ok(is_called("shortage of mappings") && !helps("smaller") && !helps("limit"), "that are short");
-    tap_ok(stats.stock_bytes > 0 && is_about(after(said, "holes and "), stats.stock_bytes) &&
+    zr_arena_get_stats(rig.arena, &stats);
+    tap_ok(stats.stock_bytes == 2 * GRANULE && is_about(after(said, "holes and "), stats.stock_bytes) &&
                *after(said, " in stock, ") != '\0',
            "%zu bytes are in stock", stats.stock_bytes);
+    zr_arena_free(rig.arena, half);
+    refuse(rig.arena, 2 * GRANULE + GRANULE / 2, ZR_ERR_MEMORY, "as much as the stock and half a granule");
+    tap_ok(is_called("fragmentation") && strstr(said, " in stock, "), "is fragmentation");
+    tap_is(granule_said(), GRANULE / 2, "that granules of a half would mend");
     end_rig(&rig);
 }
 
@@ -555,7 +570,8 @@ int main(void)
     random_state = run_seed();
     test_shortage();
     test_fragmentation();
-    test_long_runs();
+    test_long_runs(0); /* the low half of each */
+    test_long_runs(1);
     test_addresses();
     test_mappings();
     test_refused_mapping();
