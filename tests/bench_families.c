@@ -1,8 +1,8 @@
-/* bench_families.c: what each policy reserves on generated sequences of six families, 34 of each: means and
- * extremes, and in how many sequences our arena is more than one granule above the best of the others. Build:
- * make build/tests/bench_families. With a number N the seeds are those of the Nth set of 204 sequences;
- * without one, of the first: a rule that is tuned to one set shows in another. With --check the exit code is
- * 1 if it is above in any; families_test holds the first set to that. */
+/* bench_families.c: what each policy reserves on generated sequences, 34 of each family: means and extremes,
+ * and in how many our arena is more than one granule above the best of the others. Build: make
+ * build/tests/bench_families. With a number N the seeds are those of the Nth set; without one, of the first:
+ * a rule that is tuned to one set shows in another. With --check the exit code is 1 if our arena is above in
+ * any sequence of any family; families_test holds the first 204 to that. */
 #include <stdio.h>
 #include <string.h>
 
