@@ -53,7 +53,7 @@ def start(ranks, **flags):
 
 
 def ends(words, process, ranks, seconds, names, codes):
-    _, err, took = finish(process, seconds + 10)
+    _, err, took = finish(process, seconds + 10, ranks)
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 30)  # whoever inherits them has to look
     good = ok(took <= seconds, f"{words}: ended after {took:.2f} s, at most {seconds}")
     good &= ok(process.returncode in codes, f"{words}: exit {process.returncode} is one of {codes}")

@@ -236,18 +236,34 @@ class Pace:
                 walker.join()
 
 
-def finish(process, seconds=60):
-    """Its exit code, its words on stderr, and the seconds until its end at this machine's pace. Killed, and told of,
-    where the time is over; by the clock too, because a pace may stand still for ever."""
-    words = []
+def waits_for_disk(pids):
+    """Whether a thread of one of the processes sleeps where no signal reaches it, as in fsync(2)."""
+    for pid in pids:
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                    if file.read().rpartition(")")[2].split()[0] == "D":
+                        return True
+        except OSError:
+            pass
+    return False
+
+
+def finish(process, seconds=60, ranks=()):
+    """Its exit code, its words on stderr, and the seconds until its end at this machine's pace, less those in which it,
+    or one of its ranks, waits for a disk. Killed, and told of, where the time is over; by the clock too, because a pace
+    may stand still for ever."""
+    words, waited = [], 0.0
     reader = threading.Thread(target=lambda: words.append(process.communicate()[1]), daemon=True)
     killed, limit = True, time.monotonic() + HANG
     try:
         reader.start()
         with Pace() as pace:
-            while reader.is_alive() and pace.took() <= seconds and time.monotonic() <= limit:
+            while reader.is_alive() and pace.took() - waited <= seconds and time.monotonic() <= limit:
+                before, on_disk = pace.took(), waits_for_disk([process.pid, *ranks])
                 reader.join(0.003)
-            took = pace.took()
+                waited += pace.took() - before if on_disk else 0
+            took = pace.took() - waited
             killed = reader.is_alive()
     finally:
         if killed:
