@@ -1,9 +1,9 @@
 /* allocate.c: allocations and frees. Stands on space.c, extend.c, index.c and follow.c.
  *
  * What happens most comes first and inline: the next step of the plan in force; a freed block of the same
- * size; best fit over what is mapped. What only some arenas have (canaries, poison, a trace, deep checks) is
- * behind one flag, arena->careful. Its cost is counted by tests/bench_operations.py: instructions per
- * operation of a repeated sequence by callgrind, nanoseconds as the median of its repeats. */
+ * size; best fit over what is mapped. What only some arenas have (canaries, poison, ceilings, a trace,
+ * checks) is behind one flag, arena->careful. Its cost is counted by tests/bench_operations.py: instructions
+ * per operation of a repeated sequence by callgrind, nanoseconds as the median of its repeats. */
 #define _GNU_SOURCE
 #include "alloc/arena_internal.h"
 
@@ -52,6 +52,8 @@ static __attribute__((noinline)) void look_at_new(struct zr_arena *arena, const 
         zr_poison_block(address, arena->canary_bytes ? block->bytes : block->requested_bytes, block->bytes);
     if (arena->canary_bytes && arena->visible)
         write_canary(arena, block);
+    if (arena->bounded)
+        zr_ceiling_note(arena, block->tag);
     if (arena->trace) {
         struct zr_block_info info = zr_block_info_of(arena, block);
         zr_trace_write_alloc(arena->trace, &info);
@@ -540,10 +542,15 @@ static inline struct zr_need need_of(const struct zr_arena *arena, const struct 
 static __attribute__((noinline)) zr_result look_and_alloc(struct zr_arena *arena,
                                                           const struct zr_request *request, void **out)
 {
-    if (likely(is_request(arena, request)))
-        return alloc_any(arena, request, out, need_of(arena, request));
-    zr_lock_give(&arena->lock);
-    return refuse_request(arena, request, out);
+    if (unlikely(!is_request(arena, request))) {
+        zr_lock_give(&arena->lock);
+        return refuse_request(arena, request, out);
+    }
+    struct zr_need need = need_of(arena, request);
+    *out = NULL;
+    return unlikely(arena->bounded) && zr_ceiling_refuses(arena, request, need.bytes)
+               ? ZR_ERR_CEILING
+               : alloc_any(arena, request, out, need);
 }
 
 static inline __attribute__((always_inline)) zr_result hand_out_step(struct zr_arena *arena,

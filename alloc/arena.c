@@ -127,7 +127,8 @@ static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
 
 void zr_arena_note_careful(struct zr_arena *arena)
 {
-    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA;
+    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
+                     arena->bounded;
     arena->plain = !arena->careful && !arena->asynchronous;
 }
 

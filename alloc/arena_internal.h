@@ -7,7 +7,7 @@
  *   share.c   export and import                   tracing.c the switch of the trace
  *   streams.c space that streams may still use    region.c  addresses for a plan
  *   follow.c  allocations from a plan (and follow_*.c)
- *   watch.c   who is told of maps and unmaps
+ *   watch.c   who is told of maps and unmaps      ceiling.c bytes that tags may have
  *
  * All of it under arena->lock unless a function says otherwise. Lock order: arenas, arena, backend. */
 #ifndef ZR_ARENA_INTERNAL_H
@@ -85,8 +85,8 @@ struct zr_arena {
 
     /* Everything below. Not on a line with what threads of other members read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool careful;          /* canaries, poison, deep checks or a trace: calls have more to do than usual */
-    bool plain;            /* not that, and not asynchronous: dynamic calls have the least to do */
+    bool careful; /* canaries, poison, deep checks, ceilings or a trace: calls have more to do than usual */
+    bool plain;   /* not that, and not asynchronous: dynamic calls have the least to do */
     _Atomic bool searched; /* some thread has looked for a block without the lock: records wait for readers */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
@@ -135,6 +135,11 @@ struct zr_arena {
     size_t reserved_bytes; /* handles owned: mapped, lent and stock */
 
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
+
+    /* The tags' ceilings (ceiling.c): then the arena is careful. */
+    _Atomic bool bounded; /* written under lock */
+    struct zr_ceilings ceilings, reached;
+    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to entries that pools are about to have, and to tell of */
 };
 
 static inline size_t zr_round_up(size_t bytes, size_t unit)
@@ -387,6 +392,18 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 
+/* ---- ceiling.c: of an arena that is bounded -------------------------------------------------------------
+ */
+
+/* Whether a request that came to so many bytes is above a ceiling: then with words, and the lock is given. */
+bool zr_ceiling_refuses(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
+/* The tag's bytes have grown. */
+void zr_ceiling_note(struct zr_arena *arena, unsigned tag);
+/* The check for an entry of a pool, without the lock; of any arena. What was promised (0: the arena is not
+ * bounded) counts until it is taken back from promised_by_tag_bytes. */
+zr_result zr_ceiling_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
+                             size_t *promised_bytes);
+
 /* ---- check.c: ZR_ERR_CORRUPT with words ------------------------------------------------------------------
  */
 
@@ -471,7 +488,7 @@ bool zr_arena_keep_together(struct zr_arena *head, int change);
 /* ---- arena.c --------------------------------------------------------------------------------------------
  */
 
-/* Once the trace, the canaries, the poison or the check level are other than before. */
+/* Once the trace, the ceilings, the canaries, the poison or the check level are other than before. */
 void zr_arena_note_careful(struct zr_arena *arena);
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------

@@ -182,6 +182,10 @@ zr_result zr_check_arena(struct zr_arena *arena)
                        sums.blocks_count, arena->live_bytes, arena->blocks_count);
     if (memcmp(sums.by_tag_bytes, arena->live_by_tag_bytes, sizeof sums.by_tag_bytes) != 0)
         return corrupt("the bytes per tag are not those of the blocks");
+    for (unsigned tag = 0; arena->bounded && tag < ZR_TAG_COUNT; tag++)
+        if (arena->live_by_tag_bytes[tag] > arena->reached.by_tag_bytes[tag])
+            return corrupt("%zu bytes of %s are live, and the most was %zu", arena->live_by_tag_bytes[tag],
+                           zr_tag_name((zr_tag)tag), arena->reached.by_tag_bytes[tag]);
     if (sums.pending_bytes + arena->deferred_bytes != zr_space_pending_bytes(arena))
         return corrupt("%zu bytes are pending, %zu are counted", sums.pending_bytes + arena->deferred_bytes,
                        zr_space_pending_bytes(arena));

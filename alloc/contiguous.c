@@ -326,6 +326,7 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
                                void **address)
 {
     struct zr_plot like, *plot = NULL;
+    size_t promised_bytes;
     if (out)
         *out = 0;
     if (address)
@@ -336,12 +337,16 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
     if (result != ZR_OK)
         return result;
     zr_lock_take(&pool->lock);
-    result = append(pool, &like, &plot);
+    result = zr_ceiling_promise(pool->arena, &(struct zr_request){.bytes = request->bytes, .tag = pool->tag},
+                                like.bytes, &promised_bytes);
+    if (result == ZR_OK)
+        result = append(pool, &like, &plot);
     if (result == ZR_OK) {
         *out = entry_of(pool, plot);
         if (address && !plot->movable)
             *address = zr_plot_address(pool, plot);
     }
+    pool->promise_over_bytes = promised_bytes;
     leave(pool);
     return result;
 }

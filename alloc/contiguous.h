@@ -83,6 +83,7 @@ struct zr_contiguous {
     size_t entries_count, borrowed_count;
     uint64_t appended_count, copied_bytes, remapped_bytes, backend_calls_count;
     uint64_t told_appended_count, told_calls_count; /* of these, in the arena's totals already */
+    size_t promise_over_bytes; /* promised under the tag's ceiling, and no longer needed */
 };
 
 static inline size_t zr_plot_end(const struct zr_plot *plot)

@@ -143,6 +143,10 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     size_t grown_bytes = pool->live_bytes - books->live_bytes; /* modulo 2^64, as are the sums */
     arena->live_bytes += grown_bytes;
     arena->live_by_tag_bytes[pool->tag] += grown_bytes;
+    arena->promised_by_tag_bytes[pool->tag] -= pool->promise_over_bytes;
+    pool->promise_over_bytes = 0;
+    if (arena->bounded)
+        zr_ceiling_note(arena, pool->tag);
     arena->requested_bytes += pool->requested_bytes - books->requested_bytes;
     arena->blocks_count += pool->entries_count - books->entries_count;
     arena->allocations_count += pool->appended_count - pool->told_appended_count;

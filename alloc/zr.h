@@ -44,6 +44,7 @@ typedef enum zr_result {
     ZR_ERR_PEER,        /* another rank died or fell out of step */
     ZR_ERR_TIMEOUT,     /* a wait took longer than its limit */
     ZR_ERR_INTERRUPTED, /* a signal or an abort asked for the end */
+    ZR_ERR_CEILING,     /* a tag's bytes would pass what zr_arena_set_ceilings() allows them */
     ZR_RESULT_COUNT
 } zr_result;
 
@@ -181,7 +182,8 @@ struct zr_request {
 /* Allocates one block. The memory is not cleared. On success *out is the block's first byte; on failure *out
  * is NULL. ZR_ERR_INVALID: zero bytes, overflowing size, bad alignment or tag. ZR_ERR_MEMORY: shortage or
  * fragmentation, and the words say which, the largest free run, who pins the holes, what would help.
- * ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system grants. */
+ * ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system grants. ZR_ERR_CEILING:
+ * see there. */
 ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 
 /* Frees a block by its first byte. Work that the block's stream was given before may still run: the stream
@@ -277,6 +279,26 @@ ZR_API zr_result zr_ctl_get(const char *name, uint64_t *out);
  */
 ZR_API zr_result zr_arena_check(zr_arena *arena);
 
+/* ---- Ceilings ------------------------------------------------------------------------------------------ */
+
+/* Bytes of blocks and of pools' entries, with rounding, as live_by_tag_bytes counts them. ZR_TAG_OTHER is in
+ * none of it: its own field is not looked at, and `together` counts all other tags. SIZE_MAX: no end. */
+struct zr_ceilings {
+    size_t by_tag_bytes[ZR_TAG_COUNT];
+    size_t together_bytes;
+};
+
+/* Holds an arena to a byte plan: from now on a request that would take its tag, or all tags together, above
+ * the ceiling fails with ZR_ERR_CEILING and changes nothing; the words name the tag and the bytes. What is
+ * live stays, and counts. NULL ends it. While ceilings stand, calls do more than usual, and all threads
+ * allocate in turn. Any thread. ZR_ERR_INVALID: threads have addresses of their own already: set ceilings
+ * before they allocate, or make the arena for one thread. */
+ZR_API zr_result zr_arena_set_ceilings(zr_arena *arena, const struct zr_ceilings *ceilings);
+/* The most that there has been of each tag, at whatever time, and of all together, since ceilings were set:
+ * where those had no end, the byte plan of what was done since, ready to be the ceilings of the next run. Any
+ * thread. ZR_ERR_INVALID: there are no ceilings. */
+ZR_API zr_result zr_arena_get_reached(zr_arena *arena, struct zr_ceilings *out);
+
 /* ---- Contiguous pools ---------------------------------------------------------------------------------- */
 
 /* Memory of one purpose in one row of addresses: gradients, activation checkpoints. A pool reserves addresses
@@ -325,7 +347,7 @@ struct zr_entry_request {
 /* Appends one entry behind the last. The memory is not cleared. *address (may be NULL) gets the first byte of
  * a fixed entry, its place until it is freed; NULL for a movable one: borrow it. ZR_ERR_INVALID: bytes or
  * alignment. ZR_ERR_MEMORY: the arena has no granules left. ZR_ERR_ADDRESSES: the reservation ends, or the
- * system's mappings do; compact the pool, or reserve more. */
+ * system's mappings do; compact the pool, or reserve more. ZR_ERR_CEILING: the pool's tag is at its own. */
 ZR_API zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_request *request,
                                       zr_entry *out, void **address);
 /* Frees an entry; 0 does nothing. ZR_ERR_DOUBLE_FREE: it was freed before. ZR_ERR_FOREIGN: never an entry of
