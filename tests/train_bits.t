@@ -1,48 +1,82 @@
 #!/usr/bin/env python3
 """Where bytes live must not change what is computed: losses to the last bit, over stages, buckets, recomputation,
-threads, repeats and resumed runs, at every world size, precision and number of micro-batches. All pairs of settings
-here, all of them in long_bits.t."""
+threads, communicators, repeats and resumed runs, at every world size, precision and number of micro-batches. All pairs
+of settings here, all of them in long_bits.t."""
 import os
 
 from pairs import pairwise, saved_tensors
-from zrtest import done, note, ok, path, same, train
+from zrtest import done, mpi_missing, note, ok, path, same, skip, train
 
 # Odd in every direction: 3 heads of 7, rows that fill no vector, tensors larger than a bucket of 4 KiB; and as many
 # layers as it takes for stage 3 to have something to gather.
 ODD = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, steps=3, clip=0.5, weight_decay=0.1, lr_embeddings=0.5,
            lr_vectors=2)
-RANKS, ROUNDS = (1, 2, 3, 4, 8), (1, 3, 4)
+# Wide enough that buckets of 64 KiB and 1 MiB are less than a layer in bf16 and fp32 alike, and of 64 MiB are not.
+WIDE = dict(layers=4, hidden=216, heads=3, seq=5, batch=1, steps=2)
+RANKS, ROUNDS, BUCKETS = (1, 2, 3, 4, 8), (1, 3, 4), (65536, 1 << 20, 64 << 20)
+COMMS = ("local",) if mpi_missing() else ("local", "mpi")
+# Nothing is evaluated but in the runs that others are compared with, which evaluating must not change.
+BLIND = dict(eval_every=0)
 
 bases = {}
 
 
-def base(ranks, accumulate, precision="fp32"):
+def base(ranks, accumulate=1, precision="fp32", shape=ODD):
     """The run that others are compared with: stage 0, one thread."""
-    key = ranks, accumulate, precision
+    key = ranks, accumulate, precision, shape["hidden"]
     if key not in bases:
         bases[key] = train(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
-                           bucket_bytes=16384, **ODD)
+                           bucket_bytes=16384, **scaled(precision), **shape)
         if not same(bases[key].code, 0, f"{ranks} ranks, {accumulate} micro-batches, {precision}: stage 0 runs"):
             note(bases[key].err)
         else:
-            ok(len(set(bases[key].losses)) == 3, "the loss moves with every step")
+            ok(len(set(bases[key].losses)) == shape["steps"], "the loss moves with every step")
     return bases[key]
 
 
+def scaled(precision):
+    """A loss scale from which no step is skipped."""
+    return dict(loss_scale_power=6) if precision == "fp16" else {}
+
+
 def gathers(run):
-    return any(rank["placed_stage"] == 3 and rank["peak_bytes"]["gathered"] > 0 for rank in run.report["ranks"])
+    return all(rank["placed_stage"] == 3 and rank["peak_bytes"]["gathered"] > 0 for rank in run.report["ranks"])
 
 
-gathering = 0
-for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, 65536, 1 << 20, 64 << 20),
-                    accumulate=ROUNDS, recompute=("none", "selective", "full"), threads=(1, 2, 3),
-                    precision=("fp32", "bf16")):
-    want, got = base(row["ranks"], row["accumulate"], row["precision"]), train(**row, **ODD)
+def near(run, other, words):
+    """What may differ in its bits differs by no more than README says."""
+    pairs = list(zip(run.report["loss"], other.report["loss"])) if run.report and other.report else []
+    ok(pairs and all(abs(a - b) < 1e-4 for a, b in pairs), f"{words}: to 1e-4") or note(f"{pairs}\n{run.err}{other.err}")
+
+
+if len(COMMS) == 1:
+    skip(f"--comm mpi beside --comm local: {mpi_missing()}")
+gathering = dict.fromkeys(COMMS, 0)
+for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, *BUCKETS), accumulate=ROUNDS,
+                    recompute=("none", "selective", "full"), threads=(1, 2, 3), precision=("fp32", "bf16", "fp16"),
+                    comm=COMMS):
+    want = base(row["ranks"], row["accumulate"], row["precision"])
+    got = train(**row, **scaled(row["precision"]), **ODD, **BLIND)
     if not same(got.losses, want.losses, " ".join(f"{k} {v}" for k, v in row.items())):
         note(got.err)
-    elif row["ranks"] > 1:
-        gathering += gathers(got)
-ok(gathering >= 3, f"{gathering} of these runs gather parameters")
+    elif row["ranks"] > 1 and row["stage"] == 3:
+        gathering[row["comm"]] += ok(gathers(got), "and its parameters are gathered")
+for comm, count in gathering.items():
+    ok(count > 0, f"{count} of these runs gather parameters over --comm {comm}")
+
+ring = {}  # bytes, by precision and bucket
+for row in pairwise(2, stage=(0, 1, 2, 3), bucket_bytes=BUCKETS, precision=("fp32", "bf16"), comm=COMMS):
+    got, words = train(ranks=2, **row, **WIDE, **BLIND), " ".join(f"{k} {v}" for k, v in row.items())
+    if not same(got.losses, base(2, precision=row["precision"], shape=WIDE).losses, f"wide layers: {words}"):
+        note(got.err)
+        continue
+    ring.setdefault((row["precision"], row["bucket_bytes"]), set()).add(got.report["ranks"][0]["peak_bytes"]["comm"])
+    if row["stage"] == 3:
+        ok(gathers(got), "and its parameters are gathered")
+for precision in ("fp32", "bf16"):
+    sizes = [sorted(ring.get((precision, bucket), ())) for bucket in BUCKETS]
+    ok(all(len(one) == 1 for one in sizes) and sizes[0] < sizes[1] < sizes[2],
+       f"{precision}: buckets of each size are another ring, at every stage the same one: {sizes} bytes")
 
 again = train(ranks=3, stage=3, **ODD)
 same(again.losses, base(3, 1).losses, "3 ranks, stage 3, and the same again")
@@ -54,6 +88,12 @@ ok(base(2, 1).losses != base(2, 1, "bf16").losses, "bf16 is another run")
 once = train(ranks=3, stage=0, accumulate=4, reduce="once", **ODD)
 same(train(ranks=3, stage=1, accumulate=4, reduce="once", recompute="full", **ODD).losses, once.losses,
      "--reduce once: stage 1 gives stage 0's losses, bit for bit")
+near(once, base(3, 4), "and near those of --reduce each")
+FIVE = {**ODD, "steps": 5}
+alone = train(ranks=1, **{**FIVE, "batch": 8})
+for ranks in (2, 4, 8):
+    near(train(ranks=ranks, stage=1, **{**FIVE, "batch": 8 // ranks}, **BLIND), alone,
+         f"the same 8 sequences a step on {ranks} ranks as on one")
 plain, sgd = (train(ranks=3, stage=stage, optimizer="sgd", lr=0.1, **ODD) for stage in (0, 3))
 ok(plain.losses and plain.losses != again.losses, "--optimizer sgd is another run")
 same(sgd.losses, plain.losses, "and the same at stage 3")

@@ -54,6 +54,16 @@ def skip(reason):
     print(f"ok {_count} # SKIP {reason}", flush=True)
 
 
+def mpi_missing():
+    """Why nothing can run under mpirun here; "" where it can."""
+    if not shutil.which("mpirun"):
+        return "mpirun is not installed (openmpi-bin)"
+    if not os.path.exists(os.path.join(os.path.dirname(ZR_TRAIN), "libzr_comm_mpi.so")):
+        return "the module is not built: no mpicc (libopenmpi-dev)"
+    words = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, errors="replace").stdout
+    return "" if "Open MPI" in words else "this mpirun is not Open MPI's, and the settings of the test are"
+
+
 def note(words):
     for line in str(words).splitlines():
         print("# " + line, flush=True)
