@@ -88,13 +88,15 @@ $(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
 $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests)
 	tests/run --verbose tests/$*.t
 
-# What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card.
+# What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
+# the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
 .PHONY: gpu-check
 gpu-check: packages-check
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(cuda_tests)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(cuda_tests) $(BUILD)/bin/zr
 	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
-		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests); fi
+		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests) || failed=1; fi; \
+	tests/gpu_pytorch.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
