@@ -1,11 +1,6 @@
 /* cuda_test.c: what only the CUDA backend has: other people's contexts, fences before unmaps, events in
- * turns, peers, pinned memory, and memory shared between processes. On the emulated driver; the rules it
- * enforces are in cuda_emulator_test.c, a driver that refuses in cuda_refusals_test.c. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
+ * turns, peers and pinned memory. On the emulated driver; the rules it enforces are in cuda_emulator_test.c,
+ * a driver that refuses in cuda_refusals_test.c, memory shared between processes in cuda_share_test.c. */
 #include "tests/cuda_pieces.h"
 
 #define FOREVER 1000000 /* ticks: until somebody waits */
@@ -252,6 +247,26 @@ static int read_on_peer(const char *address)
     return code == ZR_CU_SUCCESS ? byte : -1;
 }
 
+/* A fill in device 1's context, as a kernel that runs there would write. */
+static zr_cu_result write_on_peer(const char *address, unsigned char value)
+{
+    zr_cu_context context, popped;
+    cu->context_retain(&context, 1);
+    cu->context_push(context);
+    zr_cu_result code = cu->fill((zr_cu_address)(uintptr_t)address, value, 1, NULL);
+    cu->context_synchronize();
+    cu->context_pop(&popped);
+    cu->context_release(1);
+    return code;
+}
+
+static int read_by_owner(zr_backend *backend, const char *address)
+{
+    unsigned char byte = 0;
+    zr_backend_copy(backend, &(struct zr_copy){.to = &byte, .from = address, .bytes = 1});
+    return zr_backend_synchronize(backend) == ZR_OK ? byte : -1;
+}
+
 static void test_peers(void)
 {
     static const int peers[] = {1};
@@ -259,21 +274,42 @@ static void test_peers(void)
     zr_backend_fill(made.backend, &(struct zr_fill){.to = made.range->address, .value = 8, .bytes = 1});
     zr_backend_synchronize(made.backend);
     tap_is(read_on_peer(made.range->address), -1, "a device that is no peer reads nothing");
+    tap_ok(write_on_peer(made.range->address, 9) != ZR_CU_SUCCESS, "nor does it write");
+    tap_is(read_by_owner(made.backend, made.range->address), 8, "what was there stays");
     unmap_one(&made);
     end(&made);
     made = map_one(&(struct zr_cuda_options){.peers = peers, .peers_count = 1});
     zr_backend_fill(made.backend, &(struct zr_fill){.to = made.range->address, .value = 8, .bytes = 1});
     zr_backend_synchronize(made.backend);
     tap_is(read_on_peer(made.range->address), 8, "a peer reads what the device wrote");
+    tap_is(write_on_peer(made.range->address, 9), ZR_CU_SUCCESS, "and writes");
+    tap_is(read_by_owner(made.backend, made.range->address), 9, "which the device reads");
     unmap_one(&made);
     end(&made);
 }
 
-static void test_pinned(void)
+/* The node that is asked for, or the one closest to the device; the driver's refusal names it. */
+static void test_nodes(void)
 {
-    struct mapped made = map_one(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = -1});
+    struct zr_cuda_options closest = {.kind = ZR_CUDA_HOST, .numa_node = -1},
+                           first = {.kind = ZR_CUDA_HOST, .numa_node = 0};
+    zr_backend *backend;
+    emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, 3);
+    tap_result(zr_backend_cuda_create(&backend, &closest), ZR_ERR_INVALID, "the closest node is not there");
+    tap_ok(strstr(zr_last_error(), "host node 3"), "it is the device's own: %s", zr_last_error());
+    tap_result(zr_backend_cuda_create(&backend, &first), ZR_OK, "node 0, whichever is closest");
+    zr_backend_destroy(backend);
+    emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, -1);
+    tap_result(zr_backend_cuda_create(&backend, &closest), ZR_OK, "a system without nodes has node 0");
+    zr_backend_destroy(backend);
+    emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, 0);
+}
+
+static void test_pinned(int node)
+{
+    struct mapped made = map_one(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node});
     char *at = made.range->address;
-    tap_ok(made.backend->can.host_visible, "pinned memory is seen by the processor");
+    tap_ok(made.backend->can.host_visible, "pinned memory of node %d is seen by the processor", node);
     strcpy(at, "written by the processor");
     zr_backend_copy(made.backend, &(struct zr_copy){.to = at + 4096, .from = at, .bytes = 25});
     zr_backend_synchronize(made.backend);
@@ -286,139 +322,20 @@ static void test_pinned(void)
     end(&made);
 }
 
-/* ---- Between processes --------------------------------------------------------------------------------- */
-
-struct parcel {
-    struct zr_segment segments[8];
-    size_t count, lead_bytes, bytes;
-};
-
-static bool send_parcel(int socket, const struct parcel *parcel)
-{
-    char control[CMSG_SPACE(8 * sizeof(int))] = {0};
-    struct iovec bytes = {(void *)parcel, sizeof *parcel};
-    struct msghdr message = {.msg_iov = &bytes,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = CMSG_SPACE(parcel->count * sizeof(int))};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(parcel->count * sizeof(int));
-    for (size_t i = 0; i < parcel->count; i++)
-        memcpy(CMSG_DATA(header) + i * sizeof(int), &parcel->segments[i].fd, sizeof(int));
-    return sendmsg(socket, &message, 0) == (ssize_t)sizeof *parcel;
-}
-
-static bool receive_parcel(int socket, struct parcel *parcel)
-{
-    char control[CMSG_SPACE(8 * sizeof(int))] = {0};
-    struct iovec bytes = {parcel, sizeof *parcel};
-    struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    if (recvmsg(socket, &message, 0) != (ssize_t)sizeof *parcel)
-        return false;
-    for (size_t i = 0; i < parcel->count; i++)
-        memcpy(&parcel->segments[i].fd, CMSG_DATA(CMSG_FIRSTHDR(&message)) + i * sizeof(int), sizeof(int));
-    return true;
-}
-
-static bool device_byte(zr_backend *backend, char *address, unsigned char want)
-{
-    unsigned char got = 0;
-    zr_backend_copy(backend, &(struct zr_copy){.to = &got, .from = address, .bytes = 1});
-    zr_backend_synchronize(backend);
-    return got == want;
-}
-
-/* The other process: imports, reads the ends, writes the middle. */
-static int importer(int socket)
-{
-    struct parcel parcel;
-    zr_backend *backend;
-    void *imported;
-    if (!receive_parcel(socket, &parcel) || zr_backend_cuda_create(&backend, NULL) != ZR_OK ||
-        zr_import(backend, parcel.segments, parcel.count, &imported) != ZR_OK)
-        return 1;
-    for (size_t i = 0; i < parcel.count; i++)
-        close(parcel.segments[i].fd);
-    char *block = (char *)imported + parcel.lead_bytes;
-    if (!device_byte(backend, block, 11) || !device_byte(backend, block + parcel.bytes - 1, 12))
-        return 2;
-    zr_backend_fill(backend, &(struct zr_fill){.to = block + parcel.bytes / 2, .value = 13, .bytes = 1});
-    zr_backend_synchronize(backend);
-    if (zr_import_release(backend, imported) != ZR_OK || zr_backend_destroy(backend) != ZR_OK)
-        return 3;
-    return emulator->state().memories_count == 0 ? 0 : 4;
-}
-
-/* Forks before this process has seen the driver; see main(). */
-static pid_t start_importer(int *socket)
-{
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return -1;
-    pid_t child = fork();
-    if (child == 0) {
-        close(pair[0]);
-        _exit(importer(pair[1]));
-    }
-    close(pair[1]);
-    *socket = pair[0];
-    return child;
-}
-
-static void test_sharing(pid_t child, int socket)
-{
-    zr_arena *arena;
-    void *small, *block = NULL;
-    int status = -1;
-    struct parcel parcel = {.count = 8, .bytes = 5 * GRANULE + 12345};
-    zr_backend *backend = create(NULL);
-    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE + 777, .tag = ZR_TAG_OTHER}, &small);
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = parcel.bytes, .tag = ZR_TAG_PARAM}, &block);
-    char *at = block;
-    zr_backend_fill(backend, &(struct zr_fill){.to = at, .value = 11, .bytes = 1});
-    zr_backend_fill(backend, &(struct zr_fill){.to = at + parcel.bytes - 1, .value = 12, .bytes = 1});
-    zr_backend_synchronize(backend);
-    tap_result(zr_block_export(arena, block, parcel.segments, &parcel.count, &parcel.lead_bytes), ZR_OK,
-               "a block is exported in %zu pieces", parcel.count);
-    tap_ok(parcel.lead_bytes > 0 && parcel.count > 1, "it begins inside the first");
-    tap_ok(send_parcel(socket, &parcel), "the descriptors go to another process");
-    waitpid(child, &status, 0);
-    tap_is(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0, "which reads it, writes to it and lets go of it");
-    tap_ok(device_byte(backend, at + parcel.bytes / 2, 13), "what it wrote is here");
-    int fd = parcel.segments[0].fd;
-    tap_ok((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0, "a descriptor does not reach programs that are started");
-    zr_arena_destroy(arena, NULL);
-    tap_ok(fcntl(fd, F_GETFD) < 0, "and goes with its memory");
-    struct zr_handle *handle;
-    struct zr_segment wrong = {.fd = STDIN_FILENO, .bytes = GRANULE};
-    tap_result(zr_backend_import(backend, &wrong, &handle), ZR_ERR_INVALID, "what is no memory: %s",
-               zr_last_error());
-    wrong.offset_bytes = GRANULE;
-    tap_result(zr_backend_import(backend, &wrong, &handle), ZR_ERR_INVALID, "a piece from its middle");
-    zr_backend_destroy(backend);
-    close(socket);
-}
-
 int main(void)
 {
-    int socket = -1;
     emulator = cuda_emulator_alone();
     if (!emulator)
         return tap_done();
-    /* The child first: this process must not have seen the driver. */
-    pid_t other = start_importer(&socket);
     find_driver();
-    test_sharing(other, socket);
     test_options();
     test_contexts();
     test_fences();
     test_events();
     test_peers();
-    test_pinned();
+    test_nodes();
+    test_pinned(-1);
+    test_pinned(0);
     tap_ok(nothing_left(), "the driver has everything back");
     return tap_done();
 }
