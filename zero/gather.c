@@ -21,7 +21,7 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
                                engine->parameter_bytes, &state->gathered);
     if (result != ZR_OK)
-        return result;
+        return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
     result = zr_comm_all_gather(
         engine->options.comm,

@@ -7,16 +7,6 @@
 #include "alloc/plan.h"
 #include "zero/gpt_inside.h"
 
-zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out)
-{
-    return zr_take(model->options.arena, tag, elements, model->element_bytes, out);
-}
-
-zr_result gpt_take_floats(struct zr_gpt *model, size_t elements, void **out)
-{
-    return zr_take(model->options.arena, ZR_TAG_ACTIVATION, elements, sizeof(float), out);
-}
-
 zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const void *values,
                       size_t columns)
 {
@@ -173,6 +163,7 @@ static zr_result run_blocks(struct zr_gpt *model, bool keep)
     for (size_t l = 0; l < shape->layers; l++) {
         zr_result result =
             gpt_take(model, ZR_TAG_CHECKPOINT, gpt_room_rows(model) * shape->hidden, &model->inputs[l + 1]);
+        result = gpt_name_layer(result, l);
         if (result == ZR_OK)
             result = gpt_block_forward(model, l, model->inputs[l + 1]);
         if (result != ZR_OK)

@@ -53,13 +53,16 @@ static bool slot_has_floats(enum gpt_slot slot)
 
 static zr_result take_slots(struct zr_gpt *model, size_t layer)
 {
+    static const char *const names[SLOT_COUNT] = {
+        "ln_1",   "ln_1 mean", "ln_1 rstd", "c_attn",    "log-sums", "probabilities", "attention",
+        "middle", "ln_2",      "ln_2 mean", "ln_2 rstd", "mlp.c_fc", "mlp.gelu"};
     for (enum gpt_slot slot = 0; slot < SLOT_COUNT; slot++) {
         size_t elements = gpt_room_rows(model) * slot_columns(model, slot);
-        void **place = &model->blocks[layer].slot[slot];
-        zr_result result = slot_has_floats(slot) ? gpt_take_floats(model, elements, place)
-                                                 : gpt_take(model, ZR_TAG_ACTIVATION, elements, place);
+        zr_result result = zr_take_block(model->options.arena, ZR_TAG_ACTIVATION, elements,
+                                         slot_has_floats(slot) ? sizeof(float) : model->element_bytes,
+                                         &model->blocks[layer].slot[slot]);
         if (result != ZR_OK)
-            return result;
+            return zr_name_call(result, __func__, names[slot]);
     }
     return ZR_OK;
 }
@@ -140,7 +143,7 @@ static zr_result feed_forward_half(struct zr_gpt *model, size_t layer, const str
 zr_result gpt_block_forward(struct zr_gpt *model, size_t layer, void *output)
 {
     const void *base;
-    zr_result result = take_slots(model, layer);
+    zr_result result = gpt_name_layer(take_slots(model, layer), layer);
     if (result == ZR_OK)
         result = zr_engine_gather(model->options.engine, block_unit(layer), &base);
     if (result == ZR_OK && output) /* after the last block comes ln_f */
@@ -235,6 +238,7 @@ zr_result gpt_block_backward(struct zr_gpt *model, size_t layer, void *d)
         result = feed_forward_backward(model, layer, &weights, &places, d, accumulate);
         if (result == ZR_OK)
             result = attention_backward(model, layer, &weights, &places, d, accumulate);
+        result = gpt_name_layer(result, layer);
     }
     zr_engine_release(engine, unit);
     return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;

@@ -84,8 +84,16 @@ static inline size_t gpt_room_rows(const struct zr_gpt *model)
 }
 
 /* Elements of the engine's precision; floats, whatever that is. */
-zr_result gpt_take(struct zr_gpt *model, zr_tag tag, size_t elements, void **out);
-zr_result gpt_take_floats(struct zr_gpt *model, size_t elements, void **out);
+#define gpt_take(model, tag, elements, out)                                                                  \
+    zr_take((model)->options.arena, tag, elements, (model)->element_bytes, out)
+#define gpt_take_floats(model, elements, out)                                                                \
+    zr_take((model)->options.arena, ZR_TAG_ACTIVATION, elements, sizeof(float), out)
+
+/* Of what the arena's ceilings refuse: of which layer it was. */
+static inline zr_result gpt_name_layer(zr_result result, size_t layer)
+{
+    return result == ZR_ERR_CEILING ? zr_fail(result, "layer %zu, %s", layer, zr_last_error()) : result;
+}
 
 /* Parameter number `parameter` in its unit at `base`, or its gradient. */
 static inline void *gpt_at(const struct zr_gpt *model, const void *base, size_t parameter)

@@ -195,7 +195,7 @@ static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *s
     zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
                                (void **)&sums->block[unit % 2]);
     if (result != ZR_OK)
-        return result;
+        return zr_name_unit(result, u->unit.name);
     result = zr_comm_all_gather(engine->options.comm,
                                 &(struct zr_all_gather){.source = zr_engine_shard_gradients(engine, unit).at,
                                                         .destination = sums->block[unit % 2],

@@ -121,7 +121,7 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
         result =
             zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->staging);
     if (result != ZR_OK)
-        return result;
+        return zr_name_unit(result, engine->layout.units[unit].unit.name);
     engine->staging_elements += elements;
     engine->held_units++;
     clear_padding(engine, unit, state->staging);
@@ -226,7 +226,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
         result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
-        return result;
+        return zr_name_unit(result, u->unit.name);
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
     if (engine->world == 1) {
         add_alone(engine, unit, sum.at);

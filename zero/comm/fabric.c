@@ -10,6 +10,7 @@
 
 #include "alloc/error.h"
 #include "zero/comm/patience.h"
+#include "zero/take.h"
 
 #define SPIN_NS                                                                                              \
     2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \
@@ -169,14 +170,10 @@ static zr_result prepare(struct fabric **out, const struct zr_comm_options *opti
     fabric->most_bytes = transport->most_bytes / 64 * 64;
     if (fabric->each_bytes > fabric->most_bytes)
         fabric->each_bytes = fabric->most_bytes;
-    result = zr_arena_alloc(
-        options->arena,
-        &(struct zr_request){.bytes = zr_comm_ring_bytes(world, options->bucket_bytes), .tag = ZR_TAG_COMM},
-        &block);
-    if (result == ZR_OK) {
-        fabric->ring = block;
+    result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
+                     (void **)&fabric->ring);
+    if (result == ZR_OK)
         result = zr_comm_thread_start(&fabric->base);
-    }
     if (result == ZR_OK)
         *out = fabric;
     else

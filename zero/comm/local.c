@@ -9,6 +9,7 @@
 #include "zero/comm/local_window.h"
 #include "zero/comm/patience.h"
 #include "zero/spin.h"
+#include "zero/take.h"
 
 #define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
 
@@ -153,14 +154,10 @@ static zr_result prepare(struct local_comm **out, const struct zr_comm_options *
     for (unsigned p = 0; p < world; p++)
         comm->peers[p].window = (struct zr_local_window){.fd = -1, .first = SIZE_MAX};
     atomic_store(&comm->self->open, true);
-    result = zr_arena_alloc(
-        options->arena,
-        &(struct zr_request){.bytes = zr_comm_ring_bytes(world, options->bucket_bytes), .tag = ZR_TAG_COMM},
-        &block);
-    if (result == ZR_OK) {
-        comm->ring = block;
+    result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
+                     (void **)&comm->ring);
+    if (result == ZR_OK)
         result = zr_comm_thread_start(&comm->base);
-    }
     if (result == ZR_OK)
         *out = comm;
     else

@@ -9,6 +9,7 @@
 #include "alloc/error.h"
 #include "alloc/module.h"
 #include "zero/comm/start.h"
+#include "zero/take.h"
 
 /* The library of this process: loaded once, kept to the end. */
 static struct {
@@ -97,11 +98,7 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
     self->each_bytes = self->slot_bytes / (world > 1 ? world - 1 : 1) / 64 * 64;
     self->from = (const void **)(self + 1);
     *out = self;
-    if (ring_bytes > 0)
-        result = zr_arena_alloc(options->comm.arena,
-                                &(struct zr_request){.bytes = ring_bytes, .tag = ZR_TAG_COMM}, &block);
-    self->ring = result == ZR_OK && ring_bytes > 0 ? block : NULL;
-    return result;
+    return zr_take(options->comm.arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
 }
 
 /* Every rank makes its part, or none has one: the first failure is all ranks'. */

@@ -8,6 +8,7 @@
 #include "alloc/error.h"
 #include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
+#include "zero/take.h"
 
 struct null_comm {
     struct zr_comm base;
@@ -118,9 +119,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     if (result != ZR_OK)
         return result;
     size_t ring_bytes = zr_comm_ring_bytes(world, options->bucket_bytes);
-    if (ring_bytes > 0)
-        result = zr_arena_alloc(options->arena, &(struct zr_request){.bytes = ring_bytes, .tag = ZR_TAG_COMM},
-                                &ring);
+    result = zr_take(options->arena, ZR_TAG_COMM, ring_bytes, 1, &ring);
     if (result != ZR_OK)
         goto unwind;
     comm = memory;
