@@ -135,6 +135,15 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     return result;
 }
 
+/* What tags reach is noted from here on. */
+static zr_result note_reached(zr_arena *arena)
+{
+    struct zr_ceilings none = {.together_bytes = SIZE_MAX};
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        none.by_tag_bytes[tag] = SIZE_MAX;
+    return zr_arena_set_ceilings(arena, &none);
+}
+
 static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
                  const struct zr_arena_stats *stats)
 {
@@ -176,6 +185,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)
+        result = zr_arena_get_reached(rehearsal->arena, &out->ceilings);
+    if (result == ZR_OK)
         note(out, rehearsal, &stats);
     zr_replica_close(&rehearsal->replica);
     return result;
@@ -198,6 +209,8 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         return result;
     result =
         zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
+    if (result == ZR_OK)
+        result = note_reached(rehearsal->arena);
     if (result != ZR_OK)
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;

@@ -32,6 +32,8 @@ struct zr_byte_plan {
     size_t persistent_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_reserved_bytes;
     uint64_t sent_elements_per_step;
+    /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
+    struct zr_ceilings ceilings;
 };
 
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);

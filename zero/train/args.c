@@ -33,6 +33,7 @@ enum zr_exit zr_exit_of(zr_result result)
     case ZR_ERR_MEMORY:
     case ZR_ERR_HOST_MEMORY:
     case ZR_ERR_ADDRESSES:
+    case ZR_ERR_CEILING:
         return ZR_EXIT_MEMORY;
     default:
         return ZR_EXIT_FAILED;

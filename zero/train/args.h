@@ -22,6 +22,9 @@ enum zr_exit {
 /* The exit code that a failure ends the program with. */
 enum zr_exit zr_exit_of(zr_result result);
 
+/* What becomes of a run that asks for more of a tag than its byte plan has. */
+enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* One run. Sizes that the table leaves to the program are settled by zr_args_parse(): what is here is final.
@@ -58,6 +61,7 @@ struct zr_train_config {
     unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
     size_t memory_limit_bytes;                 /* per rank; 0: none */
+    unsigned over_plan;                        /* enum zr_over_plan */
     double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
 
     enum zr_rate_kind rate_kind;

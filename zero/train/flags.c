@@ -57,6 +57,8 @@ const struct zr_flag zr_flags[] = {
      ZR_FLAG_BYTES, FIELD(bucket_bytes), 4096, 1 << 30},
     {"memory-limit", memory, "BYTES", "largest arena of a rank", NULL, "none", NULL, NULL, ZR_FLAG_BYTES,
      FIELD(memory_limit_bytes), 1 << 20, 1e18},
+    CHOICE("over-plan", memory, over_plan, "fail", "fail|continue", NULL,
+           "when a tag is to have more than the byte plan says"),
     CHOICE("find-max", memory, find_max, NULL, "batch|layers", NULL,
            "the largest that fits under --memory-limit, and its byte plan"),
     CHOICE("reduce", memory, reduce, "each", "each|once", NULL,
@@ -123,6 +125,7 @@ const struct zr_flag zr_flags[] = {
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
+_Static_assert(sizeof zr_flags / sizeof *zr_flags <= 64, "zr_train_config.given has a bit for each");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
 const char *const zr_flags_later[] = {"tp",

@@ -517,7 +517,11 @@ static void say_failure(const struct loop *loop, zr_result result)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
     if (step > 0)
         snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);
-    zr_say("%s%s%s", who, when, zr_last_error());
+    if (result == ZR_ERR_CEILING)
+        zr_say("%s%sbeyond the byte plan: %s (--over-plan continue); what was saved is whole", who, when,
+               zr_last_error());
+    else
+        zr_say("%s%s%s", who, when, zr_last_error());
     zr_local_words_said(loop->rank.local);
 }
 

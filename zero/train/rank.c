@@ -102,6 +102,7 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->placed_stage = plan->stage;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
+    report->ceilings = plan->ceilings;
     memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
            sizeof report->planned_kept_by_tag_bytes);
 }
@@ -183,11 +184,14 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
-    return zr_arena_create(&rank->arena,
-                           &(struct zr_arena_options){.backend = rank->backend,
-                                                      .name = "training",
-                                                      .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
-                                                      .limit_bytes = rank->config->memory_limit_bytes});
+    result = zr_arena_create(&rank->arena,
+                             &(struct zr_arena_options){.backend = rank->backend,
+                                                        .name = "training",
+                                                        .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
+                                                        .limit_bytes = rank->config->memory_limit_bytes});
+    if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
+        result = zr_arena_set_ceilings(rank->arena, &rank->plan.ceilings);
+    return result;
 }
 
 /* The communicator, and with it the first words between the ranks: their plans, which rank 0 prints. */

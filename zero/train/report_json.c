@@ -92,10 +92,21 @@ static void print_kept(struct zr_text *text, const char *key, const size_t by_ta
     zr_text_print(text, "\"state\": %zu, \"total\": %zu}", zr_report_state_bytes(by_tag_bytes), total);
 }
 
+/* What the plan holds a run to. */
+static void print_ceilings(struct zr_text *text, const struct zr_ceilings *ceilings)
+{
+    zr_text_print(text, "\"planned_most_bytes\": {");
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
+        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), ceilings->by_tag_bytes[tag]);
+    zr_text_print(text, "\"total\": %zu}", ceilings->together_bytes);
+}
+
 static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, bool measured)
 {
     zr_text_print(text, "{\"rank\": %u, \"placed_stage\": %u,\n   ", rank->rank, rank->placed_stage);
     print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
+    zr_text_print(text, ",\n   ");
+    print_ceilings(text, &rank->ceilings);
     zr_text_print(text, ",\n   ");
     print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
     zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu, \"sent_elements_per_step\": %" PRIu64,
