@@ -318,8 +318,10 @@ struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_
 /* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
  * NULL; ends with NULL. A gap without a whole granule ends the walk. */
 struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap);
-/* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps. */
+/* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps, or as many of them
+ * as make `most_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
 
 /* ---- extend.c -------------------------------------------------------------------------------------------
  */

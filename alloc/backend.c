@@ -40,7 +40,7 @@ zr_result zr_backend_init(zr_backend *backend)
     backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
     zr_pool_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
     zr_pool_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
-    zr_pool_init(&backend->chunks, zr_slots_chunk_bytes(), ZR_POOL_FAULTS);
+    zr_pool_init(&backend->chunks, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
     zr_pool_init(&backend->range_records, sizeof(struct zr_range), ZR_POOL_FAULTS);
     pthread_mutex_lock(&all_lock);
     backend->next = all_backends;
@@ -189,9 +189,15 @@ zr_result zr_backend_release(struct zr_range *range)
     return result;
 }
 
+/* Granules are a power of two, and a division would cost more than all the rest of a look-up. */
+static inline size_t granules_in(const zr_backend *backend, size_t bytes)
+{
+    return bytes >> __builtin_ctzl(backend->can.granule_bytes);
+}
+
 struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes)
 {
-    return zr_slots_get(&range->slots, offset_bytes / range->backend->can.granule_bytes);
+    return zr_slots_get(&range->slots, granules_in(range->backend, offset_bytes));
 }
 
 /* ---- Handles ------------------------------------------------------------------------------------------- */
@@ -283,8 +289,8 @@ static zr_result check_extent(const struct zr_range *range, struct zr_extent ext
 
 static struct zr_slot_run run_of(const struct zr_mapping *mapping, const zr_backend *backend)
 {
-    return (struct zr_slot_run){mapping->offset_bytes / backend->can.granule_bytes,
-                                mapping->handle->bytes / backend->can.granule_bytes};
+    return (struct zr_slot_run){granules_in(backend, mapping->offset_bytes),
+                                granules_in(backend, mapping->handle->bytes)};
 }
 
 /* Whether `second` continues `first` in one object, so that the host needs one VMA for both. */
@@ -295,9 +301,11 @@ static bool continues(const struct zr_mapping *first, const struct zr_mapping *s
            first->handle->offset_bytes + first->handle->bytes == second->handle->offset_bytes;
 }
 
-/* How many pieces this mapping adds to those of its neighbours: -1, 0 or 1. */
+/* How many pieces this mapping adds to those of its neighbours: -1, 0 or 1. Without a budget nobody asks. */
 static long pieces_added(const struct zr_range *range, const struct zr_mapping *mapping)
 {
+    if (range->backend->can.vma_budget == 0)
+        return 0;
     size_t end = mapping->offset_bytes + mapping->handle->bytes;
     const struct zr_mapping *before =
         mapping->offset_bytes ? zr_range_mapping(range, mapping->offset_bytes - 1) : NULL;

@@ -35,13 +35,13 @@ enum zr_backend_operation {
 struct zr_capabilities {
     size_t granule_bytes;
     size_t least_granule_bytes; /* what granule_bytes could be at least */
-    size_t vma_budget; /* mappings that do not continue their neighbour; 0: no limit */
-    bool host_visible; /* the processor can read and write the memory */
-    bool host_copies;  /* copies may begin or end in the program's own memory */
-    bool exportable;   /* another process can map it */
-    bool aliases;      /* one handle can be mapped at several addresses */
-    bool moves;        /* unmap here, map there: no copy */
-    bool synchronous;  /* streams run in program order: a free is complete when it returns */
+    size_t vma_budget;          /* mappings that do not continue their neighbour; 0: no limit */
+    bool host_visible;          /* the processor can read and write the memory */
+    bool host_copies;           /* copies may begin or end in the program's own memory */
+    bool exportable;            /* another process can map it */
+    bool aliases;               /* one handle can be mapped at several addresses */
+    bool moves;                 /* unmap here, map there: no copy */
+    bool synchronous;           /* streams run in program order: a free is complete when it returns */
 };
 
 /* One granule, or a run of granules created together that moves as one. */
@@ -136,7 +136,8 @@ struct zr_backend {
     size_t limit_bytes;   /* of held_bytes; 0: none */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */
-    size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host */
+    size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;
+                             0 without a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
     struct zr_pool handles, mappings, chunks, range_records;

@@ -110,8 +110,8 @@ static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, st
     if (announced)
         zr_trace_event(arena->trace, unmap, address, part.bytes);
     arena->mapped_bytes -= part.bytes;
-    zr_granules_set(arena->granules, part.offset_bytes / arena->granule_bytes,
-                    (part.offset_bytes + part.bytes) / arena->granule_bytes, false);
+    zr_granules_set(arena->granules, part.offset_bytes >> arena->granule_shift,
+                    (part.offset_bytes + part.bytes) >> arena->granule_shift, false);
     while ((handle = zr_handle_list_pop(&taken)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
@@ -151,15 +151,15 @@ static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_str
             part.offset_bytes = at;
         }
     }
-    *rest = at / granule;
+    *rest = at >> arena->granule_shift;
     return part;
 }
 
 static zr_result unmap_wanted(struct zr_arena *arena, struct zr_extent extent, struct want want,
                               struct zr_handle_list *list, size_t *bytes)
 {
-    struct zr_stretch where = {extent.offset_bytes / arena->granule_bytes,
-                               (extent.offset_bytes + extent.bytes) / arena->granule_bytes};
+    struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
+                               (extent.offset_bytes + extent.bytes) >> arena->granule_shift};
     zr_result result = ZR_OK;
     *bytes = 0;
     while (result == ZR_OK && *bytes < want.bytes) {
@@ -317,13 +317,13 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     size_t missing = want.bytes, longest = want.longest;
     size_t scatter = may_scatter(arena), granule = arena->granule_bytes;
     missing -= take_stock(arena, want, scatter, &own);
-    size_t taken = (want.bytes - missing) / granule;
+    size_t taken = (want.bytes - missing) >> arena->granule_shift;
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
         zr_arena_settle(arena);
     /* To steal a granule can part two stretches: where it was, and where it comes to. */
-    size_t idle = missing > 0 ? zr_space_idle_bytes(arena) : 0;
-    if (idle / granule > scatter / 2)
+    size_t idle = missing > 0 ? zr_space_idle_up_to(arena, missing) : 0;
+    if (idle >> arena->granule_shift > scatter / 2)
         idle = scatter / 2 * granule;
     if (missing > idle) {
         break_up_stock(arena, missing - idle);
@@ -381,8 +381,8 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
         zr_handle_list_pop(list);
         done += handle->bytes;
         arena->mapped_bytes += handle->bytes;
-        zr_granules_set(arena->granules, at / arena->granule_bytes,
-                        (at + handle->bytes) / arena->granule_bytes, true);
+        zr_granules_set(arena->granules, at >> arena->granule_shift,
+                        (at + handle->bytes) >> arena->granule_shift, true);
     }
     if (result == ZR_OK) {
         arena->backend_calls_count++;
@@ -416,8 +416,8 @@ static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct 
 zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck)
 {
     size_t granule = arena->granule_bytes;
-    struct zr_stretch where = {extent.offset_bytes / granule,
-                               (extent.offset_bytes + extent.bytes + granule - 1) / granule};
+    struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
+                               (extent.offset_bytes + extent.bytes + granule - 1) >> arena->granule_shift};
     struct zr_handle_list list = {0};
     zr_result result = ZR_OK;
     if (stuck)

@@ -5,16 +5,6 @@
 
 #include "alloc/error.h"
 
-struct chunk {
-    size_t used_count; /* slots that are not NULL */
-    struct zr_mapping *slot[ZR_SLOTS_PER_CHUNK];
-};
-
-size_t zr_slots_chunk_bytes(void)
-{
-    return sizeof(struct chunk);
-}
-
 zr_result zr_slots_init(struct zr_slots *slots, struct zr_pool *pool, size_t slots_count)
 {
     size_t chunks_count = (slots_count + ZR_SLOTS_PER_CHUNK - 1) / ZR_SLOTS_PER_CHUNK;
@@ -37,21 +27,21 @@ bool zr_slots_reserve(struct zr_slots *slots, size_t runs)
     return zr_pool_reserve(slots->pool, 2 * runs);
 }
 
-static struct chunk *chunk_at(struct zr_slots *slots, size_t index)
+static struct zr_slot_chunk *chunk_at(struct zr_slots *slots, size_t index)
 {
     if (!slots->top[index]) {
-        struct chunk *chunk = zr_pool_take(slots->pool);
+        struct zr_slot_chunk *chunk = zr_pool_take(slots->pool);
         memset(chunk, 0, sizeof *chunk);
         slots->top[index] = (uintptr_t)chunk;
     }
     zr_assert((slots->top[index] & 1) == 0);
-    return (struct chunk *)slots->top[index];
+    return (struct zr_slot_chunk *)slots->top[index];
 }
 
 static void set_part(struct zr_slots *slots, size_t index, struct zr_slot_run part,
                      struct zr_mapping *mapping)
 {
-    struct chunk *chunk = chunk_at(slots, index);
+    struct zr_slot_chunk *chunk = chunk_at(slots, index);
     for (size_t i = 0; i < part.count; i++) {
         zr_assert((chunk->slot[part.first + i] == NULL) == (mapping != NULL));
         chunk->slot[part.first + i] = mapping;
@@ -79,12 +69,4 @@ void zr_slots_set(struct zr_slots *slots, struct zr_slot_run run, struct zr_mapp
         run.first += part.count;
         run.count -= part.count;
     }
-}
-
-struct zr_mapping *zr_slots_get(const struct zr_slots *slots, size_t slot)
-{
-    uintptr_t entry = slots->top[slot / ZR_SLOTS_PER_CHUNK];
-    if (entry & 1)
-        return (struct zr_mapping *)(entry & ~(uintptr_t)1);
-    return entry ? ((const struct chunk *)entry)->slot[slot % ZR_SLOTS_PER_CHUNK] : NULL;
 }

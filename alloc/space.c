@@ -462,8 +462,8 @@ void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
 
 struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap)
 {
-    size_t first = (gap->offset_bytes + arena->granule_bytes - 1) / arena->granule_bytes;
-    size_t end = zr_span_end(gap) / arena->granule_bytes;
+    size_t first = (gap->offset_bytes + arena->granule_bytes - 1) >> arena->granule_shift;
+    size_t end = zr_span_end(gap) >> arena->granule_shift;
     if (end > arena->zones[gap->zone].mapped_end)
         end = arena->zones[gap->zone].mapped_end;
     return (struct zr_stretch){first, end > first ? end : first};
@@ -491,14 +491,20 @@ struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_
     return next;
 }
 
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes)
+{
+    size_t bytes = 0;
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap && bytes < most_bytes;
+         gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch whole = zr_gap_granules(arena, gap);
+        bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
+    }
+    return bytes < most_bytes ? bytes : most_bytes;
+}
+
 size_t zr_space_idle_bytes(const struct zr_arena *arena)
 {
-    size_t count = 0;
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap; gap = zr_space_next_gap(arena, gap)) {
-        struct zr_stretch whole = zr_gap_granules(arena, gap);
-        count += zr_granules_mapped(arena->granules, whole.first, whole.end);
-    }
-    return count * arena->granule_bytes;
+    return zr_space_idle_up_to(arena, SIZE_MAX);
 }
 
 size_t zr_space_pending_bytes(const struct zr_arena *arena)

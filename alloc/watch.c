@@ -72,14 +72,14 @@ static struct zr_extent next_run(const struct zr_arena *arena, size_t at, size_t
             run.offset_bytes = mapping->offset_bytes;
         if (wanted)
             run.bytes += mapping->handle->bytes;
-        at = (mapping->offset_bytes + mapping->handle->bytes) / granule;
+        at = (mapping->offset_bytes + mapping->handle->bytes) >> arena->granule_shift;
     }
     return run;
 }
 
 static size_t run_end(const struct zr_arena *arena, struct zr_extent run)
 {
-    return (run.offset_bytes + run.bytes) / arena->granule_bytes;
+    return (run.offset_bytes + run.bytes) >> arena->granule_shift;
 }
 
 static void set_announced(struct zr_arena *arena, struct zr_extent run, bool announced)
@@ -121,7 +121,7 @@ zr_result zr_watch_mapped(struct zr_arena *arena, struct zr_stretch where)
 
 void zr_watch_unmapping(struct zr_arena *arena, struct zr_extent part)
 {
-    size_t first = part.offset_bytes / arena->granule_bytes, end = run_end(arena, part);
+    size_t first = part.offset_bytes >> arena->granule_shift, end = run_end(arena, part);
     struct zr_extent run;
     if (arena->head->watches_count == 0)
         return;
