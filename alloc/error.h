@@ -7,7 +7,8 @@
 
 /* Records the words for zr_last_error() of this thread and returns `result`, so that a failing function ends
  * in `return zr_fail(ZR_ERR_INVALID, "arena limit of %zu bytes is below one granule (%zu)", ...)`. Never
- * allocates; the text is cut at 1,023 bytes. Does not change errno. */
+ * allocates; the text is cut at 1,023 bytes, and control characters in it become question marks. Does not
+ * change errno. */
 ZR_FAMILY zr_result zr_fail(zr_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
