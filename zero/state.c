@@ -81,7 +81,7 @@ static void note_scaling(struct state *state)
 }
 
 /* A state of another precision has none, and the engine keeps its own. */
-static zr_result take_scaling(const struct state *state)
+static zr_result take_scaling(const struct state *state, const char *path)
 {
     const uint64_t *words = state->numbers.scale;
     struct zr_loss_scale scaling = {.good_steps = (unsigned)words[0],
@@ -90,7 +90,9 @@ static zr_result take_scaling(const struct state *state)
                                     .skipped_steps = words[2]};
     uint32_t bits = (uint32_t)(words[0] >> 32);
     memcpy(&scaling.scale, &bits, sizeof bits);
-    return bits ? zr_engine_set_scaling(state->engine, &scaling) : ZR_OK;
+    if (bits == 0 || zr_engine_set_scaling(state->engine, &scaling) == ZR_OK)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; load another file", path, zr_last_error());
 }
 
 /* ---- The header ------------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ zr_result zr_engine_load(zr_engine *engine, const char *path)
     if (result == ZR_OK)
         result = load_pass(&state, STATE_VERIFY, path);
     if (result == ZR_OK)
-        result = take_scaling(&state);
+        result = take_scaling(&state, path);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_LOAD, path);
     if (result == ZR_OK)

@@ -635,6 +635,16 @@ static zr_result read_segments(const struct load *load)
     return result;
 }
 
+/* Of an fp16 run; another precision has no use for it. */
+static zr_result take_scaling(const struct load *load)
+{
+    if (!(load->scaling.scale > 0) ||
+        zr_engine_set_scaling(load->checkpoint->engine, &load->scaling) == ZR_OK)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT, "'%s': the manifest is damaged: %s; resume from another step", load->folder,
+                   zr_last_error());
+}
+
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step)
 {
     struct load load = {.checkpoint = checkpoint};
@@ -661,11 +671,10 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
     result = zr_agree(checkpoint->comm, read_headers(&load));
     if (result)
         goto unwind;
-    result = zr_agree(checkpoint->comm, read_segments(&load));
+    result = zr_agree(checkpoint->comm, take_scaling(&load));
     if (result)
         goto unwind;
-    if (load.scaling.scale > 0) /* of an fp16 run; another precision has no use for it */
-        result = zr_engine_set_scaling(checkpoint->engine, &load.scaling);
+    result = zr_agree(checkpoint->comm, read_segments(&load));
     if (!result)
         result = zr_engine_publish(checkpoint->engine, load.updates);
     if (!result)

@@ -540,6 +540,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
             result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: must be an object: {...}", path);
         else
             result = read_root(&reader);
+        memory.left_bytes = 0; /* whoever forgets to say whose memory jansson takes gets none of this */
     }
     zr_pages_give(text, all_bytes);
     return result;

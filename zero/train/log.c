@@ -18,7 +18,9 @@ static bool is_later(const char *line, size_t bytes, uint64_t step)
     if (bytes <= at || memcmp(line, line_head, at) != 0)
         return false;
     for (; at < bytes && line[at] >= '0' && line[at] <= '9'; at++)
-        number = number * 10 + (uint64_t)(line[at] - '0');
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(line[at] - '0'), &number))
+            return true;
     return number > step;
 }
 

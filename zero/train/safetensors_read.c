@@ -3,16 +3,120 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/error.h"
 #include "alloc/heap.h"
+#include "alloc/sort.h"
 
 static zr_result damaged(const struct zr_safetensors *file, const char *what)
 {
     return zr_fail(ZR_ERR_FORMAT, "'%s' is no good safetensors file: %s; give one that is whole", file->path,
                    what);
 }
+
+static bool get_whole(json_t *array, size_t index, uint64_t *out)
+{
+    json_t *value = json_array_get(array, index);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+/* ---- The bytes of the tensors ------------------------------------------------------------------------ */
+
+static zr_result lies_outside(const struct zr_safetensors *file, const char *name)
+{
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' is damaged: tensor %.100s does not lie in it (the file has %" PRIu64
+                   " bytes); fetch it again",
+                   file->path, name, file->bytes);
+}
+
+/* Bytes of a number of any kind in the format; 0: a kind that this table does not know. */
+static unsigned kind_bytes(const char *name)
+{
+    static const struct {
+        const char *names;
+        unsigned bytes;
+    } kinds[] = {{" BOOL U8 I8 F8_E4M3 F8_E5M2 ", 1},
+                 {" U16 I16 F16 BF16 ", 2},
+                 {" U32 I32 F32 ", 4},
+                 {" U64 I64 F64 ", 8}};
+    char word[16];
+    if (!name || strchr(name, ' ') || strlen(name) + 3 > sizeof word)
+        return 0;
+    snprintf(word, sizeof word, " %s ", name);
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strstr(kinds[i].names, word))
+            return kinds[i].bytes;
+    return 0;
+}
+
+/* The bytes [from, to) of the data that an entry claims: within the file, and as many as its shape has. */
+static bool read_extent(const struct zr_safetensors *file, json_t *entry, uint64_t *from, uint64_t *to)
+{
+    json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    uint64_t bytes = kind_bytes(json_string_value(json_object_get(entry, "dtype"))), size;
+    bool known = bytes > 0;
+
+    for (size_t d = 0; d < json_array_size(shape); d++)
+        if (!get_whole(shape, d, &size) || __builtin_mul_overflow(bytes, size, &bytes))
+            return false;
+    return json_array_size(offsets) == 2 && get_whole(offsets, 0, from) && get_whole(offsets, 1, to) &&
+           *from <= *to && *to <= file->bytes - file->data_bytes && json_is_array(shape) &&
+           (!known || *to - *from == bytes);
+}
+
+/* Where the entries lie, those of no bytes left out. The value of a pair is not used. */
+static zr_result list_extents(const struct zr_safetensors *file, struct zr_sort_pair *starts,
+                              struct zr_sort_pair *ends, size_t *count)
+{
+    uint64_t from, to;
+    *count = 0;
+    for (void *at = json_object_iter(file->root); at; at = json_object_iter_next(file->root, at)) {
+        const char *name = json_object_iter_key(at);
+        if (strcmp(name, "__metadata__") == 0)
+            continue;
+        if (!read_extent(file, json_object_iter_value(at), &from, &to))
+            return lies_outside(file, name);
+        if (from == to)
+            continue;
+        starts[*count] = (struct zr_sort_pair){.key = from};
+        ends[(*count)++] = (struct zr_sort_pair){.key = to};
+    }
+    return ZR_OK;
+}
+
+/* The format's own rule: every byte of the data belongs to one tensor. So each tensor starts where another
+ * ends, the first at the start of the data and the last ending with them. */
+static zr_result check_extents(const struct zr_safetensors *file)
+{
+    size_t room = json_object_size(file->root) + 1, count = 0;
+    struct zr_sort_pair *starts = zr_heap_zalloc(3 * room, sizeof *starts);
+    struct zr_sort_pair *ends = starts + room, *spare = ends + room;
+
+    if (!starts)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = list_extents(file, starts, ends, &count);
+    if (!result) {
+        uint64_t next = 0;
+        zr_sort_pairs(starts, spare, count);
+        zr_sort_pairs(ends, spare, count);
+        for (size_t i = 0; i < count && !result; next = ends[i++].key)
+            if (starts[i].key != next)
+                result = damaged(file, starts[i].key < next ? "two of its tensors have the same bytes"
+                                                            : "some of its bytes belong to no tensor");
+        if (!result && next != file->bytes - file->data_bytes)
+            result = damaged(file, "some of its bytes belong to no tensor");
+    }
+    zr_heap_free(starts);
+    return result;
+}
+
+/* ---- The header -------------------------------------------------------------------------------------- */
 
 static zr_result read_header(struct zr_safetensors *file)
 {
@@ -44,7 +148,7 @@ static zr_result read_header(struct zr_safetensors *file)
             result = damaged(file, error.text);
     }
     zr_heap_free(text);
-    return result;
+    return result ? result : check_extents(file);
 }
 
 zr_result zr_safetensors_open(struct zr_safetensors *out, const char *path)
@@ -78,15 +182,6 @@ static size_t element_bytes(enum zr_safetensors_kind kind)
     return kind == ZR_SAFETENSORS_F32 ? 4 : 2;
 }
 
-static bool get_whole(json_t *array, size_t index, uint64_t *out)
-{
-    json_t *value = json_array_get(array, index);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return false;
-    *out = (uint64_t)json_integer_value(value);
-    return true;
-}
-
 static bool read_kind(const char *name, enum zr_safetensors_kind *out)
 {
     static const char *const names[] = {"F32", "BF16", "F16"};
@@ -101,7 +196,7 @@ static bool read_kind(const char *name, enum zr_safetensors_kind *out)
 zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char *name, struct json_t *entry,
                                   struct zr_safetensors_tensor *out)
 {
-    json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    json_t *shape = json_object_get(entry, "shape");
     uint64_t from, to, wanted;
 
     *out = (struct zr_safetensors_tensor){.dimensions = (unsigned)json_array_size(shape), .elements = 1};
@@ -116,13 +211,9 @@ zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char 
         if (!get_whole(shape, d, &out->shape[d]) ||
             __builtin_mul_overflow(out->elements, out->shape[d], &out->elements))
             return damaged(file, "a tensor's shape makes no sense");
-    if (json_array_size(offsets) != 2 || !get_whole(offsets, 0, &from) || !get_whole(offsets, 1, &to) ||
-        to < from || to > file->bytes - file->data_bytes ||
+    if (!read_extent(file, entry, &from, &to) ||
         __builtin_mul_overflow(out->elements, element_bytes(out->kind), &wanted) || to - from != wanted)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is damaged: tensor %.100s does not lie in it (the file has %" PRIu64
-                       " bytes); fetch it again",
-                       file->path, name, file->bytes);
+        return lies_outside(file, name);
     out->at_bytes = file->data_bytes + from;
     return ZR_OK;
 }

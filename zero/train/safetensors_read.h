@@ -32,12 +32,13 @@ struct zr_safetensors_tensor {
     uint64_t at_bytes; /* of the file */
 };
 
-/* Opens a file and reads its header. On failure *out is a closed one. */
+/* Opens a file and reads its header, which must give every byte of the data to one tensor. On failure *out is
+ * a closed one. */
 zr_result zr_safetensors_open(struct zr_safetensors *out, const char *path);
 void zr_safetensors_close(struct zr_safetensors *file);
 
-/* Reads the entry of a tensor and checks that it lies in the file. ZR_ERR_FORMAT too: not of one or two
- * dimensions, or of other numbers. `entry` is a value of file->root. */
+/* Reads the entry of a tensor and checks that it lies in the file. ZR_ERR_FORMAT: none at all, not of one or
+ * two dimensions, or of other numbers. `entry` is a value of file->root. */
 zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char *name, struct json_t *entry,
                                   struct zr_safetensors_tensor *out);
 
