@@ -11,8 +11,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     zr_result result = ZR_OK;
-    if (fuzz_fd < 0 && !fuzz_start())
-        abort();
+    static bool started;
+    if (!started) {
+        if (!fuzz_start())
+            abort();
+        started = atexit(fuzz_end) == 0;
+    }
     if (bytes == 0)
         return 0;
     const struct fuzz_target *target = &fuzz_targets[data[0] % FUZZ_TARGETS];

@@ -4,79 +4,18 @@
 #ifndef ZR_FUZZ_TARGETS_H
 #define ZR_FUZZ_TARGETS_H
 
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "alloc/option.h"
-#include "alloc/os.h"
 #include "defrag/zr_defrag.h"
 #include "defrag/zrt.h"
-#include "zero/train/data.h"
+#include "tests/fuzz_ground.h"
+#include "tests/fuzz_model.h"
+#include "tests/fuzz_settings.h"
+#include "tests/fuzz_words.h"
 
 enum { FUZZ_REPLAY_MOST = 400 };
 
-static zr_backend *fuzz_backend;
-static zr_arena *fuzz_arena;
-static int fuzz_fd = -1;
-static char fuzz_path[64];
-
-/* Time runs by what is read of it, at a pace that the file decides: whoever keeps to a budget of time breaks
- * off at every place there is, and does so again from the same file. */
-static _Atomic uint64_t fuzz_now_ns = 1, fuzz_pace_ns = 1;
-
-static inline uint64_t fuzz_clock(void)
-{
-    return atomic_fetch_add(&fuzz_now_ns, fuzz_pace_ns);
-}
-
-static inline void fuzz_set_pace(const unsigned char *data, size_t bytes)
-{
-    uint64_t hash = bytes;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ data[i]) * 1099511628211u;
-    fuzz_pace_ns = UINT64_C(1) << (hash >> 40) % 32;
-}
-
-static inline bool fuzz_start(void)
-{
-    if (zr_backend_host_create(&fuzz_backend, &(struct zr_host_options){.granule_bytes = 65536}) != ZR_OK ||
-        zr_arena_create(&fuzz_arena, &(struct zr_arena_options){.backend = fuzz_backend,
-                                                                .limit_bytes = (size_t)256 << 20}) != ZR_OK)
-        return false;
-    zr_os_clock_set(fuzz_clock);
-    fuzz_fd = memfd_create("fuzz", MFD_CLOEXEC);
-    snprintf(fuzz_path, sizeof fuzz_path, "/proc/self/fd/%d", fuzz_fd);
-    return fuzz_fd >= 0;
-}
-
-static inline void fuzz_end(void)
-{
-    close(fuzz_fd);
-    zr_os_clock_set(NULL);
-    zr_arena_destroy(fuzz_arena, NULL);
-    zr_backend_destroy(fuzz_backend);
-}
-
 static inline size_t fuzz_live_bytes(void)
 {
-    struct zr_arena_stats stats;
-    zr_arena_get_stats(fuzz_arena, &stats);
-    return stats.live_bytes;
-}
-
-static inline bool fuzz_write(const unsigned char *data, size_t bytes)
-{
-    fuzz_set_pace(data, bytes);
-    return ftruncate(fuzz_fd, 0) == 0 && pwrite(fuzz_fd, data, bytes, 0) == (ssize_t)bytes;
-}
-
-/* Results that a hostile file may lead to. */
-static inline bool fuzz_answer(zr_result result)
-{
-    return result == ZR_OK || result == ZR_ERR_FORMAT || result == ZR_ERR_CORRUPT || result == ZR_ERR_MEMORY;
+    return fuzz_arena_bytes(fuzz_arena);
 }
 
 /* ---- Traces -------------------------------------------------------------------------------------------- */
@@ -180,64 +119,36 @@ static inline bool fuzz_zrt(const unsigned char *data, size_t bytes, zr_result *
     return good && fuzz_answer(*result);
 }
 
-/* ---- Training data and settings ------------------------------------------------------------------------ */
-
-static inline bool fuzz_tokens(const unsigned char *data, size_t bytes, zr_result *result)
-{
-    enum { LENGTH = 8, BATCH = 2, VOCABULARY = 50257 };
-    int32_t tokens[LENGTH * BATCH], targets[LENGTH * BATCH];
-    struct zr_data file;
-    if (!fuzz_write(data, bytes))
-        return false;
-    *result = zr_data_open(&file, &(struct zr_data_options){.path = fuzz_path,
-                                                            .vocabulary = VOCABULARY,
-                                                            .sequence = LENGTH,
-                                                            .batch = BATCH,
-                                                            .world = 1,
-                                                            .seed = 3});
-    if (*result != ZR_OK)
-        return fuzz_answer(*result) && file.file.fd == -1;
-    bool good = file.lead_bytes + file.tokens_count * file.token_bytes <= bytes;
-    *result = zr_data_scan(&file);
-    good &= fuzz_answer(*result);
-    for (uint64_t step = 1; step < 4 && good; step++) {
-        zr_result got = zr_data_train(&file, &(struct zr_data_place){step, 0}, tokens, targets);
-        good = fuzz_answer(got) && (*result != ZR_OK || got == ZR_OK);
-        for (unsigned i = 0; got == ZR_OK && i < LENGTH * BATCH; i++)
-            good &= tokens[i] >= 0 && tokens[i] < VOCABULARY && targets[i] >= 0 && targets[i] < VOCABULARY;
-    }
-    zr_data_close(&file);
-    return good;
-}
-
-/* A text as ZR_CONF, and as the name of a statistic. */
-static inline bool fuzz_setting(const unsigned char *data, size_t bytes, zr_result *result)
-{
-    char text[300];
-    uint64_t value;
-    bytes = bytes < sizeof text - 1 ? bytes : sizeof text - 1;
-    memcpy(text, data, bytes);
-    text[bytes] = '\0';
-    *result = zr_option_set(text);
-    bool good = *result == ZR_OK || *result == ZR_ERR_INVALID;
-    good &= zr_option_get(ZR_OPTION_CHECK) <= ZR_CHECK_BYTES;
-    zr_option_set(NULL);
-    zr_result named = zr_ctl_get(text, &value);
-    return good && (named == ZR_OK || named == ZR_ERR_INVALID);
-}
-
 /* ---- All of them --------------------------------------------------------------------------------------- */
 
 struct fuzz_target {
     const char *name;
     /* False: a contradiction or a leak. *result says how far the file came. */
     bool (*run)(const unsigned char *data, size_t bytes, zr_result *result);
+    const char *const *words; /* of the format, NULL-ended */
 };
 
 static const struct fuzz_target fuzz_targets[] = {
-    {"trace", fuzz_trace},   {"lifetimes", fuzz_lifetimes_file}, {"zrt", fuzz_zrt},
-    {"tokens", fuzz_tokens}, {"settings", fuzz_setting},
+    {"trace", fuzz_trace, fuzz_trace_words},       {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},
+    {"zrt", fuzz_zrt, fuzz_trace_words},           {"tokens", fuzz_tokens, fuzz_setting_words},
+    {"text", fuzz_text_file, fuzz_setting_words},  {"settings", fuzz_setting, fuzz_setting_words},
+    {"config", fuzz_config, fuzz_config_words},    {"log", fuzz_log, fuzz_log_words},
+    {"machine", fuzz_machine, fuzz_machine_words}, {"safetensors", fuzz_safetensors, fuzz_tensor_words},
+    {"gpt", fuzz_gpt, fuzz_tensor_words},          {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},
+    {"state", fuzz_state, fuzz_manifest_words},
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
+
+static inline bool fuzz_start(void)
+{
+    return fuzz_ground_start() && fuzz_settings_start() && fuzz_model_start();
+}
+
+static inline void fuzz_end(void)
+{
+    fuzz_model_end();
+    fuzz_settings_end();
+    fuzz_ground_end();
+}
 
 #endif
