@@ -38,6 +38,12 @@ static int fail_together(const struct scene *scene, struct zr_local_world *local
     return 3;
 }
 
+/* As when one cannot make its part of something, and the others learn that of it. */
+static int fail_apart(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    return fail_together(scene, local, rank, comm) == 3 && rank == 1 ? 4 : 1;
+}
+
 static int end_early(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
 {
     (void)scene, (void)local;
@@ -107,6 +113,21 @@ static void test_killed_rank(void)
     check_end(&run, "a rank dies while another is stopped", 137, "rank 0 (pid ");
 }
 
+/* The launcher finds all ranks ended, and has none to give up. */
+static struct run start_all_ended(const struct scene *scene)
+{
+    struct run run = start(scene);
+    kill(run.launcher, SIGSTOP);
+    bool ended = wait_state(run.launcher, 'T');
+    atomic_store(&board->saved, true);
+    for (unsigned r = 0; r < WORLD; r++)
+        ended &= board->pids[r] != 0 && wait_state(board->pids[r], 'Z');
+    kill(run.launcher, SIGCONT);
+    tap_ok(ended, "all ranks end before the launcher looks");
+    run.pace = pace_start();
+    return run;
+}
+
 static void test_failing_rank(void)
 {
     const struct scene alone = {.name = "alone", .act = fail_alone, .ends_by_itself = true};
@@ -115,20 +136,15 @@ static void test_failing_rank(void)
     const struct scene crashed = {.name = "crash", .act = crash, .ends_by_itself = true};
     const struct scene slow = {
         .name = "slow death", .act = train, .ends_by_itself = true, .dies_slowly = true};
+    const struct scene apart = {.name = "apart", .act = fail_apart};
     struct run run = start(&alone);
     check_end(&run, "a rank returns an error", 4, "ended with exit code 4 at step 7");
     tap_is(board->cleaned, 1, "it was cleaned up after once");
-    run = start(&together);
-    kill(run.launcher, SIGSTOP); /* so that it finds all of them ended, and has none to give up */
-    bool ended = wait_state(run.launcher, 'T');
-    atomic_store(&board->saved, true);
-    for (unsigned r = 0; r < WORLD; r++)
-        ended &= board->pids[r] != 0 && wait_state(board->pids[r], 'Z');
-    kill(run.launcher, SIGCONT);
-    tap_ok(ended, "all ranks end before the launcher looks");
-    run.pace = pace_start();
+    run = start_all_ended(&together);
     check_end(&run, "all ranks return the same error", 3, NULL);
     tap_is(run.words_bytes, 0, "which needs no words from the launcher");
+    run = start_all_ended(&apart);
+    check_end(&run, "an error counts more than the loss of a peer, which may come first", 4, "rank 1 (pid ");
     run = start(&early);
     check_end(&run, "a rank ends while others wait", 1, "has ended while others still wait for it");
     run = start(&crashed);

@@ -146,7 +146,14 @@ static void rank_failed(struct launcher *launcher, unsigned rank, int code)
     snprintf(launcher->failure, sizeof(launcher->failure), "rank %u (pid %d) ended with exit code %d%s", rank,
              (int)atomic_load(&failed->pid), code, place);
     launcher->code = code;
+    launcher->same_code = 0;
     end_ranks(launcher, ZR_ERR_PEER, launcher->failure);
+}
+
+/* The first failure counts, but for one that says least: who has lost a peer may end before it does. */
+static bool tells_more(const struct launcher *launcher, int code)
+{
+    return code != 0 && (launcher->code == 0 || (launcher->code == EXIT_FAILED && code > EXIT_FAILED));
 }
 
 static void rank_ended(struct launcher *launcher, unsigned rank, int status)
@@ -155,7 +162,7 @@ static void rank_ended(struct launcher *launcher, unsigned rank, int status)
     launcher->alive--;
     if (WIFSIGNALED(status) && !launcher->killed && launcher->code == 0 && !launcher->forced)
         rank_was_killed(launcher, rank, WTERMSIG(status));
-    else if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && launcher->code == 0 && !launcher->forced)
+    else if (WIFEXITED(status) && tells_more(launcher, WEXITSTATUS(status)) && !launcher->forced)
         rank_failed(launcher, rank, WEXITSTATUS(status));
     launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
     atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which tells more */
