@@ -115,12 +115,12 @@ $(BUILD)/tests/fuzz_entry: tests/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap
 	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 .PHONY: fuzz
 fuzz: packages-fuzz $(BUILD)/tests/fuzz_test
-	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,fuzzer-no-link \
+	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link \
 		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
-	$(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
-		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
+	$(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
+		-print_final_stats=1 -dict=$(fuzz_folder)/corpus.words -artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
 
 # The same sources under sanitizers, each in a build folder of its own.
 check-asan check-ubsan check-tsan: packages-check
