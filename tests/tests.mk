@@ -69,11 +69,19 @@ $(BUILD)/tests/mpi_stock: tests/mpi_stock.c $(BUILD)/config
 	@echo "  mpicc $@"
 	@$(mpicc) -std=gnu11 -O2 $(WARN) -o $@ $<
 
+# The trainer as it is, and a rank of it that asks for more than its byte plan has: tests/over_plan.t.
+leaky := $(BUILD)/tests/zr-train-leaky
+$(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
+		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
+
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
 check: packages-check
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) $(leaky)
 	@tests/run $(test_bin) $(test_scripts)
 check-long: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
@@ -85,7 +93,7 @@ soak: packages-check
 	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
 	tests/run --verbose $<
-$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests)
+$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests) $(leaky)
 	tests/run --verbose tests/$*.t
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then

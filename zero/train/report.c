@@ -265,17 +265,33 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
                                               rank->peak_resident_bytes, false});
 }
 
+static bool keeps_to_plan(const struct zr_rank_report *rank)
+{
+    return memcmp(rank->planned_by_tag_bytes, rank->peak_by_tag_bytes,
+                  ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
+}
+
+/* The rank to show: the first that differs from its plan, else any where all agree, else the largest. */
+static unsigned choose_rank(char which[64], const struct zr_run_report *run)
+{
+    for (unsigned r = 0; r < run->world && run->steps_count > 0 && run->world > 1; r++)
+        if (!keeps_to_plan(&run->ranks[r])) {
+            snprintf(which, 64, ", rank %u of %u, which differs", r, run->world);
+            return r;
+        }
+    describe_ranks(which, run->ranks, run->world);
+    return ranks_agree(run->ranks, run->world) ? 0 : largest_rank(run->ranks, run->world);
+}
+
 static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
 {
     char which[64], heading[128];
-    bool agree = ranks_agree(run->ranks, run->world);
+    unsigned rank = choose_rank(which, run);
 
-    describe_ranks(which, run->ranks, run->world);
     snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
     zr_page_heading(page, heading);
     zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
-    print_rank_bytes(page, &run->ranks[agree ? 0 : largest_rank(run->ranks, run->world)],
-                     run->steps_count > 0);
+    print_rank_bytes(page, &run->ranks[rank], run->steps_count > 0);
 }
 
 /* ---- The end of a run -------------------------------------------------------------------------------- */
