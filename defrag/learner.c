@@ -74,7 +74,7 @@ static struct zr_seen_lane copy_lane(const struct zr_learner *learner, const str
                                  .first_count = track->second - track->first,
                                  .second_count = track->third - track->second,
                                  .count = count,
-                                 .rest_bytes = any ? first->arena.live_bytes - first->bytes : 0,
+                                 .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
                                  .any = any,
                                  .any_stream = learner->rules.synchronous,
                                  .thread = track->thread,
@@ -86,6 +86,7 @@ struct view {
     struct zr_scratch scratch;
     struct zr_seen_lane lanes[ZR_PLAN_LANES];
     size_t lanes_count;
+    uint64_t others_bytes; /* live at once in lanes without a period, and in none */
     uint64_t most_reserved_bytes;
     bool following;
     size_t records_count, steps_count; /* steps: of the plan in force */
@@ -98,6 +99,29 @@ static struct track *track_number(struct zr_learner *learner, size_t number)
     if (joined)
         return number == 0 ? &learner->all : NULL;
     return number < learner->tracks_count ? &learner->tracks[number] : NULL;
+}
+
+/* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the
+ * lanes that have no period have held since record `start`. Held. */
+static uint64_t beside_lanes(const struct zr_learner *learner, uint32_t start)
+{
+    uint64_t bytes = learner->records[learner->records_count - 1].arena.live_bytes;
+    for (size_t i = 0; i < learner->tracks_count; i++) {
+        uint64_t live_bytes = learner->tracks[i].level.live_bytes;
+        bytes -= live_bytes < bytes ? live_bytes : bytes;
+    }
+    for (size_t i = 0; i < learner->tracks_count; i++) {
+        const struct track *track = &learner->tracks[i];
+        if (track->found)
+            continue;
+        uint64_t most = track->level.live_bytes;
+        for (uint32_t at = position_of(track, start, 0); at < track->count; at++) {
+            uint64_t live_bytes = zr_track_record(learner, track, at)->lane.live_bytes;
+            most = live_bytes > most ? live_bytes : most;
+        }
+        bytes += most;
+    }
+    return bytes;
 }
 
 /* Copies the lanes that have a period. Memory for the copies is taken without the lock. */
@@ -114,14 +138,18 @@ static zr_result look(struct zr_learner *learner, struct view *view)
         copies[i] = rooms[i] ? zr_scratch_take(&view->scratch, rooms[i], sizeof *copies[i]) : NULL;
     if (view->scratch.result != ZR_OK)
         return view->scratch.result;
+    uint32_t start = UINT32_MAX;
     zr_arena_hold(learner->arena);
     for (size_t i = 0; (track = track_number(learner, i)); i++) {
         if (!track->found || !copies[i] || track->third - track->first + lead_of(track) > rooms[i])
             continue;
         view->lanes[view->lanes_count++] = copy_lane(learner, track, copies[i], rooms[i]);
         view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
+        start = track->records[track->first] < start ? track->records[track->first] : start;
         track->planned = true;
     }
+    if (view->lanes_count > 0 && !view->lanes[0].any)
+        view->others_bytes = beside_lanes(learner, start);
     view->most_reserved_bytes = learner->most_reserved_bytes;
     view->bad_share = zr_learner_bad_share(learner);
     view->records_count = learner->records_count;
@@ -158,15 +186,14 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
     return view->bad_share > 2 * stray_share(candidate) + 10;
 }
 
-/* No more memory than the dynamic path took, but for a sixty-fourth, which is what never calling the driver
- * is worth; where threads cannot share, a quarter. What is kept for strays is not counted: it comes later,
- * once there have been any, and has a bound of its own (alloc/follow_strays.c). */
+/* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
+ * zr_learner_allowed_bytes(). What is kept for strays is not counted: it comes later, once there have been
+ * any, and has a bound of its own (alloc/follow_strays.c). */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
-                          const struct view *view)
+                          const struct view *view, uint64_t plan_bytes)
 {
-    uint64_t allowed = view->most_reserved_bytes + learner->rules.granule_bytes;
-    allowed += allowed / (candidate->plan.lanes_count > 1 ? 4 : 64);
-    return candidate->memory_bytes + candidate->rest_bytes <= allowed;
+    return plan_bytes + candidate->rest_bytes + view->others_bytes <=
+           zr_learner_allowed_bytes(learner, view->most_reserved_bytes);
 }
 
 /* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
@@ -189,6 +216,18 @@ static void try_later(struct zr_learner *learner, uint64_t left_count)
     zr_arena_unhold(learner->arena);
 }
 
+/* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
+static zr_result refuse(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
+{
+    learner->stats.refused_plans_count++;
+    try_later(learner, 0);
+    zr_arena_hold(learner->arena);
+    learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
+    zr_arena_unhold(learner->arena);
+    return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
+                   (size_t)plan_bytes);
+}
+
 /* Packs the candidate and puts it in force, if it is worth its memory. */
 static zr_result pack_and_install(struct zr_learner *learner, const struct view *view,
                                   struct zr_plan_rules rules)
@@ -198,13 +237,14 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     /* Half as much after each plan of the period in vain. */
     struct zr_pack_options budget =
         zr_candidate_budget(options->budget_ns, options->budget_work, options->threads, 1u << view->refusals);
-    zr_result result = zr_candidate_pack(candidate, rules, &budget);
-    if (result == ZR_OK && !is_affordable(learner, candidate, view)) {
-        learner->stats.refused_plans_count++;
-        try_later(learner, 0);
-        return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
-                       (size_t)candidate->memory_bytes);
-    }
+    uint64_t least_bytes;
+    zr_result result = zr_candidate_measure(candidate, rules, &least_bytes);
+    if (result == ZR_OK && !is_affordable(learner, candidate, view, least_bytes))
+        return refuse(learner, view, least_bytes); /* however well it is packed */
+    if (result == ZR_OK)
+        result = zr_candidate_pack(candidate, rules, &budget);
+    if (result == ZR_OK && !is_affordable(learner, candidate, view, candidate->memory_bytes))
+        return refuse(learner, view, candidate->memory_bytes);
     if (result == ZR_OK)
         zr_candidate_expect_strays(candidate);
     return result == ZR_OK ? zr_arena_install_plan(learner->arena, &candidate->plan) : result;

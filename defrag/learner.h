@@ -51,6 +51,9 @@ struct zr_candidate {
  * left_count says that a second one is not whole yet. The caller ends the candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
                             zr_arena *host_arena);
+/* The least memory that a plan of the steps can take, however they are placed: before any are. */
+zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
+                               uint64_t *least_bytes);
 /* Places the steps, taking at most the time given (some milliseconds more, where packing is in the middle of
  * something). Fills in the plan. Where the rules allow aliases, blocks of whole granules have pages of their
  * own at several addresses if that takes less memory. */

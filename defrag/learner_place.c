@@ -311,6 +311,19 @@ static void size_blocks(struct zr_candidate *candidate, size_t lane, struct zr_p
     }
 }
 
+zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
+                               uint64_t *least_bytes)
+{
+    *least_bytes = 0;
+    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
+        zr_result result = zr_lifetimes_measure(&candidate->lifetimes[l]);
+        if (result != ZR_OK)
+            return result;
+        *least_bytes += round_up(candidate->lifetimes[l].lower_bound_bytes, rules.granule_bytes);
+    }
+    return ZR_OK;
+}
+
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
                             const struct zr_pack_options *budget)
 {

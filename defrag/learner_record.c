@@ -289,7 +289,7 @@ static void forget(struct zr_learner *learner)
     if (learner->live_count > 0)
         memset(learner->live, 0, learner->live_room * sizeof *learner->live);
     learner->live_count = 0;
-    learner->most_reserved_bytes = learner->total_bytes = 0;
+    learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
     learner->marks_count = 0;
     learner->tracks_count = 0;
@@ -366,6 +366,19 @@ bool zr_learner_is_due(const struct zr_learner *learner)
     return any && !planned;
 }
 
+/* More memory has been reserved than ever before: is it enough for the plan that was refused? */
+static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
+{
+    learner->most_reserved_bytes = reserved_bytes;
+    if (learner->refused_bytes == 0 ||
+        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes))
+        return;
+    learner->refused_bytes = 0;
+    learner->all.planned = false;
+    for (size_t i = 0; i < learner->tracks_count; i++)
+        learner->tracks[i].planned = false;
+}
+
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
 {
     struct zr_learner *learner = state;
@@ -393,7 +406,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
                         .tag = (uint8_t)what->request->tag};
     learner->records_count = number + 1;
     if (what->reserved_bytes > learner->most_reserved_bytes)
-        learner->most_reserved_bytes = what->reserved_bytes;
+        note_most(learner, what->reserved_bytes);
     push(learner, &learner->all, number);
     if (track)
         push(learner, track, number);

@@ -82,6 +82,7 @@ struct zr_learner {
     struct live_entry *live;
     size_t live_count, live_room;
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
+    uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
     struct track all, tracks[LANES_MOST];
     size_t tracks_count;
     uint32_t only_thread; /* until `split` */
@@ -117,6 +118,14 @@ void zr_track_end(struct track *track);
 /* What the lane was asked for at a position. */
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position);
+/* What a plan and all beside it may take where the dynamic path took no more than that: a sixty-fourth more,
+ * which is what never calling the driver is worth. */
+static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
+                                                uint64_t most_reserved_bytes)
+{
+    uint64_t bytes = most_reserved_bytes + learner->rules.granule_bytes;
+    return bytes + bytes / 64;
+}
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);
 /* A plan may be made: of all threads together, or of each that counts for something. */

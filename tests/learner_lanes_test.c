@@ -1,0 +1,152 @@
+/* learner_lanes_test.c: threads that each repeat a step of their own. Lanes of a plan do not share memory, so
+ * there are such only where the threads' peaks meet without a plan too; threads that keep apart share it. */
+#include <stdlib.h>
+
+#include "alloc/plan.h"
+#include "defrag/zr_defrag.h"
+#include "tests/draws.h"
+#include "tests/records.h"
+#include "tests/seed.h"
+#include "tests/tap.h"
+
+#define MIB ((size_t)1 << 20)
+
+enum { KEPT = 20, STEP_CALLS = 2 * KEPT, THREADS = 2, GRANULE_BYTES = 2 << 20 };
+
+/* A thread in the middle of its step: KEPT blocks are taken, and given back from the last to the first. */
+struct lane {
+    uint32_t thread;
+    size_t bytes[KEPT];
+    void *blocks[KEPT];
+    unsigned at;
+};
+
+struct run {
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_learner *learner;
+    struct lane lanes[THREADS];
+    bool failed;
+};
+
+static void begin(struct run *run)
+{
+    uint32_t own = zr_thread_number();
+    *run = (struct run){0};
+    zr_backend_sim_create(&run->backend, &(struct zr_sim_options){.granule_bytes = GRANULE_BYTES});
+    zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = run->backend, .name = "lanes"});
+    tap_result(zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena,
+                                                                             .host_arena = host_arena,
+                                                                             .budget_work = 40000000}),
+               ZR_OK, "a learner begins");
+    for (unsigned t = 0; t < THREADS; t++) {
+        run->lanes[t].thread = own + 1 + t;
+        for (unsigned i = 0; i < KEPT; i++)
+            run->lanes[t].bytes[i] = 32 * MIB + random_below(128) * MIB / 4;
+    }
+}
+
+static void end(struct run *run)
+{
+    tap_result(zr_arena_check(run->arena), ZR_OK, "the books are right");
+    zr_learner_destroy(run->learner);
+    size_t leaked = 1;
+    zr_arena_destroy(run->arena, &leaked);
+    tap_ok(leaked == 0 && zr_backend_destroy(run->backend) == ZR_OK && !run->failed,
+           "and nothing failed or leaked");
+}
+
+static size_t peak_bytes(const struct lane *lane)
+{
+    size_t bytes = 0;
+    for (unsigned i = 0; i < KEPT; i++)
+        bytes += lane->bytes[i];
+    return bytes;
+}
+
+static void take(struct run *run, size_t bytes, void **out)
+{
+    struct zr_request request = {.bytes = bytes, .tag = ZR_TAG_ACTIVATION};
+    run->failed |= zr_arena_alloc(run->arena, &request, out) != ZR_OK;
+}
+
+/* The lane's next call, as its thread. */
+static void go_on(struct run *run, struct lane *lane)
+{
+    uint32_t own = zr_thread_number();
+    zr_thread_become(lane->thread);
+    if (lane->at < KEPT)
+        take(run, lane->bytes[lane->at], &lane->blocks[lane->at]);
+    else
+        run->failed |= zr_arena_free(run->arena, lane->blocks[STEP_CALLS - 1 - lane->at]) != ZR_OK;
+    lane->at = (lane->at + 1) % STEP_CALLS;
+    zr_thread_become(own);
+}
+
+static void whole_step(struct run *run, struct lane *lane)
+{
+    do
+        go_on(run, lane);
+    while (lane->at > 0);
+}
+
+static struct zr_arena_stats stats_of(struct run *run)
+{
+    struct zr_arena_stats out;
+    zr_arena_get_stats(run->arena, &out);
+    return out;
+}
+
+static struct zr_learner_stats learned(struct run *run)
+{
+    struct zr_learner_stats out;
+    zr_learner_get_stats(run->learner, &out);
+    return out;
+}
+
+/* Threads whose steps never meet, and then do. */
+static void test_apart_and_together(void)
+{
+    struct run run;
+    begin(&run);
+    size_t first = peak_bytes(&run.lanes[0]), second = peak_bytes(&run.lanes[1]);
+    size_t most = first > second ? first : second;
+    for (unsigned i = 0; i < 60; i++)
+        whole_step(&run, &run.lanes[random_below(2)]);
+    struct zr_learner_stats known = learned(&run);
+    size_t reserved = stats_of(&run).peak_reserved_bytes;
+    tap_ok(known.periods_count > 0 && reserved <= most + most / 2,
+           "steps that never meet share memory: %zu MiB for steps of %zu and %zu; plans: %llu, %llu refused",
+           reserved / MIB, first / MIB, second / MIB, (unsigned long long)known.plans_count,
+           (unsigned long long)known.refused_plans_count);
+
+    uint64_t before = 0;
+    for (unsigned i = 0; i < 800; i++) {
+        before = stats_of(&run).backend_calls_count;
+        for (unsigned calls = 0; calls < 2 * STEP_CALLS; calls++)
+            go_on(&run, &run.lanes[random_below(2)]);
+    }
+    known = learned(&run);
+    tap_ok(known.period_count >= 2 * KEPT, "then as it comes, until both peaks have met: a plan of both");
+    tap_is(stats_of(&run).backend_calls_count - before, 0, "and no driver call in the end");
+    reserved = stats_of(&run).peak_reserved_bytes;
+    tap_ok(reserved <= (first + second) * 5 / 4, "with %zu MiB", reserved / MIB);
+    for (unsigned t = 0; t < THREADS; t++)
+        while (run.lanes[t].at > 0)
+            go_on(&run, &run.lanes[t]);
+    end(&run);
+}
+
+int main(void)
+{
+    uint64_t seed = run_seed();
+    if (records_begin() != ZR_OK) {
+        printf("Bail out! %s\n", zr_last_error());
+        return 1;
+    }
+    random_state = seed;
+    for (unsigned i = 0; i < 8; i++)
+        test_apart_and_together();
+    tap_is(records_end(), 0, "all records are given back");
+    return tap_done();
+}
