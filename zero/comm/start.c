@@ -113,11 +113,12 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
     zr_result result = read_number(source->world, 1, 1000000, &out->world);
     if (result == ZR_OK)
         result = read_number(source->rank, 0, out->world - 1, &out->rank);
-    out->local_rank = out->rank;
-    if (result == ZR_OK)
-        result = read_number(source->local_rank, 0, out->world - 1, &out->local_rank);
     if (result == ZR_OK)
         result = read_number(source->local_world, 1, out->world, &out->local_world);
+    unsigned here = out->local_world ? out->local_world : out->world;
+    out->local_rank = out->rank % here;
+    if (result == ZR_OK)
+        result = read_number(source->local_rank, 0, here - 1, &out->local_rank);
     const char *key = variable(source->key);
     if (result == ZR_OK && (source->kind != ZR_START_MPI || !key))
         result = read_number("MASTER_PORT", 1, MOST_PORT, &out->port);
