@@ -177,6 +177,17 @@ static const char fuzz_sgd_config[] =
     "{\"cos_min_ratio\":\n"
     "  0.01, \"total_num_steps\": 1000, \"warmup_num_steps\": 10, \"warmup_type\": \"linear\"}},\n"
     " \"activation_checkpointing\": {\"cpu_checkpointing\": false}}";
+static const char fuzz_some_options[] =
+    "vocab=byte\nsteps=20\nbatch=8\nbucket-bytes=4MiB\nmemory-limit=2GB\nprecision=bf16\nlr=1e-3\nparams="
+    "124e6\n"
+    "recompute=selective\nstage=3\nsave=folder\nprompt=Once\nloss-scale=1024\nworld-size=64";
+static const char fuzz_torchrun[] = "RANK=1\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=4\n"
+                                    "MASTER_ADDR=localhost\nMASTER_PORT=29500\nTORCHELASTIC_RUN_ID=none\n";
+static const char fuzz_slurm[] =
+    "SLURM_PROCID=2\nSLURM_NTASKS=3\nSLURM_LOCALID=2\nSLURM_JOB_ID=4711\nSLURM_STEP_ID=0\n";
+static const char fuzz_mpirun[] =
+    "OMPI_COMM_WORLD_RANK=0\nOMPI_COMM_WORLD_SIZE=2\nOMPI_COMM_WORLD_LOCAL_RANK=0\n"
+    "OMPI_COMM_WORLD_LOCAL_SIZE=2\nPMIX_NAMESPACE=prterun-a-1\n";
 static const char fuzz_some_text[] =
     "The memory of a training run is what its parameters, gradients and optimizer take, and what stays of\n"
     "every layer until backward comes by; the rest is holes.\n";

@@ -9,6 +9,7 @@
 
 #include "alloc/option.h"
 #include "tests/fuzz_ground.h"
+#include "zero/comm/start.h"
 #include "zero/train/config.h"
 #include "zero/train/data.h"
 #include "zero/train/flags.h"
@@ -120,8 +121,8 @@ static inline void fuzz_config_defaults(struct zr_train_config *config)
             zr_flag_store(zr_flags[i].name, config, zr_flags[i].fallback);
 }
 
-/* The settings of an accepted file lie within what the options take, and its batches multiply. */
-static inline bool fuzz_config_holds(struct zr_train_config *config, const struct zr_config_rest *rest)
+/* The settings lie within what their options take. */
+static inline bool fuzz_options_hold(const struct zr_train_config *config)
 {
     bool good = true;
     for (size_t i = 0; i < zr_flags_count && good; i++) {
@@ -137,8 +138,14 @@ static inline bool fuzz_config_holds(struct zr_train_config *config, const struc
             good = (double)real >= flag->least * 0.999999 && (double)real <= flag->most * 1.000001;
         }
     }
-    if (!good || zr_config_settle_batch(rest, config) != ZR_OK)
-        return good && fuzz_plain_words();
+    return good;
+}
+
+/* An accepted file's batches multiply. */
+static inline bool fuzz_config_holds(struct zr_train_config *config, const struct zr_config_rest *rest)
+{
+    if (!fuzz_options_hold(config) || zr_config_settle_batch(rest, config) != ZR_OK)
+        return fuzz_options_hold(config) && fuzz_plain_words();
     return rest->train_batch == 0 ||
            rest->train_batch == (uint64_t)config->shape.batch * config->micro_batches * config->ranks;
 }
@@ -176,6 +183,87 @@ static inline bool fuzz_config(const unsigned char *data, size_t bytes, zr_resul
            memcmp(&config, &other, sizeof config) == 0 && rest.train_batch == other_rest.train_batch &&
            rest.has_batch == other_rest.has_batch && rest.has_accumulate == other_rest.has_accumulate &&
            rest.least_ratio == other_rest.least_ratio && fuzz_config_holds(&config, &rest);
+}
+
+/* ---- The command line and the environment -------------------------------------------------------------- */
+
+/* Takes the next line off the text, as a name and what follows it; false where there is none. */
+static inline bool fuzz_next_pair(char **text, char **name, char **value)
+{
+    char *line = strsep(text, "\n");
+    *name = line ? strsep(&line, "=") : NULL;
+    *value = line;
+    return *name != NULL;
+}
+
+/* Lines of option=value, each stored. */
+static inline bool fuzz_options(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    static struct zr_train_config config;
+    char text[1024], *rest = text, *name, *value;
+    bool good = true;
+    bytes = bytes < sizeof text - 1 ? bytes : sizeof text - 1;
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+    fuzz_config_defaults(&config);
+    *result = ZR_OK;
+    while (good && fuzz_next_pair(&rest, &name, &value)) {
+        if (!value || strcmp(name, "help") == 0 || strcmp(name, "version") == 0)
+            continue; /* these two print */
+        int code = zr_flag_store(name, &config, value);
+        good = fuzz_options_hold(&config) && (code == -1 || (code == ZR_EXIT_USAGE && fuzz_plain_words()));
+        *result = code == -1 ? *result : ZR_ERR_INVALID;
+    }
+    return good;
+}
+
+static const char *const fuzz_variables[] = {
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMIX_NAMESPACE",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "TORCHELASTIC_RUN_ID",
+};
+enum { FUZZ_VARIABLES = sizeof fuzz_variables / sizeof *fuzz_variables };
+
+/* Lines of VARIABLE=value, as a launcher of ranks sets them. */
+static inline bool fuzz_environment(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    struct zr_start start;
+    char text[1024], *rest = text, *name, *value;
+    unsigned ranks = 0;
+    bytes = bytes < sizeof text - 1 ? bytes : sizeof text - 1;
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+    for (unsigned i = 0; i < FUZZ_VARIABLES; i++)
+        unsetenv(fuzz_variables[i]);
+    while (fuzz_next_pair(&rest, &name, &value))
+        for (unsigned i = 0; i < FUZZ_VARIABLES && value; i++)
+            if (strcmp(name, fuzz_variables[i]) == 0)
+                setenv(name, value, 1);
+    *result = zr_start_read(&start);
+    if (*result != ZR_OK)
+        return *result == ZR_ERR_INVALID && fuzz_plain_words();
+    bool good = start.world >= 1 && start.rank < start.world &&
+                (start.local_world == 0 || start.local_rank < start.local_world) && start.port <= 65535 &&
+                memchr(start.key, 0, sizeof start.key) != NULL;
+    zr_result checked = zr_start_check(&start, ZR_CARRIER_LOCAL, 0, &ranks);
+    return good && (checked == ZR_OK ? ranks >= 1 && ranks <= ZR_COMM_MAX_WORLD : fuzz_plain_words());
 }
 
 /* ---- The log ------------------------------------------------------------------------------------------- */

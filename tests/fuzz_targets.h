@@ -129,12 +129,20 @@ struct fuzz_target {
 };
 
 static const struct fuzz_target fuzz_targets[] = {
-    {"trace", fuzz_trace, fuzz_trace_words},       {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},
-    {"zrt", fuzz_zrt, fuzz_trace_words},           {"tokens", fuzz_tokens, fuzz_setting_words},
-    {"text", fuzz_text_file, fuzz_setting_words},  {"settings", fuzz_setting, fuzz_setting_words},
-    {"config", fuzz_config, fuzz_config_words},    {"log", fuzz_log, fuzz_log_words},
-    {"machine", fuzz_machine, fuzz_machine_words}, {"safetensors", fuzz_safetensors, fuzz_tensor_words},
-    {"gpt", fuzz_gpt, fuzz_tensor_words},          {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},
+    {"trace", fuzz_trace, fuzz_trace_words},
+    {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},
+    {"zrt", fuzz_zrt, fuzz_trace_words},
+    {"tokens", fuzz_tokens, fuzz_setting_words},
+    {"text", fuzz_text_file, fuzz_setting_words},
+    {"settings", fuzz_setting, fuzz_setting_words},
+    {"config", fuzz_config, fuzz_config_words},
+    {"options", fuzz_options, fuzz_option_words},
+    {"environment", fuzz_environment, fuzz_environment_words},
+    {"log", fuzz_log, fuzz_log_words},
+    {"machine", fuzz_machine, fuzz_machine_words},
+    {"safetensors", fuzz_safetensors, fuzz_tensor_words},
+    {"gpt", fuzz_gpt, fuzz_tensor_words},
+    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},
     {"state", fuzz_state, fuzz_manifest_words},
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };

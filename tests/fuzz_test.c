@@ -261,6 +261,13 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
         add_text(fuzz_settings, sizeof fuzz_settings - 1);
     if (target->run == fuzz_text_file)
         add_text(fuzz_some_text, sizeof fuzz_some_text - 1);
+    if (target->run == fuzz_options)
+        add_text(fuzz_some_options, sizeof fuzz_some_options - 1);
+    if (target->run == fuzz_environment) {
+        add_text(fuzz_torchrun, sizeof fuzz_torchrun - 1);
+        add_text(fuzz_slurm, sizeof fuzz_slurm - 1);
+        add_text(fuzz_mpirun, sizeof fuzz_mpirun - 1);
+    }
     if (target->run == fuzz_machine)
         add_text(fuzz_machine_text, sizeof fuzz_machine_text - 1);
     if (target->run == fuzz_config) {
@@ -361,6 +368,8 @@ static const struct known known[] = {
      "elements that two shards hold"},
     {"state", 0, "\"loss_scale\":\"47800000", "\"loss_scale\":\"7f800000", ZR_ERR_FORMAT, "loss scale",
      "a loss scale without end"},
+    {"environment", 0, "LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=1", ZR_ERR_INVALID, "LOCAL_RANK=1",
+     "a rank beyond those of its machine"},
     {"log", 0, "{\"step\": 10", "{\"step\": 18446744073709551626", ZR_OK, NULL,
      "a step beyond all numbers is a later one"},
 };
