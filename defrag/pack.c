@@ -183,10 +183,12 @@ static void search_once(struct packer *packer, unsigned job)
         ;
 }
 
+/* Megabytes each, which a machine may take long to hand out; where time is up, nobody asks for the rest. */
 static zr_result make_searches(struct packer *packer)
 {
     zr_result result = ZR_OK;
-    for (unsigned t = 0; t < SEARCHES_COUNT && !packer->searches[t] && !result; t++)
+    for (unsigned t = 0;
+         t < SEARCHES_COUNT && !packer->searches[t] && !result && !zr_pack_time_up(&packer->watch); t++)
         result = zr_search_make(&packer->searches[t], &packer->problem, &packer->scratch);
     return result;
 }
