@@ -106,20 +106,56 @@ def step_folder(folder, step):
     return os.path.join(folder, f"step-{step:08d}")
 
 
+def unfinished(folder, since_ns):
+    """Whether a save of a run that began then is under way there, or was cut off; not one that an earlier run has left."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        partial = os.path.join(folder, name)
+        try:
+            if name.endswith(".partial") and any(file.stat().st_mtime_ns > since_ns for file in os.scandir(partial)):
+                return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
+def kill_it(process, folder, aim, rng):
+    """-9 for all of its processes: at a random moment, or, with an aim (when they began, and a step that they save first),
+    where they stand in the middle of a save."""
+    limit = time.time() + zrtest.HANG
+    since_ns, saved_first = aim or (0, 0)
+    while aim and process.poll() is None and time.time() < limit:
+        if (steps_in(folder)[-1:] or [0])[0] >= saved_first and unfinished(folder, since_ns):
+            time.sleep(rng.random() * 0.002)
+            os.killpg(process.pid, signal.SIGSTOP)
+            if unfinished(folder, since_ns):
+                break
+            os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.0005)
+    if not aim:
+        time.sleep(rng.random() * 0.1)
+    early = process.poll()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    return early, process.communicate()[1]
+
+
 def kill_while_saving(count, seed):
-    """Kills a run, and all its ranks, `count` times with -9 at a random moment while it saves after each step; every
-    next run takes up what the one before has left."""
+    """Kills a run, and all its ranks, `count` times with -9 while it saves after each step, at a random moment and in
+    the middle of a save in turns; every next run takes up what the one before has left."""
     rng = random.Random(seed)
     folder, log = path("kills"), path("kills.jsonl")
     flags = dict(data=zrtest.text_file(), steps=10**6, layers=2, hidden=64, heads=2, seq=16, batch=1, seed=3,
                  eval_every=0, save=folder, save_every=1, keep=2, log=log, warmup=0, schedule_lr="constant")
-    unfinished = advanced = 0
+    met = advanced = 0
     for i in range(count):
         before = steps_in(folder)[-1:] or [0]
         ranks, stage = rng.randint(1, 3), rng.randint(0, 3)
         if os.path.exists(log):
             os.unlink(log)
         command = [zrtest.ZR_TRAIN] + arguments(**flags, ranks=ranks, stage=stage, resume=folder if before[0] else None)
+        began_ns = time.time_ns()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True, start_new_session=True)
         limit = time.time() + zrtest.HANG
@@ -128,15 +164,9 @@ def kill_while_saving(count, seed):
         if before[0] == 0:  # the first run gets to its first checkpoint
             while time.time() < limit and process.poll() is None and not steps_in(folder):
                 time.sleep(0.002)
-        time.sleep(rng.random() * 0.1)
-        early = process.poll()
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        err = process.communicate()[1]
+        early, err = kill_it(process, folder, (began_ns, before[0] + i // 2 % 3) if i % 2 else None, rng)
         there = os.listdir(folder)
-        unfinished += any(name.startswith(".") for name in there)
+        met += unfinished(folder, began_ns)
         steps = steps_in(folder)
         try:
             for step in steps:
@@ -148,7 +178,8 @@ def kill_while_saving(count, seed):
         if not ok(early is None and not whole and steps and steps[-1] >= before[0],
                   f"kill {i + 1}, {ranks} ranks at stage {stage}: every step by name is whole, the newest {steps[-1:]}"):
             note(f"{there} {whole} {early}\n{err[-1000:]}")
-    note(f"{unfinished} of {count} kills left an unfinished save behind, {advanced} runs saved before they died")
+    ok(met >= count // 3, f"{met} of {count} kills met a save: its unfinished folder stays")
+    ok(advanced > 0, f"{advanced} of the runs saved before they died")
     run = zrtest.train(**{**flags, "steps": steps_in(folder)[-1] + 1, "ranks": 2, "stage": 1, "resume": folder})
     ok(run.code == 0 and not [name for name in os.listdir(folder) if name.startswith(".")],
        "the next run resumes from the newest, and clears what the dead have left") or note(run.err[-1500:])

@@ -101,6 +101,7 @@ for ranks in (1, 2):
                                                                f"{words}: the file is named")):
             note(run.err)
         same(sorted(os.listdir(saved)), older, f"{words}: nothing half written")
+        ok("left behind" not in run.err, f"{words}: and no memory left behind") or note(run.err)
 after = {name: os.stat(os.path.join(saved, older[0], name)).st_mtime_ns for name in before}
 same(after, before, "the older checkpoint was not touched")
 same(train(resume=saved, steps=4).code, 0, "the older checkpoint still loads")

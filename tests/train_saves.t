@@ -174,12 +174,18 @@ if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900
         open(filler, "wb").close()
         run = train(**BASE, steps=1, save=folder)
         same(run.code, 0, "one checkpoint fits") or note(run.err[-800:])
-        run = train(**BASE, steps=9, resume=folder, save=folder, save_every=1)
+        first = {name: contents(os.path.join(step_folder(folder, 1), name)) for name in os.listdir(step_folder(folder, 1))}
+        run = train(**BASE, steps=9, resume=folder, save=folder, save_every=1, keep=0)
         ok(run.code == 3 and folder in run.err, "a disk that fills up: exit 3 with the folder's name") or note(run.err[-800:])
-        there = os.listdir(folder)
-        ok(there and all(name.startswith("step-") for name in there), "nothing half written stays") or note(there)
+        ok("left behind" not in run.err, "no memory is left behind") or note(run.err[-800:])
+        failed = re.search(r"after step (\d+): cannot save", run.err)
+        whole = [os.path.basename(step_folder(folder, step)) for step in range(1, int(failed[1]) if failed else 1)]
+        same(sorted(os.listdir(folder)), whole, "and the steps before the one that it names are all that is there") or \
+            note(run.err[-800:])
         for step in steps_in(folder):
             read_checkpoint(step_folder(folder, step))
+        same({name: contents(os.path.join(step_folder(folder, 1), name)) for name in first}, first,
+             "to the byte what they were")
         last = steps_in(folder)[-1]
         with open(filler, "wb", buffering=0) as file:
             try:
@@ -190,6 +196,8 @@ if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900
         run = train(**BASE, steps=last, resume=folder, export=os.path.join(small, "model"))
         ok(run.code == 3 and "model" in run.err and sorted(os.listdir(small)) == ["filler", "run"],
            "an export that finds no space: exit 3, its name, nothing left") or note(run.err[-800:])
+        ok("left behind" not in run.err, "of memory neither") or note(run.err[-800:])
+        same(sorted(os.listdir(folder)), whole, "and the steps are still there") or note(run.err[-800:])
         os.unlink(filler)
         run = train(**BASE, steps=last + 1, resume=folder)
         same(run.code, 0, "the last that fitted loads") or note(run.err[-800:])
