@@ -1,5 +1,5 @@
-/* fuzz_inputs.h: what the fuzzers start from: one good file of every format read here, made by hand, and the
- * words of each. */
+/* fuzz_inputs.h: what the fuzzers start from: a good file of every kind of trace, of tokens and of settings,
+ * made by hand. fuzz_model_inputs.h has the others. */
 #ifndef ZR_FUZZ_INPUTS_H
 #define ZR_FUZZ_INPUTS_H
 

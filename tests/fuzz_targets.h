@@ -1,6 +1,6 @@
-/* fuzz_targets.h: what is done with each hostile file: it is read, and what was read must hold together, all
- * the way through the packer and a replay. Any answer is right but a crash, a leak or a contradiction.
- * fuzz_test.c mutates by itself; fuzz_entry.c hands the same targets to libFuzzer. */
+/* fuzz_targets.h: what is done with each hostile file: it is read, and what was read must hold together, a
+ * trace all the way through the packer and a replay. Any answer is right but a crash, a leak or a
+ * contradiction. fuzz_test.c mutates by itself; fuzz_entry.c hands the same targets to libFuzzer. */
 #ifndef ZR_FUZZ_TARGETS_H
 #define ZR_FUZZ_TARGETS_H
 
@@ -128,22 +128,23 @@ struct fuzz_target {
     const char *const *words; /* of the format, NULL-ended */
 };
 
+/* Who reads: all there is but a process's own numbers in /proc (alloc/process.c, backend_host.c). */
 static const struct fuzz_target fuzz_targets[] = {
-    {"trace", fuzz_trace, fuzz_trace_words},
-    {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},
-    {"zrt", fuzz_zrt, fuzz_trace_words},
-    {"tokens", fuzz_tokens, fuzz_setting_words},
-    {"text", fuzz_text_file, fuzz_setting_words},
-    {"settings", fuzz_setting, fuzz_setting_words},
-    {"config", fuzz_config, fuzz_config_words},
-    {"options", fuzz_options, fuzz_option_words},
-    {"environment", fuzz_environment, fuzz_environment_words},
-    {"log", fuzz_log, fuzz_log_words},
-    {"machine", fuzz_machine, fuzz_machine_words},
-    {"safetensors", fuzz_safetensors, fuzz_tensor_words},
-    {"gpt", fuzz_gpt, fuzz_tensor_words},
-    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},
-    {"state", fuzz_state, fuzz_manifest_words},
+    {"trace", fuzz_trace, fuzz_trace_words}, /* defrag/sequence.c, pickle.c, rmm.c, minimalloc.c */
+    {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},      /* defrag/lifetimes.c, csv.c */
+    {"zrt", fuzz_zrt, fuzz_trace_words},                       /* defrag/zrt.c */
+    {"tokens", fuzz_tokens, fuzz_setting_words},               /* zero/train/data.c: --vocab V */
+    {"text", fuzz_text_file, fuzz_setting_words},              /* and --vocab byte */
+    {"settings", fuzz_setting, fuzz_setting_words},            /* alloc/option.c: ZR_CONF; zr_ctl_get() */
+    {"config", fuzz_config, fuzz_config_words},                /* zero/train/config.c: --config */
+    {"options", fuzz_options, fuzz_option_words},              /* zero/train/args.c */
+    {"environment", fuzz_environment, fuzz_environment_words}, /* zero/comm/start.c */
+    {"log", fuzz_log, fuzz_log_words},                         /* zero/train/log.c: --log, resumed */
+    {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/machine.c: /proc and cgroups */
+    {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/train/safetensors_read.c */
+    {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/train/safetensors_import.c */
+    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/train/checkpoint_load.c */
+    {"state", fuzz_state, fuzz_manifest_words},                /* zero/state.c: zr_engine_load() */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 

@@ -114,7 +114,8 @@ bench: packages-bench
 	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
 
-# The readers of every file format under libFuzzer, for FUZZ_SECONDS; what it finds stays in the folder.
+# The readers of every file format under libFuzzer, for FUZZ_SECONDS, or that of FUZZ_TARGET alone; what it finds stays
+# in the folder.
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
 $(BUILD)/tests/fuzz_entry: tests/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
@@ -127,8 +128,9 @@ fuzz: packages-fuzz $(BUILD)/tests/fuzz_test
 		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
-	$(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
-		-print_final_stats=1 -dict=$(fuzz_folder)/corpus.words -artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
+	$(if $(FUZZ_TARGET),ZR_FUZZ_TARGET=$(FUZZ_TARGET)) $(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) \
+		-timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 -dict=$(fuzz_folder)/corpus.words \
+		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
 
 # The same sources under sanitizers, each in a build folder of its own.
 check-asan check-ubsan check-tsan: packages-check
