@@ -457,7 +457,7 @@ zr_result zr_learner_step(zr_learner *learner)
         }
         due = zr_learner_is_due(learner);
     }
-    due |= learner->refinable;
+    due |= learner->refinable || learner->settle_due;
     zr_arena_unhold(learner->arena);
     if (due)
         work(learner);
