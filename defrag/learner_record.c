@@ -499,7 +499,8 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     }
     learner->asleep = rest;
     unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    return learner->settle_due || (good && learner->refinable) ? wish | ZR_OBSERVER_WORK : wish;
+    bool work = learner->settle_due || (good && learner->refinable);
+    return work && !learner->options.steps_only ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)
