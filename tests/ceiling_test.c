@@ -104,6 +104,12 @@ static void test_edge(bool host)
     tap_result(ask(ZR_TAG_GRAD, SIZE_MAX / 4, &more), ZR_ERR_CEILING, "no size is so large that it passes");
     tap_result(ask(ZR_TAG_GRAD, 0, &more), ZR_ERR_INVALID, "what is no request is none here");
 
+    zr_arena_free(arena, block[1]);
+    set(ZR_TAG_GRAD, 3 * UNIT - 1);
+    tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_CEILING, "a ceiling one byte short of a unit");
+    set(ZR_TAG_GRAD, 3 * UNIT);
+    tap_result(ask(ZR_TAG_GRAD, 1, &block[1]), ZR_OK, "and one of the whole of it");
+
     tap_result(zr_arena_set_ceilings(arena, NULL), ZR_OK, "ceilings end");
     tap_result(ask(ZR_TAG_GRAD, UNIT, &more), ZR_OK, "and what they refused goes");
     struct zr_ceilings out;
