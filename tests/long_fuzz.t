@@ -5,7 +5,7 @@ import os
 
 from zrtest import BUILD, done, note, ok, run_limited, same
 
-SEEDS = range(1, 5)
+SEEDS = range(1, 6)
 folder = os.path.join(BUILD, "both-sanitizers")
 program = os.path.join(folder, "tests", "fuzz_test")
 made = run_limited(["make", "--silent", f"-j{os.cpu_count()}", f"BUILD={folder}", "SANITIZE=address,undefined", program])
