@@ -1,39 +1,104 @@
 #!/usr/bin/env python3
-"""The wide matrix of train_bits.t: world sizes x stages x buckets x micro-batches x recomputation x threads x
-shapes, in fp32; in bf16 and fp16 each stage with buckets of each size in turn."""
+"""The wide matrix of train_bits.t: world sizes x stages x buckets x micro-batches x recomputation x threads x shapes,
+in fp32 and bf16, once each under mpirun too; fp16 with buckets of each size in turn; and GPT-2's vocabulary, whose
+embedding is longer than a bucket of 64 MiB."""
 import itertools
+import random
+import struct
 
-from zrtest import done, note, ok, same, train
+from zrtest import LONG_HANG, done, mpi_missing, note, ok, path, same, skip, train
 
+# Buckets are cut to a model's largest unit: for each shape those that differ. The last is cut.
 SHAPES = [
-    dict(layers=1, hidden=8, heads=1, seq=2, batch=1),
-    dict(layers=7, hidden=33, heads=3, seq=7, batch=3),
-    dict(layers=6, hidden=96, heads=6, seq=32, batch=1),
+    (dict(layers=1, hidden=8, heads=1, seq=2, batch=1, steps=3), (4096, 64 << 20)),
+    (dict(layers=7, hidden=33, heads=3, seq=7, batch=3, steps=3), (4096, 16384, 64 << 20)),
+    (dict(layers=4, hidden=216, heads=6, seq=8, batch=1, steps=2, eval_every=0), (65536, 1 << 20, 64 << 20)),
 ]
-gathering = 0
-for shape, ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), (1, 3, 4)):
-    base = train(ranks=ranks, steps=3, accumulate=accumulate, **shape)
-    words = f"{shape} on {ranks} ranks, {accumulate} micro-batches"
-    if not same(base.code, 0, words):
-        note(base.err)
-        continue
-    for stage, bucket in itertools.product((0, 1, 2, 3), (65536, 1 << 20, 64 << 20)):
-        recompute = ("none", "selective", "full")[(stage + accumulate) % 3]
-        got = train(ranks=ranks, steps=3, stage=stage, bucket_bytes=bucket, accumulate=accumulate,
-                    recompute=recompute, **shape)
-        same(got.losses, base.losses, f"{words}: stage {stage}, bucket {bucket}, recompute {recompute}")
-        gathering += bool(got.report) and got.report["ranks"][0]["peak_bytes"]["gathered"] > 0
-    for precision in ("bf16", "fp16") if shape is not SHAPES[0] else ():
-        narrow = None
-        for stage in (0, 1, 2, 3) if precision == "bf16" else (0, 1 + (ranks + accumulate) % 3):
-            bucket = (65536, 1 << 20, 64 << 20)[(stage + ranks + accumulate) % 3]
-            got = train(ranks=ranks, steps=3, stage=stage, bucket_bytes=bucket, accumulate=accumulate,
-                        precision=precision, recompute=("none", "selective", "full")[stage % 3], **shape)
-            narrow = narrow or got.losses
-            ok(narrow and got.losses == narrow, f"{words}, {precision}: stage {stage}, bucket {bucket}")
-            gathering += bool(got.report) and got.report["ranks"][0]["peak_bytes"]["gathered"] > 0
-    for threads in (1, 2, 3) if accumulate == 1 else ():
-        got = train(ranks=ranks, steps=3, threads=threads, stage=3, accumulate=accumulate, **shape)
-        same(got.losses, base.losses, f"{words}: {threads} threads at stage 3")
-ok(gathering > 50, f"{gathering} of these runs gather parameters")
+RECOMPUTE = ("none", "selective", "full")
+BLIND = dict(eval_every=0)  # small shapes are evaluated in the run that others are compared with: no bit changes
+WITH_MPI = not mpi_missing()
+
+
+class Case:
+    """Runs that must have the losses of the first."""
+
+    def __init__(self, words, **flags):
+        self.words, self.flags, self.rings, self.gathering = words, flags, {}, 0
+        first = train(**flags, timeout=LONG_HANG)
+        self.losses = first.losses
+        if not same(first.code, 0, words) or not ok(len(set(self.losses)) == flags["steps"], "the loss moves"):
+            note(first.err)
+
+    def check(self, bucket, **flags):
+        """Its losses; and what tells whether the buckets and stages were not all the same."""
+        got = train(**{**self.flags, **BLIND, **flags}, bucket_bytes=bucket, timeout=LONG_HANG)
+        words = " ".join(f"{name} {value}" for name, value in flags.items())
+        if not (self.losses and same(got.losses, self.losses, f"{self.words}: bucket {bucket} {words}")):
+            note(got.err)
+            return
+        ranks = got.report["ranks"]
+        self.rings.setdefault(bucket, set()).add(ranks[0]["peak_bytes"]["comm"])
+        self.gathering += all(rank["peak_bytes"]["gathered"] > 0 for rank in ranks)
+
+    def end(self):
+        sizes = [sorted(self.rings[bucket]) for bucket in sorted(self.rings)]
+        rising = all(one < other for one, other in zip(sizes, sizes[1:]))
+        ok(rising and all(len(one) == 1 for one in sizes),
+           f"{self.words}: a ring of its own for each size of bucket, the same at every stage: {sizes}")
+        return self.gathering
+
+
+def wide_matrix():
+    gathering = 0
+    for (shape, buckets), ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), (1, 3, 4)):
+        turn, buckets = ranks + accumulate, buckets if ranks > 1 else buckets[-1:]  # one rank alone has no ring
+        for precision in ("fp32", "bf16") if shape is not SHAPES[0][0] else ("fp32",):
+            words = f"{shape} on {ranks} ranks, {accumulate} micro-batches, {precision}"
+            case = Case(words, ranks=ranks, accumulate=accumulate, precision=precision, **shape)
+            for stage, bucket in itertools.product((0, 1, 2, 3), buckets):
+                case.check(bucket, stage=stage, recompute=RECOMPUTE[(stage + turn) % 3])
+            for threads in (1, 2, 3) if accumulate == 1 else ():
+                case.check(buckets[-1], stage=3, threads=threads)
+            if WITH_MPI and precision == ("bf16" if shape is not SHAPES[0][0] and turn % 2 else "fp32"):
+                case.check(buckets[turn % len(buckets)], stage=3 - turn // 2 % 2, comm="mpi")
+            gathering += case.end()
+        if shape is not SHAPES[0][0]:
+            words = f"{shape} on {ranks} ranks, {accumulate} micro-batches, fp16"
+            case = Case(words, ranks=ranks, accumulate=accumulate, precision="fp16", loss_scale_power=6, **shape)
+            for stage in (1 + turn % 3, 3):
+                case.check(buckets[(stage + turn) % len(buckets)], stage=stage, recompute=RECOMPUTE[stage % 3],
+                           threads=1 + turn % 3)
+            gathering += case.end()
+    ok(gathering > 150, f"{gathering} of these runs gather parameters")
+
+
+def tokens(vocabulary, count):
+    """A shard of tokens as llm.c writes it."""
+    rng = random.Random(3)
+    with open(path("tokens.bin"), "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+        file.write(struct.pack(f"<{count}H", *[rng.randrange(vocabulary) for _ in range(count)]))
+    return path("tokens.bin")
+
+
+def large_vocabulary():
+    shape = dict(data=tokens(50257, 4000), vocab=50257, hidden=384, heads=6, seq=8, batch=1, steps=2)
+    buckets = (65536, 1 << 20, 64 << 20)
+    for precision in ("fp32", "bf16"):
+        case = Case(f"50,257 tokens, {precision}", ranks=2, layers=1, precision=precision, **shape)
+        for stage, bucket in itertools.product((0, 1, 2, 3), buckets):
+            case.check(bucket, stage=stage)
+        if WITH_MPI:
+            case.check(64 << 20, stage=2, comm="mpi")
+        case.end()
+    case = Case("50,257 tokens, layers enough to gather", ranks=4, layers=6, **shape)
+    for bucket in buckets:
+        case.check(bucket, stage=3)
+    same(case.end(), 3, "and all of these gather")
+
+
+if not WITH_MPI:
+    skip(f"--comm mpi beside --comm local: {mpi_missing()}")
+wide_matrix()
+large_vocabulary()
 done()
