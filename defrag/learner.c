@@ -319,7 +319,9 @@ static void work(void *state)
     uint64_t start_ns = zr_os_now_ns();
     bool due, settle;
     zr_arena_hold(learner->arena);
-    due = zr_learner_is_due(learner);
+    /* Marks find the period anew at each step: what goes as planned is refined first. */
+    bool better = learner->refinable && zr_learner_bad_share(learner) <= STRAYS_MOST;
+    due = zr_learner_is_due(learner) && !better;
     settle = learner->settle_due;
     learner->settle_due = false;
     zr_arena_unhold(learner->arena);
