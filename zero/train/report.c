@@ -92,6 +92,24 @@ static double stranded_percent(const struct zr_rank_report *rank)
     return 100.0 * ((double)rank->planned_reserved_bytes / (double)rank->planned_bytes - 1);
 }
 
+/* What is more at another moment than at the peak of them all: the run is held to that. */
+static void print_others(struct zr_page *page, const struct zr_rank_report *rank)
+{
+    const char *before = "  at other moments, at most:";
+    char number[ZR_NUMBER_ROOM];
+    bool any = false;
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        size_t most = rank->ceilings.by_tag_bytes[tag];
+        if (most <= rank->planned_by_tag_bytes[tag])
+            continue;
+        zr_text_print(&page->text, "%s %s %s", any ? "," : before, zr_tag_name((zr_tag)tag),
+                      zr_number_grouped(number, most));
+        any = true;
+    }
+    if (any)
+        zr_text_print(&page->text, "\n");
+}
+
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world)
 {
@@ -120,6 +138,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
+    print_others(&page, rank);
     if (rank->placed_stage != config->stage)
         zr_text_print(&page.text, "  placed as stage %u: a model this small takes less so\n",
                       rank->placed_stage);
