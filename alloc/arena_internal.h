@@ -385,7 +385,7 @@ void zr_region_release(struct zr_arena *arena, struct zr_span *region);
  */
 
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
- * thread's last error as the cause. */
+ * thread's last error as the cause. With the member's lock, which is opened while it looks at the others. */
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
                               struct zr_need need);
 

@@ -13,11 +13,13 @@ enum { SIZES_MOST = 5 };
 /* As zr_backend_granule() has it. */
 #define GRANULE_MOST_BYTES ((size_t)1 << 30)
 
+/* Of all members of a family but where it says so. */
 struct survey {
     size_t largest_bytes; /* free and mapped, in one piece */
     size_t free_bytes;    /* free and mapped */
     size_t holes_count;
-    size_t addresses_bytes;            /* free, mapped or not */
+    size_t stock_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t addresses_bytes; /* free, mapped or not, of the member that was asked: it cannot use others' */
     size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
     size_t whole_bytes[SIZES_MOST];    /* free in whole granules, were these halved i times */
 };
@@ -95,12 +97,40 @@ static void survey_gap(const struct zr_arena *arena, const struct zr_span *gap, 
     out->holes_count += out->free_bytes > before;
 }
 
-static void take_survey(const struct zr_arena *arena, struct survey *out)
+/* Adds one member, whose lock is held. */
+static void survey_member(struct zr_arena *arena, struct survey *out)
 {
-    memset(out, 0, sizeof *out);
+    zr_arena_settle(arena);
     for (const struct zr_span *span = arena->first; span; span = span->next)
         if (span->kind == ZR_SPAN_GAP)
             survey_gap(arena, span, out);
+    out->stock_bytes += arena->stock.bytes;
+    out->live_bytes += arena->live_bytes;
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
+}
+
+/* With the member's lock, which is opened while others are looked at: nobody holds two. */
+static void take_survey(struct zr_arena *arena, struct survey *out)
+{
+    struct zr_arena *head = arena->head;
+    unsigned siblings = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    memset(out, 0, sizeof *out);
+    survey_member(arena, out);
+    if (siblings == 0)
+        return;
+    size_t addresses_bytes = out->addresses_bytes;
+    zr_lock_give(&arena->lock);
+    for (unsigned i = 0; i <= siblings; i++) {
+        struct zr_arena *other = i < siblings ? head->siblings[i] : head;
+        if (other == arena)
+            continue;
+        zr_lock_take(&other->lock);
+        survey_member(other, out);
+        zr_lock_give(&other->lock);
+    }
+    zr_lock_take(&arena->lock);
+    out->addresses_bytes = addresses_bytes;
 }
 
 /* Addresses that are there: what failed is mapping them, at the budget of mappings or by the system. */
@@ -108,7 +138,7 @@ static enum lack lack_of(const struct zr_arena *arena, zr_result result, struct 
                          const struct survey *survey)
 {
     if (result == ZR_ERR_MEMORY)
-        return survey->free_bytes + arena->stock.bytes >= need.bytes ? LACK_WHOLE_GRANULES : LACK_MEMORY;
+        return survey->free_bytes + survey->stock_bytes >= need.bytes ? LACK_WHOLE_GRANULES : LACK_MEMORY;
     if (zr_space_find(arena, need, 0).gap)
         return LACK_MAPPINGS;
     return survey->addresses_bytes >= need.bytes ? LACK_ADDRESSES_IN_A_ROW : LACK_ADDRESSES;
@@ -195,7 +225,8 @@ static size_t granule_that_does(const struct zr_arena *arena, struct zr_need nee
 {
     size_t least = arena->backend->can.least_granule_bytes;
     for (unsigned i = 1; i < SIZES_MOST && arena->granule_bytes >> i >= least; i++)
-        if (survey->whole_bytes[i] + arena->stock.bytes >= zr_round_up(need.bytes, arena->granule_bytes >> i))
+        if (survey->whole_bytes[i] + survey->stock_bytes >=
+            zr_round_up(need.bytes, arena->granule_bytes >> i))
             return arena->granule_bytes >> i;
     return 0;
 }
@@ -254,17 +285,16 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
-    zr_arena_settle(arena);
     take_survey(arena, &survey);
     enum lack lack = lack_of(arena, result, need, &survey);
-    unsigned living = largest_of(arena->live_by_tag_bytes);
-    if (arena->stock.bytes > 0)
-        snprintf(stock, sizeof stock, " and %s in stock", amount(arena->stock.bytes).text);
+    unsigned living = largest_of(survey.live_by_tag_bytes);
+    if (survey.stock_bytes > 0)
+        snprintf(stock, sizeof stock, " and %s in stock", amount(survey.stock_bytes).text);
     return zr_fail(result,
                    "arena \"%s\" has no %s for %s: %s. %s live (%s of it %s), %s free in %zu hole%s%s, the "
                    "largest free run %s%s. Cause: %s. What would help: %s",
                    arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_words[lack],
-                   amount(arena->live_bytes).text, amount(arena->live_by_tag_bytes[living]).text,
+                   amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[living]).text,
                    zr_tag_name((zr_tag)living), amount(survey.free_bytes).text, survey.holes_count,
                    survey.holes_count == 1 ? "" : "s", stock, exact(survey.largest_bytes).text,
                    pins(&survey).text, cause, help(arena, lack, need, &survey).text);
