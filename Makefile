@@ -129,6 +129,8 @@ $(BUILD)/config: always
 	@mkdir -p $(@D)
 	@echo '$(config_words)' | cmp -s - $@ || echo '$(config_words)' > $@
 
+# Neighbours joined into vectors: two stores for four instructions, and whoever reads one of them waits.
+$(BUILD)/obj/alloc/%.o: OBJ_CFLAGS := -fno-tree-slp-vectorize
 $(BUILD)/obj/%.o: %.c $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  cc    $<"

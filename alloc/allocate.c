@@ -7,125 +7,17 @@
 #define _GNU_SOURCE
 #include "alloc/arena_internal.h"
 
-#include <string.h>
-
+#include "alloc/books.h"
 #include "alloc/error.h"
 #include "alloc/follow_internal.h"
 #include "alloc/option.h"
-#include "alloc/poison.h"
+#include "alloc/warm.h"
 
 #define likely(condition)   __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
-/* ---- Canaries ------------------------------------------------------------------------------------------ */
-
-/* The byte that belongs at an offset past a block's end: differs from place to place, so that a copy of a
- * neighbour's canary is no canary. */
-static inline unsigned char canary_byte(size_t offset_bytes)
-{
-    return (unsigned char)(0xa5 ^ (offset_bytes * 31));
-}
-
-static void write_canary(struct zr_arena *arena, const struct zr_span *block)
-{
-    for (size_t at = block->offset_bytes + block->requested_bytes; at < zr_span_end(block); at++)
-        arena->base[at] = (char)canary_byte(at);
-}
-
-/* The first damaged byte past the block's end, counted from it; 0 if all is well. */
-static size_t damaged(const struct zr_arena *arena, const struct zr_span *block)
-{
-    size_t end = block->offset_bytes + block->requested_bytes;
-    for (size_t at = end; at < zr_span_end(block); at++)
-        if ((unsigned char)arena->base[at] != canary_byte(at))
-            return at - end + 1;
-    return 0;
-}
-
-/* ---- What careful arenas do besides ---------------------------------------------------------------------
+/* ---- The end of a call ----------------------------------------------------------------------------------
  */
-
-static __attribute__((noinline)) void look_at_new(struct zr_arena *arena, const struct zr_span *block)
-{
-    char *address = arena->base + block->offset_bytes;
-    if (arena->poison)
-        zr_poison_block(address, arena->canary_bytes ? block->bytes : block->requested_bytes, block->bytes);
-    if (arena->canary_bytes && arena->visible)
-        write_canary(arena, block);
-    if (arena->bounded)
-        zr_ceiling_note(arena, block->tag);
-    if (arena->trace) {
-        struct zr_block_info info = zr_block_info_of(arena, block);
-        zr_trace_write_alloc(arena->trace, &info);
-    }
-}
-
-static __attribute__((noinline)) zr_result look_at_freed(struct zr_arena *arena, const struct zr_span *block)
-{
-    char *address = arena->base + block->offset_bytes;
-    zr_result result = ZR_OK;
-    if (arena->canary_bytes && arena->visible) {
-        size_t byte = damaged(arena, block);
-        if (byte > 0)
-            result = zr_fail(ZR_ERR_CORRUPT,
-                             "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
-                             block->requested_bytes, (void *)address, zr_tag_name((zr_tag)block->tag), byte);
-    }
-    if (arena->trace) {
-        struct zr_block_info info = zr_block_info_of(arena, block);
-        zr_trace_write_free(arena->trace, &info);
-    }
-    if (arena->poison)
-        zr_poison_free(address, block->bytes);
-    return result;
-}
-
-/* ---- Books --------------------------------------------------------------------------------------------- */
-
-/* What the books know of a block. */
-struct entry {
-    size_t bytes, requested_bytes;
-    uint8_t tag;
-};
-
-static inline struct entry entry_of(const struct zr_span *block)
-{
-    return (struct entry){block->bytes, block->requested_bytes, block->tag};
-}
-
-static inline struct entry entry_of_step(const struct zr_step *step)
-{
-    return (struct entry){step->bytes, step->requested_bytes, step->tag};
-}
-
-static inline void count_block(struct zr_arena *arena, struct entry block)
-{
-    size_t live_bytes = arena->live_bytes + block.bytes,
-           requested_bytes = arena->requested_bytes + block.requested_bytes;
-    arena->live_bytes = live_bytes;
-    arena->requested_bytes = requested_bytes;
-    arena->live_by_tag_bytes[block.tag] += block.bytes;
-    arena->blocks_count++;
-    arena->allocations_count++;
-    if (unlikely(live_bytes > arena->peak_live_bytes)) {
-        arena->peak_live_bytes = live_bytes;
-        arena->at_peak = true;
-    }
-    if (unlikely(requested_bytes > arena->peak_requested_bytes))
-        arena->peak_requested_bytes = requested_bytes;
-}
-
-static inline void uncount_block(struct zr_arena *arena, struct entry block)
-{
-    if (unlikely(arena->at_peak)) {
-        memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
-        arena->at_peak = false;
-    }
-    arena->live_bytes -= block.bytes;
-    arena->requested_bytes -= block.requested_bytes;
-    arena->live_by_tag_bytes[block.tag] -= block.bytes;
-    arena->blocks_count--;
-}
 
 /* The rest of a call whose work is done and in the books. Both give the lock; what is rare or slow is called
  * last, so that the common case keeps nothing across calls. */
@@ -227,40 +119,25 @@ static inline void vacate(struct zr_arena *arena, struct zr_span *block)
 /* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
  */
 
-static inline bool is_warm(const struct zr_span *span)
-{
-    return span && span->kind == ZR_SPAN_WARM;
-}
-
-static struct zr_span *leave_warm(struct zr_arena *arena, unsigned place)
-{
-    struct zr_span *block = arena->warm[place];
-    arena->warm[place] = NULL;
-    arena->warm_bytes[place] = 0;
-    arena->warm_count--;
-    return block;
-}
-
 static void cool(struct zr_arena *arena, unsigned place)
 {
-    struct zr_span *block = leave_warm(arena, place);
+    struct zr_span *block = zr_warm_leave(arena, place);
     /* Its stream may have passed meanwhile, and will not say so again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
-    vacate(arena, block);
+    if (has_readers(arena) || zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
+        vacate(arena, block);
+    else
+        zr_space_file(arena, block);
 }
 
-/* Keeps the freed block, which no gap is beside, in the place of the one that is kept longest. */
-static inline void keep_warm(struct zr_arena *arena, struct zr_span *block)
+/* Keeps the freed block in the place of the one that is kept longest. */
+static void keep_warm(struct zr_arena *arena, struct zr_span *block)
 {
     unsigned place = arena->warm_next;
     if (arena->warm[place])
         cool(arena, place);
-    block->kind = ZR_SPAN_WARM;
-    arena->warm[place] = block;
-    arena->warm_bytes[place] = block->bytes;
-    arena->warm_count++;
-    arena->warm_next = (place + 1) % ZR_WARM_BLOCKS;
+    zr_warm_keep_in(arena, block, place);
 }
 
 /* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
@@ -268,7 +145,7 @@ static inline void keep_warm(struct zr_arena *arena, struct zr_span *block)
  * arena->lock; spans are reserved. */
 static __attribute__((noinline)) void set_free(struct zr_arena *arena, struct zr_span *block)
 {
-    if (is_warm(block->previous) || is_warm(block->next))
+    if (zr_warm_is(block->previous) || zr_warm_is(block->next))
         zr_arena_settle(arena);
     if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
         vacate(arena, block);
@@ -276,57 +153,23 @@ static __attribute__((noinline)) void set_free(struct zr_arena *arena, struct zr
         keep_warm(arena, block);
 }
 
-/* The same without readers, for a block without an owner. */
-static inline void set_free_alone(struct zr_arena *arena, struct zr_span *block)
+/* The last freed of the warm blocks that will do: under a new record, if readers may hold the old one. */
+static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
+                                 struct zr_need need)
 {
-    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
-    if (unlikely(arena->warm_count > 0) && unlikely(is_warm(block->previous) || is_warm(block->next)))
-        set_free(arena, block);
-    else if (left || right)
-        zr_space_join(arena, block, left, right);
-    else
-        keep_warm(arena, block);
-}
-
-/* Bit i: warm block i has at least `least` bytes and fewer than `most`. */
-static inline unsigned warm_between(const struct zr_arena *arena, size_t least, size_t most)
-{
-    unsigned bits = 0;
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < ZR_WARM_BLOCKS; i++)
-        bits |= (unsigned)(arena->warm_bytes[i] - least < most - least)
-                << i; /* what is smaller wraps round */
-    return bits;
-}
-
-/* The last freed of the warm blocks whose bits are set. */
-static inline unsigned warmest(const struct zr_arena *arena, unsigned bits)
-{
-    unsigned from_next = ((bits | bits << ZR_WARM_BLOCKS) >> arena->warm_next) & ((1u << ZR_WARM_BLOCKS) - 1);
-    return (arena->warm_next + 31u - (unsigned)__builtin_clz(from_next)) % ZR_WARM_BLOCKS;
-}
-
-/* A warm block of exactly the size, that the stream may use: under a new record, if readers may hold the old
- * one. */
-static inline struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
-                                        struct zr_need need)
-{
-    for (unsigned bits = warm_between(arena, need.bytes, need.bytes + 1); bits;) {
-        unsigned place = warmest(arena, bits);
-        struct zr_span *block = arena->warm[place], *old = block;
-        bits &= ~(1u << place);
-        if (unlikely((block->offset_bytes & (need.alignment - 1)) != 0 ||
-                     (block->owner && block->stream != request->stream)))
-            continue;
-        leave_warm(arena, place);
-        if (unlikely(has_readers(arena))) {
-            block = zr_space_replace(arena, old);
-            retire(arena, old);
-        }
-        block->kind = ZR_SPAN_BLOCK;
-        return block;
+    unsigned place = zr_warm_find(arena, request, need);
+    if (place == ZR_WARM_BLOCKS) {
+        zr_warm_note_sizes(arena);
+        return NULL;
     }
-    return NULL;
+    struct zr_span *block = zr_warm_leave(arena, place);
+    if (unlikely(has_readers(arena))) {
+        struct zr_span *old = block;
+        block = zr_space_replace(arena, old);
+        retire(arena, old);
+    }
+    block->kind = ZR_SPAN_BLOCK;
+    return block;
 }
 
 void zr_arena_settle(struct zr_arena *arena)
@@ -360,7 +203,7 @@ find_place(struct zr_arena *arena, const struct zr_request *request, struct zr_n
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
     /* Warm blocks may merge into a place, or be a better fit. */
-    if (arena->warm_count > 0 && (!place.gap || warm_between(arena, need.bytes, most))) {
+    if (arena->warm_count > 0 && (!place.gap || zr_warm_between(arena, need.bytes, most))) {
         zr_arena_settle(arena);
         place = zr_space_find(arena, need, owner);
     }
@@ -426,7 +269,7 @@ static zr_result allocate_unplanned(struct zr_arena *arena, const struct zr_requ
 {
     struct zr_span *block = NULL;
     zr_result result = ZR_OK;
-    if (arena->warm_count > 0)
+    if (zr_warm_may_have(arena, need.bytes))
         block = take_warm(arena, request, need);
     if (!block)
         result = settle(arena, request, need, &block);
@@ -451,7 +294,7 @@ allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_nee
         return result;
     if (block->kind != ZR_SPAN_PLANNED)
         zr_index_insert(&arena->index, block);
-    count_block(arena, entry_of(block));
+    zr_book_in(arena, zr_book_entry_of(block));
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
     *out = block;
@@ -485,7 +328,7 @@ static __attribute__((noinline)) zr_result alloc_any(struct zr_arena *arena, con
         if (unlikely(arena->follow != NULL))
             work = zr_follow_note_alloc(arena, request, block, need.alignment);
         if (unlikely(arena->careful))
-            look_at_new(arena, block);
+            zr_careful_new(arena, block);
     } else {
         *out = NULL;
         result = zr_report_exhausted(arena, result, request, need);
@@ -553,10 +396,15 @@ static __attribute__((noinline)) zr_result look_and_alloc(struct zr_arena *arena
                : alloc_any(arena, request, out, need);
 }
 
+static inline struct zr_book_entry entry_of_step(const struct zr_step *step)
+{
+    return (struct zr_book_entry){step->bytes, step->requested_bytes, step->tag};
+}
+
 static inline __attribute__((always_inline)) zr_result hand_out_step(struct zr_arena *arena,
                                                                      const struct zr_step *step, void **out)
 {
-    count_block(arena, entry_of_step(step));
+    zr_book_in(arena, entry_of_step(step));
     *out = arena->base + step->offset_bytes;
     return finish(arena);
 }
@@ -587,29 +435,135 @@ static __attribute__((noinline)) zr_result alloc_next(struct zr_arena *arena,
     return likely(step != NULL) ? hand_out_step(arena, step, out) : alloc_in_turn(arena, request, out);
 }
 
-/* Without a plan, as a rule: space of the same size that was freed last, or the best fit, mapped. Called with
- * the lock of the arena that serves it, gives it. */
+static inline void book_block(struct zr_arena *arena, const struct zr_request *request, void **out,
+                              const struct zr_span *block)
+{
+    zr_book_in(arena, (struct zr_book_entry){block->bytes, request->bytes, (uint8_t)request->tag});
+    *out = arena->base + block->offset_bytes;
+}
+
+/* What follows begins where there is no plan. Each ends in another as its last step, so that none keeps much
+ * across calls. Called with the lock of the arena that serves the request, they give it. */
+
+/* A block whose place in the index has others near it, or no room yet; and the rest of the gap that it was
+ * cut from, if there is one. */
+static __attribute__((noinline)) zr_result hand_out_near(struct zr_arena *arena,
+                                                         const struct zr_request *request, void **out,
+                                                         struct zr_span *block, struct zr_span *rest)
+{
+    if (rest)
+        zr_space_shrink(arena, rest, block->bytes);
+    zr_index_insert(&arena->index, block);
+    book_block(arena, request, out, block);
+    return finish(arena);
+}
+
+static inline __attribute__((always_inline)) zr_result
+hand_out(struct zr_arena *arena, const struct zr_request *request, void **out, struct zr_span *block)
+{
+    describe_block(block, request);
+    if (!zr_index_insert_alone(&arena->index, block))
+        return hand_out_near(arena, request, out, block, NULL);
+    book_block(arena, request, out, block);
+    return finish(arena);
+}
+
+/* The gap that is the best fit, all of it. */
+static __attribute__((noinline)) zr_result alloc_gap(struct zr_arena *arena, const struct zr_request *request,
+                                                     void **out, struct zr_span *gap)
+{
+    zr_space_take_whole(arena, gap);
+    return hand_out(arena, request, out, gap);
+}
+
+static __attribute__((noinline)) zr_result finish_refiling(struct zr_arena *arena, struct zr_span *gap,
+                                                           size_t bytes)
+{
+    zr_space_shrink(arena, gap, bytes);
+    return finish(arena);
+}
+
+/* Its low end, of which nothing is missing. */
+static __attribute__((noinline)) zr_result alloc_low(struct zr_arena *arena, const struct zr_request *request,
+                                                     void **out, struct zr_span *gap, size_t bytes)
+{
+    if (unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
+        return alloc_any(arena, request, out, (struct zr_need){bytes, ZR_UNIT_BYTES});
+    struct zr_span *block = zr_space_begin_low(arena, gap, bytes);
+    describe_block(block, request);
+    if (!zr_index_insert_alone(&arena->index, block))
+        return hand_out_near(arena, request, out, block, gap);
+    book_block(arena, request, out, block);
+    if (gap->bin != 0)
+        return finish_refiling(arena, gap, block->bytes);
+    zr_space_shrink_end(gap, block->bytes);
+    return finish(arena);
+}
+
+/* Where a warm block may be the better fit, or the gap's low end is not on few granules. */
+static __attribute__((noinline)) zr_result look_and_alloc_low(struct zr_arena *arena,
+                                                              const struct zr_request *request, void **out,
+                                                              struct zr_span *gap, size_t bytes)
+{
+    if (unlikely(!zr_space_is_mapped(arena, gap->offset_bytes, bytes)) ||
+        zr_warm_between(arena, bytes, gap->bytes))
+        return alloc_any(arena, request, out, (struct zr_need){bytes, ZR_UNIT_BYTES});
+    return gap->bytes == bytes ? alloc_gap(arena, request, out, gap)
+                               : alloc_low(arena, request, out, gap, bytes);
+}
+
+/* The best fit. */
+static __attribute__((noinline)) zr_result alloc_best(struct zr_arena *arena,
+                                                      const struct zr_request *request, void **out,
+                                                      size_t bytes, struct zr_zone *zone)
+{
+    struct zr_span *gap = zr_holes_best(&zone->gaps, bytes);
+    if (!gap && (unlikely(!(gap = zone->tail)) || unlikely(gap->bytes <= bytes)))
+        return alloc_any(arena, request, out, (struct zr_need){bytes, ZR_UNIT_BYTES});
+    if (unlikely(!zr_space_is_mapped_at_once(arena, gap->offset_bytes, bytes)))
+        return look_and_alloc_low(arena, request, out, gap, bytes);
+    if (gap->bytes == bytes)
+        return alloc_gap(arena, request, out, gap);
+    return unlikely(arena->warm_count > 0) ? look_and_alloc_low(arena, request, out, gap, bytes)
+                                           : alloc_low(arena, request, out, gap, bytes);
+}
+
+/* Of its size there is no warm block after all. */
+static __attribute__((noinline)) zr_result alloc_cold(struct zr_arena *arena,
+                                                      const struct zr_request *request, void **out,
+                                                      size_t bytes, struct zr_zone *zone)
+{
+    zr_warm_note_sizes(arena);
+    return alloc_best(arena, request, out, bytes, zone);
+}
+
+/* Space of the same size that was freed last. */
+static __attribute__((noinline)) zr_result alloc_warm(struct zr_arena *arena,
+                                                      const struct zr_request *request, void **out,
+                                                      size_t bytes, struct zr_zone *zone)
+{
+    struct zr_need need = {bytes, ZR_UNIT_BYTES};
+    unsigned place = zr_warm_find(arena, request, need);
+    if (unlikely(place == ZR_WARM_BLOCKS))
+        return alloc_cold(arena, request, out, bytes, zone);
+    if (unlikely(has_readers(arena)))
+        return alloc_any(arena, request, out, need);
+    struct zr_span *block = zr_warm_leave(arena, place);
+    block->kind = ZR_SPAN_BLOCK;
+    return hand_out(arena, request, out, block);
+}
+
 static __attribute__((noinline)) zr_result alloc_mapped(struct zr_arena *arena,
                                                         const struct zr_request *request, void **out)
 {
-    struct zr_span *block = NULL;
-    if (unlikely(!is_request(arena, request)) || unlikely(!arena->plain) || unlikely(!arena->index.stocked) ||
-        unlikely(zr_fault_watched()) || unlikely(arena->spans.spare_count < ZR_PROMISED_SPANS))
+    if (unlikely(!is_request(arena, request)) || unlikely(request->alignment > ZR_UNIT_BYTES) ||
+        unlikely(!arena->plain) || unlikely(!arena->index.stocked) || unlikely(zr_fault_watched()))
         return look_and_alloc(arena, request, out);
-    struct zr_need need = need_of(arena, request);
-    if (arena->warm_count > 0)
-        block = take_warm(arena, request, need);
-    if (!block) {
-        struct zr_span *gap = zr_space_find_mapped(arena, need);
-        if (unlikely(!gap) || (arena->warm_count > 0 && warm_between(arena, need.bytes, gap->bytes)))
-            return alloc_any(arena, request, out, need);
-        block = zr_space_carve_low(arena, gap, need.bytes);
-    }
-    describe_block(block, request);
-    zr_index_insert(&arena->index, block);
-    count_block(arena, entry_of(block));
-    *out = arena->base + block->offset_bytes;
-    return finish(arena);
+    /* Plain arenas keep no canaries. */
+    size_t bytes = zr_round_up(request->bytes, ZR_UNIT_BYTES);
+    struct zr_zone *zone = &arena->zones[zr_zone_of(arena, (struct zr_need){bytes, ZR_UNIT_BYTES})];
+    return zr_warm_may_have(arena, bytes) ? alloc_warm(arena, request, out, bytes, zone)
+                                          : alloc_best(arena, request, out, bytes, zone);
 }
 
 /* The lock is taken, or the thread has no seat yet. */
@@ -683,8 +637,8 @@ static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
 /* Any block that is no longer found. Called with the lock, opens it for a moment now and then, gives it. */
 static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, struct zr_span *block)
 {
-    zr_result result = unlikely(arena->careful) ? look_at_freed(arena, block) : ZR_OK;
-    uncount_block(arena, entry_of(block));
+    zr_result result = unlikely(arena->careful) ? zr_careful_freed(arena, block) : ZR_OK;
+    zr_book_out(arena, zr_book_entry_of(block));
     if (unlikely(arena->shared))
         zr_siblings_tell(arena);
     if (unlikely(arena->follow != NULL))
@@ -707,24 +661,55 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
     return result;
 }
 
-/* A block that is in no plan. Called with the lock, gives it. The common case: the arena's memory has one
- * stream in program order, nobody watches. */
-static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, void *address)
+/* The ends of frees of blocks without an owner, where there are no readers: with gaps beside the block, one
+ * of which may be missing; and wherever it takes more. */
+static __attribute__((noinline)) zr_result free_beside(struct zr_arena *arena, struct zr_span *block,
+                                                       struct zr_span *left, struct zr_span *right)
+{
+    zr_space_join(arena, block, left, right);
+    return finish(arena);
+}
+
+static __attribute__((noinline)) zr_result free_among(struct zr_arena *arena, struct zr_span *block)
+{
+    set_free(arena, block);
+    return finish(arena);
+}
+
+/* The common case of a free: the arena's memory has one stream in program order, nobody watches. */
+static inline __attribute__((always_inline)) zr_result free_quiet(struct zr_arena *arena,
+                                                                  struct zr_span *block)
+{
+    if (unlikely(!arena->quiet) || unlikely(block->uses != NULL))
+        return free_any(arena, block);
+    zr_book_out(arena, zr_book_entry_of(block));
+    block->owner = 0;
+    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
+    if (unlikely(arena->warm_count > 0) && unlikely(zr_warm_is(block->previous) || zr_warm_is(block->next)))
+        return free_among(arena, block);
+    if (left || right)
+        return free_beside(arena, block, left, right);
+    if (unlikely(arena->warm[arena->warm_next] != NULL))
+        return free_among(arena, block);
+    zr_warm_keep_in(arena, block, arena->warm_next);
+    return finish(arena);
+}
+
+/* Any address that no plan holds. */
+static __attribute__((noinline)) zr_result free_near(struct zr_arena *arena, void *address)
 {
     size_t offset = (size_t)((char *)address - arena->base);
-    bool freed = false;
-    struct zr_span *block = NULL;
-    if (likely(offset < arena->range_bytes) && likely(offset % ZR_UNIT_BYTES == 0))
-        block = zr_index_take(&arena->index, offset, &freed);
-    if (unlikely(!block))
-        return refuse_free(arena, address, freed);
-    if (unlikely(!arena->plain) || unlikely(has_readers(arena)) || unlikely(arena->follow != NULL) ||
-        unlikely(block->uses != NULL))
-        return free_any(arena, block);
-    uncount_block(arena, entry_of(block));
-    block->owner = 0;
-    set_free_alone(arena, block);
-    return finish(arena);
+    bool freed;
+    struct zr_span *block = zr_index_take(&arena->index, offset, &freed);
+    return likely(block != NULL) ? free_quiet(arena, block)
+                                 : refuse_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
+}
+
+/* A block that is in no plan, as a rule. Called with the lock, gives it. */
+static __attribute__((noinline)) zr_result free_mapped(struct zr_arena *arena, void *address)
+{
+    struct zr_span *block = zr_index_take_alone(&arena->index, (size_t)((char *)address - arena->base));
+    return block ? free_quiet(arena, block) : free_near(arena, address);
 }
 
 /* A block of the plan, which goes in time as a rule. With the lock, gives it. */
@@ -738,7 +723,7 @@ static inline __attribute__((always_inline)) zr_result free_step(struct zr_arena
         unlikely(plan != follow->plan))
         return free_any(arena, &plan->slots[number].span);
     zr_step_clear_live(plan, step, number);
-    uncount_block(arena, entry_of_step(step));
+    zr_book_out(arena, entry_of_step(step));
     return finish(arena);
 }
 

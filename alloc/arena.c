@@ -130,6 +130,8 @@ void zr_arena_note_careful(struct zr_arena *arena)
     arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                      arena->bounded;
     arena->plain = !arena->careful && !arena->asynchronous;
+    arena->quiet = arena->plain && !arena->follow &&
+                   !atomic_load_explicit(&arena->searched, memory_order_relaxed);
 }
 
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
@@ -333,6 +335,7 @@ static void announce_search(struct zr_arena *arena)
 {
     zr_lock_take(&arena->lock);
     atomic_store_explicit(&arena->searched, true, memory_order_release);
+    zr_arena_note_careful(arena);
     zr_lock_give(&arena->lock);
 }
 

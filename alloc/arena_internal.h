@@ -1,6 +1,6 @@
 /* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
  *
- *   arena.c   life, trim, find                   allocate.c allocation and free
+ *   arena.c   life, trim, find                   allocate.c allocation and free (and careful.c)
  *   space.c   addresses: zones, gaps, best fit, merging
  *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
@@ -87,6 +87,7 @@ struct zr_arena {
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool careful; /* canaries, poison, deep checks, ceilings or a trace: calls have more to do than usual */
     bool plain;   /* not that, and not asynchronous: dynamic calls have the least to do */
+    bool quiet;   /* that, no plan or observer, and no readers: frees have the least to do */
     _Atomic bool searched; /* some thread has looked for a block without the lock: records wait for readers */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
@@ -113,6 +114,7 @@ struct zr_arena {
     struct zr_span *warm[ZR_WARM_BLOCKS];
     size_t warm_bytes[ZR_WARM_BLOCKS];
     unsigned warm_count, warm_next; /* next: the oldest once all are taken */
+    uint64_t warm_sizes;            /* a bit by a hash of each one's size; others may be set too */
     bool reclaiming;                /* some thread waits for readers with a batch in its hands */
     struct zr_zone zones[ZR_ZONE_COUNT];
 
@@ -197,19 +199,13 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
                                   ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
 }
 
-/* The common case of zr_space_find(), for a stream that owns nothing: the gap that is the best fit in the
- * need's own zone, its open end if no other is large enough, if the need is mapped at its low end; else NULL.
- */
-static inline struct zr_span *zr_space_find_mapped(const struct zr_arena *arena, struct zr_need need)
+/* The common case of it, on few granules. False: it is another, or not mapped. */
+static inline bool zr_space_is_mapped_at_once(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
 {
-    const struct zr_zone *zone = &arena->zones[zr_zone_of(arena, need)];
-    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
-    if (!gap && (!(gap = zone->tail) || gap->bytes <= need.bytes))
-        return NULL;
-    if (__builtin_expect((gap->offset_bytes & (need.alignment - 1)) == 0, 1) &&
-        __builtin_expect(zr_space_is_mapped(arena, gap->offset_bytes, need.bytes), 1))
-        return gap;
-    return NULL;
+    size_t first = offset_bytes >> arena->granule_shift,
+           last = (offset_bytes + bytes - 1) >> arena->granule_shift;
+    return first / 64 == last / 64 &&
+           (~arena->granules[last / 64] >> (first % 64) << ((63 - last + first) % 64)) == 0;
 }
 
 /* Divides the range into zones, a gap over each. */
@@ -223,16 +219,17 @@ struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need
 struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
-/* The common case of it: the low end of a gap that has no owner; less than all of an open end. */
-static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+/* The common cases of it. All of a gap in holes that has no owner: no reader finds a gap, so that its record
+ * can be the block at once. */
+static inline void zr_space_take_whole(struct zr_arena *arena, struct zr_span *gap)
 {
-    struct zr_holes *holes = &arena->zones[gap->zone].gaps;
-    if (gap->bytes == bytes) {
-        /* No reader finds a gap: its record can be the block at once. */
-        zr_holes_remove(holes, gap);
-        gap->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
-        return gap;
-    }
+    zr_holes_remove(&arena->zones[gap->zone].gaps, gap);
+    gap->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
+}
+/* The low end of a gap that has no owner, less than all of it: the block first, which still lies in the gap,
+ * then the rest of the gap, by zr_space_shrink() or, of an open end, zr_space_shrink_end(). */
+static inline struct zr_span *zr_space_begin_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
     struct zr_span *block = zr_pool_take(&arena->spans), *previous = gap->previous;
     block->offset_bytes = gap->offset_bytes;
     block->bytes = bytes;
@@ -244,18 +241,26 @@ static inline struct zr_span *zr_space_carve_low(struct zr_arena *arena, struct 
         previous->next = block;
     else
         arena->first = block;
-    if (arena->zones[gap->zone].tail == gap) {
-        gap->offset_bytes += bytes;
-        gap->bytes -= bytes;
-    } else {
-        zr_holes_move(holes, gap, block->offset_bytes + bytes, gap->bytes - bytes);
-    }
     return block;
+}
+static inline void zr_space_shrink_end(struct zr_span *gap, size_t bytes)
+{
+    gap->offset_bytes += bytes;
+    gap->bytes -= bytes;
+}
+static inline void zr_space_shrink(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
+    if (gap->bin == 0)
+        zr_space_shrink_end(gap, bytes);
+    else
+        zr_holes_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
 }
 
 /* Makes the block's space a gap of block->owner and merges it with its neighbours. The block is out of the
  * list, the caller's to retire. True: `spare` is the gap now; false: it was not needed. */
 bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
+/* The common case of it: no gap is beside the block, whose record becomes one. */
+void zr_space_file(struct zr_arena *arena, struct zr_span *block);
 /* The gap beside a span that it would merge with, NULL if there is none. */
 static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
 {
@@ -406,6 +411,13 @@ void zr_ceiling_note(struct zr_arena *arena, unsigned tag);
 zr_result zr_ceiling_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
                              size_t *promised_bytes);
 
+/* ---- careful.c: of an arena that is careful -------------------------------------------------------------
+ */
+
+/* The block has come, or is about to go: ZR_ERR_CORRUPT, with words, if it was written past its end. */
+void zr_careful_new(struct zr_arena *arena, const struct zr_span *block);
+zr_result zr_careful_freed(struct zr_arena *arena, const struct zr_span *block);
+
 /* ---- check.c: ZR_ERR_CORRUPT with words ------------------------------------------------------------------
  */
 
@@ -490,7 +502,8 @@ bool zr_arena_keep_together(struct zr_arena *head, int change);
 /* ---- arena.c --------------------------------------------------------------------------------------------
  */
 
-/* Once the trace, the ceilings, the canaries, the poison or the check level are other than before. */
+/* Once the trace, the ceilings, the canaries, the poison, the check level, who follows or whether somebody
+ * has searched are other than before. */
 void zr_arena_note_careful(struct zr_arena *arena);
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------

@@ -77,7 +77,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
     pthread_mutex_lock(&backend->lock);
     unsigned arenas = backend->arenas_count;
     bool ranges = backend->ranges != NULL;
-    size_t handles = backend->handles.live_count;
+    size_t handles = zr_pool_live_count(&backend->handles);
     pthread_mutex_unlock(&backend->lock);
     if (arenas > 0)
         return zr_fail(ZR_ERR_INVALID, "the %s backend still carries %u arenas: destroy them first",

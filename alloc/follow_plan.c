@@ -37,6 +37,7 @@ static zr_result make_follow(struct zr_arena *arena)
     if (!lost) {
         follow->pass_left = follow->pass_count = SIZE_MAX;
         arena->follow = follow;
+        zr_arena_note_careful(arena);
     }
     zr_lock_give(&arena->lock);
     if (lost)
@@ -420,6 +421,7 @@ void zr_follow_end(struct zr_arena *arena)
         }
     zr_pages_give(follow, sizeof *follow);
     arena->follow = NULL;
+    zr_arena_note_careful(arena);
 }
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */

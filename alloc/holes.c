@@ -63,6 +63,39 @@ void zr_holes_tree_remove(struct zr_span **root, struct zr_span *span)
 
 /* ---- Bins ---------------------------------------------------------------------------------------------- */
 
+static __attribute__((noinline)) void move_between_trees(struct zr_holes *holes, struct zr_span *span,
+                                                         size_t offset_bytes, size_t bytes)
+{
+    zr_holes_remove(holes, span);
+    span->offset_bytes = offset_bytes;
+    span->bytes = bytes;
+    zr_holes_add(holes, span);
+}
+
+void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes)
+{
+    size_t from = span->bin, to = zr_holes_bin(bytes);
+    if (!zr_holes_alone(holes, span) || (to != from && holes->bins[to])) {
+        move_between_trees(holes, span, offset_bytes, bytes);
+        return;
+    }
+    span->offset_bytes = offset_bytes;
+    span->bytes = bytes;
+    if (to == from)
+        return;
+    span->bin = to;
+    holes->bins[from] = NULL;
+    holes->bins[to] = span;
+    holes->words[from / 64] &= ~(UINT64_C(1) << (from % 64));
+    holes->words[to / 64] |= UINT64_C(1) << (to % 64);
+    /* In one word, as mostly, nothing changes for the summary. */
+    if (from / 64 != to / 64) {
+        holes->summary |= UINT64_C(1) << (to / 64);
+        if (!holes->words[from / 64])
+            holes->summary &= ~(UINT64_C(1) << (from / 64));
+    }
+}
+
 static struct zr_span *last_in(struct zr_span *span)
 {
     while (span->children[1])

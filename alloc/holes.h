@@ -124,17 +124,7 @@ static inline void zr_holes_remove(struct zr_holes *holes, struct zr_span *span)
 }
 
 /* Moves a filed span to a new place and size. The same as remove, change, add; cheaper where it is alone in
- * its bin and stays there, as the large hole that small blocks are cut from does. */
-static inline void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes,
-                                 size_t bytes)
-{
-    bool stays = zr_holes_bin(bytes) == span->bin && zr_holes_alone(holes, span);
-    if (!stays)
-        zr_holes_remove(holes, span);
-    span->offset_bytes = offset_bytes;
-    span->bytes = bytes;
-    if (!stays)
-        zr_holes_add(holes, span);
-}
+ * its bin and none is where it comes to. */
+void zr_holes_move(struct zr_holes *holes, struct zr_span *span, size_t offset_bytes, size_t bytes);
 
 #endif

@@ -70,11 +70,6 @@ static void *take_record(struct zr_index *index, struct zr_pool *pool)
     return memset(zr_pool_take(pool), 0, pool->record_bytes);
 }
 
-static inline bool is_node(zr_index_entry entry)
-{
-    return entry != 0 && !(entry & ZR_INDEX_KINDS);
-}
-
 /* The slot's block moves down: `place` is its own in the node or leaf, whose child it is. */
 static void move_down(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
                       zr_index_entry below)
@@ -117,11 +112,11 @@ static _Atomic zr_index_entry *place_of(const struct zr_index *index, size_t uni
         return NULL;
     _Atomic zr_index_entry *place = &region->chunks[zr_index_chunk_of(unit)].entry;
     zr_index_entry entry = atomic_load_explicit(place, memory_order_relaxed);
-    if (!is_node(entry))
+    if (!zr_index_is_node(entry))
         return place;
     place = &((struct zr_index_node *)entry)->leaves[zr_index_leaf_of(unit)].entry;
     entry = atomic_load_explicit(place, memory_order_relaxed);
-    return is_node(entry) ? &((struct zr_index_leaf *)entry)->units[unit % LEAF_UNITS] : place;
+    return zr_index_is_node(entry) ? &((struct zr_index_leaf *)entry)->units[unit % LEAF_UNITS] : place;
 }
 
 void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed)
@@ -168,7 +163,7 @@ static inline size_t children_until(size_t first, size_t unit, unsigned shift, s
 static struct zr_span *last_in_leaf(const struct zr_index_slot *slot, size_t first, size_t unit)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
-    if (!is_node(entry))
+    if (!zr_index_is_node(entry))
         return not_after(entry, unit);
     struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
     for (ptrdiff_t at = zr_index_bit_before(&slot->used, children_until(first, unit, 0, LEAF_UNITS)); at >= 0;
@@ -183,7 +178,7 @@ static struct zr_span *last_in_leaf(const struct zr_index_slot *slot, size_t fir
 static struct zr_span *last_in_chunk(const struct zr_index_slot *slot, size_t first, size_t unit)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
-    if (!is_node(entry))
+    if (!zr_index_is_node(entry))
         return not_after(entry, unit);
     struct zr_index_node *node = (struct zr_index_node *)entry;
     for (ptrdiff_t at =

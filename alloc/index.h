@@ -93,6 +93,11 @@ static inline bool zr_index_is_block(zr_index_entry entry)
     return entry & ZR_INDEX_BLOCK;
 }
 
+static inline bool zr_index_is_node(zr_index_entry entry)
+{
+    return (entry & ZR_INDEX_KINDS) == 0 && entry != 0;
+}
+
 /* Nothing is there, or what was there is freed. */
 static inline bool zr_index_is_free(zr_index_entry entry)
 {
@@ -167,41 +172,70 @@ static inline bool zr_index_leave(struct zr_index_slot *slot, size_t child, _Ato
     return zr_index_clear_bit(&slot->used, child) == 0;
 }
 
-/* Enters a block for which zr_index_reserve() was called. */
-static inline __attribute__((always_inline)) void zr_index_insert(struct zr_index *index,
-                                                                  struct zr_span *block)
+/* Enters a block for which zr_index_reserve() was called; false if there is no room for it yet. */
+static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_index *index,
+                                                                      struct zr_span *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
-    for (;; zr_index_make_room(index, unit)) {
-        struct zr_index_region *region = zr_index_region_of(index, unit);
-        if (__builtin_expect(!region, 0))
-            continue;
-        struct zr_index_slot *slot = &region->chunks[chunk];
-        zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
-        bool first = true;
+    struct zr_index_region *region = zr_index_region_of(index, unit);
+    if (__builtin_expect(!region, 0))
+        return false;
+    struct zr_index_slot *slot = &region->chunks[chunk];
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+    bool first = true;
+    if (zr_index_is_free(entry)) {
+        atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
+    } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
+        size_t number = zr_index_leaf_of(unit);
+        struct zr_index_slot *inner = &((struct zr_index_node *)entry)->leaves[number];
+        entry = atomic_load_explicit(&inner->entry, memory_order_relaxed);
         if (zr_index_is_free(entry)) {
-            atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
+            first = zr_index_enter(slot, number, &inner->entry, block);
         } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
-            size_t number = zr_index_leaf_of(unit);
-            struct zr_index_slot *inner = &((struct zr_index_node *)entry)->leaves[number];
-            entry = atomic_load_explicit(&inner->entry, memory_order_relaxed);
-            if (zr_index_is_free(entry)) {
-                first = zr_index_enter(slot, number, &inner->entry, block);
-            } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
-                struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
-                size_t place = unit % ZR_INDEX_LEAF_UNITS;
-                first = zr_index_enter(inner, place, &leaf->units[place], block) &&
-                        zr_index_set_bit(&slot->used, number) == 0;
-            } else {
-                continue;
-            }
+            struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
+            size_t place = unit % ZR_INDEX_LEAF_UNITS;
+            first = zr_index_enter(inner, place, &leaf->units[place], block) &&
+                    zr_index_set_bit(&slot->used, number) == 0;
         } else {
-            continue;
+            return false;
         }
-        if (first)
-            zr_index_set_bit(&region->used[chunk / 64], chunk);
-        return;
+    } else {
+        return false;
     }
+    if (first)
+        zr_index_set_bit(&region->used[chunk / 64], chunk);
+    return true;
+}
+
+/* The common case of it, for large blocks: the only one that starts in its chunk. */
+static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_span *block)
+{
+    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
+    struct zr_index_region *region = zr_index_region_of(index, unit);
+    if (__builtin_expect(!region, 0))
+        return false;
+    struct zr_index_slot *slot = &region->chunks[chunk];
+    if (!zr_index_is_free(atomic_load_explicit(&slot->entry, memory_order_relaxed)))
+        return false;
+    atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
+    zr_index_set_bit(&region->used[chunk / 64], chunk);
+    return true;
+}
+
+static inline void zr_index_insert(struct zr_index *index, struct zr_span *block)
+{
+    while (!zr_index_try_insert(index, block))
+        zr_index_make_room(index, block->offset_bytes >> ZR_UNIT_SHIFT);
+}
+
+/* The block of the entry if it starts at the offset; else NULL, and *freed says whether one did. */
+static inline struct zr_span *zr_index_match(zr_index_entry entry, size_t offset_bytes, bool *freed)
+{
+    struct zr_span *block = zr_index_block_of(entry);
+    if (__builtin_expect(zr_index_is_block(entry) && block->offset_bytes == offset_bytes, 1))
+        return block;
+    *freed = entry == zr_index_freed_at(offset_bytes >> ZR_UNIT_SHIFT);
+    return NULL;
 }
 
 /* Takes the block that starts at the offset out of the index and returns it; NULL if none does, and *freed
@@ -210,36 +244,53 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     struct zr_index_region *region = zr_index_region_of(index, unit);
+    struct zr_span *block;
+    bool last = true;
     *freed = false;
     if (__builtin_expect(!region, 0))
         return NULL;
-    struct zr_index_slot *slot = &region->chunks[chunk], *inner = NULL;
-    struct zr_index_leaf *leaf = NULL;
-    size_t number = zr_index_leaf_of(unit), place = unit % ZR_INDEX_LEAF_UNITS;
+    struct zr_index_slot *slot = &region->chunks[chunk];
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
-    if (entry && !(entry & ZR_INDEX_KINDS)) {
-        inner = &((struct zr_index_node *)entry)->leaves[number];
+    if (!zr_index_is_node(entry)) {
+        if (!(block = zr_index_match(entry, offset_bytes, freed)))
+            return NULL;
+        atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
+    } else {
+        size_t number = zr_index_leaf_of(unit), place = unit % ZR_INDEX_LEAF_UNITS;
+        struct zr_index_slot *inner = &((struct zr_index_node *)entry)->leaves[number];
         entry = atomic_load_explicit(&inner->entry, memory_order_relaxed);
-        if (entry && !(entry & ZR_INDEX_KINDS)) {
-            leaf = (struct zr_index_leaf *)entry;
+        if (zr_index_is_node(entry)) {
+            struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
             entry = atomic_load_explicit(&leaf->units[place], memory_order_relaxed);
+            if (!(block = zr_index_match(entry, offset_bytes, freed)))
+                return NULL;
+            last = zr_index_leave(inner, place, &leaf->units[place], unit) &&
+                   zr_index_clear_bit(&slot->used, number) == 0;
+        } else {
+            if (!(block = zr_index_match(entry, offset_bytes, freed)))
+                return NULL;
+            last = zr_index_leave(slot, number, &inner->entry, unit);
         }
     }
-    struct zr_span *block = zr_index_block_of(entry);
-    if (__builtin_expect(!zr_index_is_block(entry) || block->offset_bytes != offset_bytes, 0)) {
-        *freed = entry == zr_index_freed_at(unit);
-        return NULL;
-    }
-    bool last = true;
-    if (!inner)
-        atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
-    else if (!leaf)
-        last = zr_index_leave(slot, number, &inner->entry, unit);
-    else
-        last = zr_index_leave(inner, place, &leaf->units[place], unit) &&
-               zr_index_clear_bit(&slot->used, number) == 0;
     if (last)
         zr_index_clear_bit(&region->used[chunk / 64], chunk);
+    return block;
+}
+
+/* The common case of it; NULL: it is another. */
+static inline struct zr_span *zr_index_take_alone(struct zr_index *index, size_t offset_bytes)
+{
+    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
+    struct zr_index_region *region = zr_index_region_of(index, unit);
+    if (__builtin_expect(!region, 0))
+        return NULL;
+    struct zr_index_slot *slot = &region->chunks[chunk];
+    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
+    struct zr_span *block = zr_index_block_of(entry);
+    if (!zr_index_is_block(entry) || __builtin_expect(block->offset_bytes != offset_bytes, 0))
+        return NULL;
+    atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
+    zr_index_clear_bit(&region->used[chunk / 64], chunk);
     return block;
 }
 

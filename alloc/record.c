@@ -91,6 +91,7 @@ static bool add_slab(struct zr_pool *pool, size_t count)
     pool->slabs = slab;
     pool->fresh = (char *)slab + head_bytes;
     pool->fresh_end = (char *)slab + bytes;
+    pool->records_count += (bytes - head_bytes) / pool->record_bytes;
     pool->spare_count += (bytes - head_bytes) / pool->record_bytes;
     return true;
 }

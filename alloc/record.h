@@ -19,7 +19,7 @@ struct zr_slab;
 
 struct zr_pool {
     size_t record_bytes;     /* a multiple of 8 */
-    size_t live_count;       /* taken and not given back */
+    size_t records_count;    /* in all slabs */
     size_t spare_count;      /* can be taken without the system: free records and what `fresh` has left */
     void *free;              /* linked through their first word */
     char *fresh, *fresh_end; /* never used part of the newest slab */
@@ -55,7 +55,6 @@ static inline void *zr_pool_take(struct zr_pool *pool)
         pool->fresh += pool->record_bytes;
     }
     pool->spare_count--;
-    pool->live_count++;
     return record;
 }
 
@@ -64,7 +63,12 @@ static inline void zr_pool_give(struct zr_pool *pool, void *record)
     *(void **)record = pool->free;
     pool->free = record;
     pool->spare_count++;
-    pool->live_count--;
+}
+
+/* Taken and not given back. */
+static inline size_t zr_pool_live_count(const struct zr_pool *pool)
+{
+    return pool->records_count - pool->spare_count;
 }
 
 /* Whole pages of zeros from the system, NULL with words when it refuses; released with the same size. Passes

@@ -393,6 +393,12 @@ struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span)
     return copy;
 }
 
+void zr_space_file(struct zr_arena *arena, struct zr_span *block)
+{
+    block->marks = zr_span_marks_as(block, ZR_SPAN_GAP);
+    file_gap(arena, block);
+}
+
 /* Of two counts of frees of a stream the later one. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {

@@ -259,8 +259,9 @@ static void test_random(enum kind kind, uint64_t seed)
     for (unsigned i = 0; i < HANDLES; i++)
         zr_backend_destroy_handle(backend, handles[i]);
     tap_is(backend->pieces_count, 0, "%s: no piece is left", name);
-    tap_is(backend->chunks.live_count + backend->mappings.live_count + backend->handles.live_count, 0,
-           "%s: no record either", name);
+    tap_is(zr_pool_live_count(&backend->chunks) + zr_pool_live_count(&backend->mappings) +
+               zr_pool_live_count(&backend->handles),
+           0, "%s: no record either", name);
     zr_backend_release(range);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
 }

@@ -96,14 +96,14 @@ static void test_records(void)
             bad += zr_index_take(&index, blocks[i].offset_bytes, &freed) != &blocks[i];
     }
     tap_is(bad, 0, "large blocks come and go");
-    tap_is(index.nodes.live_count + index.leaves.live_count, 0, "in no node and no leaf");
+    tap_is(zr_pool_live_count(&index.nodes) + zr_pool_live_count(&index.leaves), 0, "in no node and no leaf");
     for (unsigned i = 0; i < 3; i++) {
         blocks[i] = (struct zr_span){.offset_bytes = i * (size_t)512};
         bad += !zr_index_reserve(&index);
         zr_index_insert(&index, &blocks[i]);
     }
-    tap_is(index.nodes.live_count, 1, "small ones side by side share a node");
-    tap_is(index.leaves.live_count, 1, "and a leaf");
+    tap_is(zr_pool_live_count(&index.nodes), 1, "small ones side by side share a node");
+    tap_is(zr_pool_live_count(&index.leaves), 1, "and a leaf");
     bad += zr_index_take(&index, 512, &freed) != &blocks[1];
     tap_ok(!zr_index_exact(&index, 512, &freed) && freed && zr_index_before(&index, 1023) == &blocks[0],
            "one is gone, and known as freed");
@@ -168,7 +168,7 @@ static void test_readers(void)
     tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}), ZR_OK, "an arena");
     tap_is(churn(TURNS, 1), 0, "blocks come and go");
     tap_is(arena->retired_count, 0, "and no record waits for readers, of which there are none");
-    size_t records = arena->spans.live_count + arena->spans.spare_count;
+    size_t records = arena->spans.records_count;
     tap_ok(records < ZR_RETIRED_BATCH, "%zu records serve them", records);
     for (unsigned i = 0; i < KEPT; i++) {
         kept[i] = take(3000);

@@ -102,7 +102,7 @@ static void test_records(void)
         for (unsigned w = 0; w < 5; w++)
             wrong += records[i][w] != i;
     tap_is(wrong, 0, "records keep their bytes beside others that come and go");
-    tap_is(pool.live_count, COUNT / 2, "half are live");
+    tap_is(zr_pool_live_count(&pool), COUNT / 2, "half are live");
     zr_fault_set(ZR_FAULT_METADATA, 1);
     tap_ok(!zr_pool_reserve(&pool, 1), "an injected failure");
     tap_ok(strstr(zr_last_error(), "records") != NULL, "has words");
