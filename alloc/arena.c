@@ -130,8 +130,8 @@ void zr_arena_note_careful(struct zr_arena *arena)
     arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                      arena->bounded;
     arena->plain = !arena->careful && !arena->asynchronous;
-    arena->quiet = arena->plain && !arena->follow &&
-                   !atomic_load_explicit(&arena->searched, memory_order_relaxed);
+    arena->quiet =
+        arena->plain && !arena->follow && !atomic_load_explicit(&arena->searched, memory_order_relaxed);
 }
 
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)

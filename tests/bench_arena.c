@@ -4,8 +4,9 @@
  * from the first start to the last end. Where other programs or the host take turns on the processors it says
  * little, so three things are given beside it: how much of the processors' time they took in all; the median
  * of the turns in which every thread had its processor from beginning to end, if there are any; and the ratio
- * by the time that the threads were on a processor (it leaves out sleeping on a lock). No test: it never
- * fails on time.
+ * by the time that the threads were on a processor (it leaves out sleeping on a lock). What two processors
+ * give here at all is measured in the same turns: two threads that share nothing, each with an arena of its
+ * own. No test: it never fails on time.
  *
  *   bench_arena [PAIRS [LOAD]] */
 #define _GNU_SOURCE
@@ -152,9 +153,11 @@ struct bench {
     unsigned threads;
     zr_backend *backend;
     zr_arena *arena;
-    double ns[ROUNDS];      /* per pair, of all threads together */
-    double busy_ns[ROUNDS]; /* the same, of the processors' time that they got */
-    bool whole[ROUNDS];     /* each thread had a processor all the time */
+    double ns[ROUNDS];                        /* per pair, of all threads together */
+    double busy_ns[ROUNDS];                   /* the same, of the processors' time that they got */
+    bool whole[ROUNDS];                       /* each thread had a processor all the time */
+    zr_backend *apart_backends[THREADS_MOST]; /* of threads that share nothing; NULL: they share the arena */
+    zr_arena *apart[THREADS_MOST];
 };
 
 /* Of a round, that a thread may miss and count as there all the time: clocks are read in between, and the
@@ -228,8 +231,10 @@ static void run_round(struct bench *bench, const struct load *load, unsigned rou
     bool whole = true;
     pthread_barrier_init(&start, NULL, bench->threads);
     for (unsigned i = 0; i < bench->threads; i++) {
-        jobs[i] =
-            (struct job){.arena = bench->arena, .load = load, .start = &start, .seed = 7 + 70 * i + round};
+        jobs[i] = (struct job){.arena = bench->apart[i] ? bench->apart[i] : bench->arena,
+                               .load = load,
+                               .start = &start,
+                               .seed = 7 + 70 * i + round};
         pthread_create(&threads[i], NULL, work, &jobs[i]);
     }
     for (unsigned i = 0; i < bench->threads; i++) {
@@ -262,6 +267,29 @@ static void close_bench(struct bench *bench, const struct load *load)
     zr_backend_destroy(bench->backend);
 }
 
+/* An arena for each thread. */
+static void open_apart(struct bench *bench)
+{
+    open_bench(bench, THREADS_MOST);
+    for (unsigned i = 0; i < THREADS_MOST; i++)
+        if (zr_backend_sim_create(&bench->apart_backends[i], NULL) != ZR_OK ||
+            zr_arena_create(&bench->apart[i],
+                            &(struct zr_arena_options){.backend = bench->apart_backends[i]}) != ZR_OK) {
+            fprintf(stderr, "%s\n", zr_last_error());
+            exit(1);
+        }
+}
+
+static void close_apart(struct bench *bench)
+{
+    for (unsigned i = 0; i < THREADS_MOST; i++) {
+        zr_arena_destroy(bench->apart[i], NULL);
+        zr_backend_destroy(bench->apart_backends[i]);
+    }
+    zr_arena_destroy(bench->arena, NULL);
+    zr_backend_destroy(bench->backend);
+}
+
 static double median(double *values, unsigned count)
 {
     qsort(values, count, sizeof *values, by_value);
@@ -270,15 +298,19 @@ static double median(double *values, unsigned count)
 
 static void measure(const struct load *load)
 {
-    struct bench one, two;
-    double ratios[ROUNDS], busy_ratios[ROUNDS], whole_ratios[ROUNDS];
+    struct bench one, two, apart;
+    double ratios[ROUNDS], apart_ratios[ROUNDS], shares[ROUNDS], busy_ratios[ROUNDS], whole_ratios[ROUNDS];
     unsigned whole_count = 0;
     struct ticks from = read_ticks();
     open_bench(&one, 1);
     open_bench(&two, THREADS_MOST);
+    open_apart(&apart);
     for (unsigned round = 0; round < ROUNDS; round++) {
         run_round(&one, load, round);
         run_round(&two, load, round);
+        run_round(&apart, load, round);
+        apart_ratios[round] = one.ns[round] / apart.ns[round];
+        shares[round] = apart.ns[round] / two.ns[round];
         ratios[round] = one.ns[round] / two.ns[round];
         busy_ratios[round] = one.busy_ns[round] / two.busy_ns[round];
         if (one.whole[round] && two.whole[round])
@@ -286,11 +318,15 @@ static void measure(const struct load *load)
     }
     close_bench(&one, load);
     close_bench(&two, load);
+    close_apart(&apart);
     double rate = median(ratios, ROUNDS), busy_rate = median(busy_ratios, ROUNDS);
     printf("%-9s two threads' rate: %.2f times one's (%.2f to %.2f); by the processors' time that they got: "
            "%.2f (%.2f to %.2f)\n",
            load->name, rate, ratios[0], ratios[ROUNDS - 1], busy_rate, busy_ratios[0],
            busy_ratios[ROUNDS - 1]);
+    printf("%-9s two threads with an arena each, the most that there is here: %.2f times one's; on one arena "
+           "they have %.0f %% of that\n",
+           load->name, median(apart_ratios, ROUNDS), median(shares, ROUNDS) * 100);
     print_ticks(load, from);
     if (whole_count > 0)
         printf("%-9s in the %u of %d rounds in which the threads kept their processors: %.2f times one's\n",
