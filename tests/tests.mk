@@ -84,7 +84,8 @@ check: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) $(leaky)
 	@tests/run $(test_bin) $(test_scripts)
 check-long: packages-check
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
+	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) \
+		$(BUILD)/tests/bench_moves
 	@tests/run $(long_scripts)
 # Shards beyond 2 GiB, and every stage on more ranks under mpirun: for a machine with memory and an hour to spare.
 .PHONY: soak
@@ -95,6 +96,8 @@ $(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
 	tests/run --verbose $<
 $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests) $(leaky)
 	tests/run --verbose tests/$*.t
+
+check-long_moves: $(BUILD)/tests/bench_moves
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
 # the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
