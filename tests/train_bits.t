@@ -3,9 +3,12 @@
 threads, communicators, repeats and resumed runs, at every world size, precision and number of micro-batches. All pairs
 of settings here, all of them in long_bits.t."""
 import os
+import signal
+import subprocess
 
 from pairs import pairwise, saved_tensors
-from zrtest import done, mpi_missing, note, ok, path, same, skip, train
+from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
+                    train)
 
 # Odd in every direction: 3 heads of 7, rows that fill no vector, tensors larger than a bucket of 4 KiB; and as many
 # layers as it takes for stage 3 to have something to gather.
@@ -111,6 +114,19 @@ for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2,
     run = train(ranks=ranks, stage=second, resume=os.path.join(folder, "step-00000002"), **how, **ODD)
     if not same(run.losses, base(ranks, **how).losses[2:], f"{words}, resumed at {second}"):
         note(run.err)
+
+# Interrupted by a signal, wherever that is: it saves, and is taken up from there.
+folder, log, how = path("interrupted"), path("interrupted.jsonl"), {**ODD, "steps": 400, "ranks": 2, "precision": "bf16"}
+process = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), seed=11, stage=2, save=folder, log=log, **how)],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+in_steps(log)
+process.send_signal(signal.SIGTERM)
+code, err, _ = finish(process)
+run, whole = train(stage=3, resume=folder, **how), train(stage=0, **how)
+left = len(run.losses or ())
+ok(code in (0, 143) and 0 < left < how["steps"], f"SIGTERM leaves {left} of {how['steps']} steps") or \
+    note(f"{code} {err[-500:]}")
+same(run.losses, (whole.losses or [])[-left:], "and the rest is the uninterrupted run's, at another stage too")
 
 # The same state in other worlds: read and written again, nothing is different.
 want = saved_tensors(os.path.join(path("save-4-3"), "step-00000003"))
