@@ -107,7 +107,7 @@ def step_folder(folder, step):
 
 
 def unfinished(folder, since_ns):
-    """Whether a save of a run that began then is under way there, or was cut off; not one that an earlier run has left."""
+    """Whether a save of a run that began then is under way there, or was cut off; not one that an earlier run left."""
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         partial = os.path.join(folder, name)
         try:
@@ -119,8 +119,8 @@ def unfinished(folder, since_ns):
 
 
 def kill_it(process, folder, aim, rng):
-    """-9 for all of its processes: at a random moment, or, with an aim (when they began, and a step that they save first),
-    where they stand in the middle of a save."""
+    """-9 for all of its processes: at a random moment, or, with an aim (when they began, and a step that they save
+    first), where they stand in the middle of a save."""
     limit = time.time() + zrtest.HANG
     since_ns, saved_first = aim or (0, 0)
     while aim and process.poll() is None and time.time() < limit:

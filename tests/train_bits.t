@@ -48,7 +48,8 @@ def gathers(run):
 def near(run, other, words):
     """What may differ in its bits differs by no more than README says."""
     pairs = list(zip(run.report["loss"], other.report["loss"])) if run.report and other.report else []
-    ok(pairs and all(abs(a - b) < 1e-4 for a, b in pairs), f"{words}: to 1e-4") or note(f"{pairs}\n{run.err}{other.err}")
+    ok(pairs and all(abs(a - b) < 1e-4 for a, b in pairs), f"{words}: to 1e-4") or \
+        note(f"{pairs}\n{run.err}{other.err}")
 
 
 if len(COMMS) == 1:
@@ -116,7 +117,8 @@ for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2,
         note(run.err)
 
 # Interrupted by a signal, wherever that is: it saves, and is taken up from there.
-folder, log, how = path("interrupted"), path("interrupted.jsonl"), {**ODD, "steps": 400, "ranks": 2, "precision": "bf16"}
+folder, log = path("interrupted"), path("interrupted.jsonl")
+how = {**ODD, "steps": 400, "ranks": 2, "precision": "bf16"}
 process = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), seed=11, stage=2, save=folder, log=log, **how)],
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 in_steps(log)
