@@ -210,7 +210,7 @@ static void start_run(struct track *track, uint32_t at, uint32_t distance)
     track->found = track->planned = track->loose = false;
     track->whole_at = 0;
     if (distance > track->distance + slack_of(track) || track->distance > distance + slack_of(track))
-        track->refusals = 0; /* another period */
+        track->refusals = track->retries = 0; /* another period */
     track->run_start = at;
     track->hits = track->misses = 0;
     track->other_hits = 0;
