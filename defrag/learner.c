@@ -105,7 +105,7 @@ static struct track *track_number(struct zr_learner *learner, size_t number)
  * lanes that have no period have held since record `start`. Held. */
 static uint64_t beside_lanes(const struct zr_learner *learner, uint32_t start)
 {
-    uint64_t bytes = learner->records[learner->records_count - 1].arena.live_bytes;
+    uint64_t bytes = learner->live_bytes;
     for (size_t i = 0; i < learner->tracks_count; i++) {
         uint64_t live_bytes = learner->tracks[i].level.live_bytes;
         bytes -= live_bytes < bytes ? live_bytes : bytes;
@@ -257,17 +257,20 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     zr_result result = look(learner, view);
     if (result == ZR_OK)
         result = zr_candidate_make(candidate, view->lanes, view->lanes_count, learner->host_arena);
-    if (result != ZR_OK && candidate->left_count > 0)
+    bool joint = learner->split && view->lanes_count > 0 && view->lanes[0].any;
+    bool later = result != ZR_OK && candidate->left_count > 0;
+    learner->stats.periods_count += result == ZR_OK;
+    if (later)
         try_later(learner, candidate->left_count);
-    if (result != ZR_OK)
-        return result;
-    learner->stats.periods_count++;
-    if (learner->split && view->lanes[0].any && stray_share(candidate) > LOOSE_MOST) {
+    else if (joint &&
+             (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && stray_share(candidate) > LOOSE_MOST))) {
         zr_arena_hold(learner->arena);
         learner->all.loose = true;
         zr_arena_unhold(learner->arena);
         return zr_fail(ZR_ERR_UNAVAILABLE, "the threads do not take turns in the same way");
     }
+    if (result != ZR_OK)
+        return result;
     if (!is_wanted(candidate, view))
         return zr_fail(ZR_ERR_UNAVAILABLE, "a period of %zu allocations is not worth a plan",
                        candidate->plan.steps_count);

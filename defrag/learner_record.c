@@ -389,6 +389,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     if (!live_put(learner, what->offset_bytes, number))
         return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
     learner->total_bytes += what->request->bytes;
+    learner->live_bytes = what->live_bytes;
     if (track) {
         track->level.live_bytes += what->request->bytes;
         track->level.total_bytes += what->request->bytes;
@@ -418,7 +419,7 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
 {
     struct zr_learner *learner = state;
     uint32_t record = live_take(learner, offset_bytes);
-    (void)live_bytes;
+    learner->live_bytes = live_bytes;
     if (record == ZR_SEEN_LIVE)
         return;
     struct record *known = &learner->records[record];

@@ -82,6 +82,7 @@ struct zr_learner {
     struct live_entry *live;
     size_t live_count, live_room;
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
+    uint64_t live_bytes;    /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
     struct track all, tracks[LANES_MOST];
     size_t tracks_count;
