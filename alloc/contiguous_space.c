@@ -157,6 +157,8 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     }
     if (arena->requested_bytes > arena->peak_requested_bytes)
         arena->peak_requested_bytes = arena->requested_bytes;
+    if (arena->shared)
+        zr_siblings_tell(arena);
     books->live_bytes = pool->live_bytes;
     books->requested_bytes = pool->requested_bytes;
     books->entries_count = pool->entries_count;

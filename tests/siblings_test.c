@@ -243,6 +243,27 @@ static void test_pool(void)
     stop(0);
 }
 
+/* A pool's entries count in the peak of all threads, also once they are gone and nobody asked meanwhile. */
+static void test_peak(void)
+{
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *block = NULL;
+    start(THREADS, 0);
+    add_sibling();
+    zr_arena_alloc(arena->siblings[0], &(struct zr_request){.bytes = 50 << 20}, &block);
+    tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena,
+                                                                           .tag = ZR_TAG_GRAD,
+                                                                           .reserve_bytes = 256 << 20}),
+               ZR_OK, "a pool beside another member's block");
+    zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 100 << 20}, &entry, NULL);
+    zr_contiguous_free(pool, entry);
+    tap_is(stats().peak_live_bytes, 150 << 20, "the peak has both");
+    zr_contiguous_destroy(pool, NULL);
+    zr_arena_free(arena, block);
+    stop(0);
+}
+
 static void test_one(void)
 {
     zr_arena *none;
@@ -277,6 +298,7 @@ int main(void)
     test_shares();
     test_pending();
     test_pool();
+    test_peak();
     test_threads();
     return tap_done();
 }
