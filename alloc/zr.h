@@ -290,9 +290,10 @@ struct zr_ceilings {
 
 /* Holds an arena to a byte plan: from now on a request that would take its tag, or all tags together, above
  * the ceiling fails with ZR_ERR_CEILING and changes nothing; the words name the tag and the bytes. What is
- * live stays, and counts. NULL ends it. While ceilings stand, calls do more than usual, and all threads
- * allocate in turn. Any thread. ZR_ERR_INVALID: threads have addresses of their own already: set ceilings
- * before they allocate, or make the arena for one thread. */
+ * live stays, and counts, as does what another thread is about to append to a pool. NULL ends it. While
+ * ceilings stand, calls do more than usual, and all threads allocate in turn. Any thread. ZR_ERR_INVALID:
+ * threads have addresses of their own already: set ceilings before they allocate, or make the arena for one
+ * thread. */
 ZR_API zr_result zr_arena_set_ceilings(zr_arena *arena, const struct zr_ceilings *ceilings);
 /* The most that there has been of each tag, at whatever time, and of all together, since ceilings were set:
  * where those had no end, the byte plan of what was done since, ready to be the ceilings of the next run. Any
