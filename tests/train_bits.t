@@ -118,7 +118,7 @@ for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2,
 
 # Interrupted by a signal, wherever that is: it saves, and is taken up from there.
 folder, log = path("interrupted"), path("interrupted.jsonl")
-how = {**ODD, "steps": 400, "ranks": 2, "precision": "bf16"}
+how = {**ODD, "steps": 1000, "ranks": 2, "precision": "bf16"}
 process = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), seed=11, stage=2, save=folder, log=log, **how)],
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 in_steps(log)
