@@ -1,12 +1,12 @@
 /* bench_arena.c: nanoseconds per call of the arena's dynamic path, one thread and two on an arena made for
  * two. Rounds of one thread and of two take turns, so that what else the machine does falls on both; printed
- * are the medians of rounds, the least and the most, and the median of the turns' ratios. A round's time goes
- * from the first start to the last end. Where other programs or the host take turns on the processors it says
- * little, so three things are given beside it: how much of the processors' time they took in all; the median
- * of the turns in which every thread had its processor from beginning to end, if there are any; and the ratio
- * by the time that the threads were on a processor (it leaves out sleeping on a lock). What two processors
- * give here at all is measured in the same turns: two threads that share nothing, each with an arena of its
- * own. No test: it never fails on time.
+ * are the medians of rounds, the least and the most, and the median of the turns' ratios. Each thread stays
+ * on a processor of its own. A round's time goes from the first start to the last end. Where other programs
+ * or the host take turns on the processors it says little, so three things are given beside it: how much of
+ * the processors' time they took in all; the median of the turns in which every thread had its processor from
+ * beginning to end, if there are any; and the ratio by the time that the threads were on a processor (it
+ * leaves out sleeping on a lock). What two processors give here at all is measured in the same turns: two
+ * threads that share nothing, each with an arena of its own. No test: it never fails on time.
  *
  *   bench_arena [PAIRS [LOAD]] */
 #define _GNU_SOURCE
@@ -19,10 +19,11 @@
 #include <unistd.h>
 
 #include "alloc/zr.h"
+#include "tests/pin.h"
 
 enum { LIVE = 512, ROUNDS = 401, THREADS_MOST = 2 };
 
-static unsigned pairs_count = 5000; /* per thread and round */
+static unsigned pairs_count = 20000; /* per thread and round */
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -64,6 +65,7 @@ struct job {
     zr_arena *arena;
     const struct load *load;
     pthread_barrier_t *start;
+    unsigned number; /* among the round's threads */
     uint32_t seed;
     uint64_t start_ns, end_ns, busy_ns;
     uint64_t queued_ns; /* for a processor that another program had */
@@ -124,6 +126,7 @@ static void *work(void *argument)
         zr_arena_alloc(job->arena, &(struct zr_request){.bytes = job->load->bytes(next_random(&state))},
                        &blocks[i]);
     struct rusage before, after;
+    pin_to(job->number);
     pthread_barrier_wait(job->start);
     getrusage(RUSAGE_THREAD, &before);
     job->queued_ns = queued_ns();
@@ -234,6 +237,7 @@ static void run_round(struct bench *bench, const struct load *load, unsigned rou
         jobs[i] = (struct job){.arena = bench->apart[i] ? bench->apart[i] : bench->arena,
                                .load = load,
                                .start = &start,
+                               .number = i,
                                .seed = 7 + 70 * i + round};
         pthread_create(&threads[i], NULL, work, &jobs[i]);
     }

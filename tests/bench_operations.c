@@ -20,6 +20,7 @@
 
 #include "alloc/plan.h"
 #include "defrag/model.h"
+#include "tests/pin.h"
 #include "tests/random.h"
 
 enum { EVENTS_MOST = 200000, REPEATS_MOST = 101, THREADS_MOST = 8, WARM = 2 };
@@ -292,7 +293,8 @@ struct job {
     const struct zr_sequence *sequence;
     void **blocks;
     unsigned repeats;
-    pthread_barrier_t *barrier;
+    pthread_barrier_t *barrier; /* NULL: nobody runs beside it */
+    unsigned number;            /* among those that run beside one another */
     uint64_t start_ns[REPEATS_MOST], end_ns[REPEATS_MOST];
     size_t refused;
 };
@@ -335,6 +337,8 @@ static void drain(const struct job *job)
 static void *work(void *argument)
 {
     struct job *job = argument;
+    if (job->barrier)
+        pin_to(job->number);
     for (unsigned i = 0; i < job->repeats; i++) {
         if (job->barrier)
             pthread_barrier_wait(job->barrier);
@@ -360,8 +364,10 @@ static size_t run_jobs(struct job *jobs, unsigned threads, uint64_t *out)
     pthread_t others[THREADS_MOST];
     size_t refused = 0;
     pthread_barrier_init(&barrier, NULL, threads);
-    for (unsigned i = 0; i < threads; i++)
+    for (unsigned i = 0; i < threads; i++) {
         jobs[i].barrier = threads > 1 ? &barrier : NULL;
+        jobs[i].number = i;
+    }
     for (unsigned i = 1; i < threads; i++)
         pthread_create(&others[i], NULL, work, &jobs[i]);
     work(&jobs[0]);
