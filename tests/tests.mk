@@ -82,7 +82,7 @@ $(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.
 check: packages-check
 	@echo "$(cuda_words)"
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) $(leaky)
-	@tests/run $(test_bin) $(test_scripts)
+	@tests/run --jobs $(JOBS) $(test_bin) $(test_scripts)
 check-long: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) \
 		$(BUILD)/tests/bench_moves
