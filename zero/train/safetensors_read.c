@@ -96,10 +96,10 @@ static zr_result check_extents(const struct zr_safetensors *file)
 {
     size_t room = json_object_size(file->root) + 1, count = 0;
     struct zr_sort_pair *starts = zr_heap_zalloc(3 * room, sizeof *starts);
-    struct zr_sort_pair *ends = starts + room, *spare = ends + room;
 
     if (!starts)
         return ZR_ERR_HOST_MEMORY;
+    struct zr_sort_pair *ends = starts + room, *spare = ends + room;
     zr_result result = list_extents(file, starts, ends, &count);
     if (!result) {
         uint64_t next = 0;
