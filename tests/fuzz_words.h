@@ -5,6 +5,12 @@
 
 #include <stddef.h>
 
+/* Values of JSON, whatever the file: the ends of numbers' ranges, and nothing much. */
+#define FUZZ_JSON_VALUES                                                                                     \
+    "0", "1", "-1", "2", "65536", "4294967296", "9007199254740993", "9223372036854775807",                   \
+        "18446744073709551615", "1e308", "1e-400", "0.5", "-0.0", "null", "true", "false", "[]", "{}",       \
+        "\"\"", "[[]]"
+
 /* Snapshots of PyTorch, logs of RMM, lifetimes, and traces of our own. */
 static const char *const fuzz_trace_words[] = {"alloc",
                                                "free_requested",
@@ -171,26 +177,7 @@ static const char *const fuzz_config_words[] = {"\"activation_checkpointing\": "
                                                 "\"\\u0000\"",
                                                 "\"\\u001b[2J\"",
                                                 "\n",
-                                                "0",
-                                                "1",
-                                                "-1",
-                                                "2",
-                                                "65536",
-                                                "4294967296",
-                                                "9007199254740993",
-                                                "9223372036854775807",
-                                                "18446744073709551615",
-                                                "1e308",
-                                                "1e-400",
-                                                "0.5",
-                                                "-0.0",
-                                                "null",
-                                                "true",
-                                                "false",
-                                                "[]",
-                                                "{}",
-                                                "\"\"",
-                                                "[[]]",
+                                                FUZZ_JSON_VALUES,
                                                 NULL};
 
 /* The log. */
@@ -269,26 +256,7 @@ static const char *const fuzz_tensor_words[] = {"\"dtype\":\"F32\"",
                                                 " ",
                                                 "\\u0007",
                                                 "\\u001b[2J",
-                                                "0",
-                                                "1",
-                                                "-1",
-                                                "2",
-                                                "65536",
-                                                "4294967296",
-                                                "9007199254740993",
-                                                "9223372036854775807",
-                                                "18446744073709551615",
-                                                "1e308",
-                                                "1e-400",
-                                                "0.5",
-                                                "-0.0",
-                                                "null",
-                                                "true",
-                                                "false",
-                                                "[]",
-                                                "{}",
-                                                "\"\"",
-                                                "[[]]",
+                                                FUZZ_JSON_VALUES,
                                                 NULL};
 
 /* A checkpoint's manifest and shards, and the state of an engine. */
@@ -335,26 +303,7 @@ static const char *const fuzz_manifest_words[] = {"\"format\": \"zr-checkpoint\"
                                                   "\"checksum\":\"",
                                                   "\"steps\":\"",
                                                   "\\u001b[2J",
-                                                  "0",
-                                                  "1",
-                                                  "-1",
-                                                  "2",
-                                                  "65536",
-                                                  "4294967296",
-                                                  "9007199254740993",
-                                                  "9223372036854775807",
-                                                  "18446744073709551615",
-                                                  "1e308",
-                                                  "1e-400",
-                                                  "0.5",
-                                                  "-0.0",
-                                                  "null",
-                                                  "true",
-                                                  "false",
-                                                  "[]",
-                                                  "{}",
-                                                  "\"\"",
-                                                  "[[]]",
+                                                  FUZZ_JSON_VALUES,
                                                   "\xf0ZR\x0f",
                                                   NULL};
 
