@@ -9,7 +9,8 @@ import struct
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
 from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, skip, train
 
-LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 2, 24, 2, 12, 60  # rows of padding: 4 of 64
+# Rows of padding: 4 of 64. As many layers as it takes for stage 3 to have something to gather.
+LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 6, 24, 2, 12, 60
 
 
 def token_shard():
@@ -28,6 +29,9 @@ BASE = dict(data=token_shard(), vocab=VOCAB, layers=LAYERS, hidden=HIDDEN, heads
 def run_ok(words, **flags):
     run = train(**{**BASE, **flags})
     ok(run.code == 0, words) or note(run.err[-1500:])
+    if run.code == 0 and (stage := flags["stage"]) >= 2:
+        placed = [(rank["placed_stage"], rank["peak_bytes"]["gathered"] > 0) for rank in run.report["ranks"]]
+        same(placed, [(stage, stage == 3)] * flags["ranks"], f"at a real stage {stage}")
     return run
 
 
@@ -134,8 +138,8 @@ def refused(words, file, needles, **flags):
     ok(good, f"{words}: exit 3, and the words say it") or note(f"{run.code} {run.err[-800:]}")
 
 
-refused("fewer --layers", first, ["--layers 2"], layers=1)
-refused("more --layers", first, ["--layers 2"], layers=3)
+refused("fewer --layers", first, [f"--layers {LAYERS}"], layers=LAYERS - 1)
+refused("more --layers", first, [f"--layers {LAYERS}"], layers=LAYERS + 1)
 refused("another --hidden", first, ["--hidden 24"], hidden=32)
 refused("another --vocab", first, ["--vocab 60"], vocab=70)
 refused("another --seq", first, ["--seq 12"], seq=10)
@@ -184,7 +188,7 @@ for i in range(ROUNDS):
 kept = path("kept")
 for site in ("write", "sync", "rename"):
     failures = nth = 0
-    while nth < 40:
+    while nth < 200:
         nth += 1
         with open(kept, "wb") as file:
             file.write(b"older")
