@@ -146,8 +146,12 @@ def kill_while_saving(count, seed):
     the middle of a save in turns; every next run takes up what the one before has left."""
     rng = random.Random(seed)
     folder, log = path("kills"), path("kills.jsonl")
-    flags = dict(data=zrtest.text_file(), steps=10**6, layers=2, hidden=64, heads=2, seq=16, batch=1, seed=3,
-                 eval_every=0, save=folder, save_every=1, keep=2, log=log, warmup=0, schedule_lr="constant")
+    shape = dict(layers=6, hidden=32, heads=2, seq=16, batch=1, eval_every=0)  # of which stage 3 gathers what it uses
+    flags = dict(data=zrtest.text_file(), steps=10**6, seed=3, save=folder, save_every=1, keep=2, log=log, warmup=0,
+                 schedule_lr="constant", **shape)
+    for ranks in (2, 3):
+        plan = zrtest.train(**shape, ranks=ranks, stage=3, dry_run=True).report["ranks"][0]
+        ok(plan["placed_stage"] == 3 and plan["planned_most_bytes"]["gathered"] > 0, f"{ranks} ranks: stage 3 gathers")
     met = advanced = 0
     for i in range(count):
         before = steps_in(folder)[-1:] or [0]
