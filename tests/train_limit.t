@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--memory-limit: a plan above it ends the run before step 1 with exit 4, a table of what does not fit and one of what
 would; each line of the latter is taken at its word. --find-max: what it finds fits, and one more does not."""
+import json
 import os
 import re
 from zrtest import done, note, ok, path, same, train
@@ -86,7 +87,7 @@ if ok(len(choices) == 1 and "layers" in choices[0], f"is told how deep it may be
 for shape in SHAPES[:3]:
     for size in ["batch", "layers"]:
         limit = plan(**shape) * 5 // 4 + 123
-        run = train(**shape, find_max=size, memory_limit=limit, data=None)
+        run = train(**{**shape, size: None}, find_max=size, memory_limit=limit, data=None)
         if not same(run.code, 0, f"--find-max {size}, {shape['ranks']} ranks"):
             note(run.err)
             continue
@@ -99,9 +100,26 @@ for shape in SHAPES[:3]:
         ok(value >= shape[size] and f"--{size} {value} is the largest that fits: its plan takes {here:,} bytes of {limit:,}, "
            f"that of --{size} {value + 1} {beyond:,}\n" in run.out, f"finds {value}, and says it") or note(run.out)
         same(run.report["ranks"][0]["planned_reserved_bytes"], here, "the plan that is printed is the largest's")
-run = train(layers=1, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18)
+run = train(layers=None, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="layers", memory_limit=10**18)
 same(run.code, 0, "a limit above all that can be asked for")
 same(run.report and [run.report["find_max"]["value"], run.report["find_max"]["one_more_reserved_bytes"]], [65536, None],
      "is met by the most")
-same(train(hidden=512, heads=4, find_max="batch", memory_limit=MIB).code, 4, "not even 1 fits: exit 4")
+same(train(hidden=512, heads=4, batch=None, find_max="batch", memory_limit=MIB).code, 4, "not even 1 fits: exit 4")
+
+# What it looks for cannot be given too, wherever that stands.
+for size, config, named in [("batch", None, "--batch"), ("layers", None, "--layers"),
+                            ("batch", {"train_micro_batch_size_per_gpu": 4}, "train_micro_batch_size_per_gpu"),
+                            ("batch", {"train_batch_size": 8}, "train_batch_size")]:
+    flags = {} if config is None else {"config": path("find.json"), size: None}
+    if config:
+        with open(path("find.json"), "w") as file:
+            json.dump(config, file)
+    run = train(find_max=size, memory_limit="64MiB", data=None, **flags)
+    ok(run.code == 2 and f"--find-max {size}: " in run.err and named + " " in run.err and run.err.count("\n") == 1,
+       f"--find-max {size} and {named}: refused by name") or note(f"{run.code} {run.err}")
+with open(path("find.json"), "w") as file:
+    json.dump({"train_batch_size": 8}, file)
+found = [train(find_max="layers", layers=None, memory_limit="64MiB", ranks=2, **flags).report["find_max"]
+         for flags in (dict(config=path("find.json"), batch=None), dict(batch=4))]
+same(*found, "--find-max layers takes the batch that a file gives")
 done()

@@ -420,6 +420,28 @@ static const char *without_meaning(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Words for what --find-max would leave out of account; NULL: there is none. */
+static const char *beside_find_max(const struct zr_train_config *config, const struct zr_config_rest *rest)
+{
+    if (!config->finds_max)
+        return NULL;
+    if (!config->memory_limit_bytes)
+        return "--find-max: needs --memory-limit BYTES, under which it looks for the largest";
+    if (config->find_max == ZR_LIMIT_LAYERS && zr_flag_given(config, "layers"))
+        return "--find-max layers: looks for the number that --layers gives; leave --layers out";
+    if (config->find_max == ZR_LIMIT_LAYERS)
+        return NULL;
+    if (zr_flag_given(config, "batch"))
+        return "--find-max batch: looks for the number that --batch gives; leave --batch out";
+    if (rest->train_batch)
+        return "--find-max batch: train_batch_size of the file of --config says what is looked for; leave it "
+               "out there";
+    if (rest->has_batch)
+        return "--find-max batch: train_micro_batch_size_per_gpu of the file of --config says what is looked "
+               "for; leave it out there";
+    return NULL;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_gpt_shape *shape = &config->shape;
@@ -441,9 +463,7 @@ static int together(const struct zr_train_config *config)
                shape->heads, shape->hidden, below ? below : shape->heads);
         return ZR_EXIT_USAGE;
     }
-    if (config->finds_max && !config->memory_limit_bytes)
-        words = "--find-max: needs --memory-limit BYTES, under which it looks for the largest";
-    else if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))
+    if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))
         words = "--flops and --bandwidth: a step timeline needs both; give the two, or none";
     else if (config->world_size && !config->dry_run)
         words =
@@ -576,6 +596,11 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = count_ranks(out);
     if (code >= 0)
         return code;
+    const char *words = beside_find_max(out, &rest);
+    if (words) {
+        zr_say("%s", words);
+        return ZR_EXIT_USAGE;
+    }
     if (zr_config_settle_batch(&rest, out) != ZR_OK) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
