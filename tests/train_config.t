@@ -101,6 +101,29 @@ same(run(bucket, dry_run=True).report["ranks"], train(**MODEL, precision="bf16",
 got = run({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, dry_run=True)
 ok(got.code == 2 and "fp16.enabled" in got.err and "bf16.enabled" in got.err, "two precisions at once are refused")
 
+# What a file leaves out of optimizer, scheduler and clipping is named, with what it is here, unless an option gives it.
+ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
+SCHEDULER = "scheduler (here --schedule-lr cosine --warmup 20 --min-lr 0.0001)"
+DECAY = "optimizer.params.weight_decay (here --weight-decay 0.1)"
+CLIP = "gradient_clipping (here --clip 1)"
+for config, flags, named in [
+        (FULL, {}, []),
+        (ADAMW, {}, ["optimizer.params.betas (here --beta1 0.9 --beta2 0.95)", DECAY, CLIP, SCHEDULER]),
+        (ADAMW, dict(clip=0, beta2=0.999, weight_decay=0, schedule_lr="constant"),
+         ["optimizer.params.betas (here --beta1 0.9)", "scheduler (here --warmup 20)"]),
+        ({}, dict(beta1=0.8, beta2=0.9, schedule_lr="linear"),
+         ["optimizer.type (here --optimizer adamw)", "optimizer.params.lr (here --lr 0.001)", DECAY, CLIP,
+          "scheduler (here --warmup 20 --min-lr 0.0001)"]),
+        ({"gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {"lr": 0.001}}}, {},
+         [DECAY, "optimizer.params.momentum (here --momentum 0.9)", SCHEDULER]),
+        (changed(FULL, scheduler={"type": "WarmupCosineLR", "params": {"total_num_steps": 6, "warmup_num_steps": 2,
+                                                                       "warmup_type": "linear"}}), {}, [])]:
+    got = run(config, dry_run=True, **flags)
+    words = "zr-train: --config: the file leaves out what DeepSpeed has other values for: " + ", ".join(named) + "\n"
+    same((got.code, got.err), (0, words if named else ""), f"left out: {len(named)} keys are named")
+got = run(ADAMW, steps=2)
+ok(got.code == 0 and got.err.count("leaves out") == 1, "of two ranks one says it") or note(got.err)
+
 # Any two give the third, at the world that there is.
 for precision, least, most in (({}, 1024, 2 ** 28), ({"bf16": {"enabled": True}}, 2048, 2 ** 29)):
     for size in (2e9, 12.3, 100):

@@ -242,11 +242,24 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
     return ZR_EXIT_USAGE;
 }
 
-int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
+const struct zr_flag *zr_flag_find(const char *name)
 {
     for (size_t i = 0; i < zr_flags_count; i++)
         if (strcmp(zr_flags[i].name, name) == 0)
-            return store(&zr_flags[i], config, value);
+            return &zr_flags[i];
+    return NULL;
+}
+
+uint64_t zr_flag_bit(const struct zr_flag *flag)
+{
+    return UINT64_C(1) << (flag - zr_flags);
+}
+
+int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
+{
+    const struct zr_flag *flag = zr_flag_find(name);
+    if (flag)
+        return store(flag, config, value);
     zr_fail(ZR_ERR_INVALID, "--%s: is no option", name);
     return ZR_EXIT_USAGE;
 }
@@ -328,10 +341,7 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
     size_t length = equals ? (size_t)(equals - argument) - 2 : strlen(argument) - 2;
     snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), argument + 2);
 
-    const struct zr_flag *flag = NULL;
-    for (size_t i = 0; i < zr_flags_count; i++)
-        if (strcmp(zr_flags[i].name, name) == 0)
-            flag = &zr_flags[i];
+    const struct zr_flag *flag = zr_flag_find(name);
     if (!flag)
         return unknown(name);
     bool takes = flag->argument || flag->choices;
@@ -345,7 +355,7 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
                               flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
-    config->given |= UINT64_C(1) << (flag - zr_flags);
+    config->given |= zr_flag_bit(flag);
     return said(store(flag, config, value));
 }
 
@@ -383,10 +393,8 @@ static bool prompt_is_tokens(const struct zr_train_config *config)
 
 bool zr_flag_given(const struct zr_train_config *config, const char *name)
 {
-    for (size_t i = 0; i < zr_flags_count; i++)
-        if (strcmp(zr_flags[i].name, name) == 0)
-            return config->given >> i & 1;
-    return false;
+    const struct zr_flag *flag = zr_flag_find(name);
+    return flag && config->given & zr_flag_bit(flag);
 }
 
 static bool scales_loss(const struct zr_train_config *config)
@@ -580,6 +588,17 @@ static int read_config_file(struct zr_train_config *out, struct zr_config_rest *
     return read_arguments(out, argc, argv);
 }
 
+static void say_left_out(const struct zr_train_config *config)
+{
+    struct zr_text text;
+    char words[1024];
+    zr_text_start(&text, NULL, words, sizeof words - 1);
+    zr_config_left_out(&text, config);
+    words[text.used_bytes] = '\0';
+    if (text.used_bytes)
+        zr_say("--config: the file leaves out what DeepSpeed has other values for:%s", words);
+}
+
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
 {
     struct zr_config_rest rest = {.least_ratio = -1};
@@ -608,7 +627,10 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
         out->min_rate = (float)(rest.least_ratio * (double)out->rate);
     settle(out);
-    return together(out);
+    code = together(out);
+    if (code < 0 && out->config_file[0] && zr_train_leads(out))
+        say_left_out(out);
+    return code;
 }
 
 /* ---- Back to a command line --------------------------------------------------------------------------- */
@@ -643,8 +665,7 @@ static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_co
     return *(const bool *)field;
 }
 
-static void print_value(struct zr_text *text, const struct zr_flag *flag,
-                        const struct zr_train_config *config)
+void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config)
 {
     const char *choice = flag->choices;
     float real;
@@ -687,6 +708,6 @@ void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
         if (change)
             print_quoted(text, change->value);
         else
-            print_value(text, flag, config);
+            zr_flag_print(text, flag, config);
     }
 }

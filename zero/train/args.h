@@ -77,6 +77,7 @@ struct zr_train_config {
 
     const char *program; /* as it was called, for the next command; borrowed from argv */
     uint64_t given;      /* bit i: option i of the table was on the command line */
+    uint64_t filed;      /* likewise: in the file of --config */
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */
@@ -89,6 +90,13 @@ struct zr_train_config {
 static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
 {
     return (uint64_t)config->ranks * config->micro_batches * config->shape.batch * config->shape.sequence;
+}
+
+/* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */
+static inline bool zr_train_leads(const struct zr_train_config *config)
+{
+    return config->start.rank == 0 &&
+           !(config->comm == ZR_CARRIER_MPI && config->start.kind == ZR_START_FORK && config->ranks > 1);
 }
 
 /* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version

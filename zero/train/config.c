@@ -242,6 +242,7 @@ static zr_result store(const struct reader *reader, const char *path, const char
 {
     if (zr_flag_store(option, reader->config, value) >= 0)
         return refuse(reader, path, "%s", zr_last_error());
+    reader->config->filed |= zr_flag_bit(zr_flag_find(option));
     return ZR_OK;
 }
 
@@ -294,9 +295,7 @@ static zr_result read_elements(const struct reader *reader, const struct config_
 {
     unsigned bytes = element_bytes(reader);
     zr_result result = store_number(reader, key->path, key->equals, value, bytes);
-    const struct zr_flag *flag = zr_flags;
-    while (strcmp(flag->name, key->equals) != 0)
-        flag++;
+    const struct zr_flag *flag = zr_flag_find(key->equals);
     if (result == ZR_OK || !json_is_number(value))
         return result;
     return refuse(reader, key->path, "takes a whole number of elements from %.0f to %.0f (of %u bytes each)",
@@ -468,8 +467,11 @@ static zr_result read_scheduler(const struct reader *reader)
         result = store(reader, "scheduler.type", "schedule-lr", kinds[type]);
     if (result == ZR_OK && type == 1)
         result = store(reader, "scheduler.type", "min-lr", "0");
-    if (type == 2 && reader->rest->least_ratio < 0)
-        reader->rest->least_ratio = 0.0001; /* as published, where it is not said */
+    if (type == 2) {
+        reader->config->filed |= zr_flag_bit(zr_flag_find("min-lr"));
+        if (reader->rest->least_ratio < 0)
+            reader->rest->least_ratio = 0.0001; /* as published, where it is not said */
+    }
     return result;
 }
 
@@ -572,6 +574,40 @@ zr_result zr_config_settle_batch(const struct zr_config_rest *rest, struct zr_tr
         return ZR_ERR_INVALID;
     snprintf(number, sizeof number, "%" PRIu64, accumulate);
     return zr_flag_store("accumulate", config, number) >= 0 ? ZR_ERR_INVALID : ZR_OK;
+}
+
+void zr_config_left_out(struct zr_text *text, const struct zr_train_config *config)
+{
+    static const struct {
+        const char *key, *option;
+    } rows[] = {
+        {"optimizer.type", "optimizer"},
+        {"optimizer.params.lr", "lr"},
+        {"optimizer.params.betas", "beta1"},
+        {"optimizer.params.betas", "beta2"},
+        {"optimizer.params.weight_decay", "weight-decay"},
+        {"optimizer.params.momentum", "momentum"},
+        {"gradient_clipping", "clip"},
+        {"scheduler", "schedule-lr"},
+        {"scheduler", "warmup"},
+        {"scheduler", "min-lr"},
+    };
+    const char *not_here = config->optimizer.kind == ZR_OPTIMIZER_ADAMW ? "momentum" : "beta", *last = NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct zr_flag *flag = zr_flag_find(rows[i].option);
+        if ((config->given | config->filed) & zr_flag_bit(flag) ||
+            strncmp(flag->name, not_here, strlen(not_here)) == 0 ||
+            (config->rate_kind == ZR_RATE_CONSTANT && strcmp(flag->name, "min-lr") == 0))
+            continue;
+        bool more = last && strcmp(last, rows[i].key) == 0;
+        if (!more)
+            zr_text_print(text, "%s %s (here", last ? ")," : "", rows[i].key);
+        zr_text_print(text, " --%s", flag->name);
+        zr_flag_print(text, flag, config);
+        last = rows[i].key;
+    }
+    if (last)
+        zr_text_print(text, ")");
 }
 
 void zr_config_help(struct zr_text *text)

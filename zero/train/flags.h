@@ -36,6 +36,12 @@ extern const size_t zr_flags_count;
 /* Options of the design that this version refuses by name. NULL-ended. */
 extern const char *const zr_flags_later[];
 
+/* NULL: there is none of that name. */
+const struct zr_flag *zr_flag_find(const char *name);
+/* Its bit in zr_train_config.given and .filed. */
+uint64_t zr_flag_bit(const struct zr_flag *flag);
+/* Writes its value as the command line has it, a blank before it; nothing of a switch. */
+void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config);
 /* Stores the value of an option that takes one. -1: done; else 2, with words in zr_last_error(). */
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value);
 /* Whether the option was on the command line. */

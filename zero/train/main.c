@@ -98,11 +98,8 @@ int main(int argc, char **argv)
         result = zr_outputs_check(&config);
     if (result == ZR_OK && (code = zr_rank_check_limit(&config)) >= 0)
         return code;
-    /* One process of the run holds the folder: rank 0's, and not one that is about to become an mpirun. */
-    bool holds = config.start.rank == 0 &&
-                 !(config.comm == ZR_CARRIER_MPI && config.start.kind == ZR_START_FORK && config.ranks > 1);
     if (result == ZR_OK)
-        result = zr_checkpoint_hold(&hold, holds ? config.save : "");
+        result = zr_checkpoint_hold(&hold, zr_train_leads(&config) ? config.save : "");
     if (result != ZR_OK) {
         zr_say("%s", zr_last_error());
         return (int)zr_exit_of(result);
