@@ -11,18 +11,30 @@
 
 enum { PATH_ROOM = 4096 };
 
-/* The folder that this program lies in, with its last slash. */
-static bool own_folder(char *out, size_t room_bytes)
+/* Cuts a path behind its last slash. */
+static bool folder_of(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        slash[1] = '\0';
+    return slash != NULL;
+}
+
+/* The folder that this program lies in, and that of this code, which may be a library: with a last slash. */
+static bool program_folder(char *out, size_t room_bytes)
 {
     ssize_t length = readlink("/proc/self/exe", out, room_bytes - 1);
     if (length <= 0)
         return false;
     out[length] = '\0';
-    char *slash = strrchr(out, '/');
-    if (!slash)
-        return false;
-    slash[1] = '\0';
-    return true;
+    return folder_of(out);
+}
+
+static bool code_folder(char *out, size_t room_bytes)
+{
+    Dl_info info;
+    return dladdr((void *)&zr_module_load, &info) != 0 && info.dli_fname &&
+           (size_t)snprintf(out, room_bytes, "%s", info.dli_fname) < room_bytes && folder_of(out);
 }
 
 /* RTLD_GLOBAL: some libraries load parts of their own that expect to find them. */
@@ -36,21 +48,22 @@ static void *open_in(const char *folder, const char *inner, const char *file)
 
 zr_result zr_module_load(const char *file, const char *symbol, void **out)
 {
+    static const char *const inner[] = {"", "../lib/", "../bin/"};
+    bool (*const folders[])(char *, size_t) = {program_folder, code_folder};
     char folder[PATH_ROOM];
-    const char *why;
+    void *library = NULL;
+    const char *why = NULL;
     *out = NULL;
-    if (!own_folder(folder, sizeof(folder)))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "%s: /proc does not say where this program lies", file);
     dlerror();
-    void *library = open_in(folder, "", file);
-    why = library ? NULL : dlerror();
-    if (!library && !why) {
-        library = open_in(folder, "../lib/", file);
-        why = library ? NULL : dlerror();
-    }
+    for (size_t i = 0; i < 6 && !library && !why; i++)
+        if (folders[i / 3](folder, sizeof(folder))) {
+            library = open_in(folder, inner[i % 3], file);
+            why = library ? NULL : dlerror(); /* it is there, and does not load */
+        }
     if (!library)
         return zr_fail(ZR_ERR_UNAVAILABLE, "%s: %s", file,
-                       why ? why : "is not beside this program: it was built without");
+                       why ? why
+                           : "is neither beside this program nor beside zr's library: it was built without");
     *out = dlsym(library, symbol);
     if (!*out)
         return zr_fail(ZR_ERR_UNAVAILABLE, "%s has no %s: it is of another version", file, symbol);

@@ -1,7 +1,7 @@
-/* mlp.c: a trainer of one's own: a perceptron learns to tell three spirals apart, on ranks of one machine.
+/* mlp.c: a trainer of one's own: a perceptron learns to tell three spirals apart.
  *     cc mlp.c -o mlp $(pkg-config --cflags --libs zr_zero) -lm
- *     ./mlp 2 3 100 state.safetensors    2 ranks, stage 3, 100 steps, saved
- *     ./mlp 4 1 100 state.safetensors    taken up by 4 ranks at stage 1 */
+ *     ./mlp 2 3 100 state.safetensors              2 ranks, stage 3, 100 steps, saved; 4 may take it up
+ *     mpirun -n 2 ./mlp 0 2 100 state.safetensors  0: as many ranks as mpirun has started */
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -159,7 +159,7 @@ static zr_result open_all(struct trainer *t, struct zr_local_world *local)
     TRY(zr_backend_host_create(&t->backend, NULL));
     TRY(zr_arena_create(&t->arena, &(struct zr_arena_options){.backend = t->backend, .name = "mlp"}));
     comm.arena = comm.host_arena = t->arena;
-    TRY(zr_comm_local_create(&t->comm, &comm, local, t->rank));
+    TRY(zr_comm_create(&t->comm, &comm, local, t->rank));
     TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
     TRY(take(t, ZR_TAG_ACTIVATION, BLOCKS * EACH * sizeof(float), &t->x[0]));
     t->losses = (t->dz = (t->dx = t->x[0] + EACH) + EACH) + EACH;
@@ -194,6 +194,6 @@ int main(int argc, char **argv)
         return 2;
     }
     t.load = t.save && access(t.save, F_OK) == 0 ? t.save : NULL;
-    return zr_local_launch(
-        &(struct zr_launch_options){.world = t.ranks, .rank_main = rank_main, .argument = &t});
+    return zr_launch(&(struct zr_launch_options){.world = t.ranks, .rank_main = rank_main, .argument = &t},
+                     t.ranks == 0 ? ZR_CARRIER_MPI : ZR_CARRIER_LOCAL, argv);
 }

@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 
-from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip
+from zrtest import BUILD, FOLDER, HANG, done, mpi_missing, note, ok, path, same, skip
 
 STAGE = path("stage")  # DESTDIR
 PREFIX = "/opt/zr"
@@ -170,6 +170,27 @@ def check_training():
     same(mlp(2, 2, 60, program=MLP + "-static").stdout, mlp(2, 0, 60).stdout, "the same from the archives")
 
 
+def check_launchers():
+    """The same program as ranks that others start: as torchrun does, and by mpirun with the module that was installed."""
+    alone = mlp(2, 1, 20).stdout
+    variables = {"WORLD_SIZE": "2", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+    ranks = [subprocess.Popen([MLP, "2", "1", "20"], env={**ENVIRONMENT, **variables, "RANK": str(rank)}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    outs = [rank.communicate(timeout=HANG) for rank in ranks]
+    same([rank.returncode for rank in ranks], [0, 0], f"two processes with RANK and WORLD_SIZE: {[out[1] for out in outs]}")
+    same(outs[0][0] + outs[1][0], alone, "and the same bits")
+    got = run([MLP, "3", "1", "20"], **variables, RANK="0")
+    ok(got.returncode == 2 and "WORLD_SIZE" in got.stderr, f"another number of ranks is refused by name: {got.stderr.strip()}")
+    if mpi_missing():
+        skip("mlp under mpirun", mpi_missing())
+        return
+    got = run(["mpirun", "-n", "2", MLP, "0", "1", "20"], OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+              OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
+    same((got.returncode, got.stdout), (0, alone), "and by mpirun, with the module that is installed")
+    if got.returncode:
+        note(got.stderr[-800:])
+
+
 def check_state():
     whole, part, other = path("2-0.safetensors"), path("part.safetensors"), path("other.safetensors")
     mlp(2, 3, 25, part)
@@ -259,6 +280,7 @@ def main():
         check_learner()
         if check_example():
             check_training()
+            check_launchers()
             check_state()
             check_damage()
             check_faults()

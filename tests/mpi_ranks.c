@@ -288,7 +288,7 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
                                       .bucket_bytes =
                                           strcmp(task->what, "large") == 0 ? 1 << 20 : task->bytes,
                                       .algorithm = task->algorithm};
-    zr_result result = zr_comm_create(&comm, &options, ZR_CARRIER_MPI, local, rank);
+    zr_result result = zr_comm_create(&comm, &options, local, rank);
     if (result == ZR_OK && task->most_bytes > 0)
         result = make_narrow(&comm, &options, task->most_bytes);
     if (result != ZR_OK) {

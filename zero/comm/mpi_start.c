@@ -47,6 +47,11 @@ static zr_result join(const struct zr_start *start)
     return ZR_OK;
 }
 
+bool zr_mpi_joined(void)
+{
+    return mpi.joined;
+}
+
 zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
                              struct zr_local_world *local, unsigned rank)
 {

@@ -176,11 +176,11 @@ zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carr
 {
     *ranks = start->kind == ZR_START_FORK ? (world ? world : 1) : start->world;
     if (world != 0 && world != *ranks)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "--ranks %u: the launcher has started %u (%s in the environment); leave --ranks out, or unset "
-            "%s and %s",
-            world, start->world, start->world_name, start->rank_name, start->world_name);
+        return zr_fail(ZR_ERR_INVALID,
+                       "%u ranks are asked for (--ranks %u), and the launcher has started %u (%s in the "
+                       "environment); ask for "
+                       "none, or unset %s and %s",
+                       world, world, start->world, start->world_name, start->rank_name, start->world_name);
     if (*ranks > ZR_COMM_MAX_WORLD)
         return zr_fail(ZR_ERR_INVALID, "%u ranks: a run has at most %d", *ranks, ZR_COMM_MAX_WORLD);
     if (start->kind == ZR_START_FORK)
@@ -209,10 +209,32 @@ int zr_start_launch(const struct zr_start_run *run)
     return zr_local_join(run->options, start);
 }
 
-zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, enum zr_comm_carrier carrier,
-                         struct zr_local_world *local, unsigned rank)
+int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv)
 {
-    if (carrier == ZR_CARRIER_MPI && local && local->world > 1)
+    struct zr_start start;
+    zr_result result = ZR_OK;
+    if (!options || !options->rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
+        (carrier == ZR_CARRIER_MPI && (!argv || !argv[0])))
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a launch needs what a rank is to run (rank_main), a carrier that is one, "
+                         "and main()'s argv to become an mpirun with");
+    if (result == ZR_OK)
+        result = zr_start_read(&start);
+    struct zr_launch_options launch = options ? *options : (struct zr_launch_options){0};
+    if (result == ZR_OK)
+        result = zr_start_check(&start, carrier, launch.world, &launch.world);
+    if (result != ZR_OK) {
+        zr_local_say("%s", zr_last_error());
+        return EXIT_USAGE;
+    }
+    return zr_start_launch(
+        &(struct zr_start_run){.start = &start, .carrier = carrier, .options = &launch, .argv = argv});
+}
+
+zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, struct zr_local_world *local,
+                         unsigned rank)
+{
+    if (zr_mpi_joined() && local && local->world > 1)
         return zr_comm_mpi_create(out, options, local, rank);
     return zr_comm_local_create(out, options, local, rank);
 }

@@ -12,8 +12,6 @@ enum zr_start_kind {
     ZR_START_SLURM,    /* srun: SLURM_PROCID and SLURM_NTASKS */
 };
 
-enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI, ZR_CARRIER_NCCL };
-
 struct zr_start {
     enum zr_start_kind kind;
     unsigned rank, world;               /* of this process; 0 of 1 with ZR_START_FORK */
@@ -45,16 +43,13 @@ struct zr_start_run {
 };
 int zr_start_launch(const struct zr_start_run *run);
 
-/* The communicator of a rank, over what `carrier` says. Collective. `device`: of NCCL. */
-zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, enum zr_comm_carrier carrier,
-                         struct zr_local_world *local, unsigned rank);
-
 /* join.c: the launcher of one rank, that meets those of the others on this machine. mpi_start.c: a rank of an
  * MPI run. The exit code. */
 int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start);
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
 int zr_mpi_become(char **argv, unsigned ranks);
-/* mpi_start.c: over the MPI that zr_mpi_run() has joined; one communicator at a time. */
+/* mpi_start.c: whether zr_mpi_run() has joined an MPI run, and a communicator over it; one at a time. */
+bool zr_mpi_joined(void);
 zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
                              struct zr_local_world *local, unsigned rank);
 

@@ -291,6 +291,26 @@ ZR_API void zr_local_words_said(struct zr_local_world *local);
 ZR_API zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
                                       struct zr_local_world *local, unsigned rank);
 
+/* ---- Ranks however they were started ------------------------------------------------------------------- */
+
+/* How data travels between ranks: through memory that those of one machine share, or by MPI, whose ranks may
+ * be on any machines. */
+enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI };
+
+/* As zr_local_launch(), for a program that others may start as well. Where the environment says that this
+ * process is one rank of a run (mpirun: OMPI_COMM_WORLD_RANK and _SIZE or PMI_RANK and PMI_SIZE; torchrun and
+ * its like: RANK, WORLD_SIZE and MASTER_PORT; srun: SLURM_PROCID and SLURM_NTASKS), it is that rank, and
+ * options->join_timeout_ns is how long it waits for the others. Else it forks them, or, with MPI, becomes
+ * `mpirun -n world argv[0] ...` (`argv`: main()'s; not looked at otherwise). options->world 0: as many ranks
+ * as were started; one, where nobody has. MPI wants libzr_comm_mpi.so beside the program or beside
+ * libzr_zero.so, or in ../lib or ../bin of either. 2 as well: the environment contradicts itself, or
+ * options->world. */
+ZR_API int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv);
+
+/* The communicator of a rank over what it was launched with. Collective. Over MPI one at a time. */
+ZR_API zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options,
+                                struct zr_local_world *local, unsigned rank);
+
 #ifdef __cplusplus
 }
 #endif

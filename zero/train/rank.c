@@ -209,8 +209,7 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
                                                                            .cap_bytes = config->bucket_bytes},
                                                rank->host_arena, &options.bucket_bytes);
     if (result == ZR_OK)
-        result = zr_comm_create(&rank->comm, &options, (enum zr_comm_carrier)config->comm, rank->local,
-                                rank->rank);
+        result = zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result != ZR_OK)
         return result;
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
