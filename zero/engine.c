@@ -103,32 +103,6 @@ static size_t count_segments(const struct zr_engine *engine)
     return count;
 }
 
-static zr_result check_options(const struct zr_engine_options *options)
-{
-    if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
-        return zr_fail(ZR_ERR_INVALID,
-                       "an engine needs arenas, kernels, a kernel context and a communicator");
-    if (options->stage > 3)
-        return zr_fail(ZR_ERR_INVALID, "stage %u is not there; this engine has stages 0 to 3",
-                       options->stage);
-    if ((unsigned)options->precision >= ZR_PRECISION_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "precision number %d is none; take fp32, bf16 or fp16",
-                       (int)options->precision);
-    if (options->kernels != zr_kernels_null() && options->context->precision != options->precision)
-        return zr_fail(ZR_ERR_INVALID,
-                       "the engine is to be of %s and its kernel context is open for %s; give both the same",
-                       zr_precision_name(options->precision), zr_precision_name(options->context->precision));
-    if (options->reduce == ZR_REDUCE_ONCE && options->stage > 1)
-        return zr_fail(ZR_ERR_INVALID,
-                       "stage %u keeps no whole gradients that could be reduced once per step; take stage 0 "
-                       "or 1, or reduce each micro-batch",
-                       options->stage);
-    if (options->optimizer.groups_count > ZR_GROUPS_MAX)
-        return zr_fail(ZR_ERR_INVALID, "%u parameter groups are more than %d",
-                       options->optimizer.groups_count, ZR_GROUPS_MAX);
-    return ZR_OK;
-}
-
 /* Copies the options and fills in what they leave open. */
 static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_options *options)
 {
@@ -156,9 +130,13 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options)
 {
     struct zr_engine *engine;
-    zr_result result = check_options(options);
+    zr_result result;
 
-    *out = NULL;
+    if (out)
+        *out = NULL;
+    if (!out || !options)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
+    result = zr_engine_check_options(options);
     if (result == ZR_OK)
         result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *engine, (void **)&engine);
     if (result != ZR_OK)
@@ -228,25 +206,25 @@ void zr_engine_destroy(zr_engine *engine)
 
 enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine)
 {
-    return engine->options.optimizer.kind;
+    return engine ? engine->options.optimizer.kind : ZR_OPTIMIZER_ADAMW;
 }
 
 enum zr_precision zr_engine_precision(const zr_engine *engine)
 {
-    return engine->options.precision;
+    return engine ? engine->options.precision : ZR_PRECISION_FP32;
 }
 
 uint64_t zr_engine_steps_done(const zr_engine *engine)
 {
-    return engine->steps_done;
+    return engine ? engine->steps_done : 0;
 }
 
 uint64_t zr_engine_elements(const zr_engine *engine)
 {
-    return engine->layout.elements;
+    return engine ? engine->layout.elements : 0;
 }
 
 uint64_t zr_engine_padded_elements(const zr_engine *engine)
 {
-    return engine->layout.pool_elements;
+    return engine ? engine->layout.pool_elements : 0;
 }

@@ -1,6 +1,6 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
  * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
- * replicas.c.
+ * replicas.c, engine_check.c (what is refused).
  *
  * Of each unit a rank holds, by stage:
  *
@@ -72,6 +72,13 @@ struct zr_engine {
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
 void zr_engine_place(struct zr_engine *engine);
+
+/* Refusals, ZR_ERR_INVALID, of engine_check.c; `call` is the public function. The engine or another pointer
+ * that it needs is NULL; and, besides, there is no such unit. */
+zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other);
+zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
+                               const void *other);
+zr_result zr_engine_check_options(const struct zr_engine_options *options);
 
 /* Gradients that a unit gets in a step. */
 static inline unsigned zr_engine_rounds(const struct zr_engine *engine, size_t unit)

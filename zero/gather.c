@@ -5,12 +5,13 @@
 
 bool zr_engine_gathers(const zr_engine *engine)
 {
-    return engine->shards_parameters;
+    return engine && engine->shards_parameters;
 }
 
 size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
 {
-    zr_assert(parameter < engine->layout.parameters_count);
+    if (!engine || parameter >= engine->layout.parameters_count)
+        return SIZE_MAX;
     return engine->layout.parameters[parameter].offset;
 }
 
@@ -58,7 +59,9 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
 
 zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
 {
-    zr_assert(unit < engine->layout.units_count);
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
+    if (result != ZR_OK)
+        return result;
     const struct zr_unit_state *state = &engine->units[unit];
     if (state->resident || state->gathered || engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
         return ZR_OK;
@@ -79,9 +82,10 @@ static zr_result make_room(struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
 {
-    zr_assert(unit < engine->layout.units_count);
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, base);
+    if (result != ZR_OK)
+        return result;
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = ZR_OK;
 
     if (!state->resident && !state->gathered) {
         result = make_room(engine, unit);
@@ -101,9 +105,14 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
 
 void zr_engine_release(zr_engine *engine, unsigned unit)
 {
-    zr_assert(unit < engine->layout.units_count);
+    if (zr_engine_check_unit(engine, __func__, unit, engine) != ZR_OK)
+        return;
     struct zr_unit_state *state = &engine->units[unit];
-    zr_assert(state->users > 0);
+    if (state->users == 0) {
+        zr_fail(ZR_ERR_INVALID, "unit %s is released once more than it was gathered",
+                engine->layout.units[unit].unit.name);
+        return;
+    }
     if (--state->users > 0)
         return;
     zr_timeline_leave(engine->options.timeline, zr_engine_noted(engine, unit));

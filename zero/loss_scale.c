@@ -22,7 +22,7 @@ void zr_engine_start_scaling(struct zr_engine *engine)
 
 float zr_engine_loss_scale(const zr_engine *engine)
 {
-    return engine->options.precision == ZR_PRECISION_FP16 ? engine->scaling.scale : 1;
+    return engine && engine->options.precision == ZR_PRECISION_FP16 ? engine->scaling.scale : 1;
 }
 
 static void grow(struct zr_engine *engine)
@@ -66,11 +66,15 @@ bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite)
 
 void zr_engine_scaling(const zr_engine *engine, struct zr_loss_scale *out)
 {
-    *out = engine->scaling;
+    if (out)
+        *out = engine ? engine->scaling : (struct zr_loss_scale){0};
 }
 
 zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *scaling)
 {
+    zr_result result = zr_engine_check_call(engine, __func__, scaling);
+    if (result != ZR_OK)
+        return result;
     if (!(scaling->scale > 0 && scaling->scale <= MOST) || scaling->hysteresis_left == 0)
         return zr_fail(ZR_ERR_INVALID, "a loss scale of %g with %u skipped steps left is none that a run had",
                        (double)scaling->scale, scaling->hysteresis_left);

@@ -285,13 +285,15 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
 
 zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
 {
-    const struct zr_optimizer_options *options = &engine->options.optimizer;
-    double step = (double)(engine->steps_done + 1);
-    float scale = 1;
-    zr_result result = wait_for_gradients(engine);
+    zr_result result = zr_engine_check_call(engine, __func__, report);
+    if (result == ZR_OK)
+        result = wait_for_gradients(engine);
     if (result != ZR_OK)
         return result;
 
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double step = (double)(engine->steps_done + 1);
+    float scale = 1;
     double begin_seconds = zr_timeline_now(engine->options.timeline);
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
     if (!engine->dry)

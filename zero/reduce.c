@@ -130,9 +130,11 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
 
 zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate)
 {
-    zr_assert(unit < engine->layout.units_count);
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, base && accumulate ? base : NULL);
+    if (result != ZR_OK)
+        return result;
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = zr_engine_end_reduction(engine, unit); /* of an earlier round */
+    result = zr_engine_end_reduction(engine, unit); /* of an earlier round */
     if (result == ZR_OK && engine->shards_gradients && !state->staging)
         result = stage(engine, unit);
     if (result != ZR_OK)
@@ -254,10 +256,11 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {
-    zr_assert(unit < engine->layout.units_count);
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
+    if (result != ZR_OK)
+        return result;
     struct zr_unit_state *state = &engine->units[unit];
     unsigned rounds = zr_engine_rounds(engine, unit);
-    zr_result result = ZR_OK;
 
     if (state->rounds_done >= rounds)
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",

@@ -40,7 +40,9 @@ const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine 
 
 zr_result zr_engine_settle(zr_engine *engine)
 {
-    zr_result first = ZR_OK;
+    zr_result first = zr_engine_check_call(engine, __func__, engine);
+    if (first != ZR_OK)
+        return first;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
         zr_result reduced = zr_engine_end_reduction(engine, u);
@@ -74,7 +76,10 @@ static zr_result spread_unit(struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 {
-    zr_result result = zr_engine_drop_gathered(engine);
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result != ZR_OK)
+        return result;
+    result = zr_engine_drop_gathered(engine);
     engine->steps_done = steps_done;
     for (size_t u = 0; u < engine->layout.units_count;
          u++) /* at stage 0 what is not this rank's comes after */
@@ -112,10 +117,10 @@ static uint64_t replica_checksum(const struct zr_engine *engine)
 zr_result zr_engine_verify_replicas(zr_engine *engine)
 {
     uint64_t mine, all[ZR_COMM_MAX_WORLD];
-    zr_result result;
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
 
-    if (engine->dry || engine->world == 1)
-        return ZR_OK;
+    if (result != ZR_OK || engine->dry || engine->world == 1)
+        return result;
     result = zr_engine_settle(engine);
     if (result != ZR_OK)
         return result;
@@ -157,12 +162,16 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
 
 size_t zr_engine_segments_count(const zr_engine *engine)
 {
-    return engine->segments_count;
+    return engine ? engine->segments_count : 0;
 }
 
 void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out)
 {
-    zr_assert(index < engine->segments_count);
+    if (!out)
+        return;
+    *out = (struct zr_shard_segment){0};
+    if (index >= zr_engine_segments_count(engine))
+        return;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;

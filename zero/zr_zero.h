@@ -20,7 +20,9 @@
  * caller multiplies its loss by zr_engine_loss_scale(); a step whose gradients were too large for fp16 is
  * skipped on all ranks.
  *
- * An engine is used by one thread, in the same order on every rank.
+ * An engine is used by one thread, in the same order on every rank. A call that does not fit, with NULL where
+ * something is needed too, is ZR_ERR_INVALID and changes nothing; of what gives no result, the answer is
+ * said below, and an engine of NULL has none of anything.
  *
  * A byte plan that is held to. Run the program's own steps once on an arena of the sim backend, with
  * zr_kernels_null() and zr_comm_null_create(), under ceilings without end; what that arena reached
@@ -59,7 +61,7 @@ struct zr_parameter_list {
     size_t units_count;
 };
 
-/* Numbers of elements, without padding. 0 on overflow. */
+/* Numbers of elements, without padding. 0 on overflow, and of NULL. */
 ZR_API uint64_t zr_parameter_elements(const struct zr_parameter *parameter);
 ZR_API uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list);
 
@@ -134,8 +136,8 @@ typedef struct zr_engine zr_engine;
 
 /* Takes all persistent memory, fills the parameters with their initial values and the optimizer state with
  * zeros, and proves by checksum that all replicas agree. Collective. ZR_ERR_INVALID: a stage that is not
- * there, an empty list, units out of order, a group that is not there, ZR_REDUCE_ONCE above stage 1, a
- * context of another precision. ZR_ERR_MEMORY: does not fit. */
+ * there, an empty list, units out of order, a group or an optimizer that is not there, ZR_REDUCE_ONCE above
+ * stage 1, a context of another precision. ZR_ERR_MEMORY: does not fit. */
 ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
 ZR_API void zr_engine_destroy(zr_engine *engine);
 
@@ -144,12 +146,14 @@ ZR_API void zr_engine_destroy(zr_engine *engine);
  * zr_engine_offset(engine, i) elements from the base of its unit. At stage 3 a collective; a third unit at a
  * time is ZR_ERR_INVALID there. */
 ZR_API zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base);
+/* Of a unit that nobody has gathered it does nothing; zr_last_error() says so. */
 ZR_API void zr_engine_release(zr_engine *engine, unsigned unit);
 /* A hint that this unit is the next to be gathered: at stage 3 that begins now, behind the caller's work, if
  * there is room. The same calls on every rank. */
 ZR_API zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit);
 /* Whether gathering of some unit is a collective: then all ranks read parameters, or none. */
 ZR_API bool zr_engine_gathers(const zr_engine *engine);
+/* SIZE_MAX: there is no such parameter. */
 ZR_API size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 
 /* Where the gradients of a unit are to be written, whole, with the layout and the precision of the
@@ -196,6 +200,7 @@ struct zr_shard_segment {
     float *variance; /* NULL where the optimizer has none */
 };
 ZR_API size_t zr_engine_segments_count(const zr_engine *engine);
+/* All zero: there is no such segment. */
 ZR_API void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);
 /* Waits until nothing is under way, so that the segments may be read or written. */
 ZR_API zr_result zr_engine_settle(zr_engine *engine);

@@ -1,0 +1,191 @@
+/* engine_misuse_test.c: wrong calls of the stage engine, one after the other in one process: each is refused
+ * with words, changes nothing, and the engine goes on. The same at every stage. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine_rig.h"
+#include "tests/tap.h"
+#include "zero/zr_zero.h"
+
+enum { LAYERS = 6, PARAMETERS = 2 * LAYERS };
+static struct zr_parameter parameters[PARAMETERS];
+static struct zr_unit units[LAYERS];
+static const struct zr_optimizer_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f};
+
+static void make_list(void)
+{
+    for (unsigned l = 0; l < LAYERS; l++) {
+        struct zr_parameter *p = &parameters[(size_t)2 * l];
+        units[l].contributions = 1;
+        snprintf(units[l].name, sizeof units[l].name, "l%u", l);
+        p[0] = (struct zr_parameter){.shape = {32, 40}, .unit = l, .group = 1, .init_deviation = 0.1f};
+        p[1] = (struct zr_parameter){.shape = {40, 0}, .unit = l, .init_mean = 0.5f};
+        snprintf(p[0].name, sizeof p[0].name, "l%u.weight", l);
+        snprintf(p[1].name, sizeof p[1].name, "l%u.bias", l);
+    }
+}
+
+static struct zr_engine_options options_of(struct rig *rig, unsigned stage)
+{
+    return (struct zr_engine_options){.arena = rig->arena,
+                                      .host_arena = rig->arena,
+                                      .kernels = zr_kernels_cpu(ZR_ISA_PLAIN),
+                                      .context = &rig->context,
+                                      .comm = rig->comm,
+                                      .list = {parameters, PARAMETERS, units, LAYERS},
+                                      .stage = stage,
+                                      .seed = 3,
+                                      .optimizer = adamw};
+}
+
+static zr_result open_rank(struct rig *rig, struct zr_local_world *local, unsigned rank)
+{
+    return rig_open(rig, &(struct rig_options){.local = local,
+                                               .rank = rank,
+                                               .isa = ZR_ISA_PLAIN,
+                                               .bucket_bytes = 4096,
+                                               .granule_bytes = 64 << 10,
+                                               .reserve_bytes = 256 << 20,
+                                               .kernels = zr_kernels_cpu(ZR_ISA_PLAIN)});
+}
+
+/* Gradients of one value, handed over. */
+static zr_result hand_over(zr_engine *engine, unsigned unit, float value)
+{
+    void *base;
+    bool accumulate;
+    zr_result result = zr_engine_gradients(engine, unit, &base, &accumulate);
+    for (size_t p = (size_t)2 * unit; result == ZR_OK && p < 2 * (size_t)unit + 2; p++)
+        for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+            ((float *)base)[zr_engine_offset(engine, p) + i] = value;
+    return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;
+}
+
+static zr_result whole_step(zr_engine *engine)
+{
+    struct zr_step_report report;
+    zr_result result = ZR_OK;
+    for (unsigned unit = LAYERS; result == ZR_OK && unit-- > 0;)
+        result = hand_over(engine, unit, 0.01f);
+    return result == ZR_OK ? zr_engine_step(engine, 0.1f, &report) : result;
+}
+
+/* ---- Calls that name nothing -----------------------------------------------------------------------------
+ */
+
+static void test_units(struct rig *rig, unsigned stage)
+{
+    const void *base;
+    void *gradients;
+    bool accumulate;
+    struct zr_step_report report;
+    struct zr_shard_segment segment;
+    zr_engine *engine = rig->engine;
+
+    tap_result(zr_engine_gather(engine, 99, &base), ZR_ERR_INVALID, "stage %u: gather of unit 99", stage);
+    tap_ok(strstr(zr_last_error(), "zr_engine_gather() of unit 99") != NULL, "the words: %s",
+           zr_last_error());
+    tap_result(zr_engine_prefetch(engine, LAYERS), ZR_ERR_INVALID, "prefetch of the unit after the last");
+    tap_result(zr_engine_gradients(engine, 99, &gradients, &accumulate), ZR_ERR_INVALID, "gradients");
+    tap_result(zr_engine_reduce(engine, 99), ZR_ERR_INVALID, "reduce");
+    tap_ok(zr_engine_offset(engine, 999) == SIZE_MAX, "the offset of parameter 999 is SIZE_MAX");
+    memset(&segment, 1, sizeof segment);
+    zr_engine_segment(engine, zr_engine_segments_count(engine), &segment);
+    tap_ok(!segment.parameter && segment.count == 0, "the segment after the last is empty");
+    zr_engine_release(engine, 99);
+    tap_ok(strstr(zr_last_error(), "zr_engine_release() of unit 99") != NULL, "release notes: %s",
+           zr_last_error());
+    zr_engine_release(engine, 0);
+    tap_ok(strstr(zr_last_error(), "l0") != NULL, "and of what nobody gathered: %s", zr_last_error());
+    tap_result(zr_engine_gather(engine, 0, NULL), ZR_ERR_INVALID, "gather to nowhere");
+    tap_result(zr_engine_gradients(engine, 0, NULL, &accumulate), ZR_ERR_INVALID, "gradients to nowhere");
+    tap_result(zr_engine_gradients(engine, 0, &gradients, NULL), ZR_ERR_INVALID, "or with no answer");
+    zr_engine_segment(engine, 0, NULL);
+    zr_engine_scaling(engine, NULL);
+    tap_result(zr_engine_set_scaling(engine, NULL), ZR_ERR_INVALID, "a loss scale of nothing");
+    for (unsigned unit = 0; unit < LAYERS; unit++)
+        tap_result(hand_over(engine, unit, 0.01f), ZR_OK, "then gradients of unit %u", unit);
+    tap_result(zr_engine_step(engine, 0.1f, NULL), ZR_ERR_INVALID, "a step without a report");
+    tap_result(zr_engine_step(engine, 0.1f, &report), ZR_OK, "and one with, which is as if nothing was");
+}
+
+static void test_no_engine(void)
+{
+    const void *base;
+    void *gradients;
+    bool accumulate;
+    struct zr_step_report report;
+    struct zr_shard_segment segment = {.count = 1};
+    struct zr_loss_scale scaling = {.scale = 1};
+
+    tap_result(zr_engine_create(NULL, &(struct zr_engine_options){0}), ZR_ERR_INVALID, "create to nowhere");
+    zr_engine_destroy(NULL);
+    tap_result(zr_engine_gather(NULL, 0, &base), ZR_ERR_INVALID, "no engine: gather");
+    tap_result(zr_engine_prefetch(NULL, 0), ZR_ERR_INVALID, "prefetch");
+    zr_engine_release(NULL, 0);
+    tap_result(zr_engine_gradients(NULL, 0, &gradients, &accumulate), ZR_ERR_INVALID, "gradients");
+    tap_result(zr_engine_reduce(NULL, 0), ZR_ERR_INVALID, "reduce");
+    tap_result(zr_engine_step(NULL, 0.1f, &report), ZR_ERR_INVALID, "step: %s", zr_last_error());
+    tap_result(zr_engine_settle(NULL), ZR_ERR_INVALID, "settle");
+    tap_result(zr_engine_publish(NULL, 0), ZR_ERR_INVALID, "publish");
+    tap_result(zr_engine_verify_replicas(NULL), ZR_ERR_INVALID, "verify replicas");
+    tap_result(zr_engine_verify_finite(NULL), ZR_ERR_INVALID, "verify finite");
+    tap_result(zr_engine_set_scaling(NULL, &scaling), ZR_ERR_INVALID, "set scaling");
+    zr_engine_scaling(NULL, &scaling);
+    zr_engine_segment(NULL, 0, &segment);
+    tap_ok(scaling.scale == 0 && segment.count == 0 && zr_engine_segments_count(NULL) == 0 &&
+               zr_engine_offset(NULL, 0) == SIZE_MAX && !zr_engine_gathers(NULL) &&
+               zr_engine_elements(NULL) == 0 && zr_engine_padded_elements(NULL) == 0 &&
+               zr_engine_steps_done(NULL) == 0 && zr_engine_loss_scale(NULL) == 1 &&
+               zr_engine_optimizer(NULL) == ZR_OPTIMIZER_ADAMW &&
+               zr_engine_precision(NULL) == ZR_PRECISION_FP32,
+           "and it has none of anything");
+    tap_ok(zr_parameter_elements(NULL) == 0 && zr_parameter_list_elements(NULL) == 0, "nor has no list");
+}
+
+/* ---- What an engine is not made of -----------------------------------------------------------------------
+ */
+
+/* Refused, and nothing is left of it. */
+static void refused(const struct zr_engine_options *options, const char *what, const char *word)
+{
+    zr_engine *engine = (zr_engine *)options;
+    zr_result result = zr_engine_create(&engine, options);
+    tap_ok(result == ZR_ERR_INVALID && !engine && strstr(zr_last_error(), word), "%s: %s, %s", what,
+           zr_result_name(result), result ? zr_last_error() : "an engine");
+    zr_engine_destroy(result == ZR_OK ? engine : NULL);
+}
+
+static void test_options(struct rig *rig, unsigned stage)
+{
+    const struct zr_engine_options good = options_of(rig, stage);
+    struct zr_engine_options bad = good;
+    refused(NULL, "no options", "options");
+    bad.list.parameters = NULL;
+    refused(&bad, "no parameters", "parameters");
+    bad = good;
+    bad.list.units = NULL;
+    refused(&bad, "no units", "units");
+    bad = good;
+    bad.optimizer.kind = (enum zr_optimizer_kind)7;
+    refused(&bad, "an optimizer that is none", "number 7");
+}
+
+int main(void)
+{
+    make_list();
+    test_no_engine();
+    for (unsigned stage = 0; stage <= 3; stage++) {
+        struct rig rig;
+        tap_result(open_rank(&rig, NULL, 0), ZR_OK, "memory");
+        test_options(&rig, stage);
+        struct zr_engine_options options = options_of(&rig, stage);
+        tap_result(zr_engine_create(&rig.engine, &options), ZR_OK, "an engine of stage %u", stage);
+        test_units(&rig, stage);
+        tap_result(whole_step(rig.engine), ZR_OK, "and another step");
+        tap_is(rig_close(&rig), 0, "nothing is left behind");
+    }
+    return tap_done();
+}
