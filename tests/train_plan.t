@@ -228,6 +228,30 @@ if len(deep) == 2:
         same([line["phases"][phase]["count"] for phase in ("forward", "backward", "reduce")],
              [count * n for n in (4003, 4002, 4004)], "and has every event in a phase")
 
+# Where a stage keeps what the one below keeps, the plan says so, to people and in JSON, and the bytes are such.
+PAYS = "takes more than it saves here"
+kinds = set()
+for shape in (dict(layers=2, ranks=4), dict(layers=2, ranks=8), dict(layers=6, ranks=3), dict(layers=6, ranks=1),
+              dict(layers=4, ranks=2, vocab=5000), dict(layers=24, ranks=2, hidden=216, heads=4, vocab=20000)):
+    for stage in (1, 2, 3):
+        run = train(dry_run=True, stage=stage, **{**dict(hidden=24, heads=2, seq=12, vocab=60), **shape})
+        rank, all_of_them = run.report["ranks"][0], run.report["parameters"]
+        kept, ranks = rank["planned_persistent_bytes"], shape["ranks"]
+        same(rank["placed_stage"], stage, f"{shape}, stage {stage}")
+        whole = [rank["whole_parameters"], rank["whole_gradients"]]
+        for name, tag, count, from_stage in (("parameters", "param", whole[0], 3), ("gradients", "grad", whole[1], 2)):
+            held = kept[tag] / FLOAT if stage >= from_stage and ranks > 1 else None
+            told = [line for line in run.out.splitlines() if f"{name} whole" in line and PAYS in line]
+            kinds.add((name, 0 if count == 0 else 1 if count < all_of_them else 2))
+            same(len(told), int(count > 0), f"{count} {name} stay whole: {told}")
+            if held is None:
+                same(count, 0, "with nothing to shard, nothing is told")
+            else:
+                want = count + (all_of_them - count) / ranks
+                ok(0.99 * want <= held <= 1.1 * want + 4096, f"it keeps {held:.0f}, {want:.0f} are so many and shards of the rest")
+same(kinds, {("parameters", 0), ("parameters", 1), ("parameters", 2), ("gradients", 0), ("gradients", 2)},
+     "all, some and none were among them")
+
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=64, batch=2, vocab=16384, ranks=1, stage=0, steps=2)
 import struct

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/plan.h"
+#include "zero/engine.h"
 #include "zero/repeat.h"
 #include "zero/replica.h"
 #include "zero/take.h"
@@ -144,10 +145,24 @@ static zr_result note_reached(zr_arena *arena)
     return zr_arena_set_ceilings(arena, &none);
 }
 
+static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
+{
+    if (engine->world == 1)
+        return;
+    if (engine->options.stage >= 2 && !engine->shards_gradients)
+        out->whole_gradients = out->elements;
+    for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)
+        if (engine->units[u].resident)
+            out->whole_parameters += engine->layout.units[u].padded_elements;
+    if (out->whole_parameters > out->elements) /* all, and padding */
+        out->whole_parameters = out->elements;
+}
+
 static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
                  const struct zr_arena_stats *stats)
 {
     out->elements = zr_engine_elements(rehearsal->replica.engine);
+    note_whole(out, rehearsal->replica.engine);
     out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
     out->peak_bytes = stats->peak_live_bytes;
     out->peak_reserved_bytes = stats->peak_reserved_bytes;

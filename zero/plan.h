@@ -31,6 +31,8 @@ struct zr_byte_plan {
     size_t peak_bytes;
     size_t persistent_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_reserved_bytes;
+    /* Elements that the stage would shard and keeps whole, since sharding takes more than it saves. */
+    uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step;
     /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
     struct zr_ceilings ceilings;

@@ -100,6 +100,8 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->rank = rank;
     memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
     report->placed_stage = plan->stage;
+    report->whole_parameters = plan->whole_parameters;
+    report->whole_gradients = plan->whole_gradients;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
     report->ceilings = plan->ceilings;

@@ -110,6 +110,26 @@ static void print_others(struct zr_page *page, const struct zr_rank_report *rank
         zr_text_print(&page->text, "\n");
 }
 
+/* Where a stage keeps what the one below keeps. */
+static void print_whole(struct zr_page *page, const struct zr_train_config *config,
+                        const struct zr_rank_report *rank, uint64_t parameters)
+{
+    char share[32] = "all";
+    if (rank->placed_stage != config->stage)
+        zr_text_print(&page->text, "  placed as stage %u: a model this small takes less so\n",
+                      rank->placed_stage);
+    if (rank->whole_gradients)
+        zr_text_print(&page->text, "  keeps gradients whole, as stage 1: sharding them takes more than it "
+                                   "saves here\n");
+    if (rank->whole_parameters < parameters)
+        snprintf(share, sizeof share, "%.1f %% of the",
+                 100 * (double)rank->whole_parameters / (double)parameters);
+    if (rank->whole_parameters)
+        zr_text_print(
+            &page->text,
+            "  keeps %s parameters whole, as stage 2: gathering them takes more than it saves here\n", share);
+}
+
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world)
 {
@@ -139,9 +159,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
     print_others(&page, rank);
-    if (rank->placed_stage != config->stage)
-        zr_text_print(&page.text, "  placed as stage %u: a model this small takes less so\n",
-                      rank->placed_stage);
+    print_whole(&page, config, rank, parameters);
     if (!ranks_agree(ranks, world)) {
         size_t least = rank->planned_bytes;
         for (unsigned r = 0; r < world; r++)

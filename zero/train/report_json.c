@@ -103,7 +103,10 @@ static void print_ceilings(struct zr_text *text, const struct zr_ceilings *ceili
 
 static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, bool measured)
 {
-    zr_text_print(text, "{\"rank\": %u, \"placed_stage\": %u,\n   ", rank->rank, rank->placed_stage);
+    zr_text_print(text,
+                  "{\"rank\": %u, \"placed_stage\": %u, \"whole_parameters\": %" PRIu64
+                  ", \"whole_gradients\": %" PRIu64 ",\n   ",
+                  rank->rank, rank->placed_stage, rank->whole_parameters, rank->whole_gradients);
     print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
     zr_text_print(text, ",\n   ");
     print_ceilings(text, &rank->ceilings);
