@@ -6,7 +6,8 @@ import itertools
 import random
 import struct
 
-from zrtest import LONG_HANG, done, mpi_missing, note, ok, path, same, skip, train
+from pairs import logged
+from zrtest import LONG_HANG, done, mpi_missing, note, ok, path, same, skip
 
 # Buckets are cut to a model's largest unit: for each shape those that differ. The last is cut.
 SHAPES = [
@@ -20,20 +21,20 @@ WITH_MPI = not mpi_missing()
 
 
 class Case:
-    """Runs that must have the losses of the first."""
+    """Runs that must have the losses and the gradient norms of the first."""
 
     def __init__(self, words, **flags):
         self.words, self.flags, self.rings, self.gathering = words, flags, {}, 0
-        first = train(**flags, timeout=LONG_HANG)
-        self.losses = first.losses
-        if not same(first.code, 0, words) or not ok(len(set(self.losses)) == flags["steps"], "the loss moves"):
+        first = logged(**flags, timeout=LONG_HANG)
+        self.bits = first.bits
+        if not same(first.code, 0, words) or not ok(len(set(first.losses)) == flags["steps"], "the loss moves"):
             note(first.err)
 
     def check(self, bucket, **flags):
-        """Its losses; and what tells whether the buckets and stages were not all the same."""
-        got = train(**{**self.flags, **BLIND, **flags}, bucket_bytes=bucket, timeout=LONG_HANG)
+        """Its bits; and what tells whether the buckets and stages were not all the same."""
+        got = logged(**{**self.flags, **BLIND, **flags}, bucket_bytes=bucket, timeout=LONG_HANG)
         words = " ".join(f"{name} {value}" for name, value in flags.items())
-        if not (self.losses and same(got.losses, self.losses, f"{self.words}: bucket {bucket} {words}")):
+        if not (self.bits and same(got.bits, self.bits, f"{self.words}: bucket {bucket} {words}")):
             note(got.err)
             return
         ranks = got.report["ranks"]

@@ -1,10 +1,13 @@
 """pairs.py: what several test scripts need to try many settings: rows in which every two values of every two factors
-meet (most faults need no more), and saved steps as one piece, to compare those of different worlds."""
+meet (most faults need no more), all the bits that a run shows of its steps, and saved steps as one piece, to compare
+those of different worlds."""
 import itertools
 import json
 import os
 import random
 import struct
+
+from zrtest import path, train
 
 
 def pairwise(seed, **factors):
@@ -24,6 +27,20 @@ def pairwise(seed, **factors):
                 best, best_met = row, met
         missing -= best_met
         yield {name: factors[name][best[name]] for name in names}
+
+
+def logged(**flags):
+    """A run with the norms of its gradients, from its log, and its bits: loss and norm of each step, both exact. A
+    norm shows the last bits of what a loss may round away."""
+    log = path(f"log-{random.getrandbits(64):x}.jsonl")
+    run = train(log=log, **flags)
+    run.norms = []
+    if os.path.exists(log):
+        with open(log) as file:
+            run.norms = [json.loads(line)["gradient_norm"] for line in file]
+        os.unlink(log)
+    run.bits = list(itertools.zip_longest(run.losses or (), run.norms))
+    return run
 
 
 def saved_tensors(folder):

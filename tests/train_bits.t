@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Where bytes live must not change what is computed: losses to the last bit, over stages, buckets, recomputation,
-threads, communicators, repeats and resumed runs, at every world size, precision and number of micro-batches. All pairs
-of settings here, all of them in long_bits.t."""
+"""Where bytes live must not change what is computed: losses and gradient norms to the last bit, over stages, buckets,
+recomputation, threads, communicators, repeats and resumed runs, at every world size, precision and number of
+micro-batches. All pairs of settings here, all of them in long_bits.t."""
 import os
 import signal
 import subprocess
 
-from pairs import pairwise, saved_tensors
+from pairs import logged, pairwise, saved_tensors
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
                     train)
 
@@ -27,12 +27,13 @@ def base(ranks, accumulate=1, precision="fp32", shape=ODD):
     key = ranks, accumulate, precision, shape["hidden"]
     if key not in bases:
         evaluated = {"eval_every": 1} if accumulate == 1 and shape is ODD else {}
-        bases[key] = train(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
-                           bucket_bytes=16384, **scaled(precision), **{**shape, **evaluated})
+        bases[key] = logged(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
+                            bucket_bytes=16384, **scaled(precision), **{**shape, **evaluated})
         if not same(bases[key].code, 0, f"{ranks} ranks, {accumulate} micro-batches, {precision}: stage 0 runs"):
             note(bases[key].err)
         else:
-            ok(len(set(bases[key].losses)) == shape["steps"], "the loss moves with every step")
+            ok(len(set(bases[key].losses)) == len(set(bases[key].norms)) == shape["steps"],
+               "the loss and the norm of the gradient move with every step")
     return bases[key]
 
 
@@ -59,8 +60,8 @@ for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, *BUC
                     recompute=("none", "selective", "full"), threads=(1, 2, 3), precision=("fp32", "bf16", "fp16"),
                     comm=COMMS):
     want = base(row["ranks"], row["accumulate"], row["precision"])
-    got = train(**row, **scaled(row["precision"]), **ODD)
-    if not same(got.losses, want.losses, " ".join(f"{k} {v}" for k, v in row.items())):
+    got = logged(**row, **scaled(row["precision"]), **ODD)
+    if not same(got.bits, want.bits, " ".join(f"{k} {v}" for k, v in row.items())):
         note(got.err)
     elif row["ranks"] > 1 and row["stage"] == 3:
         gathering[row["comm"]] += ok(gathers(got), "and its parameters are gathered")
@@ -69,8 +70,8 @@ for comm, count in gathering.items():
 
 ring = {}  # bytes, by precision and bucket
 for row in pairwise(2, stage=(0, 1, 2, 3), bucket_bytes=BUCKETS, precision=("fp32", "bf16"), comm=COMMS):
-    got, words = train(ranks=2, **row, **WIDE), " ".join(f"{k} {v}" for k, v in row.items())
-    if not same(got.losses, base(2, precision=row["precision"], shape=WIDE).losses, f"wide layers: {words}"):
+    got, words = logged(ranks=2, **row, **WIDE), " ".join(f"{k} {v}" for k, v in row.items())
+    if not same(got.bits, base(2, precision=row["precision"], shape=WIDE).bits, f"wide layers: {words}"):
         note(got.err)
         continue
     ring.setdefault((row["precision"], row["bucket_bytes"]), set()).add(got.report["ranks"][0]["peak_bytes"]["comm"])
@@ -81,25 +82,25 @@ for precision in ("fp32", "bf16"):
     ok(all(len(one) == 1 for one in sizes) and sizes[0] < sizes[1] < sizes[2],
        f"{precision}: buckets of each size are another ring, at every stage the same one: {sizes} bytes")
 
-again = train(ranks=3, stage=3, **ODD)
-same(again.losses, base(3, 1).losses, "3 ranks, stage 3, and the same again")
-same(train(ranks=3, stage=3, **ODD).losses, again.losses, "to the bit")
+again = logged(ranks=3, stage=3, **ODD)
+same(again.bits, base(3, 1).bits, "3 ranks, stage 3, and the same again")
+same(logged(ranks=3, stage=3, **ODD).bits, again.bits, "to the bit")
 ok(train(ranks=3, stage=3, **{**ODD, "seed": 12}).losses != again.losses, "another seed is another run")
 ok(base(2, 1).losses != base(2, 3).losses, "more micro-batches are another run")
 ok(base(2, 1).losses != base(2, 1, "bf16").losses, "bf16 is another run")
 
-once = train(ranks=3, stage=0, accumulate=4, reduce="once", **ODD)
-same(train(ranks=3, stage=1, accumulate=4, reduce="once", recompute="full", **ODD).losses, once.losses,
-     "--reduce once: stage 1 gives stage 0's losses, bit for bit")
+once = logged(ranks=3, stage=0, accumulate=4, reduce="once", **ODD)
+same(logged(ranks=3, stage=1, accumulate=4, reduce="once", recompute="full", **ODD).bits, once.bits,
+     "--reduce once: stage 1 gives stage 0's losses and norms, bit for bit")
 near(once, base(3, 4), "and near those of --reduce each")
 FIVE = {**ODD, "steps": 5}
 alone = train(ranks=1, **{**FIVE, "batch": 8})
 for ranks in (2, 4, 8):
     near(train(ranks=ranks, stage=1, **{**FIVE, "batch": 8 // ranks}), alone,
          f"the same 8 sequences a step on {ranks} ranks as on one")
-plain, sgd = (train(ranks=3, stage=stage, optimizer="sgd", lr=0.1, **ODD) for stage in (0, 3))
+plain, sgd = (logged(ranks=3, stage=stage, optimizer="sgd", lr=0.1, **ODD) for stage in (0, 3))
 ok(plain.losses and plain.losses != again.losses, "--optimizer sgd is another run")
-same(sgd.losses, plain.losses, "and the same at stage 3")
+same(sgd.bits, plain.bits, "and the same at stage 3")
 ok(sgd.report and plain.report and sgd.report["ranks"][0]["persistent_bytes"]["optimizer"] * 3 <=
    plain.report["ranks"][0]["persistent_bytes"]["optimizer"] + 3 * 256 and
    2 * sgd.report["ranks"][0]["persistent_bytes"]["optimizer"] ==
@@ -112,8 +113,8 @@ for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2,
     folder, how = path(f"save-{ranks}-{first}"), dict(accumulate=accumulate, precision=precision)
     run = train(ranks=ranks, stage=first, save=folder, save_every=2, **how, **ODD)
     same(run.losses, base(ranks, **how).losses, f"{words}: saving changes nothing")
-    run = train(ranks=ranks, stage=second, resume=os.path.join(folder, "step-00000002"), **how, **ODD)
-    if not same(run.losses, base(ranks, **how).losses[2:], f"{words}, resumed at {second}"):
+    run = logged(ranks=ranks, stage=second, resume=os.path.join(folder, "step-00000002"), **how, **ODD)
+    if not same(run.bits, base(ranks, **how).bits[2:], f"{words}, resumed at {second}"):
         note(run.err)
 
 # Interrupted by a signal, wherever that is: it saves, and is taken up from there.
