@@ -13,6 +13,7 @@
 static struct {
     _Atomic unsigned ready;   /* ranks that have noted what they do */
     _Atomic unsigned told;    /* ranks that know which rank stands still */
+    unsigned silent;          /* which rank stands still */
     _Atomic unsigned left;    /* ranks that have given up */
     _Atomic unsigned learned; /* by a rank that was late, as bits */
 } * board;
@@ -102,6 +103,42 @@ static void body_silent(struct environment *rank)
         atomic_fetch_add(&board->told, 1);
     }
     zr_comm_destroy(comm);
+}
+
+/* So is one that stands still before it has made its part of the communicator, by all, and once. */
+static void body_silent_before(struct environment *rank)
+{
+    enum { TIMEOUT_MS = 2000 };
+    zr_comm *comm = NULL;
+    struct zr_comm_options options = options_of(rank);
+    options.timeout_ns = TIMEOUT_MS * UINT64_C(1000000);
+    atomic_fetch_add(&board->ready, 1);
+    wait_for(&board->ready, rank->world);
+    if (rank->rank == board->silent) {
+        wait_for(&board->told, rank->world - 1);
+        return;
+    }
+    char name[16];
+    uint64_t start_ns = zr_os_now_ns();
+    zr_result result = zr_comm_local_create(&comm, &options, rank->local, rank->rank);
+    uint64_t took_ms = (zr_os_now_ns() - start_ns) / 1000000;
+    snprintf(name, sizeof(name), "rank %u ", board->silent);
+    check(rank, result == ZR_ERR_TIMEOUT, "%s", zr_result_name(result));
+    check(rank, strstr(zr_last_error(), name), "words: %s", zr_last_error());
+    check(rank, took_ms >= TIMEOUT_MS && took_ms < 2 * TIMEOUT_MS, "after %llu ms",
+          (unsigned long long)took_ms);
+    atomic_fetch_add(&board->told, 1);
+}
+
+static void test_silent_before(void)
+{
+    for (unsigned silent = 0; silent < 3; silent++) {
+        board->ready = board->told = 0;
+        board->silent = silent;
+        tap_is(launch(&(struct test_case){.body = body_silent_before, .world = 3, .bucket_bytes = 128}), 0,
+               "rank %u of 3 stands still before its communicator: named, after the time that was set",
+               silent);
+    }
 }
 
 static void test_mistakes(void)
@@ -224,6 +261,7 @@ int main(void)
         return 1;
     }
     test_mistakes();
+    test_silent_before();
     test_left();
     tap_is(launch(&(struct test_case){.body = body_faults, .world = 3, .bucket_bytes = 200000}), 0,
            "every failing step of creation rolls back on all ranks");

@@ -107,13 +107,13 @@ void zr_local_wake(struct zr_local_world *local)
 {
     zr_word_wake_all(&local->abort);
     zr_word_wake_all(&local->turn);
-    zr_word_wake_all(&local->received);
     for (unsigned r = 0; r < local->world; r++) {
         zr_word_wake_all(&local->ranks[r].posted);
         zr_word_wake_all(&local->ranks[r].consumed);
         zr_word_wake_all(&local->ranks[r].lent);
         zr_word_wake_all(&local->ranks[r].taken);
         zr_word_wake_all(&local->ranks[r].verdict);
+        zr_word_wake_all(&local->ranks[r].received);
     }
 }
 

@@ -169,6 +169,8 @@ static zr_result prepare(struct local_comm **out, const struct zr_comm_options *
 static zr_result agree(struct zr_local_world *local, unsigned rank, uint32_t attempt, zr_result mine)
 {
     zr_local_advance(&local->ranks[rank].verdict, (attempt + 1) << 8 | (uint32_t)mine, NULL);
+    if (mine == ZR_ERR_TIMEOUT) /* whoever is lost would be waited for once more */
+        return mine;
     for (unsigned p = 0; p < local->world; p++) {
         zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].verdict,
                                                                             .target = (attempt + 1) << 8,

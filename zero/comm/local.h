@@ -60,6 +60,8 @@ struct zr_local_rank {
 
     /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
     _Alignas(64) _Atomic uint32_t verdict;
+    _Atomic uint32_t received; /* turns of the passing round of rings that this rank is through with */
+    _Atomic uint32_t received_sleepers;
     _Atomic uint32_t attempts; /* communicators this rank has begun to make; this rank only */
     _Atomic bool open;         /* this rank has a communicator; this rank only */
     _Atomic uint32_t beats;    /* moves with every call on the communicator; this rank only */
@@ -92,9 +94,8 @@ struct zr_local_world {
 
     _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
 
-    /* Passing the descriptors of the rings round: whose turn it is to send, and who has received. */
+    /* Passing the descriptors of the rings round: whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
-    _Atomic uint32_t received;          /* rings, of all turns, by all ranks; woken after whole turns */
 
     struct zr_local_rank ranks[]; /* world */
 };

@@ -177,6 +177,13 @@ static void close_all(const int *fds, unsigned count)
         close(fds[i]);
 }
 
+/* Whose turn it is holds up all who wait for a later one; a rank that waits itself is not the lost one. */
+static unsigned who_holds_up(const struct zr_local_share *share, unsigned sender)
+{
+    unsigned holder = atomic_load(&share->local->turn) % share->local->world;
+    return holder == share->rank ? sender : holder;
+}
+
 /* Receives one message of `sender`. The descriptors are this process's own then. */
 static zr_result receive_message(const struct zr_local_share *share, unsigned sender, struct message *message,
                                  int *fds, unsigned *fds_count)
@@ -202,7 +209,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         zr_result result = zr_local_check(share->local, sender);
         uint64_t waited_ns = zr_patience_look(&patience);
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
-            result = zr_local_lost(share->local, sender, waited_ns);
+            result = zr_local_lost(share->local, who_holds_up(share, sender), waited_ns);
         if (result != ZR_OK)
             return result;
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
@@ -256,7 +263,7 @@ static void close_list(const struct list *list, int kept)
 
 static bool run_is_over(zr_result result)
 {
-    return result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED;
+    return result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_INTERRUPTED;
 }
 
 /* Receives every message of `sender`. A failure of this rank's own lets the rest of the messages pass by, so
@@ -306,18 +313,31 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
 
 /* ---- Turns ------------------------------------------------------------------------------------------ */
 
-/* This rank's turn: sends its ring, or nothing if it has failed. */
+/* Waits until nobody is more than so many turns behind that the descriptors under way could be too many. */
+static zr_result wait_for_slow(struct zr_local_world *local, uint32_t turn)
+{
+    uint32_t peers = local->world - 1, ahead = RINGS_UNDER_WAY / peers > 0 ? RINGS_UNDER_WAY / peers : 1;
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < local->world && turn >= ahead && result == ZR_OK; p++)
+        result =
+            zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].received,
+                                                             .sleepers = &local->ranks[p].received_sleepers,
+                                                             .target = turn - ahead + 1,
+                                                             .peer = p});
+    return result;
+}
+
+/* This rank's turn: sends its ring, or nothing if it has failed. It has the rings of all before it, so only
+ * the last one of them can be late with the turn. */
 static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
     struct list list = {0};
-    uint32_t peers = local->world - 1, ahead = RINGS_UNDER_WAY / peers > 0 ? RINGS_UNDER_WAY / peers : 1;
     zr_result sent = zr_local_wait_for(
-        local, &(struct zr_local_wait){.word = &local->turn, .target = turn, .peer = ZR_LOCAL_ALL});
-    if (sent == ZR_OK && turn >= ahead)
-        sent = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->received,
-                                                                .target = (turn - ahead + 1) * peers,
-                                                                .peer = ZR_LOCAL_ALL});
+        local, &(struct zr_local_wait){
+                   .word = &local->turn, .target = turn, .peer = (turn + local->world - 1) % local->world});
+    if (sent == ZR_OK)
+        sent = wait_for_slow(local, turn);
     if (sent != ZR_OK)
         return sent;
     zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
@@ -327,26 +347,17 @@ static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
     return sent != ZR_OK ? sent : result;
 }
 
-/* One more has this turn's ring. Who waits for it waits for whole turns. */
-static void say_received(struct zr_local_world *local)
-{
-    uint32_t count = atomic_fetch_add(&local->received, 1) + 1;
-    if (count % (local->world - 1) == 0)
-        zr_word_wake_all(&local->received);
-}
-
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers)
 {
     struct zr_local_world *local = share->local;
+    struct zr_local_rank *self = &local->ranks[share->rank];
     zr_result result = ZR_OK;
     for (unsigned p = 0; p < local->world && !run_is_over(result); p++) {
-        zr_result step;
-        if (p == share->rank) {
-            step = take_turn(share, share->attempt * local->world + p);
-        } else {
-            step = receive_ring(share, p, peers ? &peers[p] : NULL);
-            say_received(local);
-        }
+        uint32_t turn = share->attempt * local->world + p;
+        zr_result step =
+            p == share->rank ? take_turn(share, turn) : receive_ring(share, p, peers ? &peers[p] : NULL);
+        if (!run_is_over(step))
+            zr_local_advance(&self->received, turn + 1, &self->received_sleepers);
         if (result == ZR_OK || run_is_over(step))
             result = step;
     }
