@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/panels.h"
 #include "tests/kernels_reference.h"
 #include "tests/kernels_support.h"
 
@@ -118,6 +119,47 @@ static void check_null(void)
     tap_ok(null->find_nonfinite(&silent, 17, NULL) == 17 && null->sum_of_squares(&silent, 17, NULL) == 0 &&
                strcmp(null->name, "null") == 0,
            "and touches nothing");
+}
+
+/* The product instructions of bf16 are for bf16 alone: fp16 is multiplied in floats, as wide as there are. */
+static void check_panels(void)
+{
+    static const struct zr_panels *const wanted[ZR_ISA_COUNT][2] = {
+        [ZR_ISA_PLAIN] = {&zr_panels_plain, &zr_panels_plain},
+        [ZR_ISA_AVX2] = {&zr_panels_avx2, &zr_panels_avx2},
+        [ZR_ISA_AVX512] = {&zr_panels_avx512, &zr_panels_avx512},
+        [ZR_ISA_AVX512_BF16] = {&zr_panels_avx512_bf16, &zr_panels_avx512},
+        [ZR_ISA_AMX] = {&zr_panels_amx, &zr_panels_avx512},
+    };
+    for (unsigned isa = 0; isa < ZR_ISA_COUNT; isa++)
+        tap_ok(zr_panels_of(isa, ZR_PRECISION_BF16) == wanted[isa][0] &&
+                   zr_panels_of(isa, ZR_PRECISION_FP16) == wanted[isa][1],
+               "%s: bf16 and fp16 are multiplied by the fastest that it has", zr_isa_name(isa));
+}
+
+/* Whether the system counts `name` among the processor's abilities; it may hide some, and adds none. */
+static bool processor_has(const char *name)
+{
+    char line[16384], padded[32];
+    bool has = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(padded, sizeof padded, " %s ", name);
+    while (!has && file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "flags", 5) == 0) {
+            line[strcspn(line, "\n")] = ' ';
+            has = strstr(line, padded) != NULL;
+        }
+    if (file != NULL)
+        fclose(file);
+    return has;
+}
+
+static void check_best(void)
+{
+    if (!processor_has("avx512_bf16"))
+        tap_skip("the system shows no avx512_bf16 here");
+    else
+        tap_ok(zr_isa_best() >= ZR_ISA_AVX512_BF16, "a processor with avx512_bf16 is used as one");
 }
 
 /* ---- In a context, for each instruction set -------------------------------------------------- */
@@ -261,6 +303,8 @@ int main(void)
     check_refusals();
     check_sizes();
     check_null();
+    check_panels();
+    check_best();
     for_each_isa(test_isa);
     return tap_done();
 }
