@@ -159,10 +159,16 @@ for name in files:
     else:
         run = train(**BASE, steps=2, resume=saved)
         ok(run.code == 0 and "after step 2" in run.err, "without its manifest a step is none: the older one is taken")
+        ok("also has step 4" in run.err and "manifest.json is missing" in run.err, "and it is named") or note(run.err)
     with open(file, "wb") as out:
         out.write(data)
 run = train(**{**BASE, "ranks": 3, "stage": 3}, steps=5, resume=saved)
-ok(run.code == 0 and "after step 4" in run.err, "put back, the newest loads again") or note(run.err[-800:])
+ok(run.code == 0 and "after step 4" in run.err and "missing" not in run.err, "put back, the newest loads again") or \
+    note(run.err[-800:])
+os.rename(os.path.join(step_folder(saved, 2), "manifest.json"), path("manifest.json"))
+run = train(**BASE, steps=4, resume=saved)
+ok(run.code == 0 and "after step 4" in run.err and "missing" not in run.err, "of an older one nothing is said")
+os.rename(path("manifest.json"), os.path.join(step_folder(saved, 2), "manifest.json"))
 
 # ---- No space
 small = path("small")

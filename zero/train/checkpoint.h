@@ -12,10 +12,11 @@
 
 #include "zero/gpt.h"
 
-/* How the run that saved went through its data. Zeros where the manifest does not say. */
+/* How the run that saved went through its data (zeros where the manifest does not say), and what is newer. */
 struct zr_checkpoint_origin {
     uint64_t micro_batches; /* per step */
     uint64_t step_tokens;   /* of all ranks */
+    uint64_t passed_over;   /* the newest step of the folder, where it has no manifest; 0: it has one */
 };
 
 struct zr_checkpoint {

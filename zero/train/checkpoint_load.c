@@ -35,6 +35,7 @@ struct load {
     const struct zr_checkpoint *checkpoint;
     char folder[ZR_CHECKPOINT_PATH_ROOM]; /* of the step */
     uint64_t step, updates;               /* updates: less, where steps were skipped */
+    uint64_t passed_over;                 /* a newer step, that has no manifest; 0: none */
     struct zr_loss_scale scaling;         /* scale 0: the manifest has none */
     struct shard *shards;                 /* [shards_count], zr_heap */
     size_t shards_count;
@@ -106,13 +107,17 @@ static zr_result find_newest(struct load *load, bool *found)
         result = zr_path_join(path, sizeof path, &(struct zr_path_parts){folder, entry.name});
         if (result)
             break;
-        if (!zr_checkpoint_is_complete(path))
+        if (!zr_checkpoint_is_complete(path)) {
+            load->passed_over = step > load->passed_over ? step : load->passed_over;
             continue;
+        }
         *found = true;
         load->step = step;
         memcpy(load->folder, path, sizeof path);
     }
     zr_folder_close(&listing);
+    if (load->passed_over < load->step)
+        load->passed_over = 0;
     return result;
 }
 
@@ -290,7 +295,7 @@ static void read_origin(struct zr_checkpoint_origin *origin, json_t *root)
 {
     if (origin && (!get_whole(root, "accumulate", &origin->micro_batches) ||
                    !get_whole(root, "step_tokens", &origin->step_tokens)))
-        *origin = (struct zr_checkpoint_origin){0};
+        origin->micro_batches = origin->step_tokens = 0;
 }
 
 static bool get_small(json_t *object, const char *key, unsigned *out)
@@ -680,6 +685,8 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
         result = zr_engine_publish(checkpoint->engine, load.updates);
     if (!result)
         *step = load.step;
+    if (!result && checkpoint->origin)
+        checkpoint->origin->passed_over = load.passed_over;
 unwind:
     zr_heap_free(load.piece);
     zr_heap_free(load.ranges);

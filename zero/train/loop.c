@@ -449,6 +449,11 @@ static zr_result resume(struct loop *loop)
                loop->rank.config->resume);
     else if (speaks(loop))
         zr_say("starts from the parameters in %s", loop->rank.config->resume);
+    if (speaks(loop) && origin.passed_over)
+        zr_say("%s also has step %" PRIu64
+               ", which is not whole: its manifest.json is missing; it was passed "
+               "over",
+               loop->rank.config->resume, origin.passed_over);
     say_other_batches(loop, &origin);
     return ZR_OK;
 }
