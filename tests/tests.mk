@@ -77,6 +77,8 @@ $(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
+comm_bench := $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
 check: packages-check
@@ -85,7 +87,7 @@ check: packages-check
 	@tests/run --jobs $(JOBS) $(test_bin) $(test_scripts)
 check-long: packages-check
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) \
-		$(BUILD)/tests/bench_moves
+		$(BUILD)/tests/bench_moves $(comm_bench)
 	@tests/run $(long_scripts)
 # Shards beyond 2 GiB, and every stage on more ranks under mpirun: for a machine with memory and an hour to spare.
 .PHONY: soak
@@ -98,6 +100,7 @@ $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libr
 	tests/run --verbose tests/$*.t
 
 check-long_moves: $(BUILD)/tests/bench_moves
+check-long_comm: $(comm_bench)
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
 # the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
