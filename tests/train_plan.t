@@ -176,6 +176,15 @@ if same(run.code, 0, "a trillion parameters on 1,024 ranks, dry"):
     ok(total <= reserved <= 1.001 * total and f"{100 * (reserved / total - 1):.2f} % more" in run.out,
        f"with its fragmentation: {total} bytes at the peak, {reserved} in granules")
 
+# Ten trillion on 4,096: the stages below have no addresses for theirs, and stage 3 is planned none the less.
+before = processor_seconds()
+run = train(dry_run=True, params="1e13", world_size=4096, stage=3, precision="bf16", layers=None, hidden=None, heads=None, ranks=None)
+seconds = processor_seconds() - before
+if same(run.code, 0, "ten trillion parameters on 4,096 ranks, dry") or note(run.err):
+    ok(seconds < 20, f"in {seconds:.1f} s")
+    state_bytes = run.report["ranks"][0]["planned_persistent_bytes"]["state"]
+    ok(abs(state_bytes / (16e13 / 4096) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.1f} GB of state")
+
 # The step timeline: its own words in the report, and numbers that fit each other and what the run then sends.
 speeds = dict(flops="1e12", bandwidth="1e9")
 shape = dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, accumulate=3)

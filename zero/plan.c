@@ -31,6 +31,7 @@ struct rehearsal {
     uint64_t sent_by_step;    /* elements, in the last step */
     uint64_t sent_by_middle;  /* in its last micro-batch but one */
     bool repeats;             /* by the clock, if there is one: that one goes as those that are left out */
+    size_t bound_bytes;       /* given up by whoever keeps as much between steps */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -170,6 +171,15 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
 }
 
+/* The replica is open, and all that it keeps is live: a plan of no more than that can still come of it. */
+static bool can_be_smaller(const struct rehearsal *rehearsal)
+{
+    struct zr_arena_stats stats = {0};
+    zr_arena_get_stats(rehearsal->arena, &stats);
+    return stats.live_bytes < rehearsal->bound_bytes;
+}
+
+/* Where it is given up, out->peak_reserved_bytes is SIZE_MAX. */
 static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -191,6 +201,11 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                                                     .timeline = request->timeline});
     if (result != ZR_OK)
         return result;
+    if (!can_be_smaller(rehearsal)) {
+        out->peak_reserved_bytes = SIZE_MAX;
+        zr_replica_close(&rehearsal->replica);
+        return ZR_OK;
+    }
     if (rehearsal->repeat)
         result = zr_repeat_install(rehearsal->repeat, rehearsal->arena);
     if (result == ZR_OK)
@@ -311,10 +326,12 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
     return ZR_OK;
 }
 
-zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
+static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_request *request,
+                            size_t bound_bytes)
 {
     zr_repeat *repeat = NULL;
     struct rehearsal rehearsal = {.request = request,
+                                  .bound_bytes = bound_bytes,
                                   .asked = request->micro_batches ? request->micro_batches : 1};
     zr_result result;
 
@@ -338,6 +355,11 @@ zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *r
     return result;
 }
 
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
+{
+    return make_below(out, request, SIZE_MAX);
+}
+
 zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     struct zr_plan_request lower = *request;
@@ -348,7 +370,11 @@ zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *
     if (request->repeat)
         lower.repeat = &repeat;
     while (result == ZR_OK && request->world > 1 && lower.stage-- > 0) {
-        result = zr_plan_make(&plan, &lower);
+        result = make_below(&plan, &lower, out->peak_reserved_bytes);
+        if (result == ZR_ERR_ADDRESSES) { /* far more than the higher one, which is at hand */
+            result = ZR_OK;
+            plan.peak_reserved_bytes = SIZE_MAX;
+        }
         if (result != ZR_OK || plan.peak_reserved_bytes >= out->peak_reserved_bytes) {
             zr_repeat_destroy(repeat);
             repeat = NULL;
