@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/engine_rig.h"
 #include "tests/tap.h"
@@ -173,8 +174,79 @@ static void test_options(struct rig *rig, unsigned stage)
     refused(&bad, "an optimizer that is none", "number 7");
 }
 
+/* ---- Files -----------------------------------------------------------------------------------------------
+ */
+
+static char folder[] = "/tmp/zr-misuse-XXXXXX";
+
+static void in_folder(char *path, size_t bytes, const char *name)
+{
+    snprintf(path, bytes, "%s/%s", folder, name);
+}
+
+static size_t read_file(const char *path, char *out, size_t bytes)
+{
+    FILE *file = fopen(path, "rb");
+    size_t got = file ? fread(out, 1, bytes, file) : 0;
+    if (file)
+        fclose(file);
+    return got;
+}
+
+/* Ranks that do not mean the same file: all hear of it, and a good file stays. */
+static int ranks_save_apart(struct rig *rig, unsigned rank)
+{
+    static char before[1 << 17], after[1 << 17];
+    char good[64], own[64];
+
+    in_folder(good, sizeof good, "0");
+    snprintf(own, sizeof own, "%s/%u", folder, rank);
+    must(zr_engine_save(rig->engine, good) == ZR_OK);
+    size_t bytes = read_file(good, before, sizeof before);
+    must(bytes > 0 && bytes < sizeof before);
+    must(whole_step(rig->engine) == ZR_OK);
+    must(zr_engine_save(rig->engine, own) == ZR_ERR_INVALID && strstr(zr_last_error(), "path"));
+    must(zr_engine_save(rig->engine, rank == 1 ? "" : good) == ZR_ERR_INVALID);
+    must(zr_engine_save(rig->engine, rank == 1 ? NULL : good) == ZR_ERR_INVALID);
+    must(zr_engine_load(rig->engine, rank == 1 ? NULL : good) == ZR_ERR_INVALID);
+    must(read_file(good, after, sizeof after) == bytes && memcmp(before, after, bytes) == 0);
+    must(rank == 0 || access(own, F_OK) != 0);
+    strcat(own, ".partial");
+    must(access(own, F_OK) != 0);
+    return 0;
+}
+
+/* ---- All of them -----------------------------------------------------------------------------------------
+ */
+
+struct setting {
+    unsigned stage;
+    int (*body)(struct rig *rig, unsigned rank);
+};
+
+static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct setting *setting = argument;
+    struct rig rig;
+    int code = 100;
+    if (open_rank(&rig, local, rank) == ZR_OK) {
+        struct zr_engine_options options = options_of(&rig, setting->stage);
+        code = zr_engine_create(&rig.engine, &options) == ZR_OK ? setting->body(&rig, rank) : 101;
+    }
+    if (rig_close(&rig) != 0)
+        code = 102;
+    return code;
+}
+
+static int in_world(unsigned world, unsigned stage, int (*body)(struct rig *rig, unsigned rank))
+{
+    return rig_launch(world, rank_main, &(struct setting){stage, body});
+}
+
 int main(void)
 {
+    if (!mkdtemp(folder))
+        return 1;
     make_list();
     test_no_engine();
     for (unsigned stage = 0; stage <= 3; stage++) {
@@ -186,6 +258,13 @@ int main(void)
         test_units(&rig, stage);
         tap_result(whole_step(rig.engine), ZR_OK, "and another step");
         tap_is(rig_close(&rig), 0, "nothing is left behind");
+        for (unsigned world = 2; world <= 3; world++)
+            tap_is(in_world(world, stage, ranks_save_apart), 0,
+                   "%u ranks, stage %u: none saves to a path of its own", world, stage);
     }
+    char good[64];
+    in_folder(good, sizeof good, "0");
+    unlink(good);
+    tap_ok(rmdir(folder) == 0, "the folder is empty");
     return tap_done();
 }

@@ -19,6 +19,7 @@
 
 enum {
     STATE_PATH_ROOM = 4096,
+    PATH_BYTES_MAX = STATE_PATH_ROOM - (int)sizeof ".partial",
     STATE_PIECE_ELEMENTS = 16384, /* read at a time */
     STATE_KINDS_MAX = 3,
     STEPS_DIGITS = 20,    /* decimal */
@@ -61,6 +62,52 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
         *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
     for (unsigned p = 0; p < state->engine->world; p++)
         *out += all[p];
+    return result;
+}
+
+struct digest {
+    uint64_t words[2];
+};
+
+static void digest_add(uint64_t *digest, const char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        *digest = (*digest ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
+}
+
+/* A sink: what the header would be. */
+static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
+{
+    (void)at_bytes;
+    digest_add(whose, data, bytes);
+    return ZR_OK;
+}
+
+/* Every rank is about to write its part of one file: of the same path, and with the same header. Else each
+ * would leave a hollow file, and say that all went well. */
+static zr_result check_same_file(const struct state *state, const char *path)
+{
+    struct digest mine = {{0, 0}}, all[ZR_COMM_MAX_WORLD];
+    zr_result result;
+
+    if (state->engine->world == 1)
+        return ZR_OK;
+    digest_add(&mine.words[0], path, strlen(path) + 1);
+    result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
+    if (result == ZR_OK)
+        result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
+    for (unsigned r = 1; r < state->engine->world && result == ZR_OK; r++) {
+        if (all[r].words[0] != all[0].words[0])
+            return zr_fail(ZR_ERR_INVALID,
+                           "rank %u saves to another path than rank 0; give all ranks the same (here '%s')",
+                           r, path);
+        if (all[r].words[1] != all[0].words[1])
+            return zr_fail(ZR_ERR_INVALID,
+                           "rank %u would save another parameter list, number of steps or loss scale than "
+                           "rank 0; make them agree (zr_engine_publish(), zr_engine_set_scaling())",
+                           r);
+    }
     return result;
 }
 
@@ -155,14 +202,20 @@ static void state_start(struct state *out, zr_engine *engine)
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
 
-static zr_result check_call(const zr_engine *engine, const char *path)
+/* The same on every rank: none waits for one whose call does not fit. */
+static zr_result check_call(const zr_engine *engine, const char *call, const char *path)
 {
-    if (!engine || !path || !path[0])
-        return zr_fail(ZR_ERR_INVALID, "saving and loading needs an engine and a path");
+    zr_result result = ZR_OK;
+    if (!engine)
+        return zr_engine_check_call(engine, call, path);
     if (engine->dry)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine with the null kernels has nothing to save, and reads nothing");
-    return ZR_OK;
+    if (!path || !path[0])
+        result = zr_fail(ZR_ERR_INVALID, "%s() needs a path", call);
+    else if (strlen(path) > PATH_BYTES_MAX)
+        result = zr_fail(ZR_ERR_INVALID, "%s(): the path is longer than %d bytes", call, PATH_BYTES_MAX);
+    return zr_agree(engine->options.comm, result);
 }
 
 /* ---- The elements ----------------------------------------------------------------------------------------
@@ -241,15 +294,17 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
     struct state state;
     char partial[STATE_PATH_ROOM];
     uint64_t mine = 0;
-    zr_result result = check_call(engine, path);
+    zr_result result = check_call(engine, __func__, path);
 
     if (result != ZR_OK)
         return result;
     state_start(&state, engine);
     state.numbers.steps = zr_engine_steps_done(engine);
     note_scaling(&state);
-    if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
-        return zr_fail(ZR_ERR_INVALID, "the path to save to is longer than %d bytes", STATE_PATH_ROOM - 9);
+    result = check_same_file(&state, path);
+    if (result != ZR_OK)
+        return result;
+    snprintf(partial, sizeof partial, "%s.partial", path);
     result = zr_engine_settle(engine);
     if (result == ZR_OK) /* every rank empties it before any rank writes */
         result = zr_file_create(&state.file, partial, ZR_CREATE_REPLACE);
@@ -341,7 +396,7 @@ static zr_result load_pass(const struct state *state, enum transfer how, const c
 zr_result zr_engine_load(zr_engine *engine, const char *path)
 {
     struct state state;
-    zr_result result = check_call(engine, path);
+    zr_result result = check_call(engine, __func__, path);
 
     if (result != ZR_OK)
         return result;

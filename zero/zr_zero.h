@@ -214,9 +214,10 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
 
 /* Saves parameters (in fp32), optimizer state, the number of steps and the loss scale as one safetensors file
  * with the parameters under their names, between steps. The bytes depend neither on the stage nor on the
- * number of ranks, so any may load them. Every rank writes its own part: the path must be the same file on
- * all of them. Written aside (PATH.partial), synced, renamed: what was there stays until the new file is
- * whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause. */
+ * number of ranks, so any may load them. Every rank writes its own part: the path must be the same on all of
+ * them, and name the same file. Written aside (PATH.partial), synced, renamed: what was there stays until the
+ * new file is whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause.
+ * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved; no file is touched. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
 /* Loads what an engine of the same parameter list and optimizer has saved, at any stage, precision and number
  * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.
