@@ -89,9 +89,10 @@ class Recording:
                     self.call(name, words)
 
 
-def records(**flags):
+def records(inject=None, extra=(), **flags):
     log = path("strace.log")
-    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=" + CALLS, "-e", "signal=none", "-o", log]
+    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=" + CALLS, "-e", "signal=none", "-o", log, *extra]
+    command += ["-e", "inject=" + inject] if inject else []
     command += [zrtest.ZR_TRAIN] + arguments(**{**BASE, **flags})
     run = subprocess.run(command, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     recording = Recording()
@@ -119,8 +120,51 @@ def test_order():
     same(steps_in(folder), [2], "one checkpoint is kept")
 
 
+# ---- A file system that cannot exchange two names: the step that is there is set aside first
+def whole(folder, step):
+    return {name: contents(os.path.join(step_folder(folder, step), name)) for name in os.listdir(step_folder(folder, step))}
+
+
+def test_no_exchange():
+    folder, other, aside = path("older"), path("newer"), ".step-00000002.replaced"
+    same(train(**BASE, steps=2, save=folder).code, 0, "a step is saved")
+    same(train(**BASE, steps=2, lr=2e-3, save=other).code, 0, "and another of that number, elsewhere")
+    old, new = whole(folder, 2), whole(other, 2)
+    ok(old != new, "they differ")
+    for error in ("EINVAL", "ENOSYS"):
+        for fails, code, want in ((2, 3, old), (3, 3, old), (None, 0, new)):  # the fault counts the exchange too
+            shutil.rmtree(folder)
+            train(**BASE, steps=2, save=folder)
+            fault = ["-E", f"ZR_FAULT=rename:{fails}"] if fails else []
+            run, recording = records(inject=f"renameat2:error={error}", extra=fault, steps=2, lr=2e-3, save=folder)
+            words = f"{error} of the exchange" + (f", and rename {fails} fails" if fails else "")
+            same((run.returncode, whole(folder, 2) == want, os.listdir(folder)), (code, True, ["step-00000002"]), words) or \
+                note(run.stderr[-800:])
+            if not fails:
+                same(recording.complaints, [], f"{words}: every sync comes before its rename")
+    run, _ = records(inject="renameat2:error=EACCES", steps=2, lr=2e-3, save=folder)
+    ok(run.returncode == 3 and "Permission denied" in run.stderr, "another error is told in words") or note(run.stderr)
+
+    # Death between the two renames: the step is found where it lies, and has its name again after the next save.
+    os.rename(step_folder(folder, 2), os.path.join(folder, aside))
+    shutil.copytree(step_folder(other, 2), os.path.join(folder, ".step-00000002.partial"))
+    run = train(**BASE, steps=3, resume=folder)
+    ok(run.code == 0 and "after step 2" in run.err, "set aside, it is resumed from") or note(run.err)
+    same(sorted(os.listdir(folder)), [".step-00000002.partial", aside], "which changes nothing")
+    kept = {name: contents(os.path.join(folder, aside, name)) for name in os.listdir(os.path.join(folder, aside))}
+    run = train(**BASE, steps=3, resume=folder, save=folder)
+    same((run.code, sorted(os.listdir(folder)), whole(folder, 2) == kept),
+         (0, ["step-00000002", "step-00000003"], True), "and the next save gives it its name again") or note(run.err)
+    # Death after both: the new one stays.
+    os.rename(step_folder(folder, 3), os.path.join(folder, ".step-00000002.replaced"))
+    run = train(**BASE, steps=3, resume=folder, save=folder)
+    same((run.code, sorted(os.listdir(folder)), whole(folder, 2) == kept),
+         (0, ["step-00000002", "step-00000003"], True), "one whose place is taken goes") or note(run.err)
+
+
 if shutil.which("strace") and subprocess.run(["strace", "-qq", "true"], capture_output=True).returncode == 0:
     test_order()
+    test_no_exchange()
 else:
     skip("strace is not there, or may not trace")
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/error.h"
@@ -38,22 +39,30 @@ void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world)
     snprintf(out, 64, "shard-%05u-of-%05u.safetensors", rank, world);
 }
 
-void zr_checkpoint_step_name(char out[64], uint64_t step, bool partial)
+static const char hidden_head[] = ".step-", partial_tail[] = ".partial", removed_tail[] = ".removed",
+                  replaced_tail[] = ".replaced";
+
+void zr_checkpoint_step_name(char out[64], uint64_t step, enum zr_checkpoint_kind kind)
 {
-    snprintf(out, 64, partial ? ".step-%08llu.partial" : "step-%08llu", (unsigned long long)step);
+    const char *tail = kind == ZR_CHECKPOINT_STEP      ? ""
+                       : kind == ZR_CHECKPOINT_PARTIAL ? partial_tail
+                                                       : replaced_tail;
+    snprintf(out, 64, "%s%08llu%s", hidden_head + (kind == ZR_CHECKPOINT_STEP), (unsigned long long)step,
+             tail);
 }
 
-bool zr_checkpoint_read_step_name(const char *name, uint64_t *step)
+bool zr_checkpoint_read_step_name(const char *name, enum zr_checkpoint_kind kind, uint64_t *step)
 {
+    const char *head = hidden_head + (kind == ZR_CHECKPOINT_STEP);
     char again[64];
-    if (strncmp(name, "step-", 5) != 0)
+    if (strncmp(name, head, strlen(head)) != 0)
         return false;
     *step = 0;
-    for (const char *at = name + 5; *at; at++)
-        if (*at < '0' || *at > '9' || __builtin_mul_overflow(*step, 10, step) ||
+    for (const char *at = name + strlen(head); *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(*step, 10, step) ||
             __builtin_add_overflow(*step, (uint64_t)(*at - '0'), step))
             return false;
-    zr_checkpoint_step_name(again, *step, false);
+    zr_checkpoint_step_name(again, *step, kind);
     return strcmp(again, name) == 0;
 }
 
@@ -138,14 +147,11 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
 
 /* ---- Unfinished saves -------------------------------------------------------------------------------- */
 
-static const char partial_tail[] = ".partial", removed_tail[] = ".removed";
-
 /* The bytes of a hidden step's name before its tail; 0: it is no such name. */
 static size_t hidden_step(const char *name, const char *tail)
 {
-    static const char head[] = ".step-";
-    size_t length = strlen(name), tail_bytes = strlen(tail);
-    bool is = length > sizeof head - 1 + tail_bytes && strncmp(name, head, sizeof head - 1) == 0 &&
+    size_t length = strlen(name), tail_bytes = strlen(tail), head_bytes = sizeof hidden_head - 1;
+    bool is = length > head_bytes + tail_bytes && strncmp(name, hidden_head, head_bytes) == 0 &&
               strcmp(name + length - tail_bytes, tail) == 0;
     return is ? length - tail_bytes : 0;
 }
@@ -180,21 +186,46 @@ static void remove_hidden(int fd, const char *name)
     unlinkat(fd, name, AT_REMOVEDIR);
 }
 
+/* Takes its name from a hidden folder, `stem` bytes before the tail, then its files. */
+static void remove_by_name(int fd, const char *name, size_t stem)
+{
+    char removed[NAME_MAX + 1];
+    if (stem + sizeof removed_tail > sizeof removed)
+        return;
+    memcpy(removed, name, stem);
+    memcpy(removed + stem, removed_tail, sizeof removed_tail);
+    remove_hidden(fd, removed); /* where another sweeper has died */
+    if (renameat(fd, name, fd, removed) == 0)
+        remove_hidden(fd, removed);
+}
+
+/* A whole step that another was to replace: it gets its name back where the other has not got it, and goes
+ * where that has, for good. */
+static void settle_replaced(int fd, const char *name, size_t stem)
+{
+    char final[NAME_MAX + 1];
+    struct stat status;
+    memcpy(final, name + 1, stem - 1);
+    final[stem - 1] = '\0';
+    if (fstatat(fd, final, &status, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (fsync(fd) == 0)
+            remove_by_name(fd, name, stem);
+    } else if (errno == ENOENT && renameat(fd, name, fd, final) == 0) {
+        fsync(fd);
+    }
+}
+
 /* A save that is under way loses its name before its files: rank 0, alive still where another rank's launcher
  * sweeps, has either made a whole step of it before that, or can make none of it any more. */
 static void remove_unfinished(int fd, const char *name)
 {
-    char removed[NAME_MAX + 1];
-    size_t stem = hidden_step(name, partial_tail);
-    if (hidden_step(name, removed_tail) > 0) {
+    size_t stem;
+    if (hidden_step(name, removed_tail) > 0)
         remove_hidden(fd, name);
-    } else if (stem > 0 && stem + sizeof removed_tail <= sizeof removed) {
-        memcpy(removed, name, stem);
-        memcpy(removed + stem, removed_tail, sizeof removed_tail);
-        remove_hidden(fd, removed); /* where another sweeper has died */
-        if (renameat(fd, name, fd, removed) == 0)
-            remove_hidden(fd, removed);
-    }
+    else if ((stem = hidden_step(name, partial_tail)) > 0)
+        remove_by_name(fd, name, stem);
+    else if ((stem = hidden_step(name, replaced_tail)) > 0)
+        settle_replaced(fd, name, stem);
 }
 
 void zr_checkpoint_clean_up(const char *folder)

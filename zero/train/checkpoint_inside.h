@@ -25,10 +25,16 @@ float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor);
 
 /* "shard-00000-of-00002.safetensors" */
 void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world);
-/* Names of a step's folder, complete or partial. */
-void zr_checkpoint_step_name(char out[64], uint64_t step, bool partial);
-/* Reads "step-00000100"; false for any other name. */
-bool zr_checkpoint_read_step_name(const char *name, uint64_t *step);
+/* Names of a step's folder. */
+enum zr_checkpoint_kind {
+    ZR_CHECKPOINT_STEP,     /* complete */
+    ZR_CHECKPOINT_PARTIAL,  /* being written, or on its way out */
+    ZR_CHECKPOINT_REPLACED, /* complete, and set aside for another of that step: none has its name yet, or it
+                               goes */
+};
+void zr_checkpoint_step_name(char out[64], uint64_t step, enum zr_checkpoint_kind kind);
+/* Reads "step-00000100", or the name of another kind; false for any other name. */
+bool zr_checkpoint_read_step_name(const char *name, enum zr_checkpoint_kind kind, uint64_t *step);
 
 /* Whether a step's folder has a manifest, the last that is written. */
 bool zr_checkpoint_is_complete(const char *folder);

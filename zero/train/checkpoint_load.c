@@ -34,6 +34,7 @@ struct range {
 struct load {
     const struct zr_checkpoint *checkpoint;
     char folder[ZR_CHECKPOINT_PATH_ROOM]; /* of the step */
+    bool is_aside;                        /* `folder` has the name of one that was to be replaced */
     uint64_t step, updates;               /* updates: less, where steps were skipped */
     uint64_t passed_over;                 /* a newer step, that has no manifest; 0: none */
     struct zr_loss_scale scaling;         /* scale 0: the manifest has none */
@@ -88,6 +89,16 @@ bool zr_checkpoint_is_complete(const char *folder)
            zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE;
 }
 
+/* Whether an entry of a folder of steps is one that may be taken before what has been found, and its step.
+ * One that was set aside is where a save has died before the new one of its step had the name. */
+static bool is_newer(const struct load *load, bool found, const char *name, bool *aside, uint64_t *step)
+{
+    *aside = zr_checkpoint_read_step_name(name, ZR_CHECKPOINT_REPLACED, step);
+    if (!*aside && !zr_checkpoint_read_step_name(name, ZR_CHECKPOINT_STEP, step))
+        return false;
+    return !found || *step > load->step || (*step == load->step && load->is_aside && !*aside);
+}
+
 /* The newest step folder with a manifest in it. */
 static zr_result find_newest(struct load *load, bool *found)
 {
@@ -96,13 +107,14 @@ static zr_result find_newest(struct load *load, bool *found)
     struct zr_folder listing;
     struct zr_folder_entry entry;
     uint64_t step;
+    bool aside;
     zr_result result = zr_folder_open(&listing, folder);
 
     *found = false;
     if (result)
         return result;
     while ((result = zr_folder_next(&listing, &entry)) == ZR_OK && entry.name) {
-        if (!zr_checkpoint_read_step_name(entry.name, &step) || (*found && step <= load->step))
+        if (!is_newer(load, *found, entry.name, &aside, &step))
             continue;
         result = zr_path_join(path, sizeof path, &(struct zr_path_parts){folder, entry.name});
         if (result)
@@ -112,11 +124,12 @@ static zr_result find_newest(struct load *load, bool *found)
             continue;
         }
         *found = true;
+        load->is_aside = aside;
         load->step = step;
         memcpy(load->folder, path, sizeof path);
     }
     zr_folder_close(&listing);
-    if (load->passed_over < load->step)
+    if (load->passed_over <= load->step)
         load->passed_over = 0;
     return result;
 }

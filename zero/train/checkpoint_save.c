@@ -257,17 +257,35 @@ static zr_result save_manifest(const struct save *save)
     return result ? result : closed;
 }
 
+/* Where the file system cannot exchange two names the old step is set aside first: zr_checkpoint_clean_up()
+ * gives it its name back if this ends before the new one has it, and --resume finds it meanwhile. */
+static zr_result replace_folder(const struct save *save)
+{
+    const char *folder = save->checkpoint->folder;
+    char name[64], aside[ZR_CHECKPOINT_PATH_ROOM];
+    zr_checkpoint_step_name(name, save->step, ZR_CHECKPOINT_REPLACED);
+    zr_result result = zr_path_join(aside, sizeof aside, &(struct zr_path_parts){folder, name});
+    if (!result)
+        result = zr_path_rename(&(struct zr_rename){save->final, aside});
+    if (!result)
+        result = zr_path_sync_folder(folder);
+    return result ? result : zr_path_rename(&(struct zr_rename){save->partial, save->final});
+}
+
 /* Lets the new folder take the place of one of the same step in one move; the old one is then the partial. */
 static zr_result exchange_folders(const struct save *save)
 {
+    char room[64];
     int error = zr_fault(ZR_FAULT_RENAME) ? EIO : 0;
     if (!error && renameat2(AT_FDCWD, save->partial, AT_FDCWD, save->final, RENAME_EXCHANGE) != 0)
         error = errno;
+    if (error == EINVAL || error == ENOSYS) /* NFS, FUSE */
+        return replace_folder(save);
     if (error)
         return zr_fail(ZR_ERR_IO,
-                       "cannot put '%s' in the place of the one that is there: error %d; remove the old "
-                       "one, or save to another folder",
-                       save->final, error);
+                       "cannot put '%s' in the place of the one that is there: %s; remove the old one, or "
+                       "save to another folder",
+                       save->final, strerror_r(error, room, sizeof room));
     return ZR_OK;
 }
 
@@ -303,7 +321,7 @@ static zr_result count_older(const struct save *save, size_t *count, uint64_t *o
     if (result)
         return result;
     while ((result = zr_folder_next(&listing, &entry)) == ZR_OK && entry.name) {
-        if (!zr_checkpoint_read_step_name(entry.name, &step) || step >= save->step)
+        if (!zr_checkpoint_read_step_name(entry.name, ZR_CHECKPOINT_STEP, &step) || step >= save->step)
             continue;
         result = zr_path_join(path, sizeof path, &(struct zr_path_parts){folder, entry.name});
         if (result)
@@ -332,9 +350,9 @@ static zr_result drop_older(const struct save *save)
         result = count_older(save, &count, &oldest);
         if (result || count < checkpoint->keep)
             break;
-        zr_checkpoint_step_name(name, oldest, false);
+        zr_checkpoint_step_name(name, oldest, ZR_CHECKPOINT_STEP);
         result = zr_path_join(from, sizeof from, &(struct zr_path_parts){checkpoint->folder, name});
-        zr_checkpoint_step_name(name, oldest, true);
+        zr_checkpoint_step_name(name, oldest, ZR_CHECKPOINT_PARTIAL);
         if (!result)
             result = zr_path_join(to, sizeof to, &(struct zr_path_parts){checkpoint->folder, name});
         if (!result)
@@ -353,12 +371,12 @@ static zr_result save_start(struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
     char name[64];
-    zr_checkpoint_step_name(name, save->step, true);
+    zr_checkpoint_step_name(name, save->step, ZR_CHECKPOINT_PARTIAL);
     zr_result result =
         zr_path_join(save->partial, sizeof save->partial, &(struct zr_path_parts){checkpoint->folder, name});
     if (result)
         return result;
-    zr_checkpoint_step_name(name, save->step, false);
+    zr_checkpoint_step_name(name, save->step, ZR_CHECKPOINT_STEP);
     result = zr_path_join(save->final, sizeof save->final, &(struct zr_path_parts){checkpoint->folder, name});
     if (result)
         return result;
