@@ -70,6 +70,22 @@ for narrow in (0, 1):
     pair = [run[1:] for run in runs if run[0] == narrow]
     ok(len(pair) == 2 and pair[0] == pair[1], f"losses and scales are those of stage {narrow}, to the bit")
 
+# Skipped all through, as a run of few steps may be: what no update took or sent is not made up, nor called a difference.
+few = dict(layers=2, hidden=24, heads=2, seq=3, eval_every=0, precision="fp16", loss_scale_power=20)
+for stage in (0, 3):
+    run = train(ranks=5, stage=stage, steps=2, **few)
+    if ran(run, f"stage {stage}: two steps, both skipped"):
+        same(run.report["skipped_steps"], 2, "are counted")
+        ok("no step was updated" in run.out and "DIFFERS" not in run.out, "and said") or note(run.out)
+        same([rank["sent_elements_per_step"] for rank in run.report["ranks"]], [None] * 5, "what a step sends is not known")
+        ok("elements sent" not in run.out, "nor shown")
+        ok(all(rank["peak_bytes"][tag] <= most for rank in run.report["ranks"]
+               for tag, most in rank["planned_most_bytes"].items() if tag != "total"), "nothing is above the plan")
+run = train(ranks=5, **{**few, "steps": 12})
+if ran(run, "and more steps"):
+    ok(0 < run.report["skipped_steps"] < 12 and "no step was updated" not in run.out and "DIFFERS" not in run.out and
+       all(rank["sent_elements_per_step"] > 0 for rank in run.report["ranks"]), "until some update") or note(run.out)
+
 # Without end is an error that names the tensor; so is a constant scale that never fits.
 for words, flags in (("no smaller scale", dict(min_loss_scale=2.0 ** 32, loss_scale_power=32)),
                      ("a constant scale", dict(loss_scale=2.0 ** 32, loss_scale_power=None, steps=40))):

@@ -292,6 +292,25 @@ static bool is_ascii(const char *text)
     return true;
 }
 
+/* A rank that has less at its peak than planned, then more than at any moment of its plan. */
+static void test_skipped(struct zr_run_report *run)
+{
+    run->steps_count = 2;
+    run->all_skipped = true;
+    catch_start();
+    zr_report_end(run);
+    catch_end();
+    tap_ok(strstr(caught, "no step was updated") && !strstr(caught, "DIFFERS") &&
+               !strstr(caught, "elements sent"),
+           "of steps that were all skipped nothing is said that an update would show");
+    ranks[1].peak_by_tag_bytes[ZR_TAG_GRAD] += 7;
+    catch_start();
+    zr_report_end(run);
+    catch_end();
+    tap_ok(strstr(caught, "rank 1 of 2, which differs") && strstr(caught, "DIFFERS"),
+           "but what is above the plan is");
+}
+
 static void test_tables(void)
 {
     struct zr_run_report run = make_run();
@@ -302,6 +321,7 @@ static void test_tables(void)
         memcpy(ranks[r].ceilings.by_tag_bytes, ranks[r].planned_by_tag_bytes,
                sizeof ranks[r].planned_by_tag_bytes);
         ranks[r].ceilings.by_tag_bytes[ZR_TAG_GATHERED] = 98765432109;
+        ranks[r].ceilings.together_bytes = ranks[r].planned_bytes;
     }
     catch_start();
     zr_result planned = zr_report_plan(&config, 123456, ranks, 2), ended = zr_report_end(&run);
@@ -350,6 +370,7 @@ static void test_tables(void)
            "without a step what is planned for one need not have been");
     tap_ok(strstr(caught, "as planned") && !strstr(caught, "Speed"),
            "what is kept is, and nothing had a speed");
+    test_skipped(&run);
 }
 
 static void test_chart(void)

@@ -25,7 +25,7 @@ struct history {
     bool validated;
     double validation_loss;
     uint64_t saved_step; /* UINT64_MAX: none */
-    bool counted;        /* sent_elements_per_step is known */
+    bool counted;        /* sent_elements_per_step is known: a step was not skipped */
     uint64_t sent_elements_per_step, driver_calls_last_step;
     struct zr_comm_counters comm_before; /* when the first step began */
     uint64_t started_ns;
@@ -392,6 +392,7 @@ static zr_result report_end(struct loop *loop)
                                     .parameters = zr_engine_elements(loop->rank.replica.engine),
                                     .resumed_step = loop->history.resumed_step,
                                     .steps_count = loop->history.count,
+                                    .all_skipped = loop->history.count > 0 && !loop->history.counted,
                                     .loss = loop->history.loss,
                                     .step_seconds = loop->history.seconds,
                                     .tokens_per_second = tokens_per_second(loop),

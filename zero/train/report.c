@@ -256,7 +256,8 @@ struct byte_line {
     const char *name;
     const char *note; /* what to say of it; of an exact one where that need not hold yet, NULL: it must */
     size_t planned, measured;
-    bool exact; /* they are to be equal */
+    bool exact;  /* they are to be equal */
+    size_t most; /* that an exact one with a note may be, at any moment of its plan */
 };
 
 static void print_byte_line(struct zr_page *page, const struct byte_line *line)
@@ -266,53 +267,61 @@ static void print_byte_line(struct zr_page *page, const struct byte_line *line)
     bool equal = line->planned == line->measured;
 
     if (line->exact)
-        verdict = equal        ? (page->terminal.utf8 ? "✓ as planned" : "as planned")
-                  : line->note ? line->note
-                               : "DIFFERS";
+        verdict = equal ? (page->terminal.utf8 ? "✓ as planned" : "as planned")
+                  : line->note && line->measured <= line->most ? line->note
+                                                               : "DIFFERS";
     zr_text_print(&page->text, "  %-11s %18s  %18s  %s\n", line->name,
                   line->planned || line->exact ? zr_number_grouped(number[0], line->planned) : "-",
                   zr_number_grouped(number[1], line->measured), verdict);
 }
 
-static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank, bool stepped)
+static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank,
+                             const struct zr_run_report *run)
 {
-    const char *unless = stepped ? NULL : "of a step, and none was made";
+    const char *unless = zr_run_updated(run) ? NULL
+                         : run->all_skipped  ? "of an update, and none was made"
+                                             : "of a step, and none was made";
     size_t planned = 0, measured = 0;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
         struct byte_line line = {.name = zr_tag_name((zr_tag)tag),
                                  .note = unless,
                                  .planned = rank->planned_by_tag_bytes[tag],
                                  .measured = rank->peak_by_tag_bytes[tag],
-                                 .exact = true};
+                                 .exact = true,
+                                 .most = rank->ceilings.by_tag_bytes[tag]};
         planned += line.planned;
         measured += line.measured;
         if (line.planned || line.measured)
             print_byte_line(page, &line);
     }
-    print_byte_line(page, &(struct byte_line){"tensors", unless, planned, measured, true});
+    print_byte_line(
+        page, &(struct byte_line){"tensors", unless, planned, measured, true, rank->ceilings.together_bytes});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
-                                              rank->peak_by_tag_bytes[ZR_TAG_OTHER], false});
+                                              rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});
     print_byte_line(page,
                     &(struct byte_line){"reserved", "whole granules, with other",
-                                        rank->planned_reserved_bytes, rank->peak_reserved_bytes, false});
-    print_byte_line(
-        page, &(struct byte_line){"stranded", "free, and of use to nobody", 0, rank->stranded_bytes, false});
+                                        rank->planned_reserved_bytes, rank->peak_reserved_bytes, false, 0});
+    print_byte_line(page, &(struct byte_line){"stranded", "free, and of use to nobody", 0,
+                                              rank->stranded_bytes, false, 0});
     print_byte_line(page, &(struct byte_line){"resident", "the process at its largest", 0,
-                                              rank->peak_resident_bytes, false});
+                                              rank->peak_resident_bytes, false, 0});
 }
 
-static bool keeps_to_plan(const struct zr_rank_report *rank)
+static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
 {
-    return memcmp(rank->planned_by_tag_bytes, rank->peak_by_tag_bytes,
-                  ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
+    for (int tag = 0; !updated && tag < ZR_TAG_OTHER; tag++)
+        if (rank->peak_by_tag_bytes[tag] > rank->ceilings.by_tag_bytes[tag])
+            return false;
+    return !updated || memcmp(rank->planned_by_tag_bytes, rank->peak_by_tag_bytes,
+                              ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
 }
 
 /* The rank to show: the first that differs from its plan, else any where all agree, else the largest. */
 static unsigned choose_rank(char which[64], const struct zr_run_report *run)
 {
-    for (unsigned r = 0; r < run->world && run->steps_count > 0 && run->world > 1; r++)
-        if (!keeps_to_plan(&run->ranks[r])) {
+    for (unsigned r = 0; r < run->world && run->world > 1; r++)
+        if (!keeps_to_plan(&run->ranks[r], zr_run_updated(run))) {
             snprintf(which, 64, ", rank %u of %u, which differs", r, run->world);
             return r;
         }
@@ -328,7 +337,7 @@ static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
     snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
     zr_page_heading(page, heading);
     zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
-    print_rank_bytes(page, &run->ranks[rank], run->steps_count > 0);
+    print_rank_bytes(page, &run->ranks[rank], run);
 }
 
 /* ---- The end of a run -------------------------------------------------------------------------------- */
@@ -344,6 +353,11 @@ static void print_loss(struct zr_page *page, const struct zr_run_report *run)
         zr_text_print(&page->text,
                       "  no step was left to do: the checkpoint stands at %" PRIu64 "; give more --steps",
                       run->resumed_step);
+    if (run->all_skipped)
+        zr_text_print(
+            &page->text,
+            "  no step was updated: in each a gradient was not finite in fp16; the loss scale is now %g\n",
+            (double)run->scaling.scale);
     zr_chart_draw(&page->text, &(struct zr_chart){.values = run->loss,
                                                   .count = run->steps_count,
                                                   .first = run->resumed_step + 1,
@@ -379,10 +393,10 @@ static void print_speed(struct zr_page *page, const struct zr_run_report *run)
             exposed += run->ranks[r].comm_exposed_ns;
         }
         double hidden = busy > exposed ? 100.0 * (double)(busy - exposed) / (double)busy : 0;
-        zr_text_print(&page->text,
-                      "  %s elements sent per rank and step\n"
-                      "  %.0f %% of communication hidden behind work\n",
-                      zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step), hidden);
+        if (zr_run_updated(run))
+            zr_text_print(&page->text, "  %s elements sent per rank and step\n",
+                          zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step));
+        zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }
 }
 

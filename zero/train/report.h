@@ -39,6 +39,7 @@ struct zr_run_report {
     uint64_t parameters;   /* elements, without padding */
     uint64_t resumed_step; /* 0: from the start */
     size_t steps_count;    /* done by this process; may be fewer than asked for */
+    bool all_skipped;      /* of these, in fp16: none updated anything, nor took what an update takes */
     const double *loss;    /* [steps_count], mean over ranks */
     const double *step_seconds;
     double tokens_per_second; /* over all steps but the first two, where there are more */
@@ -63,6 +64,11 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
 /* The same for --json: an entry with a comma after it; nothing for NULL. */
 void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config *config,
                               const struct zr_timeline *timeline);
+/* Whether a step has taken and sent all that one does: only then do measured and planned agree. */
+static inline bool zr_run_updated(const struct zr_run_report *run)
+{
+    return run->steps_count > 0 && !run->all_skipped;
+}
 /* Parameters, gradients, optimizer state and masters of what is kept between steps. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */

@@ -101,7 +101,23 @@ static void print_ceilings(struct zr_text *text, const struct zr_ceilings *ceili
     zr_text_print(text, "\"total\": %zu}", ceilings->together_bytes);
 }
 
-static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, bool measured)
+/* What there is to say of ranks. */
+struct ranks_view {
+    const struct zr_rank_report *ranks;
+    unsigned world;
+    bool measured; /* else planned alone */
+    bool sent;     /* elements are known: of a run none of whose steps was updated they are not */
+};
+
+static void print_sent(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
+{
+    if (view->sent)
+        zr_text_print(text, ", \"sent_elements_per_step\": %" PRIu64, rank->sent_elements_per_step);
+    else
+        zr_text_print(text, ", \"sent_elements_per_step\": null");
+}
+
+static void print_rank(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     zr_text_print(text,
                   "{\"rank\": %u, \"placed_stage\": %u, \"whole_parameters\": %" PRIu64
@@ -112,9 +128,9 @@ static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, 
     print_ceilings(text, &rank->ceilings);
     zr_text_print(text, ",\n   ");
     print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
-    zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu, \"sent_elements_per_step\": %" PRIu64,
-                  rank->planned_reserved_bytes, rank->sent_elements_per_step);
-    if (measured) {
+    zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu", rank->planned_reserved_bytes);
+    print_sent(text, view, rank);
+    if (view->measured) {
         zr_text_print(text, ",\n   ");
         print_tags(text, "peak_bytes", rank->peak_by_tag_bytes, rank->peak_bytes);
         zr_text_print(text, ",\n   ");
@@ -133,13 +149,12 @@ static void print_rank(struct zr_text *text, const struct zr_rank_report *rank, 
     zr_text_print(text, "}");
 }
 
-static void print_ranks(struct zr_text *text, const struct zr_rank_report *ranks, unsigned world,
-                        bool measured)
+static void print_ranks(struct zr_text *text, const struct ranks_view *view)
 {
     zr_text_print(text, " \"ranks\": [");
-    for (unsigned r = 0; r < world; r++) {
+    for (unsigned r = 0; r < view->world; r++) {
         zr_text_print(text, r ? ",\n  " : "\n  ");
-        print_rank(text, &ranks[r], measured);
+        print_rank(text, view, &view->ranks[r]);
     }
     zr_text_print(text, "\n ]}\n");
 }
@@ -201,7 +216,7 @@ zr_result zr_report_json(const struct zr_run_report *run)
         zr_text_print(text, ",\n");
     }
     zr_report_print_timeline(text, run->config, run->timeline);
-    print_ranks(text, run->ranks, run->world, true);
+    print_ranks(text, &(struct ranks_view){run->ranks, run->world, true, zr_run_updated(run)});
     return output_close(&out, path);
 }
 
@@ -234,6 +249,6 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
     if (plan->found)
         print_found(&out.text, config, plan->found);
     zr_report_print_timeline(&out.text, config, plan->timeline);
-    print_ranks(&out.text, plan->ranks, config->ranks, false);
+    print_ranks(&out.text, &(struct ranks_view){plan->ranks, config->ranks, false, true});
     return output_close(&out, config->json);
 }
