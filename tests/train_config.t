@@ -181,6 +181,12 @@ for key, value in REFUSED:
         continue
     line, where = lines[int(named.group(1)) - 1], named.group(2)
     ok(f'"{where.split(".")[-1]}"' in line, f"at line {named.group(1)}: {where}")
+for above in ("offload_optimizer", "offload_param"):
+    for first in ({"device": "cpu", "pin_memory": True}, {"pin_memory": True, "device": "cpu"},
+                  {"device": "nvme", "nvme_path": "/local", "buffer_count": 4}):
+        got = run({"zero_optimization": {"stage": 2, above: first}}, dry_run=True)
+        ok(got.code == 2 and f"zero_optimization.{above}." in got.err and "offload, which is not in this version" in got.err,
+           f"{above} {first}: it is offload that is missing") or note(got.err)
 for what, config in [("no optimizer type", changed(FULL, optimizer__type=None)),
                      ("no warm-up type", changed(FULL, scheduler__params__warmup_type=None)),
                      ("no total_num_steps", changed(FULL, scheduler__params__total_num_steps=None)),

@@ -2,6 +2,7 @@
 """Checkpoints and exported models: the same bytes from every world size and stage, read back by a reader that shares
 no code with zr-train; GPT-2 files of other makers taken up; files of other shapes and damaged ones refused by name."""
 import array
+import json
 import os
 import random
 import struct
@@ -101,6 +102,7 @@ for name in random.Random(3).sample(sorted(tensors), len(tensors)):
     is_matrix = name.startswith("h.") and len(tensors[name][1]) == 2
     linear["transformer." + name] = transposed(tensors[name]) if is_matrix else tensors[name]
 linear["transformer.h.0.attn.bias"] = ("U8", [1, 1, 2, 2], bytes(4))
+linear["transformer.h.1.attn.masked_bias"] = ("F32", [], bytes(4))
 linear["lm_head.weight"] = tensors["wte.weight"]
 write_safetensors(path("linear"), linear)
 for ranks, stage in ((1, 0), (3, 3)):
@@ -156,7 +158,9 @@ def damaged(name, change):
 refused("a tensor missing", damaged("missing", lambda t: t.pop("h.1.ln_2.bias") and None), ["h.1.ln_2.bias"])
 refused("a tensor too many", damaged("more", lambda t: t.update({"adapter": t["ln_f.bias"]})), ["adapter"])
 refused("another shape", damaged("shape", lambda t: t.update({"h.1.mlp.c_fc.bias": t["ln_f.bias"]})), ["h.1.mlp.c_fc.bias"])
-refused("a square matrix of the other layout is not told", damaged(
+for name in ("h.0.mlp.c_fc.attn.bias", "adapter.attn.bias", "h.0.attn.bias.more", "attn.masked_bias"):
+    refused("what only looks like a mask", damaged("mask", lambda t: t.update({name: t["ln_f.bias"]})), [name])
+refused("one matrix of the other layout", damaged(
     "mixed", lambda t: t.update({"h.1.mlp.c_fc.weight": transposed(t["h.1.mlp.c_fc.weight"])})), ["h.1.mlp.c_fc.weight"])
 refused("a head of its own", damaged("head", lambda t: t.update(
     {"lm_head.weight": ("F32", t["wte.weight"][1], t["wte.weight"][2][:-1] + b"\x7e")})), ["lm_head.weight"])
@@ -169,6 +173,29 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
     with open(path(name), "wb") as file:
         file.write(data)
     refused(f"a file that is {name}", path(name), [])
+
+# ---- Models in several files, and in folders
+os.mkdir(path("hf"))
+with open(path("hf/model.safetensors.index.json"), "w") as file:
+    json.dump({"weight_map": {name: "model-00001-of-00002.safetensors" for name in tensors}}, file)
+parts = [{name: tensor for name, tensor in tensors.items() if (name[:3] in ("wte", "wpe", "h.0")) == begins}
+         for begins in (True, False)]
+for i, part in enumerate(parts):
+    write_safetensors(path(f"hf/model-{i + 1:05}-of-00002.safetensors"), part)
+    refused(f"file {i + 1} of 2", path(f"hf/model-{i + 1:05}-of-00002.safetensors"), ["one of 2 files", "one safetensors file"])
+refused("the index of both", path("hf/model.safetensors.index.json"), ["JSON", "index", "several files"])
+refused("their folder", path("hf"), ["2 files of safetensors", "save it as one"])
+write_safetensors(path("part"), parts[0])
+refused("the first by another name", path("part"), ["a part of a model", "ln_f.bias"])
+os.mkdir(path("one"))
+os.rename(damaged("whole", lambda t: None), path("one/model.safetensors"))
+refused("a folder with a model in it", path("one"), [f"give --resume '{path('one/model.safetensors')}'"])
+run_ok("which may be given", ranks=2, stage=3, resume=path("one/model.safetensors"), export=path("back"), **frozen)
+same_bytes(path("back"), model, "and loads")
+os.rename(path("one/model.safetensors"), path("one/model-00001-of-00001.safetensors"))
+run_ok("by the name of one of one file too", ranks=2, stage=3, resume=path("one/model-00001-of-00001.safetensors"), **frozen)
+refused("a rank's part of a checkpoint", os.path.join(step_folder(saved, 4), "shard-00000-of-00004.safetensors"),
+        ["one rank's part", "--save"])
 
 # ---- Headers with wrong bytes: refused, or harmless
 ROUNDS = int(os.environ.get("ZR_TEST_ROUNDS", "10"))

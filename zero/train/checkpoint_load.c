@@ -143,6 +143,45 @@ zr_result zr_checkpoint_newest(const char *folder, bool *found, uint64_t *step)
     return result;
 }
 
+/* There is no step in the folder: perhaps it is one with a model as safetensors, whose name is then said. */
+static zr_result tell_no_checkpoint(const char *folder)
+{
+    static const char tail[] = ".safetensors";
+    char name[256] = "";
+    struct zr_folder listing;
+    struct zr_folder_entry entry;
+    size_t count = 0;
+    zr_result result = zr_folder_open(&listing, folder);
+
+    if (result)
+        return result;
+    while ((result = zr_folder_next(&listing, &entry)) == ZR_OK && entry.name) {
+        size_t length = strlen(entry.name);
+        if (length < sizeof tail || strcmp(entry.name + length - (sizeof tail - 1), tail) != 0)
+            continue;
+        snprintf(name, sizeof name, "%s", entry.name);
+        count++;
+    }
+    zr_folder_close(&listing);
+    if (result)
+        return result;
+    if (count > 1)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "--resume '%s': there is no checkpoint in it, but %zu files of safetensors; if they are "
+            "the parts of one model, save it as one file, and give that file's name",
+            folder, count);
+    if (count == 1)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "--resume '%s': there is no checkpoint in it; to start from the model in it, give "
+                       "--resume '%s/%s'",
+                       folder, folder, name);
+    return zr_fail(ZR_ERR_FORMAT,
+                   "--resume '%s': there is no complete checkpoint in it (step-... with a manifest.json); "
+                   "give the folder that --save wrote to",
+                   folder);
+}
+
 static zr_result find_checkpoint(struct load *load)
 {
     const char *folder = load->checkpoint->folder;
@@ -162,13 +201,7 @@ static zr_result find_checkpoint(struct load *load)
         return ZR_OK;
     }
     result = find_newest(load, &found);
-    if (!result && !found)
-        result =
-            zr_fail(ZR_ERR_FORMAT,
-                    "--resume '%s': there is no complete checkpoint in it (step-... with a manifest.json); "
-                    "give the folder that --save wrote to",
-                    folder);
-    return result;
+    return result || found ? result : tell_no_checkpoint(folder);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------- */

@@ -28,6 +28,7 @@ enum key_kind {
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
     KEY_LATER,    /* refused */
+    KEY_OFFLOAD,  /* likewise, whatever its device is */
 };
 
 struct config_key {
@@ -53,8 +54,20 @@ static const struct config_key keys[] = {
     {"zero_optimization.contiguous_gradients", KEY_TRUE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer", KEY_OBJECT, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer.device", KEY_WORD, "none", 0, NULL},
+    {"zero_optimization.offload_optimizer.pin_memory", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.buffer_count", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.fast_init", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.ratio", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_read", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_write", KEY_OFFLOAD, NULL, 0, NULL},
     {"zero_optimization.offload_param", KEY_OBJECT, NULL, 0, NULL},
     {"zero_optimization.offload_param.device", KEY_WORD, "none", 0, NULL},
+    {"zero_optimization.offload_param.pin_memory", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.buffer_count", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.buffer_size", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.max_in_cpu", KEY_OFFLOAD, NULL, 0, NULL},
     {"zero_optimization.sub_group_size", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.round_robin_gradients", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_prefetch_bucket_size", KEY_LATER, NULL, 0, NULL},
@@ -307,7 +320,7 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     const char *path = key->path;
     const char *word = json_string_value(value);
 
-    if (word && strcmp(word, "auto") == 0 && key->kind != KEY_LATER && key->kind != KEY_OBJECT)
+    if (word && strcmp(word, "auto") == 0 && key->kind < KEY_LATER && key->kind != KEY_OBJECT)
         return refuse(reader, path,
                       "auto is for a program above to fill in; give the value, or leave it out");
     switch (key->kind) {
@@ -340,6 +353,10 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         if (json_is_number(value) && number_of(value) == key->number)
             return ZR_OK;
         return refuse(reader, path, "can be %g only in this version of zr-train", key->number);
+    case KEY_OFFLOAD:
+        return refuse(
+            reader, path,
+            "is of offload, which is not in this version of zr-train; leave the object around it out");
     default:
         return refuse(reader, path, "is not in this version of zr-train; leave it out");
     }
@@ -615,7 +632,7 @@ void zr_config_help(struct zr_text *text)
     zr_text_print(text, "\nKeys of --config FILE, as DeepSpeed names them; options win over the file\n");
     for (size_t i = 0; i < KEYS_COUNT; i++) {
         const struct config_key *key = &keys[i];
-        if (key->kind == KEY_OBJECT || key->kind == KEY_LATER)
+        if (key->kind == KEY_OBJECT || key->kind == KEY_LATER || key->kind == KEY_OFFLOAD)
             continue;
         zr_text_print(text, "  %-56s  ", key->path);
         if (key->kind == KEY_FLAG)

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/error.h"
@@ -60,6 +61,13 @@ static bool read_layer(const char *name, uint64_t *layer)
     return *name == '.';
 }
 
+/* Whether it is "h.12" and `tail`. */
+static bool is_of_layer(const char *name, const char *tail)
+{
+    uint64_t layer;
+    return read_layer(name, &layer) && strcmp(strchr(name + 2, '.'), tail) == 0;
+}
+
 /* The index of a parameter of this model, or the list's length. */
 static size_t find_parameter(const struct import *import, const char *name)
 {
@@ -88,7 +96,7 @@ static zr_result take_entry(struct import *import, const char *full, json_t *ent
     struct zr_safetensors_tensor *into;
     uint64_t layer;
 
-    if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias"))
+    if (is_of_layer(name, ".attn.bias") || is_of_layer(name, ".attn.masked_bias"))
         return ZR_OK; /* masks, which are the same for all */
     if (read_layer(name, &layer) && layer >= import->layers)
         import->layers = layer + 1;
@@ -109,6 +117,33 @@ static zr_result take_entry(struct import *import, const char *full, json_t *ent
                        import->file.path, full);
     }
     return zr_safetensors_describe(&import->file, full, entry, into);
+}
+
+/* How many files the model is in: "model-00001-of-00002.safetensors" says two; 1 where the name says nothing.
+ */
+static unsigned long count_files(const char *path)
+{
+    const char *name = strrchr(path, '/'), *of = NULL;
+    char *end = NULL;
+    for (const char *at = name ? name : path; (at = strstr(at, "-of-")); at++)
+        of = at;
+    unsigned long count = of && of[4] >= '0' && of[4] <= '9' ? strtoul(of + 4, &end, 10) : 1;
+    return count > 1 && strcmp(end, ".safetensors") == 0 ? count : 1;
+}
+
+/* Told before any tensor that it lacks. */
+static zr_result check_whole(const struct import *import, json_t *metadata)
+{
+    const char *path = import->file.path, *format = json_string_value(json_object_get(metadata, "format"));
+    if (format && strcmp(format, ZR_CHECKPOINT_FORMAT) == 0)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is one rank's part of a checkpoint; give the folder that --save wrote to", path);
+    if (count_files(path) > 1)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is one of %lu files of a model, and zr-train reads a model from one; save the "
+                       "model as one safetensors file",
+                       path, count_files(path));
+    return ZR_OK;
 }
 
 static zr_result check_heads(const struct import *import, json_t *metadata)
@@ -150,6 +185,12 @@ static zr_result check_embeddings(const struct import *import)
         return other_size(import, "--vocab", wte->shape[0], shape->vocabulary);
     if (wpe->shape[0] != shape->sequence)
         return other_size(import, "--seq", wpe->shape[0], shape->sequence);
+    if (import->layers < shape->layers && !import->places[import->count - 1].found)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is a part of a model: it ends after %" PRIu64
+                       " layers and has no ln_f.bias; save "
+                       "the model as one safetensors file",
+                       import->file.path, import->layers);
     if (import->layers != shape->layers)
         return other_size(import, "--layers", import->layers, shape->layers);
     return ZR_OK;
@@ -237,6 +278,7 @@ static zr_result start(struct import *import)
         return ZR_ERR_HOST_MEMORY;
     zr_gpt_describe(shape, import->parameters, import->units);
     json_t *root = import->file.root;
+    result = check_whole(import, json_object_get(root, "__metadata__"));
     for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
         result = strcmp(name, "__metadata__") == 0 ? check_heads(import, json_object_iter_value(at))

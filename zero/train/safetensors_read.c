@@ -132,7 +132,14 @@ static zr_result read_header(struct zr_safetensors *file)
     result = zr_file_read_at(&file->file, 0, &header, 8);
     if (result)
         return result;
-    if (header > file->bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX)
+    bool too_long = header > file->bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX;
+    if (too_long && ((const char *)&header)[0] == '{')
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a JSON text and no safetensors file; if it is the index of a model in several "
+            "files, save the model as one, and give that",
+            file->path);
+    if (too_long)
         return damaged(file, "its header would be longer than it is");
     text = zr_heap_alloc(header + 1);
     if (!text)
