@@ -172,6 +172,87 @@ static void test_options(struct rig *rig, unsigned stage)
     bad = good;
     bad.optimizer.kind = (enum zr_optimizer_kind)7;
     refused(&bad, "an optimizer that is none", "number 7");
+    bad = good;
+    bad.reduce = (enum zr_reduce_when)5;
+    refused(&bad, "a way to reduce that is none", "number 5");
+}
+
+/* Numbers of the optimizer and the loss scale: what each may not be. */
+static void test_numbers(struct rig *rig, unsigned stage)
+{
+    const struct zr_engine_options good = options_of(rig, stage);
+    struct zr_engine_options bad;
+    float *const b1 = &bad.optimizer.beta1, *const b2 = &bad.optimizer.beta2;
+    float *const epsilon = &bad.optimizer.epsilon, *const clip = &bad.optimizer.clip;
+    float *const decay = &bad.optimizer.weight_decay, *const factor = &bad.optimizer.momentum_factor;
+    float *const rate_factor = &bad.optimizer.groups[1].rate_factor;
+    float *const decay_factor = &bad.optimizer.groups[0].decay_factor;
+    float *const initial = &bad.loss_scaling.initial, *const least = &bad.loss_scaling.least;
+    const struct {
+        float *where, value;
+        const char *name;
+    } wrong[] = {{b1, 2, "beta1"},
+                 {b1, 1, "beta1"},
+                 {b1, NAN, "beta1"},
+                 {b2, -1, "beta2"},
+                 {epsilon, 0, "epsilon"},
+                 {epsilon, NAN, "epsilon"},
+                 {epsilon, INFINITY, "epsilon"},
+                 {clip, NAN, "clip"},
+                 {clip, -1, "clip"},
+                 {decay, -1, "weight_decay"},
+                 {decay, INFINITY, "weight_decay"},
+                 {factor, 1, "momentum_factor"},
+                 {rate_factor, NAN, "rate_factor"},
+                 {decay_factor, -1, "decay_factor"},
+                 {initial, NAN, "initial"},
+                 {least, -1, "least"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char what[64];
+        bad = good;
+        bad.optimizer.kind = wrong[i].where == factor ? ZR_OPTIMIZER_SGD : ZR_OPTIMIZER_ADAMW;
+        bad.optimizer.groups_count = 2;
+        *wrong[i].where = wrong[i].value;
+        snprintf(what, sizeof what, "%s of %g", wrong[i].name, (double)wrong[i].value);
+        refused(&bad, what, wrong[i].name);
+    }
+}
+
+/* A list whose first parameter or unit is made wrong. */
+static void test_lists(struct rig *rig, unsigned stage)
+{
+    struct zr_parameter wrong[PARAMETERS];
+    struct zr_unit wrong_units[LAYERS];
+    struct zr_engine_options bad = options_of(rig, stage);
+
+    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS};
+    memcpy(wrong, parameters, sizeof wrong);
+    memcpy(wrong_units, units, sizeof wrong_units);
+    wrong[1].init_mean = NAN;
+    refused(&bad, "a first value of NaN", "l0.bias");
+    wrong[1] = parameters[1];
+    wrong[0].init_deviation = -1;
+    refused(&bad, "a deviation below 0", "l0.weight");
+    wrong[0] = parameters[0];
+    wrong_units[2].contributions = 0;
+    refused(&bad, "a unit without contributions", "l2 has 0");
+    wrong_units[2].contributions = 0x80000000u;
+    bad.micro_batches = 2;
+    refused(&bad, "2^32 contributions", "l2 has 2147483648");
+}
+
+/* A learning rate that is none leaves the gradients for another try. */
+static void test_rates(struct rig *rig)
+{
+    static const float wrong[] = {NAN, INFINITY, -0.1f};
+    struct zr_step_report report;
+    for (unsigned unit = 0; unit < LAYERS; unit++)
+        tap_result(hand_over(rig->engine, unit, 0), ZR_OK, "gradients of zero, unit %u", unit);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        tap_result(zr_engine_step(rig->engine, wrong[i], &report), ZR_ERR_INVALID, "a rate of %g: %s",
+                   (double)wrong[i], zr_last_error());
+    tap_result(zr_engine_step(rig->engine, 0.1f, &report), ZR_OK, "and one that is a number");
+    tap_result(zr_engine_verify_finite(rig->engine), ZR_OK, "every parameter is finite");
 }
 
 /* ---- Files -----------------------------------------------------------------------------------------------
@@ -253,9 +334,12 @@ int main(void)
         struct rig rig;
         tap_result(open_rank(&rig, NULL, 0), ZR_OK, "memory");
         test_options(&rig, stage);
+        test_numbers(&rig, stage);
+        test_lists(&rig, stage);
         struct zr_engine_options options = options_of(&rig, stage);
         tap_result(zr_engine_create(&rig.engine, &options), ZR_OK, "an engine of stage %u", stage);
         test_units(&rig, stage);
+        test_rates(&rig);
         tap_result(whole_step(rig.engine), ZR_OK, "and another step");
         tap_is(rig_close(&rig), 0, "nothing is left behind");
         for (unsigned world = 2; world <= 3; world++)

@@ -2,6 +2,7 @@
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
 #include "zero/engine.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -286,6 +287,9 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
 zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
 {
     zr_result result = zr_engine_check_call(engine, __func__, report);
+    if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
     if (result == ZR_OK)
         result = wait_for_gradients(engine);
     if (result != ZR_OK)

@@ -50,7 +50,7 @@ struct zr_parameter {
 
 struct zr_unit {
     char name[24];          /* "h.0" */
-    unsigned contributions; /* gradients per micro-batch: 2 for a tied embedding, else 1 */
+    unsigned contributions; /* gradients per micro-batch: 2 for a tied embedding, else 1; never 0 */
 };
 
 /* The model's parameters; the arrays are borrowed while zr_engine_create() runs and copied. */
@@ -81,8 +81,9 @@ enum zr_optimizer_kind {
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;
-    float beta1, beta2, epsilon; /* AdamW */
-    float momentum_factor;       /* SGD */
+    float beta1, beta2;    /* AdamW: from 0 to below 1 */
+    float epsilon;         /* AdamW: above 0 */
+    float momentum_factor; /* SGD: from 0 to below 1 */
     float weight_decay;
     float clip; /* largest gradient norm; 0: no clipping */
     struct zr_parameter_group groups[ZR_GROUPS_MAX];
@@ -136,8 +137,9 @@ typedef struct zr_engine zr_engine;
 
 /* Takes all persistent memory, fills the parameters with their initial values and the optimizer state with
  * zeros, and proves by checksum that all replicas agree. Collective. ZR_ERR_INVALID: a stage that is not
- * there, an empty list, units out of order, a group or an optimizer that is not there, ZR_REDUCE_ONCE above
- * stage 1, a context of another precision. ZR_ERR_MEMORY: does not fit. */
+ * there, an empty list, units out of order, a group or an optimizer that is not there, a number that is
+ * not finite or not in its range, ZR_REDUCE_ONCE above stage 1, a context of another precision.
+ * ZR_ERR_MEMORY: does not fit. */
 ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
 ZR_API void zr_engine_destroy(zr_engine *engine);
 
@@ -176,7 +178,8 @@ struct zr_step_report {
 
 /* Ends a step: waits for the reductions, clips, updates, and starts to spread the new parameters. Collective.
  * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. In fp16 that
- * is a skipped step and no failure, until no smaller scale is left to try. */
+ * is a skipped step and no failure, until no smaller scale is left to try. ZR_ERR_INVALID: gradients are
+ * missing, a unit is still gathered, or the rate is below 0 or not finite. */
 ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
 ZR_API enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
