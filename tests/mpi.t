@@ -89,18 +89,18 @@ def has_joined(pid):
     return any(name in maps for name in ("/vader_segment.", "/sm_segment."))
 
 
-def kill_one(words, flags, delay, rng, sign=signal.SIGKILL):
+def kill_one(words, flags, delay, rng, sign=signal.SIGKILL, ranks=3):
     log = path("log.jsonl")
     if os.path.exists(log):
         os.unlink(log)
     command = [ZR_TRAIN] + arguments(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4,
                                      comm="mpi", log=log,
                                      comm_timeout=600 if sign == signal.SIGKILL else 5)
-    process = subprocess.Popen(["mpirun", *flags, "-n", "3", *command], stdout=subprocess.DEVNULL,
+    process = subprocess.Popen(["mpirun", *flags, "-n", str(ranks), *command], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
     pids = {}
-    wait_for(lambda: pids.update(ranks_of(process.pid)) or len(pids) == 3)
-    victim = rng.randrange(3)
+    wait_for(lambda: pids.update(ranks_of(process.pid)) or len(pids) == ranks)
+    victim = rng.randrange(ranks)
     if delay is None:
         in_steps(log)
     else:
@@ -111,7 +111,14 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL):
     good = ok(took < 10, f"{words}: rank {victim} got {sign.name}, the run ended after {took:.1f} s")
     if not flags:  # with --enable-recovery a job counts as good while one of its ranks is
         good &= ok(process.returncode != 0, f"{words}: exit {process.returncode}")
-    good &= ok(re.search(rf"rank {victim}\b", err), f"{words}: the words name rank {victim}")
+    if sign == signal.SIGSTOP:  # the ranks wait for one another too, and it is none of those
+        silent = re.findall(r"rank (\d+) has not answered for (\d+) s", err)
+        good &= ok(silent and all(int(seconds) >= 5 for _, seconds in silent), f"{words}: somebody is named, after 5 s")
+        named = {int(rank) for rank, _ in silent}
+        named |= {int(rank) for rank in re.findall(r"rank (\d+) \(pid \d+\) has ended", err)}
+        good &= same(named, {victim}, f"{words}: and it is rank {victim} alone")
+    else:
+        good &= ok(re.search(rf"rank {victim}\b", err), f"{words}: the words name rank {victim}")
     good &= same(leftovers(), [], f"{words}: no process stays")
     if not good:
         note(err[-1200:])
@@ -124,7 +131,8 @@ def check_deaths():
     for longest in (0.02, 1):  # seconds after it has joined: MPI's own start included
         kill_one("at a random moment", [], rng.random() * longest, rng)
     kill_one("an mpirun that lets the others live", ["--enable-recovery"], None, rng)
-    kill_one("a rank that stands still, --comm-timeout 5", [], None, rng, signal.SIGSTOP)
+    for _ in range(2):
+        kill_one("a rank of 4 that stands still, --comm-timeout 5", [], None, rng, signal.SIGSTOP, 4)
 
 
 def check_words():

@@ -18,6 +18,8 @@
 #define NAP_NS  50000ull     /* then between looks; the compute threads want the core */
 #define LOOK_NS 100000000ull /* between looks whether the peers live */
 
+enum { LAST_LOOKS = 64 }; /* for what one that has ended said before: it takes a few to come through */
+
 /* ---- Waiting ---------------------------------------------------------------------------------------- */
 
 zr_result zr_fabric_send(struct fabric *fabric, struct zr_batch *batch,
@@ -62,21 +64,71 @@ static zr_result look_at(struct fabric *fabric, struct zr_flight *flight, bool *
     return ZR_OK;
 }
 
-/* Whether those that are waited for still live, and are not silent for too long. */
-static zr_result look_around(const struct fabric *fabric, const struct zr_batch *batch, uint64_t waited_ns)
+static struct zr_rank_set awaited(const struct zr_batch *batch)
 {
-    for (unsigned i = 0; i < batch->count; i++) {
-        const struct zr_flight *flight = &batch->flights[i];
-        if (flight->done)
+    struct zr_rank_set set = {0};
+    for (unsigned i = 0; i < batch->count; i++)
+        if (!batch->flights[i].done)
+            zr_rank_set_add(&set, batch->flights[i].peer);
+    return set;
+}
+
+/* What another rank has found out already. */
+static zr_result as_told(const struct fabric *fabric)
+{
+    return fabric->roll.lost == ZR_OK ? ZR_OK : zr_fail(fabric->roll.lost, "%s", fabric->roll.text);
+}
+
+/* Whether those that are waited for still live. One that has ended because of another says so before. */
+static zr_result look_for_dead(struct fabric *fabric, const struct zr_rank_set *waits_for)
+{
+    for (unsigned p = 0; p < fabric->base.world && fabric->acquainted; p++) {
+        if (!zr_rank_set_has(waits_for, p) || zr_process_lives(&fabric->people[p]))
             continue;
-        if (fabric->acquainted && !zr_process_lives(&fabric->people[flight->peer]))
-            return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it",
-                           flight->peer, (int)fabric->people[flight->peer].pid);
-        if (waited_ns > fabric->base.options.timeout_ns)
-            return zr_fail(ZR_ERR_TIMEOUT, "rank %u has not answered for %llu s", flight->peer,
-                           (unsigned long long)(waited_ns / 1000000000u));
+        for (unsigned i = 0; i < LAST_LOOKS && fabric->roll.lost == ZR_OK; i++)
+            zr_roll_listen(&fabric->roll, waits_for);
+        if (fabric->roll.lost != ZR_OK)
+            return as_told(fabric);
+        return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+                       (int)fabric->people[p].pid);
     }
     return ZR_OK;
+}
+
+/* Asks everybody when a quarter of the patience is left, once more later, and blames at its end. */
+static zr_result look_for_silent(struct fabric *fabric, const struct zr_rank_set *waits_for,
+                                 uint64_t waited_ns, unsigned *asked_count)
+{
+    uint64_t limit_ns = fabric->base.options.timeout_ns;
+    unsigned long long seconds = waited_ns / 1000000000u;
+    unsigned lost;
+    if (waited_ns > limit_ns / 8 * (6 + *asked_count) && *asked_count < 2) {
+        (*asked_count)++;
+        zr_roll_ask(&fabric->roll);
+    }
+    if (waited_ns <= limit_ns)
+        return ZR_OK;
+    if (zr_roll_find(&fabric->roll, waits_for, &lost))
+        return zr_fail(ZR_ERR_TIMEOUT, "rank %u has not answered for %llu s", lost, seconds);
+    return zr_fail(ZR_ERR_TIMEOUT,
+                   "the ranks are out of step: rank %u has sent nothing for %llu s, and waits itself", lost,
+                   seconds);
+}
+
+/* Whether the wait for a batch can still end well. The first rank to see that it cannot tells the others. */
+static zr_result look_around(struct fabric *fabric, const struct zr_batch *batch, uint64_t waited_ns,
+                             unsigned *asked_count)
+{
+    struct zr_rank_set waits_for = awaited(batch);
+    zr_roll_listen(&fabric->roll, &waits_for);
+    zr_result result = as_told(fabric);
+    if (result == ZR_OK)
+        result = look_for_dead(fabric, &waits_for);
+    if (result == ZR_OK)
+        result = look_for_silent(fabric, &waits_for, waited_ns, asked_count);
+    if (result != ZR_OK && fabric->roll.lost == ZR_OK)
+        zr_roll_tell(&fabric->roll, result, zr_last_error());
+    return result;
 }
 
 static void give_up(struct fabric *fabric, struct zr_batch *batch)
@@ -93,7 +145,8 @@ zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch)
     uint64_t moved_ns = zr_os_now_ns(), looked_ns = moved_ns;
     struct zr_patience patience = zr_patience_begin();
     zr_result result = ZR_OK;
-    unsigned left = batch->count;
+    unsigned left = batch->count, asked_count = 0;
+    zr_roll_forget(&fabric->roll);
     while (left > 0 && result == ZR_OK) {
         bool moved = false;
         left = 0;
@@ -107,10 +160,12 @@ zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch)
         if (moved) {
             moved_ns = now_ns;
             patience = zr_patience_begin();
+            asked_count = 0;
+            zr_roll_forget(&fabric->roll);
         }
         if (now_ns - looked_ns > LOOK_NS) {
             looked_ns = now_ns;
-            result = look_around(fabric, batch, zr_patience_look(&patience));
+            result = look_around(fabric, batch, zr_patience_look(&patience), &asked_count);
         }
         if (now_ns - moved_ns < SPIN_NS)
             sched_yield();
@@ -130,6 +185,7 @@ static void fabric_close(struct zr_comm *comm)
     struct fabric *self = (struct fabric *)comm;
     for (unsigned i = 0; i < 2; i++)
         give_up(self, &self->batch[i]);
+    zr_roll_close(&self->roll);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
 }
@@ -143,7 +199,12 @@ static void lay_out(struct fabric *fabric, unsigned world)
     for (unsigned i = 0; i < 2; i++, at += 2 * world * sizeof(struct zr_flight))
         fabric->batch[i].flights = (struct zr_flight *)at;
     fabric->people = (struct zr_process *)at;
-    fabric->from = (const void **)(at + world * sizeof(struct zr_process));
+    at += world * sizeof(struct zr_process);
+    fabric->from = (const void **)at;
+    at += world * sizeof(void *);
+    fabric->roll.awaited = (struct zr_rank_set *)at;
+    at += world * sizeof(struct zr_rank_set);
+    fabric->roll.outbox = (struct zr_roll_letter *)(((uintptr_t)at + 63) / 64 * 64);
 }
 
 static zr_result prepare(struct fabric **out, const struct zr_comm_options *options,
@@ -151,8 +212,9 @@ static zr_result prepare(struct fabric **out, const struct zr_comm_options *opti
 {
     void *block;
     unsigned world = transport->world;
-    size_t each = 4 * sizeof(struct zr_flight) + sizeof(struct zr_process) + sizeof(void *);
-    size_t bytes = RECORD_BYTES + world * each;
+    size_t each = 4 * sizeof(struct zr_flight) + sizeof(struct zr_process) + sizeof(void *) +
+                  sizeof(struct zr_rank_set) + sizeof(struct zr_roll_letter);
+    size_t bytes = RECORD_BYTES + world * each + 64;
     zr_result result = zr_comm_options_check(options, transport->rank, world);
     if (result == ZR_OK)
         result = zr_arena_alloc(options->host_arena,
@@ -170,6 +232,7 @@ static zr_result prepare(struct fabric **out, const struct zr_comm_options *opti
     fabric->most_bytes = transport->most_bytes / 64 * 64;
     if (fabric->each_bytes > fabric->most_bytes)
         fabric->each_bytes = fabric->most_bytes;
+    zr_roll_open(&fabric->roll, transport);
     result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
                      (void **)&fabric->ring);
     if (result == ZR_OK)

@@ -5,6 +5,7 @@
 
 #include "alloc/process.h"
 #include "zero/comm/comm.h"
+#include "zero/comm/roll_call.h"
 #include "zero/comm/transport.h"
 
 /* One message under way. */
@@ -32,6 +33,7 @@ struct fabric {
     struct zr_process *people; /* [world]; complete after the first exchange */
     const void **from;         /* [world]: scratch for the sum */
     bool acquainted;           /* people is complete */
+    struct zr_roll roll;       /* the thread that runs operations */
 };
 
 /* fabric.c: adds a message to a batch with room for it; waits until all of a batch have arrived, and empties

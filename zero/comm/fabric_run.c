@@ -36,11 +36,13 @@ static zr_result post_pair(struct fabric *fabric, struct zr_batch *batch, const 
 {
     zr_result result = ZR_OK;
     if (pair->in)
-        result = zr_fabric_receive(fabric, batch,
-                                   &(struct zr_transport_message){pair->from, pair->in, pair->in_bytes});
+        result = zr_fabric_receive(
+            fabric, batch,
+            &(struct zr_transport_message){.peer = pair->from, .data = pair->in, .bytes = pair->in_bytes});
     if (result == ZR_OK && pair->out)
         result = zr_fabric_send(fabric, batch,
-                                &(struct zr_transport_message){pair->to, (char *)pair->out, pair->out_bytes});
+                                &(struct zr_transport_message){
+                                    .peer = pair->to, .data = (char *)pair->out, .bytes = pair->out_bytes});
     return result;
 }
 
@@ -271,13 +273,15 @@ static zr_result broadcast_in_ring(struct fabric *fabric, const struct zr_broadc
         struct zr_batch *batch = &fabric->batch[index & 1];
         result = zr_fabric_wait(fabric, batch); /* the piece before the last has gone */
         if (result == ZR_OK && place > 0)
-            result = zr_fabric_receive(
-                fabric, batch, &(struct zr_transport_message){neighbour(fabric, world - 1), at, bytes});
+            result = zr_fabric_receive(fabric, batch,
+                                       &(struct zr_transport_message){
+                                           .peer = neighbour(fabric, world - 1), .data = at, .bytes = bytes});
         if (result == ZR_OK && place > 0)
             result = zr_fabric_wait(fabric, batch);
         if (result == ZR_OK && place + 1 < world)
-            result = zr_fabric_send(fabric, batch,
-                                    &(struct zr_transport_message){neighbour(fabric, 1), at, bytes});
+            result = zr_fabric_send(
+                fabric, batch,
+                &(struct zr_transport_message){.peer = neighbour(fabric, 1), .data = at, .bytes = bytes});
     }
     for (unsigned i = 0; i < 2 && result == ZR_OK; i++)
         result = zr_fabric_wait(fabric, &fabric->batch[i]);

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ZR_TRANSPORT_VERSION = 1, ZR_TRANSPORT_WHY_BYTES = 512 };
+enum { ZR_TRANSPORT_VERSION = 2, ZR_TRANSPORT_WHY_BYTES = 512 };
 #define ZR_TRANSPORT_SYMBOL "zr_transport_open"
 
 /* A message under way; what is in it is the module's. */
@@ -24,6 +24,7 @@ struct zr_transport_message {
     unsigned peer;
     void *data; /* not written to by send */
     size_t bytes;
+    bool note; /* of a second kind, matched by its like alone; one is received from any peer */
 };
 
 struct zr_transport {

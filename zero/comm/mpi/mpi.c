@@ -10,7 +10,7 @@
 
 #include "zero/comm/transport.h"
 
-enum { TAG = 7 };
+enum { TAG = 7, NOTE_TAG = 8 };
 #define MOST_BYTES ((size_t)1 << 30) /* counts are ints */
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
@@ -33,16 +33,17 @@ static int mpi_send(struct zr_transport *transport, const struct zr_transport_me
                     struct zr_transport_request *request)
 {
     return told(transport, "MPI_Isend",
-                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer, TAG, comm,
-                          (MPI_Request *)request->room));
+                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer,
+                          message->note ? NOTE_TAG : TAG, comm, (MPI_Request *)request->room));
 }
 
 static int mpi_receive(struct zr_transport *transport, const struct zr_transport_message *message,
                        struct zr_transport_request *request)
 {
     return told(transport, "MPI_Irecv",
-                MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer, TAG, comm,
-                          (MPI_Request *)request->room));
+                MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE,
+                          message->note ? MPI_ANY_SOURCE : (int)message->peer, message->note ? NOTE_TAG : TAG,
+                          comm, (MPI_Request *)request->room));
 }
 
 static int mpi_test(struct zr_transport *transport, struct zr_transport_request *request, bool *done,
