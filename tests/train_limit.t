@@ -27,6 +27,7 @@ SHAPES = [
     dict(layers=4, hidden=128, heads=4, batch=8, seq=64, ranks=1, stage=0),
     dict(layers=6, hidden=128, heads=4, batch=4, seq=64, ranks=2, stage=0, reduce="once", accumulate=2),
     dict(layers=4, hidden=128, heads=4, batch=16, seq=64, ranks=2, stage=3, recompute="full"),
+    dict(layers=8, hidden=192, heads=4, batch=2, seq=32, ranks=4, stage=1, reduce="once", accumulate=2),
 ]
 seen = set()
 for shape in SHAPES:
@@ -50,9 +51,10 @@ for shape in SHAPES:
                 more = {**shape, **choice, "batch": int(choice["batch"]) + 1}
                 same(train(dry_run=True, **more, memory_limit=limit).code, 4, "and one sequence more does not")
             if choice.get("stage", "0") > str(shape["stage"] + 1) and "recompute" not in choice:
-                lower = {**shape, "stage": int(choice["stage"]) - 1}
+                lower = {**shape, **choice, "stage": int(choice["stage"]) - 1}
                 same(train(dry_run=True, **lower, memory_limit=limit).code, 4, "and the stage below does not")
-same(seen, {"stage", "recompute", "batch", "layers"}, "stages, recomputation, batches and layers were all among them")
+same(seen, {"stage", "reduce", "recompute", "batch", "layers"},
+     "stages, reduction, recomputation, batches and layers were all among them")
 
 # The run itself: refused before anything is made; then trained as the table says, within the limit.
 shape = SHAPES[0]

@@ -92,13 +92,14 @@ static void note_choice(struct zr_limit_advice *advice, const struct zr_train_co
 {
     struct zr_limit_choice choice = {.stage = config->stage,
                                      .recompute = (enum zr_recompute)config->shape.recompute,
+                                     .reduce = (enum zr_reduce_when)config->reduce,
                                      .batch = config->shape.batch,
                                      .layers = config->shape.layers,
                                      .reserved_bytes = bytes};
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *other = &advice->choices[i];
         if (other->stage == choice.stage && other->recompute == choice.recompute &&
-            other->batch == choice.batch && other->layers == choice.layers)
+            other->reduce == choice.reduce && other->batch == choice.batch && other->layers == choice.layers)
             return;
     }
     if (advice->count < ZR_LIMIT_CHOICES)
@@ -124,16 +125,38 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return highest > config->stage ? highest : config->stage;
 }
 
-/* The lowest stage above the given one. */
+/* The lowest stage above the given one; where reducing once a step allows none that fits, reducing each
+ * micro-batch. */
 static zr_result try_stages(struct search *search, struct zr_train_config changed, bool *fits)
 {
-    unsigned highest = highest_stage(&changed);
     zr_result result = ZR_OK;
     *fits = false;
-    while (result == ZR_OK && !*fits && changed.stage < highest) {
-        changed.stage++;
-        result = try_out(search, &changed, fits);
+    for (;;) {
+        while (result == ZR_OK && !*fits && changed.stage < highest_stage(&changed)) {
+            changed.stage++;
+            result = try_out(search, &changed, fits);
+        }
+        if (result != ZR_OK || *fits || changed.ranks == 1 || changed.reduce != ZR_REDUCE_ONCE)
+            return result;
+        changed.reduce = ZR_REDUCE_EACH;
     }
+}
+
+/* The highest stage, and the way to reduce that goes with it where that takes less than the one asked for. */
+static zr_result take_highest_stage(struct search *search, struct zr_train_config *config)
+{
+    struct zr_train_config each = *config;
+    size_t bytes, each_bytes;
+    config->stage = highest_stage(config);
+    each.reduce = ZR_REDUCE_EACH;
+    each.stage = highest_stage(&each);
+    if (each.stage == config->stage)
+        return ZR_OK;
+    zr_result result = weigh(config, search->host_arena, &bytes);
+    if (result == ZR_OK)
+        result = weigh(&each, search->host_arena, &each_bytes);
+    if (result == ZR_OK && each_bytes < bytes)
+        *config = each;
     return result;
 }
 
@@ -174,7 +197,8 @@ static zr_result try_together(struct search *search)
 
     changed.shape.recompute = ZR_RECOMPUTE_FULL;
     result = try_stages(search, changed, &fits);
-    changed.stage = highest_stage(&changed);
+    if (result == ZR_OK && !fits)
+        result = take_highest_stage(search, &changed);
     if (result == ZR_OK && !fits)
         result = try_size(search, changed, ZR_LIMIT_BATCH, &fits);
     changed.shape.batch = 1;

@@ -14,6 +14,7 @@ enum { ZR_LIMIT_CHOICES = 6 };
 struct zr_limit_choice {
     unsigned stage;
     enum zr_recompute recompute;
+    enum zr_reduce_when reduce;
     size_t batch, layers;
     size_t reserved_bytes; /* by its plan */
 };
@@ -27,8 +28,8 @@ struct zr_limit_advice {
 
 /* Plans the configuration and, where it is above config->memory_limit_bytes, looks for what would fit: the
  * lowest stage, the least recomputation and the largest batch, each alone; where none of stage and
- * recomputation helps, the two together, then with a smaller batch, then with fewer layers. Records of the
- * rehearsals come from host_arena. */
+ * recomputation helps, the two together, then with a smaller batch, then with fewer layers. A higher stage
+ * than ZR_REDUCE_ONCE takes comes with ZR_REDUCE_EACH. Records of the rehearsals come from host_arena. */
 zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
                           zr_arena *host_arena);
 

@@ -191,6 +191,8 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
     zr_text_start(&text, NULL, out, 128);
     if (choice->stage != config->stage)
         zr_text_print(&text, " --stage %u", choice->stage);
+    if (choice->reduce != config->reduce)
+        zr_text_print(&text, " --reduce each");
     if (choice->recompute != config->shape.recompute)
         zr_text_print(&text, " --recompute %s", recompute[choice->recompute]);
     if (choice->batch != config->shape.batch)
