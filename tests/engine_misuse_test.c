@@ -146,6 +146,51 @@ static void test_no_engine(void)
     tap_ok(zr_parameter_elements(NULL) == 0 && zr_parameter_list_elements(NULL) == 0, "nor has no list");
 }
 
+/* ---- Calls out of turn -----------------------------------------------------------------------------------
+ */
+
+/* Whatever a stage cannot bear, every stage refuses, with as many ranks as there are. */
+static int order_is_kept(struct rig *rig, unsigned rank)
+{
+    zr_engine *engine = rig->engine;
+    struct zr_step_report report;
+    const void *base, *again;
+    void *gradients;
+    bool accumulate;
+
+    (void)rank;
+    must(zr_engine_gather(engine, 1, &base) == ZR_OK && zr_engine_gather(engine, 2, &again) == ZR_OK);
+    must(zr_engine_gather(engine, 3, &again) == ZR_ERR_INVALID && strstr(zr_last_error(), "l3"));
+    must(zr_engine_gather(engine, 1, &again) == ZR_OK && again == base);
+    zr_engine_release(engine, 2);
+    must(zr_engine_gather(engine, 3, &again) == ZR_OK); /* one has gone */
+    zr_engine_release(engine, 3);
+    zr_engine_release(engine, 1);
+
+    must(zr_engine_reduce(engine, 5) == ZR_ERR_INVALID && strstr(zr_last_error(), "without gradients"));
+    must(zr_engine_gradients(engine, 5, &gradients, &accumulate) == ZR_OK);
+    must(zr_engine_gradients(engine, 4, &gradients, &accumulate) == ZR_OK);
+    must(zr_engine_gradients(engine, 3, &gradients, &accumulate) == ZR_ERR_INVALID);
+    must(zr_engine_gradients(engine, 5, &gradients, &accumulate) == ZR_OK); /* the same again */
+    must(zr_engine_publish(engine, 3) == ZR_ERR_INVALID && zr_engine_steps_done(engine) == 0);
+    must(strstr(zr_last_error(), "not handed over"));
+    for (unsigned unit = LAYERS; unit-- > 0;)
+        must(hand_over(engine, unit, 0.01f) == ZR_OK);
+    must(zr_engine_gradients(engine, 2, &gradients, &accumulate) == ZR_ERR_INVALID);
+    must(zr_engine_step(engine, 0.1f, &report) == ZR_ERR_INVALID && strstr(zr_last_error(), "l1"));
+    zr_engine_release(engine, 1);
+    must(zr_engine_step(engine, 0.1f, &report) == ZR_OK && zr_engine_steps_done(engine) == 1);
+    must(zr_engine_verify_replicas(engine) == ZR_OK);
+
+    /* A gradient that is not finite ends its step, and not the engine. */
+    for (unsigned unit = LAYERS; unit-- > 0;)
+        must(hand_over(engine, unit, unit == 2 ? INFINITY : 0.01f) == ZR_OK);
+    must(zr_engine_step(engine, 0.1f, &report) == ZR_ERR_CORRUPT && zr_engine_steps_done(engine) == 1);
+    must(whole_step(engine) == ZR_OK && zr_engine_steps_done(engine) == 2);
+    must(zr_engine_verify_finite(engine) == ZR_OK);
+    return 0;
+}
+
 /* ---- What an engine is not made of -----------------------------------------------------------------------
  */
 
@@ -290,10 +335,42 @@ static int ranks_save_apart(struct rig *rig, unsigned rank)
     must(zr_engine_save(rig->engine, rank == 1 ? "" : good) == ZR_ERR_INVALID);
     must(zr_engine_save(rig->engine, rank == 1 ? NULL : good) == ZR_ERR_INVALID);
     must(zr_engine_load(rig->engine, rank == 1 ? NULL : good) == ZR_ERR_INVALID);
+    must(hand_over(rig->engine, 3, 0.01f) == ZR_OK); /* in the middle of a step */
+    must(zr_engine_save(rig->engine, good) == ZR_ERR_INVALID && strstr(zr_last_error(), "l3"));
+    must(zr_engine_load(rig->engine, good) == ZR_ERR_INVALID && strstr(zr_last_error(), "l3"));
     must(read_file(good, after, sizeof after) == bytes && memcmp(before, after, bytes) == 0);
     must(rank == 0 || access(own, F_OK) != 0);
     strcat(own, ".partial");
     must(access(own, F_OK) != 0);
+    return 0;
+}
+
+/* What somebody still reads is not replaced under him; afterwards everyone sees the values that were saved.
+ */
+static int load_waits_for_users(struct rig *rig, unsigned rank)
+{
+    zr_engine *engine = rig->engine;
+    const void *base;
+    char good[64];
+    float saved;
+
+    (void)rank;
+    in_folder(good, sizeof good, "0");
+    must(zr_engine_gather(engine, 1, &base) == ZR_OK);
+    saved = *(const float *)base;
+    must(zr_engine_save(engine, good) == ZR_OK); /* which changes nothing */
+    zr_engine_release(engine, 1);
+    must(whole_step(engine) == ZR_OK);
+    must(zr_engine_gather(engine, 1, &base) == ZR_OK);
+    float trained = *(const float *)base;
+    must(trained != saved);
+    must(zr_engine_load(engine, good) == ZR_ERR_INVALID && strstr(zr_last_error(), "l1"));
+    must(zr_engine_publish(engine, 9) == ZR_ERR_INVALID && zr_engine_steps_done(engine) == 1);
+    must(*(const float *)base == trained);
+    zr_engine_release(engine, 1);
+    must(zr_engine_load(engine, good) == ZR_OK && zr_engine_steps_done(engine) == 0);
+    must(zr_engine_gather(engine, 1, &base) == ZR_OK && *(const float *)base == saved);
+    zr_engine_release(engine, 1);
     return 0;
 }
 
@@ -342,9 +419,15 @@ int main(void)
         test_rates(&rig);
         tap_result(whole_step(rig.engine), ZR_OK, "and another step");
         tap_is(rig_close(&rig), 0, "nothing is left behind");
-        for (unsigned world = 2; world <= 3; world++)
-            tap_is(in_world(world, stage, ranks_save_apart), 0,
-                   "%u ranks, stage %u: none saves to a path of its own", world, stage);
+        for (unsigned world = 1; world <= 3; world++) {
+            tap_is(in_world(world, stage, order_is_kept), 0,
+                   "%u ranks, stage %u: two units at a time, each in its turn", world, stage);
+            tap_is(in_world(world, stage, load_waits_for_users), 0,
+                   "%u ranks, stage %u: nothing is loaded under a user's eyes", world, stage);
+            if (world > 1)
+                tap_is(in_world(world, stage, ranks_save_apart), 0,
+                       "%u ranks, stage %u: none saves to a path of its own, nor in a step", world, stage);
+        }
     }
     char good[64];
     in_folder(good, sizeof good, "0");

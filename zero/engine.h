@@ -22,16 +22,17 @@
 #include "zero/timeline.h"
 #include "zero/zr_zero.h"
 
-enum { ZR_NO_UNIT = UINT32_MAX, ZR_GATHERED_UNITS_MAX = 2 };
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_GATHERED_UNITS_MAX = 2, ZR_HELD_UNITS_MAX = 2 };
 
 struct zr_unit_state {
     /* Parameters. */
     bool resident;              /* they are kept whole */
     size_t parameters_at;       /* elements before the unit, or its shard, in the pool */
     void *gathered;             /* whole, for now; NULL: not */
-    unsigned users;             /* of `gathered` */
+    unsigned users;             /* who gathered it and did not release it yet, at every stage */
     zr_ticket parameter_ticket; /* they are being spread or gathered */
     /* Gradients. */
+    bool held;               /* asked for, and not yet handed over; at every stage */
     void *staging;           /* whole, on their way; NULL: none, or there is a pool of whole gradients */
     bool staged;             /* handed over, and in the queue of staging blocks */
     unsigned next_staged;    /* the unit after it in that queue */
@@ -57,9 +58,10 @@ struct zr_engine {
     size_t states_elements;
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
 
+    unsigned used_units;                    /* with users */
     size_t gathered_units;                  /* with a gathered block */
     size_t staging_limit, staging_elements; /* elements that may be staged, and are */
-    unsigned held_units;                    /* staged and not yet handed over */
+    unsigned held_units;                    /* whose gradients are held */
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
@@ -78,6 +80,10 @@ void zr_engine_place(struct zr_engine *engine);
 zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other);
 zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
                                const void *other);
+/* A step is under way: gradients have been asked for or handed over. */
+zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call);
+/* Some unit is gathered, and its values are about to change. */
+zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call);
 zr_result zr_engine_check_options(const struct zr_engine_options *options);
 
 /* Gradients that a unit gets in a step. */

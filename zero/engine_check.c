@@ -24,6 +24,27 @@ zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call,
                    engine->layout.units_count - 1);
 }
 
+zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call)
+{
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_unit_state *state = &engine->units[u];
+        if (state->held || state->rounds_done > 0)
+            return zr_fail(ZR_ERR_INVALID, "%s() in the middle of a step: unit %s has %s; end the step first",
+                           call, engine->layout.units[u].unit.name,
+                           state->held ? "gradients that were not handed over" : "handed gradients over");
+    }
+    return ZR_OK;
+}
+
+zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call)
+{
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        if (engine->units[u].users > 0)
+            return zr_fail(ZR_ERR_INVALID, "%s() while unit %s is in use; release it first", call,
+                           engine->layout.units[u].unit.name);
+    return ZR_OK;
+}
+
 /* A number of the options and where it may lie; NaN is nowhere. */
 struct number {
     const char *name;

@@ -69,15 +69,9 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
 }
 
 /* Room for one more unit; what was gathered on a hint that turned out wrong goes first. */
-static zr_result make_room(struct zr_engine *engine, size_t unit)
+static zr_result make_room(struct zr_engine *engine)
 {
-    zr_result result = ZR_OK;
-    if (engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
-        result = zr_engine_drop_gathered(engine);
-    if (result == ZR_OK && engine->gathered_units >= ZR_GATHERED_UNITS_MAX)
-        return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %d others are in use; release one first",
-                       engine->layout.units[unit].unit.name, ZR_GATHERED_UNITS_MAX);
-    return result;
+    return engine->gathered_units < ZR_GATHERED_UNITS_MAX ? ZR_OK : zr_engine_drop_gathered(engine);
 }
 
 zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
@@ -86,9 +80,12 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
+    if (state->users == 0 && engine->used_units >= ZR_GATHERED_UNITS_MAX)
+        return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %d others are in use; release one first",
+                       engine->layout.units[unit].unit.name, ZR_GATHERED_UNITS_MAX);
 
     if (!state->resident && !state->gathered) {
-        result = make_room(engine, unit);
+        result = make_room(engine);
         if (result == ZR_OK)
             result = start_gathering(engine, unit);
     }
@@ -97,8 +94,10 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     if (result != ZR_OK)
         return result;
     state->parameter_ticket = 0;
-    if (state->users++ == 0)
+    if (state->users++ == 0) {
+        engine->used_units++;
         zr_timeline_enter(engine->options.timeline, zr_engine_noted(engine, unit));
+    }
     *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;
     return ZR_OK;
 }
@@ -115,6 +114,7 @@ void zr_engine_release(zr_engine *engine, unsigned unit)
     }
     if (--state->users > 0)
         return;
+    engine->used_units--;
     zr_timeline_leave(engine->options.timeline, zr_engine_noted(engine, unit));
     if (state->gathered)
         drop_unit(engine, unit);

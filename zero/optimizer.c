@@ -15,9 +15,6 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
             return zr_fail(ZR_ERR_INVALID,
                            "unit %s has %u of %u gradient contributions at the end of the step",
                            engine->layout.units[u].unit.name, state->rounds_done, rounds);
-        if (state->gathered && state->users > 0)
-            return zr_fail(ZR_ERR_INVALID, "unit %s is still in use at the end of the step; release it",
-                           engine->layout.units[u].unit.name);
         zr_result result = zr_engine_end_reduction(engine, u);
         if (result != ZR_OK)
             return result;
@@ -287,6 +284,8 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
 zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
 {
     zr_result result = zr_engine_check_call(engine, __func__, report);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
         result = zr_fail(ZR_ERR_INVALID,
                          "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
@@ -302,13 +301,11 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
     if (!engine->dry)
         result = judge_gradients(engine, report, &scale);
-    if (result != ZR_OK)
-        return result;
-    if (report->skipped) {
+    if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
         for (size_t u = 0; u < engine->layout.units_count; u++)
             end_round(engine, u);
-        return ZR_OK;
-    }
+    if (result != ZR_OK || report->skipped)
+        return result;
     result = update_all(engine, &(struct update){.rate = rate,
                                                  .gradient_scale = scale,
                                                  .correction1 = (float)(1 - pow(options->beta1, step)),

@@ -111,10 +111,6 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     size_t elements = engine->layout.units[unit].padded_elements;
     zr_result result = ZR_OK;
 
-    if (engine->held_units >= 2)
-        return zr_fail(ZR_ERR_INVALID,
-                       "the gradients of unit %s are asked for while two other units wait to be handed over",
-                       engine->layout.units[unit].unit.name);
     while (result == ZR_OK && must_end_oldest(engine, unit))
         result = zr_engine_end_reduction(engine, engine->first_staged);
     if (result == ZR_OK)
@@ -123,14 +119,30 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return zr_name_unit(result, engine->layout.units[unit].unit.name);
     engine->staging_elements += elements;
-    engine->held_units++;
     clear_padding(engine, unit, state->staging);
+    return ZR_OK;
+}
+
+/* The rules of a stage that stages gradients hold at all. */
+static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
+{
+    const char *name = engine->layout.units[unit].unit.name;
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->rounds_done >= zr_engine_rounds(engine, unit))
+        return zr_fail(ZR_ERR_INVALID, "unit %s has had all %u gradients of this step; end the step", name,
+                       state->rounds_done);
+    if (!state->held && engine->held_units >= ZR_HELD_UNITS_MAX)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the gradients of unit %s are asked for while two other units wait to be handed over",
+                       name);
     return ZR_OK;
 }
 
 zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate)
 {
     zr_result result = zr_engine_check_unit(engine, __func__, unit, base && accumulate ? base : NULL);
+    if (result == ZR_OK)
+        result = check_asking(engine, unit);
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
@@ -139,6 +151,10 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
         result = stage(engine, unit);
     if (result != ZR_OK)
         return result;
+    if (!state->held) {
+        state->held = true;
+        engine->held_units++;
+    }
     zr_timeline_turn_backward(engine->options.timeline, zr_engine_noted(engine, unit));
     *base = whole_gradients(engine, unit);
     *accumulate = zr_engine_adds_in_place(engine) && state->rounds_done > 0;
@@ -265,7 +281,7 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if (state->rounds_done >= rounds)
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",
                        engine->layout.units[unit].unit.name, state->rounds_done + 1, rounds);
-    if (engine->shards_gradients && (!state->staging || state->staged))
+    if (!state->held)
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
                        engine->layout.units[unit].unit.name);
     bool aside = engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine));
@@ -279,9 +295,9 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if ((aside || in_place) && engine->world > 1)
         zr_timeline_sent(engine->options.timeline, ZR_TIMELINE_REDUCE, zr_engine_noted(engine, unit));
     state->rounds_done++;
-    if (engine->shards_gradients) {
+    state->held = false;
+    engine->held_units--;
+    if (engine->shards_gradients)
         enqueue(engine, unit);
-        engine->held_units--;
-    }
     return ZR_OK;
 }

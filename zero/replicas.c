@@ -77,6 +77,10 @@ static zr_result spread_unit(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
     if (result != ZR_OK)
         return result;
     result = zr_engine_drop_gathered(engine);

@@ -202,8 +202,9 @@ static void state_start(struct state *out, zr_engine *engine)
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
 
-/* The same on every rank: none waits for one whose call does not fit. */
-static zr_result check_call(const zr_engine *engine, const char *call, const char *path)
+/* The same on every rank: none waits for one whose call does not fit. Saving changes nothing that is in use.
+ */
+static zr_result check_call(const zr_engine *engine, const char *call, const char *path, bool changes)
 {
     zr_result result = ZR_OK;
     if (!engine)
@@ -215,6 +216,10 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
         result = zr_fail(ZR_ERR_INVALID, "%s() needs a path", call);
     else if (strlen(path) > PATH_BYTES_MAX)
         result = zr_fail(ZR_ERR_INVALID, "%s(): the path is longer than %d bytes", call, PATH_BYTES_MAX);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, call);
+    if (result == ZR_OK && changes)
+        result = zr_engine_check_unused(engine, call);
     return zr_agree(engine->options.comm, result);
 }
 
@@ -294,7 +299,7 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
     struct state state;
     char partial[STATE_PATH_ROOM];
     uint64_t mine = 0;
-    zr_result result = check_call(engine, __func__, path);
+    zr_result result = check_call(engine, __func__, path, false);
 
     if (result != ZR_OK)
         return result;
@@ -396,7 +401,7 @@ static zr_result load_pass(const struct state *state, enum transfer how, const c
 zr_result zr_engine_load(zr_engine *engine, const char *path)
 {
     struct state state;
-    zr_result result = check_call(engine, __func__, path);
+    zr_result result = check_call(engine, __func__, path, true);
 
     if (result != ZR_OK)
         return result;

@@ -145,8 +145,8 @@ ZR_API void zr_engine_destroy(zr_engine *engine);
 
 /* The elements of a unit in order and in the engine's precision, ready to be read until zr_engine_release(),
  * which belongs to each call. Waits for what is still under way. The parameter with index i lies at
- * zr_engine_offset(engine, i) elements from the base of its unit. At stage 3 a collective; a third unit at a
- * time is ZR_ERR_INVALID there. */
+ * zr_engine_offset(engine, i) elements from the base of its unit. At stage 3 a collective. At every stage a
+ * third unit at a time is ZR_ERR_INVALID. */
 ZR_API zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base);
 /* Of a unit that nobody has gathered it does nothing; zr_last_error() says so. */
 ZR_API void zr_engine_release(zr_engine *engine, unsigned unit);
@@ -161,8 +161,8 @@ ZR_API size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 /* Where the gradients of a unit are to be written, whole, with the layout and the precision of the
  * parameters; padding stays untouched. *accumulate tells whether to add to what is there. Then
  * zr_engine_reduce() hands them over: the reduction runs while the caller computes on. Each unit gets as many
- * rounds per step as it has contributions times micro-batches. At most two units may be between the two calls
- * at a time. */
+ * rounds per step as it has contributions times micro-batches. ZR_ERR_INVALID, at every stage: a third
+ * unit between the two calls at a time, a round too many, a unit handed over that was not asked for. */
 ZR_API zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate);
 ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 
@@ -178,7 +178,8 @@ struct zr_step_report {
 
 /* Ends a step: waits for the reductions, clips, updates, and starts to spread the new parameters. Collective.
  * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. In fp16 that
- * is a skipped step and no failure, until no smaller scale is left to try. ZR_ERR_INVALID: gradients are
+ * is a skipped step and no failure, until no smaller scale is left to try. Either way the gradients are gone,
+ * and a step may follow. ZR_ERR_INVALID: gradients are
  * missing, a unit is still gathered, or the rate is below 0 or not finite. */
 ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
@@ -208,7 +209,8 @@ ZR_API void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_s
 /* Waits until nothing is under way, so that the segments may be read or written. */
 ZR_API zr_result zr_engine_settle(zr_engine *engine);
 /* After the segments were loaded: rounds the parameters from their masters and makes every replica whole
- * again from its owners. `steps_done` is the number of updates the loaded state has seen. Collective. */
+ * again from its owners. `steps_done` is the number of updates the loaded state has seen. Collective.
+ * ZR_ERR_INVALID: in the middle of a step, or while a unit is gathered. */
 ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
 /* The state of the loss scaling, for saving and loading. All ranks set the same, which must make sense:
  * ZR_ERR_INVALID. Without fp16 it is kept, and not used. */
@@ -220,7 +222,8 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
  * number of ranks, so any may load them. Every rank writes its own part: the path must be the same on all of
  * them, and name the same file. Written aside (PATH.partial), synced, renamed: what was there stays until the
  * new file is whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause.
- * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved; no file is touched. */
+ * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved, or are in the
+ * middle of a step; no file is touched. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
 /* Loads what an engine of the same parameter list and optimizer has saved, at any stage, precision and number
  * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.
