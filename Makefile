@@ -23,7 +23,11 @@ jobs = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 export BUILD
 # Where make would see several names, rm -rf would, too.
 one_word = $(if $(filter-out 1,$(words $($(1)))),$(error $(1)='$($(1))': make needs one name without blanks here))
+# Names go to the shell as they are, which makes something else of these; a quoted one ends with a quote.
+not_plain := ' " ` \ $$ & | ; < > ( ) { } [ ] * ? ~ % : \#
+plain = $(foreach sign,$(2),$(if $(findstring $(sign),$($(1))),$(error $(1)=$($(1)): give a path without $(sign) in it)))
 $(call one_word,BUILD)
+$(call plain,BUILD,$(not_plain))
 
 # ---- flags ---------------------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(CI),-Werror)
@@ -208,6 +212,8 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/zr
 $(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call one_word,$(name)))
+$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call plain,$(name),$(not_plain)))
+$(call plain,DESTDIR,')
 ifneq ($(filter-out /%,$(PREFIX)),)
 $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config passes it on)
 endif

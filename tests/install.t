@@ -46,10 +46,14 @@ def check_blanks():
         same(files(blank + PREFIX), files(), "DESTDIR with blanks gets the same files")
         make("uninstall", blank)
         same((files(blank), os.path.exists(path("a"))), ([], True), "and they go again, and nothing beside them")
-    for goal, setting in (("clean", "BUILD=a b"), ("uninstall", "PREFIX=/a b"), ("install", "LIBDIR=/a b"),
-                          ("install", "PREFIX=relative")):
+    refused = [("clean", "BUILD=a b"), ("uninstall", "PREFIX=/a b"), ("install", "LIBDIR=/a b"), ("install", "PREFIX=relative"),
+               ("clean", "BUILD=a;b"), ("uninstall", "DOCDIR=/a*"), ("install", "DESTDIR=/a'b")]
+    for sign in "'\"`\\&|;<>(){}[]*?~%:#":  # what the shell, make or a .pc file would make something else of
+        refused.append(("install", f"PREFIX=/a{sign}b"))
+    refused.append(("install", "PREFIX=/a$$b"))
+    for goal, setting in refused:
         got = run(["make", "--no-print-directory", "--dry-run", goal, setting], cwd=os.getcwd())
-        same((got.returncode, got.stdout), (2, ""), f"make {goal} '{setting}' is refused")
+        same((got.returncode, got.stdout), (2, ""), f"make {goal} {setting!r} is refused".replace("#", "hash"))
         ok(setting.split("=")[0] + "=" in got.stderr, "and the words name it")
 
 
