@@ -96,7 +96,8 @@ static zr_result open_engine(struct stand *stand, const struct scene *scene)
                                              .units = units,
                                              .units_count = zr_gpt_units_count(&shape)},
                                     .stage = scene->stage,
-                                    .seed = 5});
+                                    .seed = 5,
+                                    .optimizer = {.epsilon = 1e-8f}});
     zr_heap_free(parameters);
     zr_heap_free(units);
     return result;

@@ -59,7 +59,8 @@ static inline zr_result fuzz_engine_open(struct rig *rig, const struct fuzz_engi
                                                                  .units_count = FUZZ_UNITS},
                                                         .stage = options->stage,
                                                         .precision = options->precision,
-                                                        .seed = FUZZ_SEED});
+                                                        .seed = FUZZ_SEED,
+                                                        .optimizer = {.epsilon = 1e-8f}});
 }
 
 static inline struct zr_checkpoint fuzz_checkpoint_of(const struct rig *rig, const char *folder)
