@@ -286,6 +286,56 @@ static void test_lists(struct rig *rig, unsigned stage)
     refused(&bad, "2^32 contributions", "l2 has 2147483648");
 }
 
+/* Names become the keys of a file, and end somewhere. */
+static void test_names(struct rig *rig)
+{
+    static const char *const taken[] = {
+        "",          "__metadata__", "optimizer.momentum.l0.weight", "optimizer.variance.l0.weight",
+        "l0.weight", "l5.bias"};
+    struct zr_parameter wrong[PARAMETERS];
+    struct zr_unit wrong_units[LAYERS];
+    struct zr_engine_options bad = options_of(rig, 0);
+
+    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS};
+    memcpy(wrong_units, units, sizeof wrong_units);
+    memcpy(wrong, parameters, sizeof wrong);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        snprintf(wrong[3].name, sizeof wrong[3].name, "%s", taken[i]);
+        refused(&bad, "a name that is taken", taken[i]);
+    }
+    memset(wrong[3].name, 'x', sizeof wrong[3].name);
+    refused(&bad, "a name without an end", "has no end: 'xxx");
+    wrong[3] = parameters[3];
+    memset(wrong_units[1].name, 'y', sizeof wrong_units[1].name);
+    refused(&bad, "a unit's name without one", "has no end: 'yyyyyyyyyyyyyyyyyyyyyyyy'");
+}
+
+/* Two of very many that are alike are found wherever they stand, and soon. */
+static void test_many_names(struct rig *rig)
+{
+    enum { MANY = 100000 };
+    struct zr_parameter *many = calloc(MANY, sizeof *many);
+    struct zr_unit unit = {"all", 1};
+    struct zr_engine_options options = options_of(rig, 0);
+    options.list = (struct zr_parameter_list){many, MANY, &unit, 1};
+    options.kernels = zr_kernels_null();
+    for (size_t i = 0; many && i < MANY; i++) {
+        many[i] = (struct zr_parameter){.shape = {1, 0}};
+        snprintf(many[i].name, sizeof many[i].name, "layer.%zu.weight", i * 7919 % MANY);
+    }
+    tap_result(many ? zr_engine_create(&rig->engine, &options) : ZR_ERR_MEMORY, ZR_OK, "%d names", MANY);
+    tap_ok(zr_engine_offset(rig->engine, 1) == 16 &&
+               zr_engine_offset(rig->engine, MANY - 1) == (MANY - 1) * 16,
+           "the parameters lie in the order of the list");
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    if (many) {
+        memcpy(many[MANY - 1].name, many[1].name, sizeof many[1].name);
+        refused(&options, "two alike among as many", many[1].name);
+    }
+    free(many);
+}
+
 /* A learning rate that is none leaves the gradients for another try. */
 static void test_rates(struct rig *rig)
 {
@@ -413,6 +463,10 @@ int main(void)
         test_options(&rig, stage);
         test_numbers(&rig, stage);
         test_lists(&rig, stage);
+        if (stage == 0)
+            test_names(&rig);
+        if (stage == 0)
+            test_many_names(&rig);
         struct zr_engine_options options = options_of(&rig, stage);
         tap_result(zr_engine_create(&rig.engine, &options), ZR_OK, "an engine of stage %u", stage);
         test_units(&rig, stage);

@@ -528,11 +528,12 @@ static void test_layout(void)
     }
     struct zr_parameter wrong[2] = {parameters[0], parameters[0]};
     struct zr_layout layout;
+    strcpy(wrong[1].name, "other");
     wrong[1].unit = 2;
     tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 2}, 2, rig.arena,
                            ZR_PRECISION_BF16),
                ZR_ERR_INVALID, "a unit without parameters");
-    wrong[1] = parameters[0];
+    wrong[1].unit = 0;
     wrong[1].shape[0] = wrong[1].shape[1] = (size_t)1 << 33;
     tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 1}, 2, rig.arena,
                            ZR_PRECISION_BF16),

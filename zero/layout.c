@@ -66,6 +66,74 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     return ZR_OK;
 }
 
+/* ---- Names -----------------------------------------------------------------------------------------------
+ */
+
+static void sift_down(struct zr_layout_parameter *heap, size_t root, size_t count)
+{
+    for (size_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && strcmp(heap[child].parameter.name, heap[child + 1].parameter.name) < 0)
+            child++;
+        if (strcmp(heap[root].parameter.name, heap[child].parameter.name) >= 0)
+            return;
+        struct zr_layout_parameter swap = heap[root];
+        heap[root] = heap[child];
+        heap[child] = swap;
+    }
+}
+
+static void sort_by_name(struct zr_layout_parameter *all, size_t count)
+{
+    for (size_t root = count / 2; root-- > 0;)
+        sift_down(all, root, count);
+    for (size_t end = count; end-- > 1;) {
+        struct zr_layout_parameter swap = all[0];
+        all[0] = all[end];
+        all[end] = swap;
+        sift_down(all, 0, end);
+    }
+}
+
+/* What a file of zr_engine_save() can have as a key, and is not one of its own. */
+static zr_result check_name(const struct zr_parameter *parameter)
+{
+    static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
+    const char *name = parameter->name;
+    if (!memchr(name, '\0', sizeof parameter->name))
+        return zr_fail(ZR_ERR_INVALID, "a parameter's name has no end: '%.*s'; it has %zu letters at most",
+                       (int)sizeof parameter->name, name, sizeof parameter->name - 1);
+    if (!name[0])
+        return zr_fail(ZR_ERR_INVALID, "a parameter of unit %u has no name", parameter->unit);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (strncmp(name, taken[i], strlen(taken[i])) == 0 || strcmp(name, "__metadata__") == 0)
+            return zr_fail(ZR_ERR_INVALID, "no parameter can be called %s: a saved state has that of its own",
+                           name);
+    return ZR_OK;
+}
+
+/* Sorts the layout's parameters, the only room there is, which then are filled again in the list's order. */
+static zr_result check_names(struct zr_layout *layout, const struct zr_parameter_list *list)
+{
+    struct zr_layout_parameter *sorted = layout->parameters;
+    for (size_t u = 0; u < list->units_count; u++)
+        if (!memchr(list->units[u].name, '\0', sizeof list->units[u].name))
+            return zr_fail(ZR_ERR_INVALID, "a unit's name has no end: '%.*s'; it has %zu letters at most",
+                           (int)sizeof list->units[u].name, list->units[u].name,
+                           sizeof list->units[u].name - 1);
+    for (size_t i = 0; i < list->parameters_count; i++) {
+        zr_result result = check_name(&list->parameters[i]);
+        if (result != ZR_OK)
+            return result;
+        sorted[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
+    }
+    sort_by_name(sorted, list->parameters_count);
+    for (size_t i = 1; i < list->parameters_count; i++)
+        if (strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
+            return zr_fail(ZR_ERR_INVALID, "two parameters are called %s; give each a name of its own",
+                           sorted[i].parameter.name);
+    return ZR_OK;
+}
+
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request)
 {
     const struct zr_parameter_list *list = request->list;
@@ -84,6 +152,8 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
     if (result == ZR_OK)
         result = zr_take(host_arena, ZR_TAG_OTHER, list->units_count, sizeof *layout->units,
                          (void **)&layout->units);
+    if (result == ZR_OK)
+        result = check_names(layout, list);
     if (result != ZR_OK)
         goto unwind;
     for (size_t i = 0; i < list->parameters_count; i++)

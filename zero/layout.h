@@ -10,6 +10,10 @@ enum {
     ZR_SHARD_ALIGN_BYTES = 256, /* the arena's own alignment: pools and blocks have nothing between them */
 };
 
+/* What a saved state calls a parameter's momentum and variance: these, and its name (state.c). */
+#define ZR_STATE_MOMENTUM "optimizer.momentum."
+#define ZR_STATE_VARIANCE "optimizer.variance."
+
 struct zr_layout_parameter {
     struct zr_parameter parameter;
     uint64_t global_index; /* of the first element, counted without padding */
@@ -48,7 +52,8 @@ struct zr_layout_request {
 };
 
 /* Lays out a list for the ranks; the records come from the arena, tag other, until zr_layout_end().
- * ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow. */
+ * ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow, names that are not told
+ * apart or that a file cannot have. */
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request);
 void zr_layout_end(struct zr_layout *layout);
 

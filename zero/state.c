@@ -153,7 +153,7 @@ static const char *optimizer_name(const struct zr_engine *engine)
 /* zr_safetensors_contents.say of a state. The numbers have one length whatever they are. */
 static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
-    static const char *const prefixes[STATE_KINDS_MAX] = {"", "optimizer.momentum.", "optimizer.variance."};
+    static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     struct state *state = whose;
     const struct zr_layout *layout = &state->engine->layout;
     char name[ZR_SAFETENSORS_NAME_MAX];

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 struct zr_parameter {
-    char name[48];   /* "h.0.attn.c_attn.weight" */
+    char name[48];   /* "h.0.attn.c_attn.weight": each its own; see zr_engine_save() for what is taken */
     size_t shape[2]; /* shape[1] == 0: a vector */
     unsigned unit;   /* index into the units; parameters come sorted by unit */
     unsigned group;  /* index into the optimizer's groups */
@@ -222,6 +222,8 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
  * number of ranks, so any may load them. Every rank writes its own part: the path must be the same on all of
  * them, and name the same file. Written aside (PATH.partial), synced, renamed: what was there stays until the
  * new file is whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause.
+ * The optimizer's tensors are called "optimizer.momentum.NAME" and "optimizer.variance.NAME", so no parameter's
+ * name may begin so, nor be empty or "__metadata__": zr_engine_create() refuses it, as it does two alike.
  * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved, or are in the
  * middle of a step; no file is touched. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
