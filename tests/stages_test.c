@@ -427,6 +427,25 @@ static void check_volume(const struct zr_gpt_shape *shape, const struct sample *
     }
 }
 
+/* Reduced once a step: one reduction and one gather whatever K is, the tied embedding added up before it,
+ * and no sums beside whole gradients. */
+static void check_once(const struct zr_gpt_shape *shape, const struct sample *run)
+{
+    struct units u = units_of(shape, run);
+    uint64_t once = u.wte + u.wpe + shape->layers * u.block + u.norm;
+    for (unsigned stage = 0; stage < 2; stage++) {
+        struct zr_plan_request request = request_of(shape, run, stage);
+        struct zr_byte_plan got;
+        request.reduce = ZR_REDUCE_ONCE;
+        tap_result(zr_plan_make(&got, &request), ZR_OK, "stage %u of %u ranks, reduced once", stage,
+                   run->world);
+        tap_is(got.sent_elements_per_step, 2 * once / run->world * (run->world - 1),
+               "%u ranks, stage %u, %s, %u micro-batches, reduced once: elements sent", run->world, stage,
+               zr_precision_name(run->precision), run->micro_batches);
+        tap_is(got.persistent_by_tag_bytes[ZR_TAG_GRAD], element_bytes(run) * once, "and bytes of gradients");
+    }
+}
+
 static void test_volume(void)
 {
     struct zr_gpt_shape shape = {.layers = 12,
@@ -442,6 +461,7 @@ static void test_volume(void)
             struct sample run = {
                 .world = world, .micro_batches = k, .precision = (enum zr_precision)(at % 3)};
             check_volume(&shape, &run);
+            check_once(&shape, &run);
         }
 }
 
