@@ -4,6 +4,7 @@ would; each line of the latter is taken at its word. --find-max: what it finds f
 import json
 import os
 import re
+import resource
 from zrtest import done, note, ok, path, same, train
 
 MIB = 1 << 20
@@ -106,6 +107,16 @@ run = train(layers=None, hidden=4, heads=1, seq=1, batch=1, ranks=1, find_max="l
 same(run.code, 0, "a limit above all that can be asked for")
 same(run.report and [run.report["find_max"]["value"], run.report["find_max"]["one_more_reserved_bytes"]], [65536, None],
      "is met by the most")
+# So large that the stages below have no addresses, and so deep that a search by whole plans takes minutes of a processor.
+deep = dict(layers=None, hidden=65536, heads=64, ranks=None, world_size=1024, stage=3, data=None)
+before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+run = train(**deep, find_max="layers", memory_limit=4 * 10**12)
+seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+if same(run.code, 0, "--find-max layers of hundreds of billions of parameters each") or note(run.err):
+    ok(seconds < 60, f"takes {seconds:.1f} s of a processor")
+    value = run.report["find_max"]["value"]
+    here, beyond = plan(**{**deep, "layers": value}), plan(**{**deep, "layers": value + 1})
+    ok(here <= 4 * 10**12 < beyond, f"finds {value} layers, of {here:,} bytes; one more takes {beyond:,}")
 same(train(hidden=512, heads=4, batch=None, find_max="batch", memory_limit=MIB).code, 4, "not even 1 fits: exit 4")
 
 # What it looks for cannot be given too, wherever that stands.

@@ -338,7 +338,7 @@ static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_reque
     rehearsal.micro_batches = rehearsal.asked;
     if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all)
         rehearsal.micro_batches = MICRO_BATCHES_MOST;
-    rehearsal.found_repeat = &repeat;
+    rehearsal.found_repeat = request->live_only ? NULL : &repeat;
     if (request->timeline) {
         rehearsal.found_repeat = NULL;
         result = rehearse_timed(out, &rehearsal);

@@ -6,6 +6,11 @@
 #include "alloc/error.h"
 #include "zero/train/rank.h"
 
+/* Of a rehearsal that only tells what is live. */
+#define FINE_GRANULE_BYTES   ((size_t)2 << 20)
+#define COARSE_GRANULE_BYTES ((size_t)1 << 30)
+enum { COARSE_GRANULES = 1 << 16 };
+
 /* The largest that --batch and --layers take. */
 static size_t most_of(enum zr_limit_size size)
 {
@@ -43,40 +48,85 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
     return result;
 }
 
-static zr_result weigh_size(const struct zr_train_config *config, enum zr_limit_size size, size_t value,
-                            zr_arena *host_arena, size_t *out_bytes)
+/* `config` with `value` of `size`. */
+static struct zr_train_config of_size(const struct zr_train_config *config, enum zr_limit_size size,
+                                      size_t value)
 {
     struct zr_train_config changed = *config;
-    if (size == ZR_LIMIT_BATCH)
-        changed.shape.batch = value;
-    else
-        changed.shape.layers = value;
-    return weigh(&changed, host_arena, out_bytes);
+    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = value;
+    return changed;
+}
+
+/* Granules so large that there are few: a rehearsal takes as long as it has granules, and what is live does
+ * not depend on them. */
+static size_t coarse_granule_bytes(size_t limit_bytes)
+{
+    size_t granule_bytes = FINE_GRANULE_BYTES;
+    while (granule_bytes < COARSE_GRANULE_BYTES && granule_bytes < limit_bytes / COARSE_GRANULES)
+        granule_bytes *= 2;
+    return granule_bytes;
+}
+
+/* The largest whose live bytes are within the limit: near what is looked for, at a fraction of the work. */
+static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
+                       zr_arena *host_arena)
+{
+    size_t granule_bytes = coarse_granule_bytes(config->memory_limit_bytes);
+    size_t beyond = 0, most = most_of(size);
+
+    *out = 0;
+    for (size_t value = 1; *out < most && (beyond == 0 || beyond - *out > 1);) {
+        struct zr_train_config changed = of_size(config, size, value);
+        size_t bytes = SIZE_MAX;
+        zr_result result = zr_gpt_shape_check(&changed.shape);
+        if (result == ZR_OK)
+            result = zr_rank_live_bytes(&bytes, &changed, granule_bytes, host_arena);
+        if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&
+            result != ZR_ERR_MEMORY)
+            return result;
+        if (result == ZR_OK && bytes <= config->memory_limit_bytes)
+            *out = value;
+        else
+            beyond = value;
+        value = beyond ? *out + (beyond - *out) / 2 : *out < most / 2 ? 2 * *out : most;
+    }
+    return ZR_OK;
+}
+
+/* The next to weigh: from the guess away in growing steps, then halfway. */
+static size_t next_value(size_t least, size_t beyond, size_t most, size_t *step)
+{
+    size_t far = *step;
+    if (least && beyond)
+        return least + (beyond - least) / 2;
+    *step *= 2;
+    if (least)
+        return most - least > far ? least + far : most;
+    return beyond > far ? beyond - far : 1;
 }
 
 zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
                         enum zr_limit_size size, zr_arena *host_arena)
 {
-    size_t least = 0, beyond = 0, most = most_of(size), bytes; /* least fits, beyond does not; 0: unknown */
+    size_t least = 0, beyond = 0, most = most_of(size); /* least fits, beyond does not; 0: unknown */
+    size_t value, step = 1, bytes;
+    zr_result result = guess(&value, config, size, host_arena);
 
     memset(out, 0, sizeof *out);
-    for (size_t value = 1; beyond == 0 || beyond - least > 1;) {
-        zr_result result = weigh_size(config, size, value, host_arena, &bytes);
-        if (result != ZR_OK)
-            return result;
-        if (bytes <= config->memory_limit_bytes) {
+    for (value += value == 0; result == ZR_OK && least < most && (beyond == 0 || beyond - least > 1);
+         value = next_value(least, beyond, most, &step)) {
+        struct zr_train_config changed = of_size(config, size, value);
+        result = weigh(&changed, host_arena, &bytes);
+        if (result == ZR_OK && bytes <= config->memory_limit_bytes) {
             least = value;
             out->reserved_bytes = bytes;
-        } else {
+        } else if (result == ZR_OK) {
             beyond = value;
             out->beyond_reserved_bytes = bytes;
         }
-        if (least == most)
-            break;
-        value = beyond ? least + (beyond - least) / 2 : least < most / 2 ? 2 * least : most;
     }
     out->value = least;
-    return ZR_OK;
+    return result;
 }
 
 /* ---- What would fit ---------------------------------------------------------------------------------- */

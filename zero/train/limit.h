@@ -42,8 +42,9 @@ struct zr_limit_found {
     size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for */
 };
 
-/* Looks for the largest batch or number of layers, all else as in `config`, by doubling and bisection: value
- * fits, and value + 1 does not. */
+/* Looks for the largest batch or number of layers, all else as in `config`: from the largest whose live bytes
+ * are within the limit, by plans, until value fits and value + 1 does not. (Plans may differ by a granule
+ * from what grows with the number: a still larger one may fit then by chance, and is not looked for.) */
 zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
                         enum zr_limit_size size, zr_arena *host_arena);
 

@@ -74,6 +74,20 @@ zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *c
     return result == ZR_OK ? zr_plan_place(out, &request) : result;
 }
 
+zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, size_t granule_bytes,
+                             zr_arena *host_arena)
+{
+    struct zr_plan_request request;
+    struct zr_byte_plan plan = {0};
+    zr_result result = make_request(&request, config, 0, host_arena);
+    request.granule_bytes = granule_bytes;
+    request.live_only = true;
+    if (result == ZR_OK)
+        result = zr_plan_make(&plan, &request);
+    *out_bytes = plan.peak_bytes;
+    return result;
+}
+
 /* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
  * ranks do the same at the same time; it is rank 0 that this speaks of. */
 static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
