@@ -135,6 +135,36 @@ def check_deaths():
         kill_one("a rank of 4 that stands still, --comm-timeout 5", [], None, rng, signal.SIGSTOP, 4)
 
 
+def check_requests():
+    """zr-train that starts mpirun by itself: a step of a second or more, longer than mpirun gives its ranks, is ended and
+    saved. (An mpirun of one's own passes SIGUSR2 on.)"""
+    flags = dict(steps=100000, layers=4, hidden=384, heads=8, seq=256, batch=8, ranks=2, comm="mpi", data=text_file())
+    for sign, saves in ((signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)):
+        log, saved = path("asked.jsonl"), path(f"asked-{sign.name}")
+        if os.path.exists(log):
+            os.unlink(log)
+        if not saves:  # without saving there is less patience
+            flags.update(hidden=64, seq=32, batch=2)
+        process = subprocess.Popen([ZR_TRAIN] + arguments(log=log, save=saved, **flags), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+        in_steps(log)
+        process.send_signal(sign)
+        code, err, _ = finish(process, HANG)
+        good = same(code, 0, f"{sign.name} to a zr-train that has started mpirun: exit 0")
+        names = [name for name in os.listdir(saved) if name.startswith("step-")] if os.path.isdir(saved) else []
+        good &= same(len(names), 1 if saves else 0, f"{sign.name}: {'saved' if saves else 'nothing saved'}")
+        good &= same(leftovers(), [], f"{sign.name}: no process stays")
+        if not good:
+            note(err[-800:])
+    os.unlink(log)
+    process = subprocess.Popen([ZR_TRAIN] + arguments(log=log, **flags), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+    in_steps(log)
+    process.kill()
+    finish(process, HANG)
+    same(leftovers(), [], "zr-train that has started mpirun killed by -9: no process stays")
+
+
 def check_words():
     alone = subprocess.run([ZR_TRAIN, "--data", text_file(), "--comm", "mpi", "--ranks", "2"], capture_output=True,
                            text=True, env={**os.environ, "PATH": "/nonexistent"}, timeout=HANG)
@@ -161,5 +191,6 @@ else:
     check_operations()
     check_losses()
     check_deaths()
+    check_requests()
     check_words()
 done()

@@ -214,8 +214,14 @@ void zr_local_say(const char *format, ...) __attribute__((format(printf, 1, 2)))
 
 /* rank.c: this process's own ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);
-/* Signals as requests, for a rank that nobody has forked. */
+/* Signals as requests. */
 void zr_local_follow_signals(struct zr_local_world *local);
+/* The same for a rank of mpirun, which passes on neither SIGTERM nor SIGINT as such: it ends the run on them.
+ * Those that come before, while MPI starts, are held. */
+enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_END = SIGURG };
+#define ZR_MPIRUN_FORWARDS "SIGURG" /* beside those that it forwards anyway */
+void zr_local_hold_mpirun_signals(void);
+void zr_local_follow_mpirun(struct zr_local_world *local);
 
 /* rank.c: what a process does between the fork and rank_main(): signals, and the watch over the launcher.
  * `before` is the signal mask to go back to, `launcher` the process that has forked it. Never returns. */

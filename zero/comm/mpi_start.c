@@ -1,5 +1,5 @@
 /* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and gives fabric.c its transport.
- * Also turns a process that nobody has started into an mpirun of itself. */
+ * What starts mpirun where nobody has is in mpirun.c. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "zero/comm/local.h"
 #include "zero/comm/start.h"
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 
 /* MPI belongs to the process: it can be joined once. */
 static struct {
@@ -73,6 +73,7 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
 {
     struct zr_local_control control = {0};
     int code = EXIT_USAGE;
+    zr_local_hold_mpirun_signals();
     zr_result result = join(start);
     if (result != ZR_OK)
         zr_local_say("%s", zr_last_error());
@@ -84,7 +85,7 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
         }
     }
     if (result == ZR_OK) {
-        zr_local_follow_signals(control.local);
+        zr_local_follow_mpirun(control.local);
         code = options->rank_main(control.local, start->rank, options->argument);
         if (code == 0 && mpi.transport.close(&mpi.transport) != 0) {
             zr_local_say("rank %u: %s", start->rank, mpi.transport.why);
@@ -96,51 +97,4 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
     }
     zr_local_control_end(&control);
     return code;
-}
-
-/* ---- mpirun ------------------------------------------------------------------------------------------ */
-
-static bool on_path(const char *name)
-{
-    const char *path = getenv("PATH");
-    char full[PATH_ROOM];
-    while (path && *path) {
-        size_t length = strcspn(path, ":");
-        if ((size_t)snprintf(full, sizeof(full), "%.*s/%s", (int)length, path, name) < sizeof(full) &&
-            access(full, X_OK) == 0)
-            return true;
-        path += length + (path[length] == ':');
-    }
-    return false;
-}
-
-/* More ranks than cores are fine here, and so is root: the settings are Open MPI's, and mean nothing to
- * others. */
-int zr_mpi_become(char **argv, unsigned ranks)
-{
-    static const char *const before[] = {"env",
-                                         "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                         "OMPI_MCA_rmaps_base_oversubscribe=1",
-                                         "OMPI_MCA_hwloc_base_binding_policy=none",
-                                         "OMPI_MCA_mpi_yield_when_idle=1",
-                                         "mpirun",
-                                         "-n"};
-    const char *line[MOST_ARGUMENTS];
-    char number[16];
-    size_t count = sizeof(before) / sizeof(*before), given = 0;
-    if (!on_path("mpirun")) {
-        zr_local_say("--comm mpi: mpirun is not on PATH; install an MPI (openmpi-bin), or use --comm local");
-        return EXIT_USAGE;
-    }
-    memcpy(line, before, sizeof(before));
-    snprintf(number, sizeof(number), "%u", ranks);
-    line[count++] = number;
-    while (argv[given] && count + 1 < MOST_ARGUMENTS)
-        line[count++] = argv[given++];
-    line[count] = NULL;
-    if (!argv[given])
-        execvp(line[0], (char *const *)line);
-    zr_local_say("--comm mpi: starting mpirun failed; type: mpirun -n %u %s ...", ranks, argv[0]);
-    return EXIT_FAILED;
 }

@@ -58,9 +58,9 @@ static void end_without_launcher(int signal_number)
  */
 static void pass_request_on(int signal_number)
 {
-    if (signal_number == SIGTERM)
+    if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
         atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_SAVING);
-    else if (signal_number == SIGINT)
+    else if (signal_number == SIGINT || signal_number == ZR_MPIRUN_END)
         atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_NOW);
     else
         atomic_store(&self.local->saves, 1);
@@ -85,6 +85,30 @@ void zr_local_follow_signals(struct zr_local_world *local)
     handle(SIGINT, pass_request_on);
     handle(SIGUSR1, pass_request_on);
     signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write, and not the end of a run */
+}
+
+static const int mpirun_signals[] = {SIGUSR1, ZR_MPIRUN_SAVE_AND_END, ZR_MPIRUN_END};
+
+static void mask_mpirun_signals(int how)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof(mpirun_signals) / sizeof(*mpirun_signals); i++)
+        sigaddset(&signals, mpirun_signals[i]);
+    pthread_sigmask(how, &signals, NULL);
+}
+
+void zr_local_hold_mpirun_signals(void)
+{
+    mask_mpirun_signals(SIG_BLOCK);
+}
+
+void zr_local_follow_mpirun(struct zr_local_world *local)
+{
+    zr_local_follow_signals(local);
+    for (size_t i = 0; i < sizeof(mpirun_signals) / sizeof(*mpirun_signals); i++)
+        handle(mpirun_signals[i], pass_request_on);
+    mask_mpirun_signals(SIG_UNBLOCK);
 }
 
 void zr_local_become_rank(const struct zr_local_birth *birth)

@@ -1,5 +1,5 @@
-/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c
- * and mpi_start.c; the one place of zero/ that reads the environment of launchers. */
+/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c,
+ * mpi_start.c and mpirun.c; the one place of zero/ that reads the environment of launchers. */
 #define _GNU_SOURCE
 #include "zero/comm/start.h"
 
@@ -201,7 +201,7 @@ int zr_start_launch(const struct zr_start_run *run)
     const struct zr_start *start = run->start;
     bool forks = start->kind == ZR_START_FORK;
     if (run->carrier == ZR_CARRIER_MPI && forks && run->options->world > 1)
-        return zr_mpi_become(run->argv, run->options->world);
+        return zr_mpirun(run->options, run->argv);
     if (run->carrier == ZR_CARRIER_MPI && start->mpi)
         return zr_mpi_run(run->options, start);
     if (forks || start->world == 1)

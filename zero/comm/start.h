@@ -33,8 +33,7 @@ zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carr
                          unsigned *ranks);
 
 /* Runs the ranks, or the one that this process is, as zr_local_launch() does. With ZR_CARRIER_MPI and
- * ZR_START_FORK the process becomes an mpirun of `argv` (NULL-ended), and this returns only to say why not.
- * The exit code. */
+ * ZR_START_FORK the process starts an mpirun of `argv` (NULL-ended). The exit code. */
 struct zr_start_run {
     const struct zr_start *start;
     enum zr_comm_carrier carrier;
@@ -47,7 +46,8 @@ int zr_start_launch(const struct zr_start_run *run);
  * MPI run. The exit code. */
 int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start);
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
-int zr_mpi_become(char **argv, unsigned ranks);
+/* mpirun.c: starts an mpirun of `argv`, and watches over it. The exit code. */
+int zr_mpirun(const struct zr_launch_options *options, char **argv);
 /* mpi_start.c: whether zr_mpi_run() has joined an MPI run, and a communicator over it; one at a time. */
 bool zr_mpi_joined(void);
 zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,

@@ -300,7 +300,7 @@ enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI };
 /* As zr_local_launch(), for a program that others may start as well. Where the environment says that this
  * process is one rank of a run (mpirun: OMPI_COMM_WORLD_RANK and _SIZE or PMI_RANK and PMI_SIZE; torchrun and
  * its like: RANK, WORLD_SIZE and MASTER_PORT; srun: SLURM_PROCID and SLURM_NTASKS), it is that rank, and
- * options->join_timeout_ns is how long it waits for the others. Else it forks them, or, with MPI, becomes
+ * options->join_timeout_ns is how long it waits for the others. Else it forks them, or, with MPI, starts
  * `mpirun -n world argv[0] ...` (`argv`: main()'s; not looked at otherwise). options->world 0: as many ranks
  * as were started; one, where nobody has. MPI wants libzr_comm_mpi.so beside the program or beside
  * libzr_zero.so, or in ../lib or ../bin of either. 2 as well: the environment contradicts itself, or

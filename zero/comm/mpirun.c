@@ -1,0 +1,192 @@
+/* mpirun.c: starts an mpirun of this program where nobody has, and stays its parent. mpirun ends its ranks on
+ * SIGTERM, SIGHUP and SIGINT, whatever they have to save: here these become signals that it passes on, and
+ * that a rank takes as requests (rank.c). */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/os.h"
+#include "zero/comm/local.h"
+#include "zero/comm/start.h"
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_NO_EXEC = 127, EXIT_SIGNAL = 128 };
+enum { MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };
+#define DEADLINE_NS     1500000000ull /* from a request to the end, where nothing is to be saved */
+#define SAME_REQUEST_NS 150000000ull  /* timeout(1) and shells send twice: to the process and to its group */
+
+struct watch {
+    pid_t mpirun;
+    uint64_t save_within_ns;
+    int request; /* the signal that asked for the end; 0: none */
+    uint64_t asked_ns, deadline_ns;
+    bool forced; /* mpirun has been told to end its ranks */
+};
+
+static bool on_path(const char *name)
+{
+    const char *path = getenv("PATH");
+    char full[PATH_ROOM];
+    while (path && *path) {
+        size_t length = strcspn(path, ":");
+        if ((size_t)snprintf(full, sizeof(full), "%.*s/%s", (int)length, path, name) < sizeof(full) &&
+            access(full, X_OK) == 0)
+            return true;
+        path += length + (path[length] == ':');
+    }
+    return false;
+}
+
+/* ---- The parent ------------------------------------------------------------------------------------- */
+
+static void cut_short(struct watch *watch, const char *why)
+{
+    const char *name = sigabbrev_np(watch->request);
+    if (watch->forced)
+        return;
+    watch->forced = true;
+    zr_local_say("SIG%s: %s; the run is cut short", name ? name : "?", why);
+    kill(watch->mpirun, SIGTERM);
+}
+
+static void ask_for_end(struct watch *watch, int signal_number)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    if (watch->request != 0) {
+        if (now_ns - watch->asked_ns > SAME_REQUEST_NS)
+            cut_short(watch, "asked for a second time");
+        return;
+    }
+    bool saves = signal_number != SIGINT && watch->save_within_ns > DEADLINE_NS;
+    watch->request = signal_number;
+    watch->asked_ns = now_ns;
+    watch->deadline_ns = now_ns + (saves ? watch->save_within_ns : DEADLINE_NS);
+    kill(watch->mpirun, signal_number == SIGINT ? ZR_MPIRUN_END : ZR_MPIRUN_SAVE_AND_END);
+}
+
+static void take_signal(struct watch *watch, int signal_number)
+{
+    switch (signal_number) {
+    case SIGINT:
+    case SIGTERM:
+    case SIGHUP:
+        ask_for_end(watch, signal_number);
+        break;
+    case SIGQUIT:
+        watch->request = signal_number;
+        cut_short(watch, "asked to end at once");
+        break;
+    case SIGUSR2: /* as for a rank */
+        ask_for_end(watch, SIGTERM);
+        break;
+    case SIGTSTP: /* Ctrl-Z: mpirun is in a group of its own */
+        kill(watch->mpirun, SIGTSTP);
+        kill(getpid(), SIGSTOP);
+        break;
+    case SIGUSR1:
+    case SIGCONT:
+        kill(watch->mpirun, signal_number);
+        break;
+    default: /* SIGCHLD: the loop looks at every turn */
+        break;
+    }
+}
+
+/* A request that came before mpirun, or its ranks, could take one has ended them by its own signal. */
+static int code_of(const struct watch *watch, int status)
+{
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
+    bool early = code == EXIT_SIGNAL + ZR_MPIRUN_SAVE_AND_END || code == EXIT_SIGNAL + ZR_MPIRUN_END;
+    return watch->forced || (watch->request != 0 && early) ? EXIT_SIGNAL + watch->request : code;
+}
+
+static int watch_over(struct watch *watch, const sigset_t *signals)
+{
+    const struct timespec tick = {.tv_nsec = 100000000};
+    int status;
+    pid_t ended;
+    while ((ended = waitpid(watch->mpirun, &status, WNOHANG)) == 0) {
+        int signal_number = sigtimedwait(signals, NULL, &tick);
+        if (signal_number > 0)
+            take_signal(watch, signal_number);
+        if (watch->request != 0 && zr_os_now_ns() > watch->deadline_ns)
+            cut_short(watch, "the ranks did not end in time");
+    }
+    return ended > 0 ? code_of(watch, status) : EXIT_FAILED;
+}
+
+/* ---- mpirun ----------------------------------------------------------------------------------------- */
+
+/* More ranks than cores are fine here, and so is root: the settings are Open MPI's, and mean nothing to
+ * others. False: there are too many arguments. */
+static bool write_line(const char **line, char *number, char **argv)
+{
+    static const char *const before[] = {"env",
+                                         "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                         "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                         "OMPI_MCA_hwloc_base_binding_policy=none",
+                                         "OMPI_MCA_mpi_yield_when_idle=1",
+                                         "OMPI_MCA_ess_base_forward_signals=" ZR_MPIRUN_FORWARDS,
+                                         "mpirun",
+                                         "-n"};
+    size_t count = sizeof(before) / sizeof(*before), given = 0;
+    memcpy(line, before, sizeof(before));
+    line[count++] = number;
+    while (argv[given] && count + 1 < MOST_ARGUMENTS)
+        line[count++] = argv[given++];
+    line[count] = NULL;
+    return !argv[given];
+}
+
+/* In the child: a terminal's Ctrl-C is for the parent to take, and an mpirun without a parent has no use. */
+static void become_mpirun(const char **line, const sigset_t *before, pid_t parent)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+    if (getppid() == parent)
+        execvp(line[0], (char *const *)line);
+    _exit(EXIT_NO_EXEC);
+}
+
+int zr_mpirun(const struct zr_launch_options *options, char **argv)
+{
+    static const int followed[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
+                                   SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+    struct watch watch = {.save_within_ns = options->save_within_ns};
+    const char *line[MOST_ARGUMENTS];
+    char number[16];
+    sigset_t signals, before;
+    pid_t parent = getpid();
+    int code = EXIT_FAILED;
+    if (!on_path("mpirun")) {
+        zr_local_say("--comm mpi: mpirun is not on PATH; install an MPI (openmpi-bin), or use --comm local");
+        return EXIT_USAGE;
+    }
+    snprintf(number, sizeof(number), "%u", options->world);
+    if (!write_line(line, number, argv)) {
+        zr_local_say("--comm mpi: starting mpirun failed; type: mpirun -n %s %s ...", number, argv[0]);
+        return EXIT_FAILED;
+    }
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof(followed) / sizeof(*followed); i++)
+        sigaddset(&signals, followed[i]);
+    pthread_sigmask(SIG_BLOCK, &signals, &before);
+    watch.mpirun = fork();
+    if (watch.mpirun == 0)
+        become_mpirun(line, &before, parent);
+    if (watch.mpirun > 0) {
+        code = watch_over(&watch, &signals);
+    } else {
+        zr_local_say("the system refused a process for mpirun: raise `ulimit -u` or the cgroup's pids.max");
+        code = EXIT_MEMORY;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
