@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The wide matrix of train_bits.t: world sizes x stages x buckets x micro-batches x recomputation x threads x shapes,
-in fp32 and bf16, once each under mpirun too; fp16 with buckets of each size in turn; and GPT-2's vocabulary, whose
+in fp32 and bf16, each stage of each under mpirun too; fp16 with buckets of each size in turn; and GPT-2's vocabulary, whose
 embedding is longer than a bucket of 64 MiB."""
 import itertools
 import random
@@ -36,10 +36,11 @@ class Case:
         words = " ".join(f"{name} {value}" for name, value in flags.items())
         if not (self.bits and same(got.bits, self.bits, f"{self.words}: bucket {bucket} {words}")):
             note(got.err)
-            return
+            return False
         ranks = got.report["ranks"]
         self.rings.setdefault(bucket, set()).add(ranks[0]["peak_bytes"]["comm"])
         self.gathering += all(rank["peak_bytes"]["gathered"] > 0 for rank in ranks)
+        return True
 
     def end(self):
         sizes = [sorted(self.rings[bucket]) for bucket in sorted(self.rings)]
@@ -49,8 +50,17 @@ class Case:
         return self.gathering
 
 
+def stage_over_mpi(shape, ranks, accumulate, precision):
+    """The stage whose run is repeated there; None: none of this case. In turn, so that with the two large shapes and
+    three numbers of micro-batches each world meets each stage in each precision."""
+    if shape is SHAPES[0][0]:
+        return 3 - (ranks + accumulate) // 2 % 2
+    turn = 3 * (shape is SHAPES[2][0]) + (1, 3, 4).index(accumulate) - (2 if precision == "bf16" else 0)
+    return (turn + ranks) % 4 if 0 <= turn < 4 else None
+
+
 def wide_matrix():
-    gathering = 0
+    gathering, over_mpi = 0, set()
     for (shape, buckets), ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), (1, 3, 4)):
         turn, buckets = ranks + accumulate, buckets if ranks > 1 else buckets[-1:]  # one rank alone has no ring
         for precision in ("fp32", "bf16") if shape is not SHAPES[0][0] else ("fp32",):
@@ -60,8 +70,9 @@ def wide_matrix():
                 case.check(bucket, stage=stage, recompute=RECOMPUTE[(stage + turn) % 3])
             for threads in (1, 2, 3) if accumulate == 1 else ():
                 case.check(buckets[-1], stage=3, threads=threads)
-            if WITH_MPI and precision == ("bf16" if shape is not SHAPES[0][0] and turn % 2 else "fp32"):
-                case.check(buckets[turn % len(buckets)], stage=3 - turn // 2 % 2, comm="mpi")
+            stage = stage_over_mpi(shape, ranks, accumulate, precision) if WITH_MPI else None
+            if stage is not None and case.check(buckets[turn % len(buckets)], stage=stage, comm="mpi"):
+                over_mpi.add((ranks, stage, precision))
             gathering += case.end()
         if shape is not SHAPES[0][0]:
             words = f"{shape} on {ranks} ranks, {accumulate} micro-batches, fp16"
@@ -71,6 +82,8 @@ def wide_matrix():
                            threads=1 + turn % 3)
             gathering += case.end()
     ok(gathering > 150, f"{gathering} of these runs gather parameters")
+    if WITH_MPI:
+        same(len(over_mpi), 5 * 4 * 2, "worlds, stages and precisions have all met over --comm mpi")
 
 
 def tokens(vocabulary, count):
