@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 
+from saves import can_trace, record
 from zrtest import BUILD, FOLDER, HANG, done, mpi_missing, note, ok, path, same, skip
 
 STAGE = path("stage")  # DESTDIR
@@ -244,15 +245,40 @@ def check_damage():
 
 def check_faults():
     good, state = read(path("2-0.safetensors")), path("fault.safetensors")
+    shutil.copy(path("2-0.safetensors"), state)
+    mlp(2, 2, 1, state)
+    new = read(state)
+    ok(new != good and len(new) == len(good), "one more step is another state")
+    met = []
     for fault in ("write:1", "write:3", "write:40", "sync:1", "sync:2", "sync:3", "rename:1"):
         with open(state, "wb") as file:
             file.write(good)
-        got = mlp(2, 2, 0, state, ZR_FAULT=fault)
-        if got.returncode == 0:  # fewer passes than that
-            ok(fault == "write:40", f"ZR_FAULT={fault}: not met")
+        got = mlp(2, 2, 1, state, ZR_FAULT=fault)
+        met += [fault] if got.returncode else []
+        # The last sync is that of the name, when the new file has it.
+        want = (0, True, False) if fault == "write:40" else (3, fault == "sync:3", False)
+        same((got.returncode, read(state) == new, os.path.exists(state + ".partial")), want,
+             f"ZR_FAULT={fault}: exit {want[0]}, nothing half written")
+        ok(read(state) in (good, new), f"ZR_FAULT={fault}: the old file as it was, or the new one whole")
+    same(met, ["write:1", "write:3", "sync:1", "sync:2", "sync:3", "rename:1"], "all of these were met")
+
+
+def check_order():
+    """A power cut must not leave the new name with old or no bytes under it."""
+    if not can_trace():
+        skip("strace is not there, or may not trace")
+        return
+    state = path("ordered.safetensors")
+    for words in ("a new file", "one over another"):
+        got, recording = record([MLP, "3", "2", "1", state], env=ENVIRONMENT)
+        if not same(got.returncode, 0, f"{words}: runs under strace"):
+            note(got.stderr[-1000:])
             continue
-        same((got.returncode, read(state) == good, os.path.exists(state + ".partial")), (3, True, False),
-             f"ZR_FAULT={fault}: exit 3, the old file as it was, nothing half written")
+        same(recording.renames, [(state + ".partial", state)], f"{words}: there is one rename")
+        same(recording.complaints, [], f"{words}: every sync comes before it")
+        ok(recording.syncs >= 3 + 1 + 1, f"{words}: {recording.syncs} syncs: three ranks, the header, the name")
+        ours = {name for name in recording.dirty_names | recording.dirty_data if name.startswith(state) or name == FOLDER}
+        same(ours, set(), f"{words}: and the name is synced at the end")
 
 
 def check_other_systems():
@@ -288,6 +314,7 @@ def main():
             check_state()
             check_damage()
             check_faults()
+            check_order()
         with open(ROOT + "/lib/somebody.else", "w", encoding="utf-8"):
             pass
         if make("uninstall"):

@@ -8,98 +8,15 @@ import shutil
 import subprocess
 
 import zrtest
-from saves import contents, kill_while_saving, read_checkpoint, step_folder, steps_in
-from zrtest import HANG, SEED, arguments, done, note, ok, path, same, skip, text_file, train
+from saves import can_trace, contents, kill_while_saving, read_checkpoint, record, step_folder, steps_in
+from zrtest import SEED, arguments, done, note, ok, path, same, skip, text_file, train
 
 BASE = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, stage=1, seed=11, eval_every=0)
-CALLS = "openat,open,mkdir,mkdirat,unlinkat,write,pwrite64,ftruncate,fsync,fdatasync,rename,renameat,renameat2"
 
 
 # ---- The order of system calls
-class Recording:
-    """Files and folders as the calls leave them: what is not synced would be gone after a power cut."""
-
-    def __init__(self):
-        self.dirty_data, self.dirty_names = set(), set()  # files, and folders whose entries changed
-        self.complaints, self.renames, self.syncs = [], [], 0
-        self.on_disk = {}  # a folder's name now, and the one that a power cut would bring back
-
-    def below(self, folder, names):
-        return sorted(name for name in names if name == folder or name.startswith(folder + "/"))
-
-    def rename(self, source, target, exchange=False):
-        bad = self.below(source, self.dirty_data) + self.below(source, self.dirty_names)
-        if bad:
-            self.complaints.append(f"{source} is renamed while {bad} are not synced")
-        folder = os.path.dirname(target)
-        while folder.startswith(zrtest.FOLDER) and folder != zrtest.FOLDER:
-            folder = os.path.dirname(folder)
-            if folder in self.dirty_names:
-                self.complaints.append(f"{target} gets its name while that of a folder above, in {folder}, is not synced")
-        self.renames.append((source, target))
-        if not all(os.path.basename(name).startswith(".") for name in (source, target)):  # of those nobody asks
-            self.dirty_names.add(os.path.dirname(target))
-        old_source, old_target = self.on_disk.pop(source, source), self.on_disk.pop(target, target)
-        self.on_disk[target] = old_source
-        if exchange:
-            self.on_disk[source] = old_target
-
-    def paths(self, words):
-        """Both, whole: with a descriptor before a name, that is where the name lies."""
-        return [os.path.join(folder, name) for folder, name in re.findall(r'(?:\d+<([^>]*)>, |)"([^"]*)"', words)][:2]
-
-    def call(self, name, words):
-        """`words`: the call's arguments as strace -y prints them."""
-        fd = re.match(r"\d+<([^>]*)>", words)
-        quoted = re.findall(r'"([^"]*)"', words)
-        if name in ("open", "openat") and "O_CREAT" in words and quoted[0].startswith(zrtest.FOLDER):
-            self.dirty_names.add(os.path.dirname(quoted[0]))
-            self.dirty_data.add(quoted[0])
-        elif name in ("mkdir", "mkdirat"):
-            self.dirty_names.add(os.path.dirname(quoted[0]))
-            self.dirty_names.add(quoted[0])
-        elif name in ("write", "pwrite64", "ftruncate") and fd and fd[1].startswith(zrtest.FOLDER):
-            self.dirty_data.add(fd[1])
-        elif name in ("fsync", "fdatasync") and fd:
-            self.syncs += 1
-            self.dirty_data.discard(fd[1])
-            self.dirty_names.discard(fd[1])
-            self.on_disk = {now: old for now, old in self.on_disk.items() if os.path.dirname(now) != fd[1]}
-        elif name == "unlinkat" and fd and quoted and re.search(r"/step-\d+$", self.on_disk.get(fd[1], "")):
-            self.complaints.append(f"{quoted[0]} is removed while the name of {fd[1]} is not synced: a step by name may be hollow")
-        elif name.startswith("rename"):
-            self.rename(*self.paths(words), "RENAME_EXCHANGE" in words)
-
-    def read(self, lines):
-        """A sync counts from its end, all else from its beginning."""
-        open_calls = {}
-        for line in lines:
-            whole = re.match(r"(\d+) +(\w+)\((.*?)(\) += +(-?\d+)|<unfinished)", line)
-            rest = re.match(r"(\d+) +<\.\.\. (\w+) resumed>.*\) += +(-?\d+)", line)
-            if whole:
-                pid, name, words, _, result = whole.groups()
-                late = name in ("fsync", "fdatasync")
-                if result is None and late:
-                    open_calls[pid] = (name, words)
-                elif result is None or int(result) >= 0:
-                    self.call(name, words)
-            elif rest and rest[1] in open_calls:
-                name, words = open_calls.pop(rest[1])
-                if int(rest[3]) >= 0:
-                    self.call(name, words)
-
-
 def records(inject=None, extra=(), **flags):
-    log = path("strace.log")
-    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=" + CALLS, "-e", "signal=none", "-o", log, *extra]
-    command += ["-e", "inject=" + inject] if inject else []
-    command += [zrtest.ZR_TRAIN] + arguments(**{**BASE, **flags})
-    run = subprocess.run(command, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
-    recording = Recording()
-    if run.returncode == 0:
-        with open(log, errors="replace") as file:
-            recording.read(file)
-    return run, recording
+    return record([zrtest.ZR_TRAIN] + arguments(**{**BASE, **flags}), inject, extra)
 
 
 def test_order():
@@ -162,7 +79,7 @@ def test_no_exchange():
          (0, ["step-00000002", "step-00000003"], True), "one whose place is taken goes") or note(run.err)
 
 
-if shutil.which("strace") and subprocess.run(["strace", "-qq", "true"], capture_output=True).returncode == 0:
+if can_trace():
     test_order()
     test_no_exchange()
 else:
