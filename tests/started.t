@@ -236,7 +236,27 @@ def check_meetings():
     same((code, finish(leader, 20)[0]), (0, 0), "and the run goes on with the right ones")
 
 
+def check_settings():
+    """Ranks that were started with different settings do not train; what is a rank's own may differ."""
+    for flag, one, other in (("lr", "1e-2", "1e-4"), ("clip", 1, 2), ("batch", 2, 3), ("bucket-bytes", 4096, 65536),
+                             ("hidden", 32, 64), ("eval-every", 0, 2), ("seed", 11, 12)):
+        key, saved = fresh_port(), path(f"unlike-{flag}")
+        there = [start(like_torchrun(rank, 2, key), save=saved, **{**SMALL, flag.replace("-", "_"): value})
+                 for rank, value in enumerate((one, other))]
+        ends = [finish(process, 20) for process in there]
+        good = same([code for code, _, _ in ends], [2, 2], f"--{flag} {one} and {other}: exit 2")
+        good &= ok(any(f"--{flag} " in err and "rank 1" in err for _, err, _ in ends), "and words that name it")
+        good &= ok(not os.path.exists(saved) or not os.listdir(saved), "and nothing is saved")
+        if not good:
+            note("\n".join(err[-400:] for _, err, _ in ends))
+    key = fresh_port()
+    there = [start(like_torchrun(rank, 2, key), threads=rank + 1, memory_limit=["1GiB", "2GiB"][rank], comm_timeout=60 + rank,
+                   **SMALL) for rank in range(2)]
+    same([finish(process, 60)[0] for process in there], [0, 0], "other threads, limits and time-outs: they train")
+
+
 check_losses()
+check_settings()
 check_deaths()
 check_silence()
 check_hostile()

@@ -13,6 +13,7 @@
 #include "alloc/heap.h"
 #include "alloc/option.h"
 #include "alloc/os.h"
+#include "zero/train/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/number.h"
 #include "zero/train/terminal.h"
@@ -210,7 +211,8 @@ static zr_result open_memory(struct zr_rank *rank)
     return result;
 }
 
-/* The communicator, and with it the first words between the ranks: their plans, which rank 0 prints. */
+/* The communicator, and with it the first words between the ranks: their settings, which must agree, and
+ * their plans, which rank 0 prints. */
 static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
 {
     const struct zr_train_config *config = rank->config;
@@ -226,6 +228,8 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
                                                rank->host_arena, &options.bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
+    if (result == ZR_OK)
+        result = zr_train_agree(config, rank->comm);
     if (result != ZR_OK)
         return result;
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
