@@ -113,6 +113,17 @@ for leak, code in (("once:gathered:1:2", 1), ("more:gathered:1:2", 0), ("", 0)):
     same("left behind" in run.err, code == 1, "as does the end")
     most, peak = (run.report["ranks"][1][name]["gathered"] for name in ("planned_most_bytes", "peak_bytes"))
     same(peak > most, bool(leak), f"gathered: {peak} bytes at the peak, {most} planned")
+
+# Past --memory-limit nobody goes: the arena itself has no more to give.
+reserved = [rank["planned_reserved_bytes"] for rank in plan(**flags)]
+held = dict(SHAPE, **flags, over_plan="continue", memory_limit=max(reserved))
+run = train(environment={"ZR_TEST_LEAK": "free:gathered:1:2"}, **held)
+same(run.code, 4, "--over-plan continue under a limit of the plan's bytes: exit code 4")
+ok("rank 1: after step 1: " in run.err and
+   f"Cause: the arena holds {max(reserved)} of its limit of {max(reserved)} bytes." in run.err, "in the arena's words") or note(run.err)
+run = train(environment={"ZR_TEST_LEAK": ""}, **held)
+same(run.code, 0, "which are enough for who keeps to the plan") or note(run.err)
+same(run.losses, whole.losses, "with the same losses")
 zrtest.ZR_TRAIN = ZR_TRAIN
 
 # Nothing of it costs a run that keeps to its plan: what passes through a step at other moments than its peak, a shorter
