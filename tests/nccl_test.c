@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,6 +44,7 @@ static void test_declarations(void)
         AGREES(ncclAvg, ZR_NCCL_AVERAGE),
         AGREES(ncclSuccess, 0),
         AGREES(ncclInProgress, ZR_NCCL_IN_PROGRESS),
+        AGREES(ncclRemoteError, ZR_NCCL_REMOTE_ERROR),
         AGREES(ncclScalarHostImmediate, ZR_NCCL_SCALAR_ON_HOST),
         AGREES(sizeof(ncclUniqueId), sizeof(struct zr_nccl_id)),
         AGREES(sizeof(ncclComm_t), sizeof(zr_nccl_comm)),
@@ -67,7 +70,8 @@ struct task {
     uint64_t seed;
     size_t bucket_bytes;
     bool deterministic;
-    bool loses; /* rank 1 goes in the middle */
+    bool loses;             /* rank 1 goes in the middle, */
+    _Atomic unsigned *told; /* or, where this is, stands still until so many ranks know */
 };
 
 struct control {
@@ -124,15 +128,23 @@ static int work(zr_comm *comm, const struct task *task, unsigned rank)
     if (task->loses) {
         char byte = 1, all[8];
         zr_ticket ticket = 0;
+        for (unsigned ms = 0; rank == 1 && task->told && *task->told + 1 < zr_comm_world(comm) && ms < 60000;
+             ms++)
+            usleep(1000);
         if (rank == 1)
             _exit(0);
-        control()->silence_s = 1; /* whoever is late, too, is named by the gather */
+        control()->silence_s = 1;
         struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
         zr_result result = zr_comm_all_gather(comm, &op, &ticket);
         if (result == ZR_OK)
             result = zr_comm_wait(comm, ticket);
-        bool named = strstr(zr_last_error(), "all-gather") || strstr(zr_last_error(), "rank 1");
-        return result == ZR_ERR_PEER && named ? 0 : 1;
+        bool right = result == (task->told ? ZR_ERR_TIMEOUT : ZR_ERR_PEER) &&
+                     strstr(zr_last_error(), "all-gather") && strstr(zr_last_error(), "rank 1 ");
+        if (!right)
+            fprintf(stderr, "# rank %u: %s: %s\n", rank, zr_result_name(result), zr_last_error());
+        if (task->told)
+            (*task->told)++;
+        return right ? 0 : 1;
     }
     if (task->deterministic)
         return trial_operations(comm, &(struct trial_options){.seed = task->seed, .counts_direct = true}) > 0;
@@ -158,6 +170,8 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
                                       .deterministic = task->deterministic};
     struct zr_comm_options small = options.comm;
     small.bucket_bytes = 4096;
+    if (task->told)
+        small.timeout_ns = 2000000000u;
     if (zr_comm_local_create(&talk, &small, local, rank) != ZR_OK ||
         zr_comm_nccl_create(&comm, &options, talk) != ZR_OK) {
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
@@ -221,7 +235,12 @@ int main(void)
                "%u ranks, NCCL's own sums: within rounding", world);
     }
     tap_is(launch(3, (struct task){.bucket_bytes = 4096, .loses = true}), 0,
-           "a rank that is gone ends the others' waits");
+           "a rank that is gone ends the others' waits, and is named");
+    _Atomic unsigned *told =
+        mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tap_ok(told != MAP_FAILED &&
+               launch(3, (struct task){.bucket_bytes = 4096, .loses = true, .told = told}) == 0,
+           "and so does one that stands still");
     tap_is(launch_refused(0), 0, "without libnccl.so.2: a result and words");
     tap_is(launch_refused(20000), 0, "too old a one: a result and its version");
     return tap_done();

@@ -18,7 +18,7 @@ struct zr_nccl_id {
 };
 enum zr_nccl_type { ZR_NCCL_UINT8 = 1, ZR_NCCL_FP16 = 6, ZR_NCCL_FP32 = 7, ZR_NCCL_BF16 = 9 };
 enum zr_nccl_sum { ZR_NCCL_SUM = 0, ZR_NCCL_AVERAGE = 4 };
-enum { ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST = 1 };
+enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST = 1 };
 
 /* f(member, the library's name, '?' where a version may not have it, parameters). Stream is a cudaStream_t.
  */

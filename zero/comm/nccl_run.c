@@ -3,6 +3,7 @@
  * Data goes by NCCL's own gathers and by groups of sends and receives. Sums are NCCL's own, whose order is
  * NCCL's, unless the communicator is deterministic or the sum is of a kind that NCCL has not (with a base, or
  * wide): then each gets the others' parts in the ring and adds them in rank order, as everywhere else. */
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/error.h"
@@ -13,10 +14,30 @@
 #define NAP_NS  20000ull
 #define LOOK_NS 100000000ull /* between looks whether the peers live */
 
-static zr_result refused(const struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
+/* NCCL does not know who is lost: the others, which have given up as well, ask each other. That takes as long
+ * as a wait over `talk` has patience. */
+static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
 {
-    return zr_fail(ZR_ERR_PEER, "NCCL's %s failed: %s", zr_comm_kind_name(kind),
-                   self->nccl->error_text(code));
+    zr_result result = zr_comm_barrier(self->talk);
+    if (result != ZR_OK)
+        return zr_fail(result, "%s: %s", words, zr_last_error());
+    return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
+}
+
+static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
+{
+    char words[ZR_COMM_WORDS_BYTES];
+    snprintf(words, sizeof(words), "NCCL's %s failed: %s", zr_comm_kind_name(kind),
+             self->nccl->error_text(code));
+    return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words) : zr_fail(ZR_ERR_PEER, "%s", words);
+}
+
+static zr_result silent(struct nccl_comm *self, enum zr_comm_kind kind, uint64_t waited_ns)
+{
+    char words[ZR_COMM_WORDS_BYTES];
+    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u",
+             zr_comm_kind_name(kind), (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
+    return ask_who_is_lost(self, words);
 }
 
 /* Waits until the stream is through. NCCL itself waits for a dead rank for ever. */
@@ -43,9 +64,7 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
         if (result != ZR_OK && zr_backend_event_done(self->backend, &point))
             return ZR_OK; /* who has ended did his part before */
         if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
-            result = zr_fail(
-                ZR_ERR_TIMEOUT, "NCCL's %s has not ended within %llu s on rank %u: a rank does not answer",
-                zr_comm_kind_name(kind), (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
+            result = silent(self, kind, waited_ns);
     }
     return result;
 }
