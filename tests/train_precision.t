@@ -3,6 +3,8 @@
 that any precision reads, and fp16's loss scale: steps skipped on all ranks alike, saved, and not without end."""
 import json
 import os
+import re
+import struct
 
 from pairs import saved_tensors
 from zrtest import done, note, ok, path, same, train
@@ -121,8 +123,21 @@ for precision, other in (("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "fp16")):
     ok(run.code == 0 and len(run.losses) == 2 and run.report["loss"][0] < 5.7, f"and goes on in {other}")
 
 # What does not belong together.
+with open(path("least.json"), "w") as file:
+    json.dump({"fp16": {"enabled": True, "initial_scale_power": 8, "min_loss_scale": 300}}, file)
 for flags, words in ((dict(loss_scale=8), "--precision fp16"), (dict(precision="bf16", min_loss_scale=2), "--loss-scale"),
-                     (dict(precision="fp16", loss_scale=-1), "--loss-scale -1")):
+                     (dict(precision="fp16", loss_scale=-1), "--loss-scale -1"),
+                     (dict(precision="fp16", min_loss_scale=65537), "--min-loss-scale"),
+                     (dict(precision="fp16", min_loss_scale=257, loss_scale_power=8), "--min-loss-scale"),
+                     (dict(config=path("least.json")), "--min-loss-scale")):
     run = train(**flags)
-    ok(run.code == 2 and words in run.err, f"refused: {flags}")
+    ok(run.code == 2 and words in run.err, f"refused: {flags}") or note(f"{run.code} {run.err}")
+run = train(precision="fp16", loss_scale=0.5)
+ran(run, "a constant scale has no least one to be above")
+
+# A setting that is printed to be typed again is the same one to the bit.
+run = train(lr=0.00123456789, steps=2)
+printed = re.search(r"--lr ([0-9.e-]+)", run.out)
+ok(printed and struct.pack("f", float(printed[1])) == struct.pack("f", 0.00123456789), "the next command has --lr in full") \
+    or note(run.out)
 done()

@@ -417,6 +417,10 @@ static const char *without_meaning(const struct zr_train_config *config)
         return "--keep: needs --save DIR, where the checkpoints go";
     if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
         return "--loss-scale and its like: are of --precision fp16; fp32 and bf16 need no scale";
+    if (config->precision == ZR_PRECISION_FP16 && !config->loss_scaling.constant &&
+        config->loss_scaling.least > config->loss_scaling.initial)
+        return "--min-loss-scale: is above the scale to begin with, of --loss-scale-power; give a smaller "
+               "one";
     if (adamw && zr_flag_given(config, "momentum"))
         return "--momentum: is of --optimizer sgd; AdamW's is --beta1";
     if (!adamw && (zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2")))
@@ -665,6 +669,17 @@ static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_co
     return *(const bool *)field;
 }
 
+/* With as few digits as make the same float when it is read again. */
+static void print_float(struct zr_text *text, float value)
+{
+    char number[32];
+    int digits = 6;
+    do
+        snprintf(number, sizeof number, "%.*g", digits, (double)value);
+    while (strtof(number, NULL) != value && ++digits <= 9);
+    zr_text_print(text, " %s", number);
+}
+
 void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config)
 {
     const char *choice = flag->choices;
@@ -678,7 +693,7 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         zr_text_print(text, " %.15g", wide);
     } else if (flag->kind == ZR_FLAG_REAL) {
         memcpy(&real, (const char *)config + flag->offset, sizeof real);
-        zr_text_print(text, " %g", (double)real);
+        print_float(text, real);
     } else if (flag->kind == ZR_FLAG_VOCAB && config->bytes) {
         zr_text_print(text, " byte");
     } else if (flag->kind == ZR_FLAG_CHOICE) {
