@@ -451,12 +451,31 @@ static int in_world(unsigned world, unsigned stage, int (*body)(struct rig *rig,
     return rig_launch(world, rank_main, &(struct setting){stage, body});
 }
 
+/* A run without a main function is told that it has none, and not how many ranks there may be. */
+static void test_launch(void)
+{
+    char path[64], words[512] = "";
+    in_folder(path, sizeof path, "words");
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    bool moved = freopen(path, "w", stderr) != NULL;
+    int code = zr_local_launch(&(struct zr_launch_options){.world = 1});
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    read_file(path, words, sizeof words - 1);
+    unlink(path);
+    words[strcspn(words, "\n")] = '\0';
+    tap_ok(moved && code == 2 && strstr(words, "rank_main"), "a launch of nothing, code %d: %s", code, words);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
         return 1;
     make_list();
     test_no_engine();
+    test_launch();
     for (unsigned stage = 0; stage <= 3; stage++) {
         struct rig rig;
         tap_result(open_rank(&rig, NULL, 0), ZR_OK, "memory");

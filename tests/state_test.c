@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "alloc/fault.h"
 #include "tests/engine_rig.h"
 #include "tests/seed.h"
 #include "tests/tap.h"
@@ -129,8 +130,7 @@ static bool refused(struct rig *rig, const char *data, size_t bytes)
     spit(data, bytes);
     zr_result result = zr_engine_load(rig->engine, path);
     after = take_values(rig);
-    return (result == ZR_ERR_FORMAT || result == ZR_ERR_CORRUPT) &&
-           memcmp(&before, &after, sizeof after) == 0;
+    return result == ZR_ERR_FORMAT && memcmp(&before, &after, sizeof after) == 0;
 }
 
 /* ---- Tests -----------------------------------------------------------------------------------------------
@@ -199,6 +199,7 @@ static void check_others(void)
     tap_result(zr_engine_save(rig.engine, longest), ZR_ERR_INVALID, "a path that is too long");
     free(longest);
     tap_result(zr_engine_load(rig.engine, folder), ZR_ERR_IO, "a folder is no file");
+    tap_result(zr_engine_load(rig.engine, "/nowhere/at/all"), ZR_ERR_IO, "a file that is not there");
     snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
     if (mkfifo(pipe_path, 0600) == 0)
         tap_result(zr_engine_load(rig.engine, pipe_path), ZR_ERR_FORMAT,
@@ -214,6 +215,35 @@ static void check_others(void)
     make_rig(&rig, parameters, ZR_OPTIMIZER_SGD, zr_kernels_null());
     tap_result(zr_engine_save(rig.engine, path), ZR_ERR_INVALID, "a dry run saves nothing");
     tap_result(zr_engine_load(rig.engine, path), ZR_ERR_INVALID, "and loads nothing");
+    end_rig(&rig);
+}
+
+/* Each read fails in turn. Before the first value changes that is ZR_ERR_IO, and nothing has; afterwards it
+ * is ZR_ERR_CORRUPT, and the next load makes all whole. */
+static void check_reads(void)
+{
+    struct values saved = random_values(7), other = random_values(3), got;
+    size_t untouched = 0, torn = 0, wrong = 0;
+    struct rig rig;
+    make_rig(&rig, parameters, ZR_OPTIMIZER_ADAMW, zr_kernels_cpu(ZR_ISA_PLAIN));
+    walk(&rig, &saved, true);
+    tap_result(zr_engine_save(rig.engine, path), ZR_OK, "a file to read");
+    for (uint64_t nth = 1;; nth++) {
+        walk(&rig, &other, true);
+        zr_fault_set(ZR_FAULT_READ, nth);
+        zr_result result = zr_engine_load(rig.engine, path);
+        zr_fault_set(ZR_FAULT_READ, 0);
+        got = take_values(&rig);
+        if (result == ZR_OK)
+            break;
+        bool same = memcmp(&got, &other, sizeof got) == 0;
+        untouched += result == ZR_ERR_IO && same;
+        torn += result == ZR_ERR_CORRUPT && strstr(zr_last_error(), "load again");
+        wrong += result == ZR_ERR_CORRUPT ? untouched == 0 : result != ZR_ERR_IO || !same;
+    }
+    tap_ok(memcmp(&got, &saved, sizeof got) == 0, "a load after all the failed ones");
+    tap_is(wrong, 0, "what failed says whether something has changed");
+    tap_ok(untouched > 0 && torn > 0, "%zu reads failed before, %zu while values changed", untouched, torn);
     end_rig(&rig);
 }
 
@@ -280,6 +310,7 @@ int main(void)
     check_round_trip(ZR_OPTIMIZER_SGD);
     check_damage();
     check_others();
+    check_reads();
     check_precisions();
     /* A name alone is a file of the working folder. */
     if (chdir(folder) == 0) {

@@ -380,7 +380,7 @@ static zr_result open_to_load(struct state *state, const char *path)
     if (result == ZR_OK)
         result = check_header(state, path);
     if (result == ZR_OK && bytes != want)
-        return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64,
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64,
                        path, bytes, want);
     return result;
 }
@@ -393,9 +393,21 @@ static zr_result load_pass(const struct state *state, enum transfer how, const c
     if (result == ZR_OK)
         result = add_up(state, mine, &sum);
     if (result == ZR_OK && sum != state->numbers.checksum)
-        return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: it does not fit its checksum; load another file",
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it does not fit its checksum; load another file",
                        path);
     return result;
+}
+
+/* The values themselves. A file that has been proved may still go away, or change, meanwhile: only then part
+ * of the values is new, and ZR_ERR_CORRUPT says so, whatever went wrong. */
+static zr_result replace_values(const struct state *state, const char *path)
+{
+    zr_result result = load_pass(state, STATE_LOAD, path);
+    if (result == ZR_OK)
+        result = zr_engine_publish(state->engine, state->numbers.steps);
+    if (result == ZR_OK || result == ZR_ERR_PEER)
+        return result;
+    return zr_fail(ZR_ERR_CORRUPT, "part of the values may be new, load again: %s", zr_last_error());
 }
 
 zr_result zr_engine_load(zr_engine *engine, const char *path)
@@ -413,9 +425,7 @@ zr_result zr_engine_load(zr_engine *engine, const char *path)
     if (result == ZR_OK)
         result = take_scaling(&state, path);
     if (result == ZR_OK)
-        result = load_pass(&state, STATE_LOAD, path);
-    if (result == ZR_OK)
-        result = zr_engine_publish(engine, state.numbers.steps);
+        result = replace_values(&state, path);
     zr_file_close(&state.file);
     zr_drop(engine->options.host_arena, &state.piece);
     return result;

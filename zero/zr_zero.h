@@ -222,15 +222,17 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
  * number of ranks, so any may load them. Every rank writes its own part: the path must be the same on all of
  * them, and name the same file. Written aside (PATH.partial), synced, renamed: what was there stays until the
  * new file is whole. Memory is constant. Collective: the same result on every rank. ZR_ERR_IO with the cause.
- * The optimizer's tensors are called "optimizer.momentum.NAME" and "optimizer.variance.NAME", so no parameter's
- * name may begin so, nor be empty or "__metadata__": zr_engine_create() refuses it, as it does two alike.
+ * The optimizer's tensors are "optimizer.momentum.NAME" and "optimizer.variance.NAME", so no parameter's name
+ * may begin so, nor be empty or "__metadata__": zr_engine_create() refuses that, and two alike.
  * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved, or are in the
  * middle of a step; no file is touched. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
 /* Loads what an engine of the same parameter list and optimizer has saved, at any stage, precision and number
  * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.
- * ZR_ERR_FORMAT: no such file, or one of another list. ZR_ERR_CORRUPT: it is damaged. After ZR_ERR_IO, or
- * ZR_ERR_CORRUPT of a file that changes meanwhile, part of the values may be new: load again. */
+ * ZR_ERR_INVALID: in the middle of a step, or while a unit is gathered. ZR_ERR_IO: no such file, or it cannot
+ * be read. ZR_ERR_FORMAT: it is none of zr_engine_save(), of another list or optimizer, or damaged. After
+ * ZR_ERR_CORRUPT alone, or with a peer lost, part of the values may be new, since the file has changed or gone
+ * meanwhile: load again. */
 ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
 
 #ifdef __cplusplus

@@ -484,7 +484,11 @@ int zr_local_launch(const struct zr_launch_options *options)
 {
     struct zr_local_part part = {.first = 0};
     int code;
-    if (!options || !options->rank_main || options->world == 0 || options->world > ZR_COMM_MAX_WORLD) {
+    if (!options || !options->rank_main) {
+        zr_local_say("a run needs options, and a rank_main in them");
+        return EXIT_USAGE;
+    }
+    if (options->world == 0 || options->world > ZR_COMM_MAX_WORLD) {
         zr_local_say("a run has 1 to %d ranks on one machine", ZR_COMM_MAX_WORLD);
         return EXIT_USAGE;
     }
