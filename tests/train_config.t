@@ -103,7 +103,8 @@ ok(got.code == 2 and "fp16.enabled" in got.err and "bf16.enabled" in got.err, "t
 
 # What a file leaves out of optimizer, scheduler and clipping is named, with what it is here, unless an option gives it.
 ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
-SCHEDULER = "scheduler (here --schedule-lr cosine --warmup 20 --min-lr 0.0001)"
+LEAST = "--min-lr 0.000100000005"  # a tenth of the fp32 that 0.001 is, to the bit
+SCHEDULER = f"scheduler (here --schedule-lr cosine --warmup 20 {LEAST})"
 DECAY = "optimizer.params.weight_decay (here --weight-decay 0.1)"
 CLIP = "gradient_clipping (here --clip 1)"
 for config, flags, named in [
@@ -113,7 +114,7 @@ for config, flags, named in [
          ["optimizer.params.betas (here --beta1 0.9)", "scheduler (here --warmup 20)"]),
         ({}, dict(beta1=0.8, beta2=0.9, schedule_lr="linear"),
          ["optimizer.type (here --optimizer adamw)", "optimizer.params.lr (here --lr 0.001)", DECAY, CLIP,
-          "scheduler (here --warmup 20 --min-lr 0.0001)"]),
+          f"scheduler (here --warmup 20 {LEAST})"]),
         ({"gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {"lr": 0.001}}}, {},
          [DECAY, "optimizer.params.momentum (here --momentum 0.9)", SCHEDULER]),
         (changed(FULL, scheduler={"type": "WarmupCosineLR", "params": {"total_num_steps": 6, "warmup_num_steps": 2,
