@@ -10,8 +10,9 @@ zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call,
 {
     if (engine && other)
         return ZR_OK;
-    return zr_fail(ZR_ERR_INVALID, "%s() was given NULL for %s", call,
-                   engine ? "what it is to fill in or read" : "an engine");
+    return zr_fail(ZR_ERR_INVALID,
+                   engine ? "%s() needs what it is to fill in or read, not NULL" : "%s() needs an engine",
+                   call);
 }
 
 zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
