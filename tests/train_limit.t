@@ -33,7 +33,9 @@ SHAPES = [
 seen = set()
 for shape in SHAPES:
     need = plan(**shape)
-    same(train(dry_run=True, **shape, memory_limit=need).code, 0, f"a limit of the plan's bytes is enough: {need}")
+    run = train(dry_run=True, **shape, memory_limit=need)
+    same(run.code, 0, f"a limit of the plan's bytes is enough: {need}")
+    same([run.report[key] for key in ("fits", "would_fit")], [True, []], "and said to be")
     for limit in [need - 1, need * 2 // 3, need // 3]:
         run = train(dry_run=True, **shape, memory_limit=limit)
         words = f"{shape['ranks']} ranks, {limit} of {need} bytes"
@@ -43,6 +45,13 @@ for shape in SHAPES:
         ok(f"takes {need:,} bytes per rank and --memory-limit allows {limit:,};" in run.err, "and words, to the byte")
         ok(re.search(r"\n  in granules .* over\n", run.out), "whose last line is over the limit")
         choices, limits = would_fit(run.out)
+        told = [{"stage": str(choice["stage"]), "recompute": choice["recompute"], "batch": str(choice["batch"])}
+                for choice in run.report["would_fit"]]
+        ok(len(told) == len(choices) and all(choice.get(key, told[i][key]) == told[i][key] for i, choice in enumerate(choices)
+                                             for key in told[i]), "--json has the same choices")
+        same([run.report[key] for key in ("memory_limit_bytes", "planned_reserved_bytes", "fits")], [limit, need, False],
+             "and that it does not fit")
+        same(len(run.report["ranks"]), shape["ranks"], "with the plan")
         same(limits, [need], "the limit that would do is the plan")
         ok(all(choices.count(choice) == 1 for choice in choices), "nothing is said twice")
         for choice in choices:
@@ -64,7 +73,11 @@ run = train(**shape, memory_limit=limit, save=path("unused"))
 same(run.code, 4, "a run above its limit ends with 4")
 same(run.err.count("zr-train:"), 1, "in one line of words, whoever found it")
 ok("Byte plan" not in run.out and "What would fit" in run.out, "before any rank has opened, with the table")
-ok(not os.path.exists(path("unused")) and run.report is None, "and leaves no file")
+ok(not os.path.exists(path("unused")), "and leaves no checkpoint")
+ok(run.report and not run.report["fits"] and run.report["would_fit"] and not run.report["ranks"],
+   "--json says so, in place of the report of an earlier run")
+piped = train(**shape, memory_limit=limit, json="-")
+same(json.loads(piped.out)["memory_limit_bytes"], limit, "on stdout too")
 for choice in would_fit(run.out)[0][:2]:
     run = train(**{**shape, **choice}, memory_limit=limit)
     if same(run.code, 0, f"it trains with {choice}"):
@@ -72,6 +85,15 @@ for choice in would_fit(run.out)[0][:2]:
         ok(rank["planned_reserved_bytes"] <= limit, "under the limit")
     else:
         note(run.err)
+
+# A limit of exactly the plan's bytes is enough to train in.
+for shape in SHAPES[:3]:
+    limit = plan(**shape)
+    run = train(**shape, memory_limit=limit)
+    if same(run.code, 0, f"{shape['ranks']} ranks at stage {shape['stage']} train in {limit} bytes") or note(run.err):
+        ok(all(rank["planned_reserved_bytes"] <= limit for rank in run.report["ranks"]), "as planned")
+        took = [rank["peak_reserved_bytes"] - rank["peak_host_reserved_bytes"] for rank in run.report["ranks"]]
+        ok(0 < max(took) <= limit, f"and take {max(took)} of them; records, stacks and heap lie beside")
 
 # Nothing that can be asked for is small enough: said so.
 run = train(dry_run=True, layers=1, hidden=512, heads=4, ranks=1, memory_limit=MIB)
@@ -117,7 +139,10 @@ if same(run.code, 0, "--find-max layers of hundreds of billions of parameters ea
     value = run.report["find_max"]["value"]
     here, beyond = plan(**{**deep, "layers": value}), plan(**{**deep, "layers": value + 1})
     ok(here <= 4 * 10**12 < beyond, f"finds {value} layers, of {here:,} bytes; one more takes {beyond:,}")
-same(train(hidden=512, heads=4, batch=None, find_max="batch", memory_limit=MIB).code, 4, "not even 1 fits: exit 4")
+run = train(hidden=512, heads=4, batch=None, find_max="batch", memory_limit=MIB)
+same(run.code, 4, "not even 1 fits: exit 4")
+ok("not even --batch 1 fits: its plan takes " in run.err, "in these words") or note(run.err)
+same(run.report and [run.report[key] for key in ("memory_limit_bytes", "fits")], [MIB, False], "and in --json")
 
 # What it looks for cannot be given too, wherever that stands.
 for size, config, named in [("batch", None, "--batch"), ("layers", None, "--layers"),

@@ -342,6 +342,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     report->peak_by_tag_bytes[ZR_TAG_OTHER] += host.peak_live_bytes;
     report->peak_bytes = stats.peak_live_bytes + host.peak_live_bytes;
     report->peak_reserved_bytes = stats.peak_reserved_bytes + host.peak_reserved_bytes;
+    report->peak_host_reserved_bytes = host.peak_reserved_bytes;
     report->peak_resident_bytes = resident.peak_bytes;
     report->resident_anonymous_bytes = resident.anonymous_bytes;
     report->resident_shared_bytes = resident.shared_bytes;

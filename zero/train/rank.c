@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -377,22 +378,33 @@ zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_re
 }
 
 /* Prints what does not fit under --memory-limit, and what would. */
+static zr_result refuse(const struct zr_train_config *config, const struct zr_limit_advice *advice)
+{
+    char need[ZR_NUMBER_ROOM], limit[ZR_NUMBER_ROOM], which[64] = "the plan";
+    zr_result result = config->start.rank == 0 ? zr_report_limit(config, advice) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    if (config->finds_max)
+        snprintf(which, sizeof which, "not even --%s 1 fits: its plan",
+                 config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers");
+    return zr_fail(ZR_ERR_MEMORY, "%s takes %s bytes per rank and --memory-limit allows %s; the table has %s",
+                   which, zr_number_grouped(need, advice->plan.peak_reserved_bytes),
+                   zr_number_grouped(limit, config->memory_limit_bytes),
+                   advice->count ? "what would fit" : "what does not fit, and nothing smaller would");
+}
+
+/* Where it does not fit, --json has that in place of the report of a run. */
 static zr_result check_limit(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_limit_advice advice;
-    char need[ZR_NUMBER_ROOM], limit[ZR_NUMBER_ROOM];
+    struct zr_plan_report report = {.config = config, .advice = &advice};
     zr_result result = zr_limit_advise(&advice, config, host_arena);
     if (result != ZR_OK || advice.fits)
         return result;
+    report.parameters = advice.plan.elements;
     if (config->start.rank == 0)
-        result = zr_report_limit(config, &advice);
-    if (result != ZR_OK)
-        return result;
-    return zr_fail(ZR_ERR_MEMORY,
-                   "the plan takes %s bytes per rank and --memory-limit allows %s; the table has %s",
-                   zr_number_grouped(need, advice.plan.peak_reserved_bytes),
-                   zr_number_grouped(limit, config->memory_limit_bytes),
-                   advice.count ? "what would fit" : "what does not fit, and nothing smaller would");
+        result = zr_report_json_plan(&report);
+    return result == ZR_OK ? refuse(config, &advice) : result;
 }
 
 /* `found`: by --find-max; NULL: it was not asked for. */
@@ -402,6 +414,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
     struct zr_byte_plan plan = {0}, first = {0};
     struct zr_timeline timeline = {.clock = {.flops = 0}};
+    struct zr_limit_advice advice = {.fits = true};
     zr_result result = reports ? ZR_OK : ZR_ERR_HOST_MEMORY;
 
     /* Data parallel ranks take the same bytes: shards are equal by construction. The last rank is rehearsed
@@ -425,16 +438,19 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
         result = zr_report_found(config, found);
     if (result == ZR_OK)
         result = time_plan(&timeline, config, &plan, host_arena);
+    if (result == ZR_OK && config->memory_limit_bytes)
+        result = zr_limit_advise(&advice, config, host_arena);
     if (result == ZR_OK)
         result = zr_report_json_plan(
             &(struct zr_plan_report){.config = config,
                                      .found = found,
+                                     .advice = config->memory_limit_bytes ? &advice : NULL,
                                      .timeline = config->flops_per_second > 0 ? &timeline : NULL,
                                      .ranks = reports,
                                      .parameters = plan.elements});
     zr_timeline_end(&timeline);
     zr_heap_free(reports);
-    return result == ZR_OK && config->memory_limit_bytes ? check_limit(config, host_arena) : result;
+    return result == ZR_OK && !advice.fits ? refuse(config, &advice) : result;
 }
 
 static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *host_arena)

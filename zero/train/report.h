@@ -23,8 +23,9 @@ struct zr_rank_report {
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, likewise */
     size_t peak_bytes;
     size_t kept_by_tag_bytes[ZR_TAG_COUNT]; /* at the end of the last step */
-    size_t peak_reserved_bytes;
-    size_t peak_resident_bytes;                             /* VmHWM */
+    size_t peak_reserved_bytes;             /* in granules, of both arenas */
+    size_t peak_host_reserved_bytes; /* of these: records, stacks and heap, which --memory-limit is not for */
+    size_t peak_resident_bytes;      /* VmHWM */
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
     size_t stranded_bytes;                                  /* at the end */
     uint64_t sent_elements_per_step;
@@ -80,9 +81,10 @@ void zr_report_clean_up(const char *path);
 /* The same for a --dry-run: the planned numbers only, of config->ranks ranks. */
 struct zr_plan_report {
     const struct zr_train_config *config;
-    const struct zr_limit_found *found; /* by --find-max; NULL: it was not asked for */
-    const struct zr_timeline *timeline; /* NULL: nor was this */
-    const struct zr_rank_report *ranks;
+    const struct zr_limit_found *found;   /* by --find-max; NULL: it was not asked for */
+    const struct zr_limit_advice *advice; /* under --memory-limit; NULL: there is none */
+    const struct zr_timeline *timeline;   /* NULL: nor was this */
+    const struct zr_rank_report *ranks;   /* NULL: nothing fits, and there is advice alone */
     uint64_t parameters;
 };
 zr_result zr_report_json_plan(const struct zr_plan_report *plan);

@@ -135,12 +135,12 @@ static void print_rank(struct zr_text *text, const struct ranks_view *view, cons
         print_tags(text, "peak_bytes", rank->peak_by_tag_bytes, rank->peak_bytes);
         zr_text_print(text, ",\n   ");
         print_kept(text, "persistent_bytes", rank->kept_by_tag_bytes);
-        zr_text_print(
-            text,
-            ",\n   \"peak_reserved_bytes\": %zu, \"peak_rss_bytes\": %zu, \"rss_anonymous_bytes\": %zu, "
-            "\"rss_shared_bytes\": %zu, \"stranded_bytes\": %zu",
-            rank->peak_reserved_bytes, rank->peak_resident_bytes, rank->resident_anonymous_bytes,
-            rank->resident_shared_bytes, rank->stranded_bytes);
+        zr_text_print(text,
+                      ",\n   \"peak_reserved_bytes\": %zu, \"peak_host_reserved_bytes\": %zu, "
+                      "\"peak_rss_bytes\": %zu, \"rss_anonymous_bytes\": %zu, "
+                      "\"rss_shared_bytes\": %zu, \"stranded_bytes\": %zu",
+                      rank->peak_reserved_bytes, rank->peak_host_reserved_bytes, rank->peak_resident_bytes,
+                      rank->resident_anonymous_bytes, rank->resident_shared_bytes, rank->stranded_bytes);
         zr_text_print(text,
                       ",\n   \"driver_calls_last_step\": %" PRIu64 ", \"comm_busy_ns\": %" PRIu64
                       ", \"comm_exposed_ns\": %" PRIu64,
@@ -234,6 +234,28 @@ static void print_found(struct zr_text *text, const struct zr_train_config *conf
         zr_text_print(text, "%zu},\n", found->beyond_reserved_bytes);
 }
 
+/* Whether it fits under --memory-limit, and what would. */
+static void print_advice(struct zr_text *text, const struct zr_train_config *config,
+                         const struct zr_limit_advice *advice)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    zr_text_print(text, " \"memory_limit_bytes\": %zu, \"planned_reserved_bytes\": %zu, \"fits\": %s,\n",
+                  config->memory_limit_bytes, advice->plan.peak_reserved_bytes,
+                  advice->fits ? "true" : "false");
+    zr_text_print(text, " \"would_fit\": [");
+    for (size_t i = 0; i < advice->count; i++) {
+        const struct zr_limit_choice *choice = &advice->choices[i];
+        zr_text_print(
+            text,
+            "%s{\"stage\": %u, \"reduce\": \"%s\", \"recompute\": \"%s\", \"batch\": %zu, \"layers\": %zu, "
+            "\"reserved_bytes\": %zu}",
+            i ? ",\n  " : "\n  ", choice->stage,
+            (enum zr_reduce_when)choice->reduce == ZR_REDUCE_ONCE ? "once" : "each",
+            recompute[choice->recompute], choice->batch, choice->layers, choice->reserved_bytes);
+    }
+    zr_text_print(text, "],\n");
+}
+
 zr_result zr_report_json_plan(const struct zr_plan_report *plan)
 {
     const struct zr_train_config *config = plan->config;
@@ -245,10 +267,13 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
     if (result)
         return result;
     print_head(&out.text, config, plan->parameters, config->ranks);
-    zr_text_print(&out.text, " \"steps\": 0, \"dry_run\": true,\n");
+    zr_text_print(&out.text, " \"steps\": 0, \"dry_run\": %s,\n",
+                  config->dry_run || config->finds_max ? "true" : "false");
     if (plan->found)
         print_found(&out.text, config, plan->found);
+    if (plan->advice)
+        print_advice(&out.text, config, plan->advice);
     zr_report_print_timeline(&out.text, config, plan->timeline);
-    print_ranks(&out.text, &(struct ranks_view){plan->ranks, config->ranks, false, true});
+    print_ranks(&out.text, &(struct ranks_view){plan->ranks, plan->ranks ? config->ranks : 0, false, true});
     return output_close(&out, config->json);
 }
