@@ -185,6 +185,8 @@ def check_hostile():
         ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": key}, ["2 of 4", "mpi"]),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "7", "MASTER_PORT": key}, ["LOCAL_RANK=7"]),
         ({"SLURM_PROCID": "0"}, ["SLURM_NTASKS"]),
+        ({**like_srun(0, 2, key), "SLURM_NNODES": "2"}, ["2 machines", "SLURM_NNODES", "mpi"]),
+        ({**like_srun(0, 2, key), "SLURM_NNODES": "x"}, ["SLURM_NNODES=x"]),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "1"}, ["SLURM_PROCID=1"]),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, ["MASTER_PORT"]),
         ({"OMPI_COMM_WORLD_RANK": "0"}, ["OMPI_COMM_WORLD_SIZE"]),
@@ -255,8 +257,28 @@ def check_settings():
     same([finish(process, 60)[0] for process in there], [0, 0], "other threads, limits and time-outs: they train")
 
 
+def check_names():
+    """What launchers call this machine, and their jobs."""
+    for address in ("a-host-that-nobody-knows.example", "ip6-localhost"):
+        key = fresh_port()
+        there = [start({**like_torchrun(rank, 2, key), "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": address}, **SMALL)
+                 for rank in range(2)]
+        same([finish(process, 20)[0] for process in there], [0, 0], f"MASTER_ADDR={address}, and all ranks are here: they train")
+    key = "n" * 70 + fresh_port()  # two runs whose names differ at the end alone
+    waits = start(like_mpirun(0, 2, key + "a"), **SMALL)
+    time.sleep(0.3)
+    between = [start(like_mpirun(rank, 2, key + "b"), **SMALL) for rank in range(2)]
+    ends = [finish(process, 20) for process in between]
+    last = start(like_mpirun(1, 2, key + "a"), **SMALL)
+    ends += [finish(process, 20) for process in (last, waits)]
+    good = same([code for code, _, _ in ends], [0] * 4, "two runs at a time whose long names differ at the end: both train")
+    if not good:
+        note("\n".join(err[-300:] for _, err, _ in ends))
+
+
 check_losses()
 check_settings()
+check_names()
 check_deaths()
 check_silence()
 check_hostile()

@@ -151,11 +151,9 @@ static zr_result open_door(const struct zr_start *start, int *door)
     if (*door < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
     if (bind(*door, (struct sockaddr *)&address, bytes) != 0 || listen(*door, ZR_COMM_MAX_WORLD) != 0)
-        return zr_fail(
-            ZR_ERR_UNAVAILABLE,
-            "another run on this machine uses the key '%s' (MASTER_PORT, or the job's number); wait for its "
-            "end, or set another MASTER_PORT",
-            start->key);
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "another run on this machine uses the key '%s' (%s); wait for its end, or set another",
+                       start->key, start->key_name);
     return ZR_OK;
 }
 
@@ -303,13 +301,14 @@ static zr_result knock(const struct meeting *meeting)
             return zr_fail(
                 ZR_ERR_TIMEOUT,
                 "rank 0 of %u has not come within %llu s; was it started on this machine, with the same "
-                "key '%s' (MASTER_PORT, or the job's number)?",
-                start->world, (unsigned long long)(meeting->limit_ns / 1000000000u), start->key);
+                "key '%s' (%s)?",
+                start->world, (unsigned long long)(meeting->limit_ns / 1000000000u), start->key,
+                start->key_name);
         poll(NULL, 0, RETRY_MS);
     }
     if (!is_own(link))
-        return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "the key '%s' belongs to another user's process; set another MASTER_PORT", start->key);
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the key '%s' belongs to another user's process; set another %s",
+                       start->key, start->key_name);
     if (send(link, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello))
         return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
     return ZR_OK;

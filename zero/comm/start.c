@@ -15,7 +15,7 @@
 #include "alloc/error.h"
 #include "zero/comm/local.h"
 
-enum { EXIT_USAGE = 2, MOST_PORT = 65535 };
+enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
 
 /* ---- The environment -------------------------------------------------------------------------------- */
 
@@ -23,14 +23,14 @@ enum { EXIT_USAGE = 2, MOST_PORT = 65535 };
  * mpirun. */
 static const struct source {
     enum zr_start_kind kind;
-    const char *rank, *world, *local_rank, *local_world;
+    const char *rank, *world, *local_rank, *local_world, *nodes;
     const char *key; /* tells the ranks of one run from another's; where it is not set MASTER_PORT does */
 } sources[] = {
     {ZR_START_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
-    {ZR_START_RANK, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
-    {ZR_START_MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
-    {ZR_START_SLURM, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_JOB_ID"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE"},
+    {ZR_START_RANK, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, "MASTER_PORT"},
+    {ZR_START_MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, "PMI_JOBID"},
+    {ZR_START_SLURM, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_NNODES", "SLURM_JOB_ID"},
 };
 
 /* An empty variable counts as none. */
@@ -82,7 +82,7 @@ static bool address_is_here(const char *address)
     struct sockaddr_in four = {.sin_family = AF_INET};
     struct sockaddr_in6 six = {.sin6_family = AF_INET6};
     char name[256] = "";
-    if (strcmp(address, "localhost") == 0 ||
+    if (strcmp(address, "localhost") == 0 || strcmp(address, "ip6-localhost") == 0 ||
         (gethostname(name, sizeof(name) - 1) == 0 && strcmp(address, name) == 0))
         return true;
     bool is_four = inet_pton(AF_INET, address, &four.sin_addr) == 1;
@@ -97,9 +97,25 @@ static bool address_is_here(const char *address)
     return here;
 }
 
+/* Launchers name their jobs as long as they like; of a long name the whole counts, as a hash. */
+static void make_key(struct zr_start *out, const char *name, const char *text)
+{
+    const char *step = variable("SLURM_STEP_ID");
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    out->key_name = name;
+    for (const char *at = text; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    if (strlen(text) <= LONGEST_KEY)
+        snprintf(out->key, sizeof(out->key), "%s%s%.20s", text, step ? "." : "", step ? step : "");
+    else
+        snprintf(out->key, sizeof(out->key), "%.40s~%016llx%s%.20s", text, (unsigned long long)hash,
+                 step ? "." : "", step ? step : "");
+}
+
 static zr_result read_source(const struct source *source, struct zr_start *out)
 {
-    const char *address = variable("MASTER_ADDR"), *step = variable("SLURM_STEP_ID");
+    const char *address = variable("MASTER_ADDR");
+    const char *nodes = variable("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : source->nodes;
     out->kind = source->kind;
     out->rank_name = source->rank;
     out->world_name = source->world;
@@ -115,6 +131,8 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
         result = read_number(source->rank, 0, out->world - 1, &out->rank);
     if (result == ZR_OK)
         result = read_number(source->local_world, 1, out->world, &out->local_world);
+    if (result == ZR_OK && source->nodes)
+        result = read_number(nodes, 1, 1000000, &out->nodes);
     unsigned here = out->local_world ? out->local_world : out->world;
     out->local_rank = out->rank % here;
     if (result == ZR_OK)
@@ -124,12 +142,15 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
         result = read_number("MASTER_PORT", 1, MOST_PORT, &out->port);
     if (result != ZR_OK)
         return result;
-    out->far = address && source->kind != ZR_START_MPI && !address_is_here(address);
+    out->far = address && source->kind != ZR_START_MPI && out->local_world != out->world &&
+               !address_is_here(address);
     out->mpi = source->kind == ZR_START_MPI || variable("PMIX_RANK") || variable("PMI_RANK");
-    if (out->port != 0 && (source->kind == ZR_START_SLURM || !key))
+    if (out->port != 0 && (source->kind == ZR_START_SLURM || !key)) {
         snprintf(out->key, sizeof(out->key), "%u", out->port);
-    else if (key)
-        snprintf(out->key, sizeof(out->key), "%.60s%s%.20s", key, step ? "." : "", step ? step : "");
+        out->key_name = "MASTER_PORT";
+    } else if (key) {
+        make_key(out, source->key, key);
+    }
     return ZR_OK;
 }
 
@@ -156,6 +177,12 @@ static zr_result check_local(const struct zr_start *start)
             "MASTER_ADDR=%.100s is not this machine, and --comm local joins ranks of one machine alone; use "
             "--comm mpi with mpirun, or set MASTER_ADDR=127.0.0.1",
             variable("MASTER_ADDR"));
+    if (start->nodes > 1 && start->local_world != start->world)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "the ranks are on %u machines (SLURM_NNODES), and --comm local joins ranks of one machine alone; "
+            "use srun --nodes=1, or --comm mpi",
+            start->nodes);
     if (start->local_world != 0 && start->local_world < start->world)
         return zr_fail(
             ZR_ERR_INVALID,

@@ -18,13 +18,16 @@ struct zr_start {
     unsigned local_rank, local_world;   /* on this machine; local_world is 0 where nobody has said */
     const char *rank_name, *world_name; /* the variables that were read; constants */
     unsigned port;                      /* MASTER_PORT; 0: not given */
-    bool far;                           /* MASTER_ADDR is not this machine */
-    bool mpi;                           /* a launcher that MPI can ask */
-    char key[96];                       /* what the ranks of this run, and no others, have in common */
+    bool far;             /* MASTER_ADDR is not this machine, and nobody says that all ranks are here */
+    bool mpi;             /* a launcher that MPI can ask */
+    unsigned nodes;       /* machines that the ranks are on; 0: nobody has said */
+    char key[96];         /* what the ranks of this run, and no others, have in common */
+    const char *key_name; /* the variable that it is of; NULL: there is none */
 };
 
 /* Reads the environment. ZR_ERR_INVALID, with words that name the variable: one that is missing beside
- * another, is no number, or contradicts another. */
+ * another, is no number, or contradicts another of the same launcher. Of several launchers the first counts
+ * alone, in the order OMPI_COMM_WORLD_RANK, RANK, PMI_RANK, SLURM_PROCID: mpirun under srun is mpirun. */
 zr_result zr_start_read(struct zr_start *out);
 
 /* Whether ranks started like this can talk in this way; words say what is missing. `world` is what the
