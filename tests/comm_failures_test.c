@@ -70,6 +70,13 @@ static void body_invalid(struct environment *rank)
     check(rank, zr_comm_scatter(comm, &nowhere, NULL) == ZR_ERR_INVALID, "a scatter to nowhere");
     check(rank, zr_comm_all_to_all(comm, &gather, NULL) == ZR_ERR_INVALID,
           "all-to-all without a destination");
+    struct zr_reduce_scatter grows = {.source = one,
+                                      .destination = one,
+                                      .shard_elements = 4,
+                                      .scale = 1,
+                                      .type = ZR_COMM_BF16,
+                                      .wide = true};
+    check(rank, zr_comm_reduce_scatter(comm, &grows, NULL) == ZR_ERR_INVALID, "wide and in place");
     reduce.shard_elements = 0;
     check(rank, zr_comm_reduce_scatter(comm, &reduce, &ticket) == ZR_OK && ticket == 0, "an empty shard");
     check_ok(rank, zr_comm_wait(comm, 0));

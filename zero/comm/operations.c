@@ -185,12 +185,26 @@ static zr_result hand_in(const struct asked *asked, const struct shape *shape,
 
 /* ---- Sums ------------------------------------------------------------------------------------------- */
 
+/* The sums are twice as long as the elements that they are made of, and would overwrite those to come. */
+static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned world)
+{
+    uintptr_t source = (uintptr_t)operation->source, destination = (uintptr_t)operation->destination;
+    size_t each = zr_comm_type_bytes(operation->type);
+    if (!operation->wide || operation->type == ZR_COMM_FP32 ||
+        operation->shard_elements > SIZE_MAX / sizeof(float) / world)
+        return false;
+    return destination < source + world * operation->shard_elements * each &&
+           source < destination + operation->shard_elements * sizeof(float);
+}
+
 zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
 {
     struct asked asked = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
     zr_result result = begin(&asked);
     if (result != ZR_OK)
         return result;
+    if (wide_in_place(operation, comm->world))
+        return zr_fail(ZR_ERR_INVALID, "a wide %s into its own source", zr_comm_kind_name(asked.kind));
     return hand_in(&asked,
                    &(struct shape){.type = operation->type,
                                    .shard = operation->shard_elements,
