@@ -199,6 +199,18 @@ for stage, gigabytes in enumerate([120, 31.4, 16.6, 1.875]):
         ok(abs(kept["state"] / exact - 1) < 0.01, f"a rank keeps {kept['state'] / 1e9:.2f} GB, by the formula {exact / 1e9:.2f}")
         ok(abs(kept["state"] / 1e9 / gigabytes - 1) < 0.01, f"which are {gigabytes} GB within a percent")
 
+# What is sent passes through two slots of --bucket-bytes, never more; where that cannot be, it is not taken.
+slots = dict(dry_run=True, params="1e9", stage=3, layers=None, hidden=None, heads=None, ranks=None)
+for world, size, least in [(1025, 65536, 65536), (1026, 65536, 65600), (256, 4096, 16320), (65, 4096, 4096), (4, 5000, 192)]:
+    run = train(**slots, world_size=world, bucket_bytes=size)
+    if size < least:
+        ok(run.code == 2 and f"give {least} at least" in run.err, f"{size} bytes are too few for {world} ranks") or note(run.err)
+        run, size = train(**slots, world_size=world, bucket_bytes=least), least
+    comm = run.report["ranks"][0]["planned_most_bytes"]["comm"]
+    ok(0 < comm <= up(2 * size, 256), f"{world} ranks: comm takes {comm} of two slots of {size}")
+run = train(**slots, world_size=65538, json=None)
+ok(run.code == 0 and "comm has more than --bucket-bytes" in run.out, "the default is there for any world, which is said") or note(run.err)
+
 # The step timeline: its own words in the report, and numbers that fit each other and what the run then sends.
 speeds = dict(flops="1e12", bandwidth="1e9")
 shape = dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, accumulate=3)

@@ -208,7 +208,7 @@ void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out)
 
 size_t zr_comm_slot_bytes(unsigned world, size_t bucket_bytes)
 {
-    const size_t line_bytes = 64;
+    const size_t line_bytes = ZR_COMM_LINE_BYTES;
     size_t least_bytes = (world > 1 ? world - 1 : 1) * line_bytes;
     size_t bytes = bucket_bytes > least_bytes ? bucket_bytes : least_bytes;
     return (bytes + line_bytes - 1) / line_bytes * line_bytes;

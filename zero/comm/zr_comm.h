@@ -9,9 +9,10 @@
  * zr_comm_settle() waits for that one too. One submitting thread per rank.
  *
  * An operation is refused when it is handed in, with ZR_ERR_INVALID and nothing sent: no buffer, a rank or a
- * type that is none, sizes beyond memory. One on nothing is done at once. What fails under way fails the
- * wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost peer,
- * ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone. */
+ * type that is none, sizes beyond memory. Elements that are added are aligned to their size, which is not
+ * looked at; what only moves needs no alignment. One on nothing is done at once. What fails under way fails
+ * the wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost
+ * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone. */
 #ifndef ZR_COMM_H
 #define ZR_COMM_H
 
@@ -23,7 +24,7 @@ extern "C" {
 #endif
 
 typedef struct zr_comm zr_comm;
-typedef uint64_t zr_ticket; /* 0 is always complete */
+typedef uint64_t zr_ticket; /* 0 is always complete, and waiting for it tells of no failure */
 
 /* The most ranks that a communicator with peers has; the null one counts for any number. */
 enum { ZR_COMM_MAX_WORLD = 256 };
@@ -92,7 +93,7 @@ struct zr_reduce_scatter {
     float scale;
     bool accumulate;
     enum zr_comm_type type;
-    bool wide; /* not in place then */
+    bool wide; /* not in place then: refused */
 };
 ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
                                         zr_ticket *ticket);
@@ -205,11 +206,15 @@ enum zr_comm_algorithm {
     ZR_COMM_RING
 };
 
+/* A slot has room for as much of each other rank at least. */
+enum { ZR_COMM_LINE_BYTES = 64 };
+
 struct zr_comm_options {
     zr_arena *arena;      /* the ring comes from here, tag comm */
     zr_arena *host_arena; /* records and the thread's stack, tag other */
     const struct zr_kernels *kernels;
-    size_t bucket_bytes; /* one slot of the ring; the ring has two */
+    /* One slot of the ring, which has two; rounded up to lines, and to one of them for each other rank. */
+    size_t bucket_bytes;
     uint64_t timeout_ns; /* of which the waiting rank could run; 0: ZR_COMM_TIMEOUT_NS */
     enum zr_comm_algorithm algorithm;
 };

@@ -12,6 +12,7 @@
 
 #include "alloc/error.h"
 #include "alloc/os.h"
+#include "zero/comm/zr_comm.h"
 #include "zero/train/config.h"
 #include "zero/train/flags.h"
 #include "zero/train/limit.h"
@@ -454,6 +455,20 @@ static const char *beside_find_max(const struct zr_train_config *config, const s
     return NULL;
 }
 
+/* The communication buffers never take more than was asked for: where that is too little, it is refused. */
+static int check_bucket(struct zr_train_config *config)
+{
+    size_t least = (size_t)(config->ranks - 1) * ZR_COMM_LINE_BYTES;
+
+    config->bucket_bytes -= config->bucket_bytes % ZR_COMM_LINE_BYTES;
+    if (config->bucket_bytes >= least || config->bucket_bytes == ZR_TRAIN_BUCKET_BYTES)
+        return -1;
+    zr_say("--bucket-bytes %zu: is too little for %u ranks; a slot has %d bytes for each other one, so give "
+           "%zu at least",
+           config->bucket_bytes, config->ranks, ZR_COMM_LINE_BYTES, least);
+    return ZR_EXIT_USAGE;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_gpt_shape *shape = &config->shape;
@@ -632,6 +647,8 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         out->min_rate = (float)(rest.least_ratio * (double)out->rate);
     settle(out);
     code = together(out);
+    if (code < 0)
+        code = check_bucket(out);
     if (code < 0 && out->config_file[0] && zr_train_leads(out))
         say_left_out(out);
     return code;

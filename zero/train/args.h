@@ -29,6 +29,9 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* One run. Sizes that the table leaves to the program are settled by zr_args_parse(): what is here is final.
  */
+/* The default of --bucket-bytes, whatever the number of ranks. */
+#define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
+
 struct zr_train_config {
     char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
     char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */

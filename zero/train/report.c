@@ -118,6 +118,9 @@ static void print_whole(struct zr_page *page, const struct zr_train_config *conf
     if (rank->placed_stage != config->stage)
         zr_text_print(&page->text, "  placed as stage %u: a model this small takes less so\n",
                       rank->placed_stage);
+    if ((config->ranks - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
+        zr_text_print(&page->text, "  comm has more than --bucket-bytes: %d bytes for each other rank\n",
+                      ZR_COMM_LINE_BYTES);
     if (rank->whole_gradients)
         zr_text_print(&page->text, "  keeps gradients whole, as stage 1: sharding them takes more than it "
                                    "saves here\n");
