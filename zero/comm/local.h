@@ -217,7 +217,7 @@ const struct zr_local_sockets *zr_local_own_sockets(void);
 /* Signals as requests. */
 void zr_local_follow_signals(struct zr_local_world *local);
 /* The same for a rank of mpirun, which passes on neither SIGTERM nor SIGINT as such: it ends the run on them.
- * Those that come before, while MPI starts, are held. */
+ * They are held, and taken at zr_local_request(). */
 enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_END = SIGURG };
 #define ZR_MPIRUN_FORWARDS "SIGURG" /* beside those that it forwards anyway */
 void zr_local_hold_mpirun_signals(void);

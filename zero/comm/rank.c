@@ -29,6 +29,7 @@ static struct {
     const struct zr_local_sockets *sockets;
     pid_t launcher; /* 0: nobody has forked this rank */
     unsigned rank;
+    bool holds; /* mpirun's signals are held, and taken one by one */
     void (*clean_up)(void *argument);
     void *argument;
     /* Made beforehand: formatting is not safe in a handler. */
@@ -87,28 +88,36 @@ void zr_local_follow_signals(struct zr_local_world *local)
     signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write, and not the end of a run */
 }
 
-static const int mpirun_signals[] = {SIGUSR1, ZR_MPIRUN_SAVE_AND_END, ZR_MPIRUN_END};
-
-static void mask_mpirun_signals(int how)
+static void mpirun_signals(sigset_t *out)
 {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (size_t i = 0; i < sizeof(mpirun_signals) / sizeof(*mpirun_signals); i++)
-        sigaddset(&signals, mpirun_signals[i]);
-    pthread_sigmask(how, &signals, NULL);
+    sigemptyset(out);
+    sigaddset(out, SIGUSR1);
+    sigaddset(out, ZR_MPIRUN_SAVE_AND_END);
+    sigaddset(out, ZR_MPIRUN_END);
 }
 
+/* They stay held: a rank looks for them between its steps, and no handler runs amid its arithmetic. */
 void zr_local_hold_mpirun_signals(void)
 {
-    mask_mpirun_signals(SIG_BLOCK);
+    sigset_t signals;
+    mpirun_signals(&signals);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
 }
 
 void zr_local_follow_mpirun(struct zr_local_world *local)
 {
     zr_local_follow_signals(local);
-    for (size_t i = 0; i < sizeof(mpirun_signals) / sizeof(*mpirun_signals); i++)
-        handle(mpirun_signals[i], pass_request_on);
-    mask_mpirun_signals(SIG_UNBLOCK);
+    self.holds = true;
+}
+
+static void take_held_signals(void)
+{
+    const struct timespec at_once = {0};
+    sigset_t signals;
+    int signal_number;
+    mpirun_signals(&signals);
+    while (self.holds && (signal_number = sigtimedwait(&signals, NULL, &at_once)) > 0)
+        pass_request_on(signal_number);
 }
 
 void zr_local_become_rank(const struct zr_local_birth *birth)
@@ -192,6 +201,7 @@ void zr_local_words_said(struct zr_local_world *local)
  * reached this process. */
 static uint32_t own_request(struct zr_local_world *local)
 {
+    take_held_signals();
     uint32_t ends = atomic_load(&local->ends);
     if (ends & ZR_LOCAL_END_NOW)
         return ZR_REQUEST_END;
