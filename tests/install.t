@@ -178,7 +178,7 @@ def check_training():
 def check_launchers():
     """The same program as ranks that others start: as torchrun does, and by mpirun with the module that was installed."""
     alone = mlp(2, 1, 20).stdout
-    variables = {"WORLD_SIZE": "2", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+    variables = {"WORLD_SIZE": "2", "MASTER_PORT": str(60000 + os.getpid() % 5000)}
     ranks = [subprocess.Popen([MLP, "2", "1", "20"], env={**ENVIRONMENT, **variables, "RANK": str(rank)}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
     outs = [rank.communicate(timeout=HANG) for rank in ranks]

@@ -95,8 +95,8 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
 
 static zr_result check_scaling(const struct zr_loss_scaling *scaling)
 {
-    const struct number numbers[] = {{"loss_scaling.initial", scaling->initial, 0, FLT_MAX, false},
-                                     {"loss_scaling.least", scaling->least, 0, FLT_MAX, false}};
+    const struct number numbers[] = {{"loss_scaling.initial", scaling->initial, 0, ZR_LOSS_SCALE_MOST, false},
+                                     {"loss_scaling.least", scaling->least, 0, ZR_LOSS_SCALE_MOST, false}};
     return check_numbers(numbers, sizeof numbers / sizeof *numbers);
 }
 

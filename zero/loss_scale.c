@@ -7,7 +7,6 @@
 enum { WINDOW = 1000, HYSTERESIS = 2, CONSTANT_SKIPS_MAX = 32 };
 #define INITIAL 0x1p16f
 #define LEAST   1.0f
-#define MOST    0x1p32f /* gradients of zero would let it grow for ever */
 
 void zr_engine_start_scaling(struct zr_engine *engine)
 {
@@ -34,8 +33,7 @@ static void grow(struct zr_engine *engine)
         return;
     scaling->good_steps = 0;
     scaling->hysteresis_left = options->hysteresis;
-    if (scaling->scale < MOST)
-        scaling->scale *= 2;
+    scaling->scale = scaling->scale < ZR_LOSS_SCALE_MOST / 2 ? 2 * scaling->scale : ZR_LOSS_SCALE_MOST;
 }
 
 bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite)
@@ -75,7 +73,7 @@ zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *s
     zr_result result = zr_engine_check_call(engine, __func__, scaling);
     if (result != ZR_OK)
         return result;
-    if (!(scaling->scale > 0 && scaling->scale <= MOST) || scaling->hysteresis_left == 0)
+    if (!(scaling->scale > 0 && scaling->scale <= ZR_LOSS_SCALE_MOST) || scaling->hysteresis_left == 0)
         return zr_fail(ZR_ERR_INVALID, "a loss scale of %g with %u skipped steps left is none that a run had",
                        (double)scaling->scale, scaling->hysteresis_left);
     engine->scaling = *scaling;

@@ -98,7 +98,8 @@ enum zr_reduce_when {
 };
 
 /* How the loss is scaled in fp16, so that small gradients do not vanish: as much as they bear. 0 stands for
- * the default throughout. */
+ * the default throughout. Gradients of zero would let it grow for ever, but for ZR_LOSS_SCALE_MOST. */
+#define ZR_LOSS_SCALE_MOST 0x1p32f
 struct zr_loss_scaling {
     float initial;       /* 2^16 */
     float least;         /* 1 */

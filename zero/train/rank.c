@@ -212,6 +212,19 @@ static zr_result open_memory(struct zr_rank *rank)
     return result;
 }
 
+/* A rank's threads and its instruction set count in its plan, and might decide which stage takes least. */
+static zr_result check_places(const struct zr_rank *rank)
+{
+    for (unsigned p = 1; p < rank->config->ranks; p++)
+        if (rank->reports[p].placed_stage != rank->reports[0].placed_stage)
+            return zr_fail(
+                ZR_ERR_INVALID,
+                "by its own plan rank %u would lay its memory out as stage %u, and rank 0 as stage %u; give "
+                "all ranks the same --threads, or ask for the lower stage",
+                p, rank->reports[p].placed_stage, rank->reports[0].placed_stage);
+    return ZR_OK;
+}
+
 /* The communicator, and with it the first words between the ranks: their settings, which must agree, and
  * their plans, which rank 0 prints. */
 static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
@@ -238,6 +251,8 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
         return ZR_ERR_HOST_MEMORY;
     note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
+    if (result == ZR_OK)
+        result = check_places(rank);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
     if (result == ZR_OK && rank->rank == 0)
