@@ -138,6 +138,7 @@ def check_deaths():
 def check_requests():
     """zr-train that starts mpirun by itself: a step of a second or more, longer than mpirun gives its ranks, is ended and
     saved. (An mpirun of one's own passes SIGUSR2 on.)"""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's, which the trainer would go by
     flags = dict(steps=100000, layers=4, hidden=384, heads=8, seq=256, batch=8, ranks=2, comm="mpi", data=text_file())
     for sign, saves in ((signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)):
         log, saved = path("asked.jsonl"), path(f"asked-{sign.name}")
@@ -163,6 +164,19 @@ def check_requests():
     process.kill()
     finish(process, HANG)
     same(leftovers(), [], "zr-train that has started mpirun killed by -9: no process stays")
+    small = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, comm="mpi", data=text_file())
+    got = subprocess.run([ZR_TRAIN] + arguments(**small), capture_output=True, text=True, timeout=HANG,
+                         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    same(got.returncode, 0, "started with SIGCHLD ignored: it still learns how mpirun ended") or note(got.stderr[-800:])
+    os.unlink(log)
+    process = subprocess.Popen([ZR_TRAIN] + arguments(log=log, **{**small, "steps": 100000}), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+    in_steps(log)
+    with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+        os.kill(int(file.read().split()[0]), signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    code, _, _ = finish(process, HANG)
+    same((code, leftovers()), (128 + signal.SIGTERM, []), "an mpirun that stands still is ended, and its ranks")
 
 
 def check_words():

@@ -7,13 +7,16 @@ import subprocess
 from zrtest import FOLDER, ZR_TRAIN, done, note, ok, path, same, text_file, train
 
 
-def refused(words, code, names, **flags):
+def refused(words, code, names, reports=False, **flags):
     before = set(os.listdir(FOLDER))
     run = train(**flags)
     good = same(run.code, code, f"{words}: exit {code}")
     for name in names:
         good &= ok(name in run.err, f"{words}: the message names {name!r}")
-    good &= ok(run.report is None, f"{words}: no report")
+    if reports:
+        good &= ok(run.report and not run.report["fits"], f"{words}: a report that says so")
+    else:
+        good &= ok(run.report is None, f"{words}: no report")
     left = set(os.listdir(FOLDER)) - before
     good &= same(left, set(), f"{words}: nothing is left behind")
     if not good:
@@ -67,7 +70,7 @@ refused("a precision that is not there", 2, ["--precision", "fp32|bf16|fp16"], p
 refused("a backend that is not there yet", 2, ["--backend"], backend="cuda")
 refused("nothing to resume", 3, ["nothing-here"], resume=path("nothing-here"))
 refused("a model larger than any memory", 4, ["--recompute"], hidden=16384, layers=200, heads=64)
-refused("a plan above --memory-limit", 4, ["--memory-limit"], memory_limit="1MiB")
+refused("a plan above --memory-limit", 4, ["--memory-limit"], reports=True, memory_limit="1MiB")
 refused("an impossible log", 3, ["no-folder"], log=path("no-folder/log.jsonl"))
 refused("a bad ZR_FAULT", 2, ["ZR_FAULT", "mpa:3"], environment={"ZR_FAULT": "write:999999,mpa:3"})
 refused("a bad count in ZR_FAULT", 2, ["ZR_FAULT", "map:3x"], environment={"ZR_FAULT": "map:3x"})

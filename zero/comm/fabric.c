@@ -258,10 +258,14 @@ static zr_result greet(struct fabric *fabric, struct greeting *mine, struct gree
     zr_result result = zr_comm_exchange(&fabric->base, mine, sizeof(*mine), theirs);
     for (unsigned p = 0; p < world && result == ZR_OK; p++) {
         fabric->people[p] = theirs[p].process;
-        if (theirs[p].slot_bytes != mine->slot_bytes)
-            result = zr_fail(ZR_ERR_PEER, "rank %u has buckets of %llu bytes, and rank %u of %llu", p,
-                             (unsigned long long)theirs[p].slot_bytes, fabric->base.rank,
-                             (unsigned long long)mine->slot_bytes);
+        if (theirs[p].slot_bytes == 0)
+            result = zr_fail(ZR_ERR_PEER, "rank %u has no room for its buckets", p);
+        else if (theirs[p].slot_bytes != theirs[0].slot_bytes)
+            result = zr_fail(ZR_ERR_INVALID,
+                             "rank %u has buckets of %llu bytes, and rank 0 of %llu; give all ranks the same "
+                             "--bucket-bytes and the same model",
+                             p, (unsigned long long)theirs[p].slot_bytes,
+                             (unsigned long long)theirs[0].slot_bytes);
     }
     fabric->acquainted = result == ZR_OK;
     memset(&fabric->base.counters, 0, sizeof(fabric->base.counters)); /* nobody has asked for anything yet */

@@ -19,13 +19,18 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_NO_EXEC = 127, EXI
 enum { MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };
 #define DEADLINE_NS     1500000000ull /* from a request to the end, where nothing is to be saved */
 #define SAME_REQUEST_NS 150000000ull  /* timeout(1) and shells send twice: to the process and to its group */
+#define AGAIN_NS        1000000000ull /* an mpirun without ranks as yet swallows what it is to pass on */
+#define FORCE_NS        5000000000ull /* for mpirun to end its ranks, after which it is ended itself */
 
 struct watch {
     pid_t mpirun;
     uint64_t save_within_ns;
     int request; /* the signal that asked for the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    bool forced; /* mpirun has been told to end its ranks */
+    uint64_t again_ns,
+        pause_ns; /* when the request is passed on once more, and how long after the last time */
+    bool forced;  /* mpirun has been told to end its ranks */
+    uint64_t forced_ns;
 };
 
 static bool on_path(const char *name)
@@ -50,8 +55,17 @@ static void cut_short(struct watch *watch, const char *why)
     if (watch->forced)
         return;
     watch->forced = true;
+    watch->forced_ns = zr_os_now_ns();
     zr_local_say("SIG%s: %s; the run is cut short", name ? name : "?", why);
     kill(watch->mpirun, SIGTERM);
+}
+
+/* Ranks that have it take no notice of a second one. */
+static void pass_on(struct watch *watch)
+{
+    kill(watch->mpirun, watch->request == SIGINT ? ZR_MPIRUN_END : ZR_MPIRUN_SAVE_AND_END);
+    watch->pause_ns = watch->pause_ns == 0 ? AGAIN_NS : 2 * watch->pause_ns;
+    watch->again_ns = zr_os_now_ns() + watch->pause_ns;
 }
 
 static void ask_for_end(struct watch *watch, int signal_number)
@@ -66,7 +80,7 @@ static void ask_for_end(struct watch *watch, int signal_number)
     watch->request = signal_number;
     watch->asked_ns = now_ns;
     watch->deadline_ns = now_ns + (saves ? watch->save_within_ns : DEADLINE_NS);
-    kill(watch->mpirun, signal_number == SIGINT ? ZR_MPIRUN_END : ZR_MPIRUN_SAVE_AND_END);
+    pass_on(watch);
 }
 
 static void take_signal(struct watch *watch, int signal_number)
@@ -114,8 +128,13 @@ static int watch_over(struct watch *watch, const sigset_t *signals)
         int signal_number = sigtimedwait(signals, NULL, &tick);
         if (signal_number > 0)
             take_signal(watch, signal_number);
-        if (watch->request != 0 && zr_os_now_ns() > watch->deadline_ns)
+        uint64_t now_ns = zr_os_now_ns();
+        if (watch->forced && now_ns - watch->forced_ns > FORCE_NS)
+            kill(watch->mpirun, SIGKILL); /* the ranks end without it */
+        else if (!watch->forced && watch->request != 0 && now_ns > watch->deadline_ns)
             cut_short(watch, "the ranks did not end in time");
+        else if (!watch->forced && watch->request != 0 && now_ns > watch->again_ns)
+            pass_on(watch);
     }
     return ended > 0 ? code_of(watch, status) : EXIT_FAILED;
 }
@@ -132,7 +151,7 @@ static bool write_line(const char **line, char *number, char **argv)
                                          "OMPI_MCA_rmaps_base_oversubscribe=1",
                                          "OMPI_MCA_hwloc_base_binding_policy=none",
                                          "OMPI_MCA_mpi_yield_when_idle=1",
-                                         "OMPI_MCA_ess_base_forward_signals=" ZR_MPIRUN_FORWARDS,
+                                         ("OMPI_MCA_ess_base_forward_signals=" ZR_MPIRUN_FORWARDS),
                                          "mpirun",
                                          "-n"};
     size_t count = sizeof(before) / sizeof(*before), given = 0;
@@ -145,10 +164,12 @@ static bool write_line(const char **line, char *number, char **argv)
 }
 
 /* In the child: a terminal's Ctrl-C is for the parent to take, and an mpirun without a parent has no use. */
-static void become_mpirun(const char **line, const sigset_t *before, pid_t parent)
+static void become_mpirun(const char **line, const sigset_t *before, const struct sigaction *child_before,
+                          pid_t parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    sigaction(SIGCHLD, child_before, NULL);
     pthread_sigmask(SIG_SETMASK, before, NULL);
     if (getppid() == parent)
         execvp(line[0], (char *const *)line);
@@ -157,8 +178,8 @@ static void become_mpirun(const char **line, const sigset_t *before, pid_t paren
 
 int zr_mpirun(const struct zr_launch_options *options, char **argv)
 {
-    static const int followed[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
-                                   SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+    static const int followed[] = {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+    struct sigaction hangup, child_before, standard = {.sa_handler = SIG_DFL};
     struct watch watch = {.save_within_ns = options->save_within_ns};
     const char *line[MOST_ARGUMENTS];
     char number[16];
@@ -177,16 +198,20 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     sigemptyset(&signals);
     for (size_t i = 0; i < sizeof(followed) / sizeof(*followed); i++)
         sigaddset(&signals, followed[i]);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&signals, SIGHUP); /* not under nohup(1) */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
+    sigaction(SIGCHLD, &standard, &child_before); /* ignored children would leave no status */
     watch.mpirun = fork();
     if (watch.mpirun == 0)
-        become_mpirun(line, &before, parent);
+        become_mpirun(line, &before, &child_before, parent);
     if (watch.mpirun > 0) {
         code = watch_over(&watch, &signals);
     } else {
         zr_local_say("the system refused a process for mpirun: raise `ulimit -u` or the cgroup's pids.max");
         code = EXIT_MEMORY;
     }
+    sigaction(SIGCHLD, &child_before, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return code;
 }
