@@ -1,4 +1,5 @@
-/* sort.c: least significant byte first, one pass per byte in which the keys differ. Stands on nothing. */
+/* sort.c: see sort.h. Numbered keys go least significant byte first, one pass per byte in which they differ.
+ * Stands on nothing. */
 #include "alloc/sort.h"
 
 #include <string.h>
@@ -26,4 +27,42 @@ void zr_sort_pairs(struct zr_sort_pair *pairs, struct zr_sort_pair *spare, size_
     }
     if (from != pairs)
         memcpy(pairs, from, count * sizeof *pairs);
+}
+
+static void *item(const struct zr_sort_records *records, size_t i)
+{
+    return (char *)records->items + i * records->item_bytes;
+}
+
+static void swap_items(const struct zr_sort_records *records, size_t i, size_t j)
+{
+    char *a = item(records, i), *b = item(records, j), piece[64];
+    for (size_t left = records->item_bytes, bytes; left > 0; left -= bytes, a += bytes, b += bytes) {
+        bytes = left < sizeof piece ? left : sizeof piece;
+        memcpy(piece, a, bytes);
+        memcpy(a, b, bytes);
+        memcpy(b, piece, bytes);
+    }
+}
+
+/* Of the first `count`, those below `root` are a heap already: the last in order on top. */
+static void sift_down(const struct zr_sort_records *records, size_t root, size_t count)
+{
+    for (size_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && records->before(item(records, child), item(records, child + 1)))
+            child++;
+        if (!records->before(item(records, root), item(records, child)))
+            return;
+        swap_items(records, root, child);
+    }
+}
+
+void zr_sort_in_place(const struct zr_sort_records *records)
+{
+    for (size_t root = records->count / 2; root-- > 0;)
+        sift_down(records, root, records->count);
+    for (size_t end = records->count; end-- > 1;) {
+        swap_items(records, 0, end);
+        sift_down(records, 0, end);
+    }
 }

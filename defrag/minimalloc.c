@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/sort.h"
 #include "defrag/raw_trace.h"
 
 static const char *const names[4] = {"id", "lower", "upper", "size"};
@@ -96,38 +97,14 @@ struct edge {
 };
 
 /* At one moment frees come before allocations, and each in order of id. */
-static bool earlier(const struct edge *a, const struct edge *b)
+static bool earlier(const void *one, const void *other)
 {
+    const struct edge *a = one, *b = other;
     if (a->time != b->time)
         return a->time < b->time;
     if (a->begins != b->begins)
         return b->begins;
     return a->id != b->id ? a->id < b->id : a->row < b->row;
-}
-
-static void sift_down(struct edge *edges, size_t root, size_t count)
-{
-    for (size_t child; (child = 2 * root + 1) < count; root = child) {
-        if (child + 1 < count && earlier(&edges[child], &edges[child + 1]))
-            child++;
-        if (!earlier(&edges[root], &edges[child]))
-            return;
-        struct edge other = edges[root];
-        edges[root] = edges[child];
-        edges[child] = other;
-    }
-}
-
-static void sort(struct edge *edges, size_t count)
-{
-    for (size_t root = count / 2; root-- > 0;)
-        sift_down(edges, root, count);
-    for (size_t left = count; left > 1;) {
-        struct edge last = edges[--left];
-        edges[left] = edges[0];
-        edges[0] = last;
-        sift_down(edges, 0, left);
-    }
 }
 
 static zr_result read_edges(struct zr_minimalloc *reader, uint64_t unit_bytes, struct zr_vector *edges)
@@ -165,7 +142,7 @@ zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_rea
         return result;
     result = read_edges(&reader, options->unit_bytes ? options->unit_bytes : 1, &edges);
     if (result == ZR_OK)
-        sort(edges.items, edges.count);
+        zr_sort_in_place(&(struct zr_sort_records){edges.items, edges.count, sizeof(struct edge), earlier});
     for (size_t i = 0; i < edges.count && result == ZR_OK; i++) {
         const struct edge *edge = zr_vector_at(&edges, i);
         struct zr_raw_event event = {.kind = edge->begins ? ZR_EVENT_ALLOC : ZR_EVENT_FREE,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/sort.h"
 #include "defrag/number_map.h"
 
 /* What sums and roundings of bytes stay below 64 bits with. */
@@ -73,29 +74,10 @@ static zr_result find_before(struct making *making)
     return result;
 }
 
-static void sift_down(struct zr_raw_block *blocks, size_t root, size_t count)
+static bool lower(const void *a, const void *b)
 {
-    for (size_t child; (child = 2 * root + 1) < count; root = child) {
-        if (child + 1 < count && blocks[child].address < blocks[child + 1].address)
-            child++;
-        if (blocks[root].address >= blocks[child].address)
-            return;
-        struct zr_raw_block other = blocks[root];
-        blocks[root] = blocks[child];
-        blocks[child] = other;
-    }
-}
-
-static void sort_by_address(struct zr_raw_block *blocks, size_t count)
-{
-    for (size_t root = count / 2; root-- > 0;)
-        sift_down(blocks, root, count);
-    for (size_t left = count; left > 1;) {
-        struct zr_raw_block last = blocks[--left];
-        blocks[left] = blocks[0];
-        blocks[0] = last;
-        sift_down(blocks, 0, left);
-    }
+    const struct zr_raw_block *one = a, *other = b;
+    return one->address < other->address;
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------------------
@@ -179,7 +161,8 @@ zr_result zr_raw_trace_sequence(struct zr_sequence *out, struct zr_raw_trace *tr
     zr_number_map_init(&making.threads, arena);
     zr_result result = find_before(&making);
     if (result == ZR_OK) {
-        sort_by_address(making.before.items, making.before.count);
+        zr_sort_in_place(&(struct zr_sort_records){making.before.items, making.before.count,
+                                                   sizeof(struct zr_raw_block), lower});
         result = emit_all(&making);
     }
     if (result == ZR_OK && making.bytes.count == 0)

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "alloc/sort.h"
 #include "zero/take.h"
 
 uint64_t zr_parameter_elements(const struct zr_parameter *parameter)
@@ -69,29 +70,10 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
 /* ---- Names -----------------------------------------------------------------------------------------------
  */
 
-static void sift_down(struct zr_layout_parameter *heap, size_t root, size_t count)
+static bool before(const void *a, const void *b)
 {
-    for (size_t child; (child = 2 * root + 1) < count; root = child) {
-        if (child + 1 < count && strcmp(heap[child].parameter.name, heap[child + 1].parameter.name) < 0)
-            child++;
-        if (strcmp(heap[root].parameter.name, heap[child].parameter.name) >= 0)
-            return;
-        struct zr_layout_parameter swap = heap[root];
-        heap[root] = heap[child];
-        heap[child] = swap;
-    }
-}
-
-static void sort_by_name(struct zr_layout_parameter *all, size_t count)
-{
-    for (size_t root = count / 2; root-- > 0;)
-        sift_down(all, root, count);
-    for (size_t end = count; end-- > 1;) {
-        struct zr_layout_parameter swap = all[0];
-        all[0] = all[end];
-        all[end] = swap;
-        sift_down(all, 0, end);
-    }
+    const struct zr_layout_parameter *one = a, *other = b;
+    return strcmp(one->parameter.name, other->parameter.name) < 0;
 }
 
 /* What a file of zr_engine_save() can have as a key, and is not one of its own. */
@@ -126,7 +108,7 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
             return result;
         sorted[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
     }
-    sort_by_name(sorted, list->parameters_count);
+    zr_sort_in_place(&(struct zr_sort_records){sorted, list->parameters_count, sizeof *sorted, before});
     for (size_t i = 1; i < list->parameters_count; i++)
         if (strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
             return zr_fail(ZR_ERR_INVALID, "two parameters are called %s; give each a name of its own",

@@ -10,6 +10,7 @@
 
 #include "alloc/error.h"
 #include "alloc/heap.h"
+#include "alloc/sort.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
 #include "zero/train/safetensors_gpt.h"
@@ -534,30 +535,10 @@ static zr_result read_shard_header(struct load *load, unsigned index)
     return result;
 }
 
-/* Heapsort by first element: in place, and no worse on hostile input. */
-static void sink(struct range *ranges, size_t at, size_t count)
+static bool before(const void *a, const void *b)
 {
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && ranges[child].first < ranges[child + 1].first)
-            child++;
-        if (ranges[at].first >= ranges[child].first)
-            return;
-        struct range swap = ranges[at];
-        ranges[at] = ranges[child];
-        ranges[child] = swap;
-    }
-}
-
-static void sort_ranges(struct range *ranges, size_t count)
-{
-    for (size_t at = count / 2; at-- > 0;)
-        sink(ranges, at, count);
-    for (size_t end = count; end-- > 1;) {
-        struct range swap = ranges[0];
-        ranges[0] = ranges[end];
-        ranges[end] = swap;
-        sink(ranges, 0, end);
-    }
+    const struct range *one = a, *other = b;
+    return one->first < other->first;
 }
 
 /* After this each element of the model has exactly one place in the files. */
@@ -569,7 +550,8 @@ static zr_result read_headers(struct load *load)
         if (result)
             return result;
     }
-    sort_ranges(load->ranges, load->ranges_count);
+    zr_sort_in_place(
+        &(struct zr_sort_records){load->ranges, load->ranges_count, sizeof *load->ranges, before});
     for (size_t i = 0; i < load->ranges_count; i++) {
         if (load->ranges[i].first != next)
             return damaged(load->folder, "its shards overlap or leave a gap");
