@@ -274,7 +274,8 @@ static zr_result cuda_map(zr_backend *backend, char *address, const struct zr_ha
     return result;
 }
 
-/* Several mappings in a row go in one call, as in NVIDIA's own example and PyTorch's expandable segments. */
+/* Whole mappings in a row go in one call. The driver orders it with no stream: the caller has made sure that
+ * what streams do there has passed. */
 static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
 {
     struct cuda_backend *cuda = cuda_of(backend);

@@ -239,8 +239,9 @@ struct zr_block_info {
     uint64_t stream;
 };
 
-/* The block that holds `pointer`, which may be interior, without a lock; else the entry of a contiguous pool
- * of the arena (a movable one's place may change at once), with that of the pool. ZR_ERR_FOREIGN: neither. */
+/* The block that holds `pointer`, which may be interior; else the entry of a contiguous pool of the arena (a
+ * movable one's place may change at once), with that of the pool. Blocks are looked up without a lock (the first
+ * search in an arena takes it once), entries under the pool's. Any thread. ZR_ERR_FOREIGN: neither. */
 ZR_API zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out);
 
 /* ---- Statistics ---------------------------------------------------------------------------------------- */
@@ -263,7 +264,8 @@ struct zr_arena_stats {
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* each tag's live bytes at the first moment live_bytes peaked */
 };
 
-/* A consistent copy of the numbers. Any thread. */
+/* A copy of the numbers. They agree with one another as of one moment, but for an arena with `threads`: its
+ * members are read one after the other. Any thread. */
 ZR_API zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out);
 
 /* Starts the peaks anew from the present state. */

@@ -244,6 +244,26 @@ check(zr.zr_backend_destroy(backend))
 print(leaked.value)
 """
 
+# The error's words of a thread go when it ends: with them, so must the code that frees them still be there.
+CLOSED = """
+import ctypes, sys, threading
+import _ctypes
+zr = ctypes.CDLL(sys.argv[1])
+closed = threading.Event()
+said = threading.Event()
+def use():
+    zr.zr_arena_create(None, None)
+    said.set()
+    closed.wait()
+thread = threading.Thread(target=use)
+thread.start()
+said.wait()
+_ctypes.dlclose(zr._handle)
+closed.set()
+thread.join()
+print("ended")
+"""
+
 ENGINE = """
 import ctypes, sys
 zero = ctypes.CDLL(sys.argv[1])
@@ -264,6 +284,10 @@ def check_dlopen():
     run = subprocess.run([sys.executable, "-c", PYTHON, library], capture_output=True, text=True)
     if not same((run.returncode, run.stdout.split()), (0, ["90", "0"]),
                 "Python's ctypes opens libzr.so, allocates, writes, reads and frees"):
+        note(run.stderr)
+    run = subprocess.run([sys.executable, "-c", CLOSED, library], capture_output=True, text=True)
+    if not same((run.returncode, run.stdout.split()), (0, ["ended"]),
+                "dlclose() leaves it in place for the threads that used it"):
         note(run.stderr)
     run = subprocess.run([sys.executable, "-c", ENGINE, os.path.abspath(f"{BUILD}/lib/libzr_zero.so")],
                          capture_output=True, text=True)
