@@ -117,13 +117,14 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
 include alloc/heap.mk
-include tests/tests.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
+
+include tests/tests.mk
 
 .PHONY: all built
 all: packages-build
