@@ -23,7 +23,7 @@ jobs = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 export BUILD
 # What this machine has is looked up while make reads this file, and packages may bring it: a target that needs packages
 # installs them and leaves the rest to a make that reads it again.
-again = $(MAKE) --no-print-directory --silent $(jobs)
+again = +$(MAKE) --no-print-directory --silent $(jobs)
 # Where make would see several names, rm -rf would, too.
 one_word = $(if $(filter-out 1,$(words $($(1)))),$(error $(1)='$($(1))': make needs one name without blanks here))
 # Names go to the shell as they are, which makes something else of these; a quoted one ends with a quote.
@@ -38,7 +38,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(
 # ThreadSanitizer knows no fences, and ours are about other processes' memory, which it does not see either.
 SANITIZE_FLAGS := -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized \
 	-Wno-unknown-warning-option $(if $(findstring thread,$(SANITIZE)),-Wno-tsan)
-OPT ?= -O2
+OPT ?= $(if $(SANITIZE),-O1,-O2)
 CFLAGS ?=
 # Products and sums are never fused behind the source's back: bits must not depend on the compiler's choices.
 ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -pthread -I. $(WARN) \

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """make demo, as a newcomer types it: validation loss below 2.0 nats per byte, and what it is to say. ZR_DEMO names a file
 of what it has said already: .ci/run has typed it."""
-# Runs beside others.
 import os
 import re
 

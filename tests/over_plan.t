@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The byte plan is enforced: a zr-train one rank of which leaks, or asks for more, on purpose (tests/leaky.c) ends at the
 call that goes beyond, which it names with the tag and the bytes; all ranks end, and what was saved is whole."""
-# Runs beside others.
 import os
 import re
 import shutil

@@ -2,7 +2,6 @@
 """What the objects need and what the library shows, read with nm: zero/ and kernels/ can reach no allocation function
 but zr's own, alloc/ none of malloc's family, and the libraries export the functions that their public headers declare
 and no more."""
-# Runs beside others.
 import glob
 import os
 import re

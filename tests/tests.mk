@@ -77,32 +77,41 @@ $(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
-comm_bench := $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+# The longest first, or the last of all would be waited for alone.
+longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t arena_random_test train_limit.t train_faults.t \
+	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
+longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
-.PHONY: built-scripts built-check built-long
+# What scripts run is built before they start: they build nothing, since others run it beside them. Those of
+# check-long share one build with both sanitizers, and one with ThreadSanitizer.
+.PHONY: built-scripts built-check built-long built-soak
 built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky)
 built-check: built-scripts $(test_bin)
-built-long: built-check $(BUILD)/tests/bench_moves $(comm_bench)
+built-long: built-check
+	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
+	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(BUILD)/thread/tests/shadow_test
+built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
 check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
-	@tests/run --jobs $(JOBS) $(test_bin) $(test_scripts)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_scripts) $(test_bin))
 check-long: packages-check
 	@$(again) built-long
-	@tests/run $(long_scripts)
-# Shards beyond 2 GiB, and every stage on more ranks under mpirun: for a machine with memory and an hour to spare.
+	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
+# Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind
+# computing, times as fast as Open MPI or a copy. For a quiet machine with memory and an hour to spare.
 .PHONY: soak
 soak: packages-check
-	@$(again) built-check
+	@$(again) built-soak
 	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: packages-check
 	@$(again) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
 $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: packages-check
-	@$(again) $(if $(filter long_% soak_%,$*),built-long,built-scripts)
+	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts))
 	tests/run --verbose tests/$*.t
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
@@ -153,4 +162,4 @@ check-asan check-ubsan check-tsan:
 	@$(again) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
 .PHONY: check-programs
 check-programs: $(test_bin)
-	@tests/run --jobs $(JOBS) $(test_bin)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))

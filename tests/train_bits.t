@@ -2,7 +2,6 @@
 """Where bytes live must not change what is computed: losses and gradient norms to the last bit, over stages, buckets,
 recomputation, threads, communicators, repeats and resumed runs, at every world size, precision and number of
 micro-batches. All pairs of settings here, all of them in long_bits.t."""
-# Runs beside others.
 import os
 import signal
 import subprocess

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Every fault site fails in turn: the run ends with an error value, words and no leak, until a run is clean."""
-# Runs beside others.
 import os
 
 from zrtest import done, note, ok, path, train

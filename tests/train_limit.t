@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """--memory-limit: a plan above it ends the run before step 1 with exit 4, a table of what does not fit and one of what
 would; each line of the latter is taken at its word. --find-max: what it finds fits, and one more does not."""
-# Runs beside others.
 import json
 import os
 import re

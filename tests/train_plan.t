@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """The byte plan: equal to what is measured, for every tag; and equal to a formula that shares no code with it."""
-# Runs beside others.
 import os
 import resource
 
