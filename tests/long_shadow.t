@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A million random operations of shadow_test.c on eight threads, with every tool: as built, under AddressSanitizer and
-UndefinedBehaviorSanitizer together, under ThreadSanitizer, and fewer under Valgrind. Then the walk of failures_test.c
-without strides.
+UndefinedBehaviorSanitizer together, under ThreadSanitizer, and fewer under Valgrind. Then the walks
+through failures without strides.
 
 ThreadSanitizer clears its shadow of every range that is unmapped, and the emulated GPU unmaps all the time: fewer
 operations there. Valgrind runs one thread at a time: fair turns, or a thread that waits for another can keep the turn
@@ -37,4 +37,7 @@ for words, folder, prefix, on_host, on_gpu in RUNS:
     run(f"{on_host} operations on the host, {on_gpu} on an emulated GPU, {words}",
         prefix + [os.path.join(folder, "tests", "shadow_test"), str(on_host), str(on_gpu)])
 run("each driver call and each record failing in turn", [os.path.join(BUILD, "tests", "failures_test"), "all"])
+os.environ["ZR_TEST_LONG"] = "1"
+for name in ("arena_random_test", "contiguous_test", "cuda_arena_test", "cuda_contiguous_test"):
+    run(f"each failure in turn, {name}", [os.path.join(BUILD, "tests", name)])
 done()
