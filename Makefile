@@ -1,7 +1,7 @@
 # zr: `make demo` runs the main job, `make check` all tests; both install what is missing first.
 #
 #   make            build everything           make demo         train a GPT on the King James Bible
-#   make check      all tests, ten minutes     make check-long   the wide matrices and soaks
+#   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
