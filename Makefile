@@ -21,6 +21,9 @@ JOBS ?= $(shell nproc)
 # As many jobs as cores, unless make -j was told how many.
 jobs = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 export BUILD
+# What this machine has is looked up while make reads this file, and packages may bring it: a target that needs packages
+# installs them and leaves the rest to a make that reads it again.
+again = +$(MAKE) --no-print-directory --silent $(jobs)
 # Where make would see several names, rm -rf would, too.
 one_word = $(if $(filter-out 1,$(words $($(1)))),$(error $(1)='$($(1))': make needs one name without blanks here))
 # Names go to the shell as they are, which makes something else of these; a quoted one ends with a quote.
@@ -35,7 +38,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Wvla $(if $(
 # ThreadSanitizer knows no fences, and ours are about other processes' memory, which it does not see either.
 SANITIZE_FLAGS := -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized \
 	-Wno-unknown-warning-option $(if $(findstring thread,$(SANITIZE)),-Wno-tsan)
-OPT ?= -O2
+OPT ?= $(if $(SANITIZE),-O1,-O2)
 CFLAGS ?=
 # Products and sums are never fused behind the source's back: bits must not depend on the compiler's choices.
 ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -pthread -I. $(WARN) \
@@ -48,13 +51,16 @@ packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
-# libFuzzer's library is a package of its own where it exists.
-packages_fuzz   = $(packages_build) clang $(shell apt-cache --names-only search '^libclang-rt-dev$$' | cut -d' ' -f1)
+packages_fuzz  := $(packages_build) clang
+# libFuzzer's library is a package of its own where it exists: to be asked once the lists of packages are there.
+packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
+packages_fresh := debootstrap
 
 # Installs what dpkg does not have, as root or through sudo; else prints the command to type. Where there is no dpkg,
 # it names them and goes on: other systems have the same libraries under names of their own.
-.PHONY: packages-build packages-demo packages-check packages-bench packages-fuzz
-packages-build packages-demo packages-check packages-bench packages-fuzz: packages-%:
+package_sets := $(patsubst %,packages-%,build demo check bench fuzz libfuzzer fresh)
+.PHONY: $(package_sets)
+$(package_sets): packages-%:
 	@if ! command -v dpkg-query >/dev/null; then \
 		echo "zr: no dpkg here; what Debian calls $(packages_$*) must be there under whatever name" >&2; exit 0; \
 	fi; \
@@ -111,7 +117,6 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
 include alloc/heap.mk
-include tests/tests.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
@@ -119,19 +124,24 @@ paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
 
-.PHONY: all
+include tests/tests.mk
+
+.PHONY: all built
 all: packages-build
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries)
+	@$(again) built
+built: $(programs) $(libraries)
 
-# What an object depends on besides its sources. Written anew only when it changes: other flags, or headers of
-# Valgrind that have come since, build everything again.
-config_words := $(CC) $(ALL_CFLAGS) valgrind: $(wildcard /usr/include/valgrind/memcheck.h)
+# What an object depends on besides its sources. Written anew only when it changes: other flags build everything again,
+# and Valgrind's header, where it has come since, what tells Valgrind of memory.
+$(BUILD)/config: config_words := $(CC) $(ALL_CFLAGS)
+$(BUILD)/config-valgrind: config_words := $(wildcard /usr/include/valgrind/memcheck.h)
 .PHONY: always
 always:
-$(BUILD)/config: always
+$(BUILD)/config $(BUILD)/config-valgrind: always
 	@mkdir -p $(@D)
 	@echo '$(config_words)' | cmp -s - $@ || echo '$(config_words)' > $@
+$(call obj,$(shell grep -l '"alloc/poison.h"' alloc/*.c)): $(BUILD)/config-valgrind
 
 # Neighbours joined into vectors: two stores for four instructions, and whoever reads one of them waits.
 $(BUILD)/obj/alloc/%.o: OBJ_CFLAGS := -fno-tree-slp-vectorize
@@ -228,28 +238,25 @@ installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(n
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
-# $(call pkgconfig,description,what it requires,its own libraries,theirs)
-pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(basename $(@F))' \
-	'Description: $(1)' 'Version: $(version)' 'Requires: $(2)' 'Libs: -L$${libdir} $(3)' 'Libs.private: $(4)' \
-	'Cflags: -I$${includedir}' > $@
-$(BUILD)/pkgconfig/zr.pc: always
-	@mkdir -p $(@D)
-	@$(call pkgconfig,memory for training over virtual memory maps,,-lzr,$(urcu_libs) -pthread -ldl)
-$(BUILD)/pkgconfig/zr_zero.pc: always
-	@mkdir -p $(@D)
-	@$(call pkgconfig,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -lm)
+# $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
+pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(1)' \
+	'Description: $(2)' 'Version: $(version)' 'Requires: $(3)' 'Libs: -L$${libdir} $(4)' 'Libs.private: $(5)' \
+	'Cflags: -I$${includedir}' > $(call to,$(LIBDIR))/pkgconfig/$(1).pc
 
-# DESTDIR may hold blanks, hence the quotes and loops.
+# DESTDIR may hold blanks, hence the quotes and loops. install-built installs what is built, and builds nothing.
 to = '$(DESTDIR)$(1)'
-.PHONY: install uninstall
-install: all $(BUILD)/pkgconfig/zr.pc $(BUILD)/pkgconfig/zr_zero.pc
+.PHONY: install install-built uninstall
+install: all
+	@$(MAKE) --no-print-directory install-built
+install-built:
 	for folder in $(sort $(dir $(installed))); do install -d $(call to,)"$$folder" || exit 1; done
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
 	for name in libzr libzr_zero; do \
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
 		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
-	install -m 644 $(BUILD)/pkgconfig/*.pc $(call to,$(LIBDIR))/pkgconfig
+	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,$(urcu_libs) -pthread -ldl)
+	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
@@ -267,11 +274,12 @@ $(bible):
 
 demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 64 --batch 4 \
 	--steps 900 --lr 2.5e-3 --warmup 40 --eval-every 225 --sample 400 --prompt "In the beginning "
-.PHONY: demo
+.PHONY: demo built-demo
 demo: packages-demo
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bible)
+	@$(again) built-demo
 	@$(BUILD)/bin/zr-train $(demo_flags)
+built-demo: $(programs) $(bible)
 
 # ---- order -----------------------------------------------------------------------------------------------------
 sources := $(shell git ls-files '*.c' '*.h' 2>/dev/null)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """The examples run as they stand."""
-# Runs beside others.
 import ast
 import os
 import shutil

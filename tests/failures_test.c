@@ -331,7 +331,7 @@ static unsigned stride_of(const struct setting *setting, unsigned site)
 {
     if (every_one)
         return 1;
-    return site >= DRIVER_SITES ? RECORDS_STRIDE : setting->kind == GPU ? GPU_STRIDE : 1;
+    return site >= DRIVER_SITES ? RECORDS_STRIDE : setting->kind == GPU ? GPU_STRIDE : setting->kind == HOST ? 4 : 1;
 }
 
 static void test_walk(const struct setting *setting, unsigned seed)
@@ -372,7 +372,7 @@ static void test_first_words(void)
     if (child == 0) {
         void *block;
         struct rlimit none = {0, 0};
-        alarm(20);
+        alarm(300);
         bool good = setrlimit(RLIMIT_AS, &none) == 0 &&
                     zr_arena_alloc(NULL, &(struct zr_request){.bytes = 1}, &block) == ZR_ERR_INVALID &&
                     strstr(zr_last_error(), "needs an arena");

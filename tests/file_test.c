@@ -100,7 +100,7 @@ static void test_bad_names(void)
     tap_result(zr_file_open_regular(&file, "/dev/zero"), ZR_ERR_FORMAT, "a device is no ordinary file");
     tap_ok(words_have("'/dev/zero'") && words_have("ordinary") && file.fd == -1, "which is named");
     if (mkfifo(in_scratch("pipe"), 0600) == 0) {
-        alarm(20); /* there is no writer: who waits for one is ended */
+        alarm(300); /* there is no writer: who waits for one is ended */
         tap_result(zr_file_open_regular(&file, in_scratch("pipe")), ZR_ERR_FORMAT,
                    "nor is a pipe, which is not waited for");
         alarm(0);

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """gpu_pytorch.py, which compares zr replay's policies with PyTorch on a card, beside a PyTorch of numbers
 (torch_stand_in/): it finds equal what is equal, and each rule that is broken on purpose where it was broken."""
-# Runs beside others.
 import os
 import pickle
 import random

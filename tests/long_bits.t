@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The wide matrix of train_bits.t: world sizes x stages x buckets x micro-batches x recomputation x threads x shapes,
-in fp32 and bf16, each stage of each under mpirun too; fp16 with buckets of each size in turn; and GPT-2's vocabulary, whose
+"""The wide matrix of train_bits.t: world sizes x stages x micro-batches x shapes in fp32 and bf16, with buckets,
+recomputation and threads in turn, each stage of each under mpirun too; fp16 with buckets of each size in turn; and GPT-2's vocabulary, whose
 embedding is longer than a bucket of 64 MiB."""
 import itertools
 import random
@@ -66,10 +66,10 @@ def wide_matrix():
         for precision in ("fp32", "bf16") if shape is not SHAPES[0][0] else ("fp32",):
             words = f"{shape} on {ranks} ranks, {accumulate} micro-batches, {precision}"
             case = Case(words, ranks=ranks, accumulate=accumulate, precision=precision, **shape)
-            for stage, bucket in itertools.product((0, 1, 2, 3), buckets):
-                case.check(bucket, stage=stage, recompute=RECOMPUTE[(stage + turn) % 3])
-            for threads in (1, 2, 3) if accumulate == 1 else ():
-                case.check(buckets[-1], stage=3, threads=threads)
+            for stage in (0, 1, 2, 3):  # each bucket at a stage at least, the stages in turn
+                case.check(buckets[(stage + turn) % len(buckets)], stage=stage, recompute=RECOMPUTE[(stage + turn) % 3])
+            if accumulate == 1:
+                case.check(buckets[-1], stage=3, threads=1 + turn % 3)
             stage = stage_over_mpi(shape, ranks, accumulate, precision) if WITH_MPI else None
             if stage is not None and case.check(buckets[turn % len(buckets)], stage=stage, comm="mpi"):
                 over_mpi.add((ranks, stage, precision))
@@ -81,7 +81,7 @@ def wide_matrix():
                 case.check(buckets[(stage + turn) % len(buckets)], stage=stage, recompute=RECOMPUTE[stage % 3],
                            threads=1 + turn % 3)
             gathering += case.end()
-    ok(gathering > 150, f"{gathering} of these runs gather parameters")
+    ok(gathering > 50, f"{gathering} of these runs gather parameters")
     if WITH_MPI:
         same(len(over_mpi), 5 * 4 * 2, "worlds, stages and precisions have all met over --comm mpi")
 

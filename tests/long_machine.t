@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """overcommit_memory = 2, which is the whole machine's setting: changed for a moment where this test may, and put back."""
+# Runs alone.
 import signal
 
 from zrtest import done, note, ok, same, skip, train

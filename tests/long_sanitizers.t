@@ -6,6 +6,7 @@ zr on every kind of file, zr-train alone, with ranks of its own and under mpirun
 Left out: the other scripts on zr-train (train_*.t), which start it hundreds of times for what the C tests see already;
 what limits addresses or counts bytes of memory, because a sanitizer takes terabytes of them (each says so in a SKIP);
 ThreadSanitizer, whose turn is in long_shadow.t and, for every program, in `make check-tsan`."""
+import glob
 import os
 import shutil
 
@@ -25,7 +26,7 @@ def run(words, command, env=None):
 
 
 SANITIZE = "address,undefined"
-FOLDER = os.path.join(BUILD, "both-sanitizers")  # the other long tests use it too
+FOLDER = os.path.join(BUILD, "both-sanitizers")  # make built-long has built it
 MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
           "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -37,11 +38,7 @@ def built(name):
 
 
 mpi = shutil.which("mpirun") and shutil.which("mpicc")
-programs = ["bin/zr", "bin/zr-train"]
-if mpi:
-    programs += ["bin/libzr_comm_mpi.so", "tests/mpi_ranks", "tests/libzr_comm_mpi.so"]
-got = run_limited(["make", f"-j{os.cpu_count()}", f"BUILD={FOLDER}", f"SANITIZE={SANITIZE}", "check-programs",
-                   *map(built, programs)], 3000)  # hundreds of programs, and their build
+got = run_limited(["tests/run", "--jobs", str(max(1, os.cpu_count() // 2)), *sorted(glob.glob(built("tests/*_test")))], 3000)
 lines = got.stdout.splitlines()
 counts = [line for line in lines if " passed, " in line]
 bad = [line for line in lines if line.startswith(("FAIL", "      ")) and "skipped: " not in line]

@@ -17,4 +17,10 @@ static inline uint64_t run_seed(void)
     return splitmix64(&number) | 1;
 }
 
+/* Of passes that fail in turn: one in so many, and with ZR_TEST_LONG set, as in long_shadow.t, each. */
+static inline unsigned run_stride(unsigned usual)
+{
+    return getenv("ZR_TEST_LONG") ? 1 : usual;
+}
+
 #endif

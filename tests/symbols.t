@@ -2,7 +2,7 @@
 """What the objects need and what the library shows, read with nm: zero/ and kernels/ can reach no allocation function
 but zr's own, alloc/ none of malloc's family, and the libraries export the functions that their public headers declare
 and no more."""
-# Runs beside others.
+import functools
 import glob
 import os
 import re
@@ -44,6 +44,7 @@ MALLOC_FAMILY = set("""
 ALLOC = re.compile(r"alloc|memdup|strn?dup|^mmap|^new", re.I)
 
 
+@functools.cache
 def nm(*arguments):
     """[(name, letter)] of nm's lines."""
     lines = subprocess.run(["nm", "--format=posix", *arguments], check=True, capture_output=True, text=True).stdout

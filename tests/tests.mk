@@ -77,46 +77,59 @@ $(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
-comm_bench := $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+# The longest first, or the last of all would be waited for alone.
+longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t arena_random_test train_limit.t train_faults.t \
+	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
+longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
+
+# What scripts run is built before they start: they build nothing, since others run it beside them. Those of
+# check-long share one build with both sanitizers, and one with ThreadSanitizer.
+.PHONY: built-scripts built-check built-long built-soak
+built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky)
+built-check: built-scripts $(test_bin)
+built-long: built-check
+	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
+	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(BUILD)/thread/tests/shadow_test
+built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
 check: packages-check
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) $(leaky)
-	@tests/run --jobs $(JOBS) $(test_bin) $(test_scripts)
+	@$(again) built-check
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_scripts) $(test_bin))
 check-long: packages-check
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests) \
-		$(BUILD)/tests/bench_moves $(comm_bench)
-	@tests/run $(long_scripts)
-# Shards beyond 2 GiB, and every stage on more ranks under mpirun: for a machine with memory and an hour to spare.
+	@$(again) built-long
+	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
+# Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind
+# computing, times as fast as Open MPI or a copy. For a quiet machine with memory and an hour to spare.
 .PHONY: soak
 soak: packages-check
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(libraries) $(test_bin) $(mpi_tests)
+	@$(again) built-soak
 	@tests/run $(soak_scripts)
-$(patsubst %,check-%,$(test_names)): check-%: $(BUILD)/tests/%_test
-	tests/run --verbose $<
-$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libraries) $(mpi_tests) $(leaky)
+$(patsubst %,check-%,$(test_names)): check-%: packages-check
+	@$(again) $(BUILD)/tests/$*_test
+	tests/run --verbose $(BUILD)/tests/$*_test
+$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: packages-check
+	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts))
 	tests/run --verbose tests/$*.t
-
-check-long_moves: $(BUILD)/tests/bench_moves
-check-long_comm: $(comm_bench)
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
 # the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
 .PHONY: gpu-check
 gpu-check: packages-check
 	@echo "$(cuda_words)"
-	@$(MAKE) --no-print-directory --silent $(jobs) $(cuda_tests) $(BUILD)/bin/zr
+	@$(again) $(cuda_tests) $(BUILD)/bin/zr
 	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
 		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests) || failed=1; fi; \
 	tests/gpu_pytorch.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
-.PHONY: bench
+.PHONY: bench built-bench
+built-bench: $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 bench: packages-bench
-	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+	@$(again) built-bench
 	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
 
@@ -129,8 +142,10 @@ $(BUILD)/tests/fuzz_entry: tests/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 .PHONY: fuzz
-fuzz: packages-fuzz $(BUILD)/tests/fuzz_test
-	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link \
+fuzz: packages-fuzz
+	@$(again) packages-libfuzzer
+	@$(again) $(BUILD)/tests/fuzz_test
+	@$(again) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link \
 		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
@@ -144,7 +159,7 @@ check-asan: sanitizer := address
 check-ubsan: sanitizer := undefined
 check-tsan: sanitizer := thread
 check-asan check-ubsan check-tsan:
-	@$(MAKE) --no-print-directory --silent $(jobs) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
+	@$(again) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
 .PHONY: check-programs
 check-programs: $(test_bin)
-	@tests/run --jobs $(JOBS) $(test_bin)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))

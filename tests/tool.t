@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """zr, the program: subcommands, options, exit codes, the table and the JSON; snapshots pickled by Python itself."""
-# Runs beside others.
 import csv
 import glob
 import json

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """--config FILE: each key is the option that --help says, options win, batches multiply, and whatever is not supported
 is refused with file, line and path; damaged files are refused in one line, whatever the damage."""
-# Runs beside others.
 import json
 import os
 import random

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from zrtest import (FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train,
+from zrtest import (DEAD, FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train,
                     wait_for)
 
 FLAGS = dict(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1)
@@ -52,11 +52,10 @@ def start(ranks, **flags):
     return process, children(process.pid)
 
 
-def ends(words, process, ranks, seconds, names, codes):
-    _, err, took = finish(process, seconds + 10, ranks)
+def ends(words, process, ranks, names, codes):
+    code, err = finish(process, DEAD)
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 30)  # whoever inherits them has to look
-    good = ok(took <= seconds, f"{words}: ended after {took:.2f} s, at most {seconds}")
-    good &= ok(process.returncode in codes, f"{words}: exit {process.returncode} is one of {codes}")
+    good = ok(code in codes, f"{words}: exit {code} is one of {codes}")
     for name in names:
         good &= ok(name in err, f"{words}: the words hold {name!r}")
     good &= same([pid for pid in ranks if os.path.exists(f"/proc/{pid}")], [], f"{words}: no rank stays")
@@ -71,23 +70,23 @@ for ranks in (1, 2, 4):
     process, pids = start(ranks)
     same(len(pids), ranks, f"{ranks} ranks run")
     os.kill(pids[-1], signal.SIGKILL)
-    ends(f"rank {ranks - 1} of {ranks} killed by -9", process, pids, 2, [f"rank {ranks - 1}", "signal 9", "step"], [137])
+    ends(f"rank {ranks - 1} of {ranks} killed by -9", process, pids, [f"rank {ranks - 1}", "signal 9", "step"], [137])
 
 process, pids = start(2)
 os.kill(process.pid, signal.SIGKILL)
-ends("the launcher killed by -9", process, pids, 2, ["launcher"], [-9])
+ends("the launcher killed by -9", process, pids, ["launcher"], [-9])
 
 for sig, codes in ((signal.SIGINT, (0, 130)), (signal.SIGTERM, (0, 143))):
     process, pids = start(2)
     os.killpg(process.pid, sig) if sig == signal.SIGINT else process.send_signal(sig)
-    err = ends(f"{sig.name}", process, pids, 2, [], codes)
+    err = ends(f"{sig.name}", process, pids, [], codes)
     ok("ended by a signal" in err or f"{sig.name}:" in err, f"{sig.name}: the words name it") or note(err)
 
 # SIGTERM with a folder saves first; the run can be taken up from there.
 saved = path("saved")
 process, pids = start(2, save=saved)
 process.send_signal(signal.SIGTERM)
-ends("SIGTERM with --save", process, pids, 2, ["saved step"], (0, 143))
+ends("SIGTERM with --save", process, pids, ["saved step"], (0, 143))
 steps = os.listdir(saved)
 same(len(steps), 1, "SIGTERM left one checkpoint")
 step = int(steps[0].split("-")[1]) if steps else 0
@@ -104,7 +103,7 @@ ok(os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("s
 size = os.path.getsize(path("log.jsonl"))
 ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
 process.send_signal(signal.SIGINT)
-ends("Ctrl-C afterwards", process, pids, 2, [], (0, 130))
+ends("Ctrl-C afterwards", process, pids, [], (0, 130))
 
 # Killed in the middle of saving, by a rank's death and by the launcher's: no temporary file stays.
 for victim in ("rank", "launcher"):
@@ -112,12 +111,12 @@ for victim in ("rank", "launcher"):
         saved = path(f"half-{victim}-{attempt}")
         process, pids = start(2, save=saved, save_every=1, hidden=128, layers=3)
         time.sleep(0.05 * attempt)
-        limit = time.time() + 10
+        limit = time.time() + 60
         while time.time() < limit and not (os.path.isdir(saved) and any(
                 n.endswith(".partial") for n in os.listdir(saved))):
             time.sleep(0.0005)
         os.kill(pids[0] if victim == "rank" else process.pid, signal.SIGKILL)
-        ends(f"the {victim} killed while saving ({attempt})", process, pids, 2, [victim], (137, -9))
+        ends(f"the {victim} killed while saving ({attempt})", process, pids, [victim], (137, -9))
         same([n for n in (os.listdir(saved) if os.path.isdir(saved) else []) if not n.startswith("step-")], [],
              f"the {victim} killed while saving ({attempt}): no temporary file stays")
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Checkpoints and exported models: the same bytes from every world size and stage, read back by a reader that shares
 no code with zr-train; GPT-2 files of other makers taken up; files of other shapes and damaged ones refused by name."""
-# Runs beside others.
 import array
 import json
 import os

@@ -43,10 +43,10 @@ for closed in ((1,), (2,), (0, 1, 2)):
 saved = path("unread")
 reader, unread = os.pipe()
 os.close(reader)
-code, err, _ = finish(start(save=saved, stdout_=unread, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL, text_=True))
+code, err = finish(start(save=saved, stdout_=unread, stderr_=subprocess.PIPE, stdin_=subprocess.DEVNULL, text_=True))
 same(code, 3, "nobody reads standard output: exit 3")
 ok("standard output" in err and "reader" in err, "nobody reads standard output: the words say so") or note(err)
-code, _, _ = finish(start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL))
+code, _ = finish(start(save=saved, stdout_=subprocess.DEVNULL, stderr_=unread, stdin_=subprocess.DEVNULL))
 same(code, 0, "nobody reads standard error: nothing is lost")
 os.close(unread)
 same(sorted(os.listdir(saved)), ["step-00000006"], "nobody reads standard error: and the run is saved")
@@ -201,7 +201,7 @@ if os.getuid() == 0 and others_may_run():
     os.chown(log, 65534, 65534)
     run = [start(log=where, preexec_fn_=lambda: os.setuid(65534), stdout_=subprocess.DEVNULL, stderr_=subprocess.PIPE,
                  stdin_=subprocess.DEVNULL, text_=True) for where in (log, os.path.join(theirs, "new.jsonl"))]
-    codes, words, _ = zip(*map(finish, run))
+    codes, words = zip(*map(finish, run))
     same(codes[0], 0, "a log that may be written in a folder that may not") or note(words[0])
     same(os.path.getsize(log) > 0, True, "and it is written")
     same(codes[1], 3, "a new log there is refused")

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Bad input: a message that names the thing and the way out, the right exit code, and nothing half written."""
-# Runs beside others.
 import os
 import struct
 import subprocess

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Every key of --config that --help lists: taken, and the same run as with the option that --help says beside it, which
 is another one than without; a key that may have one value alone changes nothing."""
-# Runs beside others.
 import json
 import os
 import re

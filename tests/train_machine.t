@@ -50,11 +50,11 @@ for isa in ("plain", "avx2", "avx512", "avx512_bf16", "amx"):
 for precision, bound in (("fp32", 1e-4), ("bf16", 2e-3), ("fp16", 2e-3)):
     scale = 6 if precision == "fp16" else None  # from which no step is skipped
     runs = [{isa: train(**{**MOVING, "seed": seed}, precision=precision, loss_scale_power=scale,
-                        environment={"ZR_CONF": f"isa:{isa}"}) for isa in sets} for seed in range(SEED, SEED + 3)]
+                        environment={"ZR_CONF": f"isa:{isa}"}) for isa in sets} for seed in (SEED,)]
     for isa in sets[1:]:
         far = [abs(a - b) for run in runs if run[isa].report and run["plain"].report
                for a, b in zip(run[isa].report["loss"], run["plain"].report["loss"])]
-        ok(len(far) == 15 and max(far) < bound, f"{precision}, {isa}: agrees with plain to {bound:g}") or note(far)
+        ok(len(far) == 5 and max(far) < bound, f"{precision}, {isa}: agrees with plain to {bound:g}") or note(far)
 
 # A small cgroup, of either version: only where this test may make one.
 V2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")

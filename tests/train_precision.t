@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """zr-train in bf16 and fp16: what it keeps by the paper's figures, how near its losses come to fp32's, checkpoints
 that any precision reads, and fp16's loss scale: steps skipped on all ranks alike, saved, and not without end."""
-# Runs beside others.
 import json
 import os
 import re

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 BUILD = os.environ.get("BUILD", "build")
@@ -20,6 +19,7 @@ TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activ
         "other"]
 SEED = int(os.environ.get("ZR_TEST_SEED", "1"), 0)  # of all draws, as in tests/seed.h
 HANG = 600  # seconds by the clock, after which a small program hangs: busy machines take ten times as long as idle ones
+DEAD = 300  # by when a run has ended that knows of a death: a half of --comm-timeout, by which it would hear of it anyhow
 LONG_HANG = 1200  # the same for a step of a long script: all of CI is cut off at 90 minutes, and says nothing then
 PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
 
@@ -203,87 +203,18 @@ def in_steps(log):
     return wait_for(lambda: os.path.exists(log) and os.path.getsize(log) >= 200)
 
 
-class Pace:
-    """A clock that goes as this machine does: it stands still while any of the processors is taken away, or so busy that
-    this script does not get its turn there. Where there are many, they are not looked at one by one."""
-
-    def __init__(self):
-        processors = sorted(os.sched_getaffinity(0))
-        self.seconds = [0.0] * (len(processors) if len(processors) <= 4 else 1)
-        self.over = threading.Event()
-        self.walkers = [threading.Thread(target=self.walk, args=(index, processors if len(processors) > 4 else [one]),
-                                         daemon=True)
-                        for index, one in enumerate(processors[:len(self.seconds)])]
-
-    def walk(self, index, processors):
-        try:
-            os.sched_setaffinity(0, processors)  # of this thread
-        except OSError:
-            pass
-        last = time.monotonic()
-        while not self.over.wait(0.003):
-            sum(range(30000))  # a millisecond; with the pause, what counts at most
-            now = time.monotonic()
-            self.seconds[index] += min(now - last, 0.008)
-            last = now
-
-    def took(self):
-        return min(self.seconds)
-
-    def __enter__(self):
-        try:
-            for walker in self.walkers:
-                walker.start()
-        except BaseException:  # no thread is left: nobody else ends those that have started
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        for walker in self.walkers:
-            if walker.ident is not None:
-                walker.join()
-
-
-def waits_for_disk(pids):
-    """Whether a thread of one of the processes sleeps where no signal reaches it, as in fsync(2)."""
-    for pid in pids:
-        try:
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{thread}/stat") as file:
-                    if file.read().rpartition(")")[2].split()[0] == "D":
-                        return True
-        except OSError:
-            pass
-    return False
-
-
-def finish(process, seconds=60, ranks=()):
-    """Its exit code, its words on stderr, and the seconds until its end at this machine's pace, less those in which it,
-    or one of its ranks, waits for a disk. Killed, and told of, where the time is over; by the clock too, because a pace
-    may stand still for ever."""
-    words, waited = [], 0.0
-    reader = threading.Thread(target=lambda: words.append(process.communicate()[1]), daemon=True)
-    killed, limit = True, time.monotonic() + HANG
+def finish(process, seconds=HANG):
+    """Its exit code (None: it did not end, and was killed) and its words on stderr."""
     try:
-        reader.start()
-        with Pace() as pace:
-            while reader.is_alive() and pace.took() - waited <= seconds and time.monotonic() <= limit:
-                before, on_disk = pace.took(), waits_for_disk([process.pid, *ranks])
-                reader.join(0.003)
-                waited += pace.took() - before if on_disk else 0
-            took = pace.took() - waited
-            killed = reader.is_alive()
-    finally:
-        if killed:
-            process.kill()
-    if killed:
-        took = max(took, seconds)
-        reader.join(60)  # another process may hold its stderr for ever
-        process.poll()
-        words.append("\n[did not end]")
-    return process.returncode, "".join(filter(None, words)), took
+        words = process.communicate(timeout=seconds)[1]
+        return process.returncode, words or ""
+    except subprocess.TimeoutExpired:
+        process.kill()
+    try:
+        words = process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:  # another process holds its stderr
+        words = ""
+    return None, (words or "") + "\n[did not end]"
 
 
 def leftovers():
