@@ -113,6 +113,11 @@ def check_stage(shape, rank):
     sent = elements_sent(shape)
     ok(sent <= rank["sent_elements_per_step"] <= sent + 6 * shape.get("accumulate", 1) * padding,
        f"rank {rank['rank']}: sends {rank['sent_elements_per_step']} elements a step, formula {sent:.0f}")
+    # What was copied or added from others, counted there: as many, at stage 0 in two bytes with sums of several rounds in fp32.
+    wider = (shape["stage"] == 0 and each == 2) * (FLOAT - each) * (ranks - 1) / ranks
+    wider *= sum(units(**shape, vocabulary=256)) if shape.get("accumulate", 1) > 1 else units(**shape, vocabulary=256)[0]
+    more = rank["received_bytes_per_step"] - rank["sent_elements_per_step"] * each
+    ok(wider <= more <= wider + bool(wider) * FLOAT * padding, f"and receives as many: {more} bytes more, {wider:.0f} of them for sums")
     two = each * (sum(sorted(units(**shape, vocabulary=256))[-2:]) + padding)
     tied = (each == 2) * FLOAT * (units(**shape, vocabulary=256)[0] + padding) / ranks  # its two rounds add up in fp32
     most, planned = rank["peak_bytes"], rank["planned_most_bytes"]
