@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What communication costs, at the project's bars: at least half of it is hidden behind computing at every stage, and a
-reduce-scatter of 32 MB on local is at least four times as fast as stock Open MPI's, in turns. Where the machine is busy
+reduce-scatter of 32 MB on local is at least as fast as the fastest of Open MPI's ways to the same shards, in turns. Where the machine is busy
 with others a figure is taken again, three times at most: what is asked for is that zr can, not that nobody disturbs it."""
 import os
 import re
 
 from zrtest import BUILD, done, mpi_missing, note, ok, run_limited, skip, train
 
-TRIES, HIDDEN_LEAST, TIMES_LEAST = 3, 0.5, 4.0
+TRIES, HIDDEN_LEAST, TIMES_LEAST = 3, 0.5, 1.0
 
 
 def hidden(stage):
@@ -22,7 +22,7 @@ def hidden(stage):
 def times():
     """How many times as fast as Open MPI; None where bench_comm could not say."""
     got = run_limited([os.path.abspath(os.path.join(BUILD, "tests", "bench_comm")), "2", "32", "4"])
-    stock = got.stdout.partition("stock MPI")[2]
+    stock = got.stdout.partition("beside the fastest of its ways")[2]
     found = re.search(r"reduce-scatter .*: ([\d.]+) times", stock)
     if not found:
         note(got.stdout + got.stderr)
