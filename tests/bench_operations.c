@@ -8,7 +8,7 @@
  * same arena, which follows a plan packed from the sequence beforehand) and bestfit (best fit in one growing
  * range, as `zr replay` has it). Memory of the processor: zr-host and planned-host (the arena on the host
  * backend, all its driver calls and page faults included), jemalloc and mimalloc (the system's libraries, opened
- * at run time); there the first byte of every page of every block is written, for all alike, unless TOUCH is 0.
+ * at run time); there the first and the last byte of every block are written, for all alike, unless TOUCH is 0.
  * SEQUENCE is a trace, or training, server or small, which are made here. Where a trace is larger than memory,
  * SHIFT divides its sizes by a power of two, for all that are compared alike. Each of THREADS runs the whole
  * sequence. The answer is one line of "name value" pairs. */
@@ -319,18 +319,12 @@ struct job {
     const struct zr_sequence *sequence;
     void **blocks;
     unsigned repeats;
-    bool touches; /* each page of a block */
+    bool touches; /* both ends of each block */
     pthread_barrier_t *barrier; /* NULL: nobody runs beside it */
     unsigned number;            /* among those that run beside one another */
     uint64_t start_ns[REPEATS_MOST], end_ns[REPEATS_MOST];
     size_t refused;
 };
-
-static void touch(char *block, uint64_t bytes)
-{
-    for (uint64_t at = 0; at < bytes; at += 4096)
-        ((volatile char *)block)[at] = 1;
-}
 
 /* The whole sequence. Returns how many requests found no memory. */
 static inline __attribute__((always_inline)) size_t run(const struct job *job)
@@ -344,8 +338,10 @@ static inline __attribute__((always_inline)) size_t run(const struct job *job)
         if (event->kind == ZR_EVENT_ALLOC) {
             blocks[event->block] = alloc(event);
             refused += blocks[event->block] == NULL;
-            if (job->touches && blocks[event->block])
-                touch(blocks[event->block], bytes_asked(event));
+            if (job->touches && blocks[event->block]) {
+                volatile char *block = blocks[event->block];
+                block[0] = block[bytes_asked(event) - 1] = 1;
+            }
         } else if (event->kind == ZR_EVENT_FREE) {
             dealloc(blocks[event->block]);
             blocks[event->block] = NULL;

@@ -115,11 +115,15 @@ gpu-check: packages-check
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
-.PHONY: bench
+.PHONY: bench bench-store
 bench: packages-bench
 	@$(MAKE) --no-print-directory --silent $(jobs) $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
+# The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
+# else runs here.
+bench-store: export ZR_BENCH_STORE := 1
+bench-store: bench
 
 # The readers of every file format under libFuzzer, for FUZZ_SECONDS, or that of FUZZ_TARGET alone; what it finds stays
 # in the folder.
