@@ -65,7 +65,7 @@ static bool find_owner(struct zr_arena *arena, struct zr_span *block)
     if (owner)
         block->serial = zr_streams_count_free(arena, owner);
     /* Without a record for one more stream its work must be over. */
-    return owner || zr_backend_stream_wait(arena->backend, block->stream) == ZR_OK;
+    return owner || zr_arena_stream_wait(arena, block->stream) == ZR_OK;
 }
 
 static inline bool set_owner(struct zr_arena *arena, struct zr_span *block)

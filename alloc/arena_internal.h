@@ -506,6 +506,16 @@ bool zr_arena_keep_together(struct zr_arena *head, int change);
  * has searched are other than before. */
 void zr_arena_note_careful(struct zr_arena *arena);
 
+/* ---- Streams ---------------------------------------------------------------------------------------------
+ */
+
+/* Waits with an event, which counts as one. lock: arena->lock */
+static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t stream)
+{
+    arena->backend_calls_count++;
+    return zr_backend_stream_wait(arena->backend, stream);
+}
+
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */
 

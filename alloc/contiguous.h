@@ -141,6 +141,13 @@ zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_byt
 /* Unmaps everything before the pool ends, live or not; true if the driver did. */
 bool zr_contiguous_release_all(struct zr_contiguous *pool);
 
+/* Waits with an event, which counts as one. */
+static inline zr_result zr_contiguous_stream_wait(struct zr_contiguous *pool, uint64_t stream)
+{
+    pool->backend_calls_count++;
+    return zr_backend_stream_wait(pool->backend, stream);
+}
+
 /* Brings the arena's totals up to date. */
 void zr_contiguous_publish(struct zr_contiguous *pool);
 

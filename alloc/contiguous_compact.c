@@ -180,9 +180,9 @@ static bool can_remap(const struct zr_contiguous *pool, const struct zr_plot *pl
 /* ---- By copies ----------------------------------------------------------------------------------------- */
 
 /* Waits until a stream has passed everything that was submitted to it. */
-static zr_result drain(zr_backend *backend, uint64_t stream)
+static zr_result drain(struct zr_contiguous *pool, uint64_t stream)
 {
-    return backend->can.synchronous ? ZR_OK : zr_backend_stream_wait(backend, stream);
+    return pool->backend->can.synchronous ? ZR_OK : zr_contiguous_stream_wait(pool, stream);
 }
 
 /* A granule behind everything, for the stream's use. False: there is none to be had. */
@@ -192,7 +192,7 @@ static bool have_detour(struct compaction *compaction, uint64_t stream)
     struct zr_extent part = {pool->mapped_end_bytes, pool->granule_bytes};
     struct zr_plot *detour = compaction->detour;
     if (detour) {
-        bool ready = detour->stream == stream || drain(pool->backend, detour->stream) == ZR_OK;
+        bool ready = detour->stream == stream || drain(pool, detour->stream) == ZR_OK;
         if (ready)
             detour->stream = stream;
         return ready;

@@ -383,9 +383,13 @@ zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_byt
  */
 static void record(struct zr_contiguous *pool, struct zr_plot *plot)
 {
-    if (!plot->recorded)
-        plot->recorded = pool->backend->can.synchronous ||
-                         zr_backend_event_record(pool->backend, plot->stream, &plot->point) == ZR_OK;
+    if (plot->recorded)
+        return;
+    plot->recorded = pool->backend->can.synchronous;
+    if (!plot->recorded) {
+        pool->backend_calls_count++;
+        plot->recorded = zr_backend_event_record(pool->backend, plot->stream, &plot->point) == ZR_OK;
+    }
 }
 
 void zr_plot_leave(struct zr_contiguous *pool, struct zr_plot *plot)
@@ -412,7 +416,7 @@ static zr_result wait_for(struct zr_contiguous *pool, struct zr_plot *plot)
     if (has_passed(pool, plot))
         return ZR_OK;
     return plot->recorded ? zr_backend_event_wait(pool->backend, &plot->point)
-                          : zr_backend_stream_wait(pool->backend, plot->stream);
+                          : zr_contiguous_stream_wait(pool, plot->stream);
 }
 
 /* The stream has passed: the plot is free. Idle granules beyond those to be kept go to the arena; should the

@@ -129,7 +129,7 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
     }
     for (size_t i = 0; i < count && all; i++)
         all = (recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK) ||
-              zr_backend_stream_wait(arena->backend, plan->streams[i]) == ZR_OK;
+              zr_arena_stream_wait(arena, plan->streams[i]) == ZR_OK;
     return all;
 }
 

@@ -121,8 +121,7 @@ static bool catch_up(struct zr_arena *arena, unsigned number)
     zr_arena_settle(arena);
     own->marks_count = 0; /* what is freed from here on is behind none of them, whatever its number */
     if (own->pending_bytes > 0 || owns_warm(arena, number)) {
-        arena->backend_calls_count++;
-        if (zr_backend_stream_wait(arena->backend, own->stream) != ZR_OK)
+        if (zr_arena_stream_wait(arena, own->stream) != ZR_OK)
             return false;
     }
     own->passed = own->freed;
@@ -264,7 +263,7 @@ static bool poll_withheld(struct zr_arena *arena, bool wait)
         struct zr_span *next = block->withheld;
         arena->deferred_bytes -= block->bytes;
         if ((zr_streams_number(arena, block->stream) ||
-             (wait && zr_backend_stream_wait(arena->backend, block->stream) == ZR_OK)) &&
+             (wait && zr_arena_stream_wait(arena, block->stream) == ZR_OK)) &&
             zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
             zr_arena_vacate(arena, block);
             any |= arena->withheld != block;
@@ -326,7 +325,7 @@ static bool wait_without_points(struct zr_arena *arena)
     for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
         for (struct zr_use *use = block->uses; use; use = use->next) {
             bool done = use->recorded && zr_backend_event_done(arena->backend, &use->point);
-            if (done || zr_backend_stream_wait(arena->backend, use->stream) != ZR_OK)
+            if (done || zr_arena_stream_wait(arena, use->stream) != ZR_OK)
                 continue;
             use->point = (struct zr_stream_point){0};
             use->recorded = true;

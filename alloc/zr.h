@@ -259,7 +259,8 @@ struct zr_arena_stats {
     size_t peak_reserved_bytes;
     size_t blocks_count;
     uint64_t allocations_count;   /* successful, ever */
-    uint64_t backend_calls_count; /* create, destroy, map, unmap, set access, record an event; ever */
+    uint64_t backend_calls_count; /* create, destroy, map, unmap, set access, record an event; ever; of pools
+                                   * too, of rings not (an event at each release, where streams are late) */
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* each tag's live bytes at the first moment live_bytes peaked */
 };
@@ -382,7 +383,7 @@ struct zr_contiguous_stats {
     size_t peak_live_bytes, peak_mapped_bytes;
     size_t entries_count, borrowed_count;
     uint64_t copied_bytes, remapped_bytes; /* by compaction, ever */
-    uint64_t backend_calls_count;          /* map, unmap, set access, ever */
+    uint64_t backend_calls_count;          /* map, unmap, set access, record an event; ever */
 };
 ZR_API zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stats *out);
 /* Runs every consistency check over the pool's records. ZR_ERR_CORRUPT with words on the first that fails. */

@@ -2,14 +2,16 @@
  * function of its own for callgrind to count. tests/bench_operations.py runs all of them and prints the
  * table.
  *
- *   bench_operations ALLOCATOR SEQUENCE [REPEATS [THREADS]]
+ *   bench_operations ALLOCATOR SEQUENCE [REPEATS [THREADS [SHIFT [TOUCH]]]]
  *
- * ALLOCATOR is zr (our arena on sim: what zr itself does, with no driver behind it), planned (the same arena
- * that follows a plan packed from the sequence beforehand), bestfit (best fit in one growing range, as `zr
- * replay` has it), jemalloc or mimalloc (the system's libraries, opened at run time).
- * SEQUENCE is a trace, or training, server or small, which are made here. Nobody touches the memory: the
- * allocators of the processor's memory are asked for addresses of the same sizes. Each of THREADS runs the
- * whole sequence. The answer is one line of "name value" pairs. */
+ * Two kinds stand beside one another, each with its like. Bookkeeping alone: zr (our arena on sim), planned (the
+ * same arena, which follows a plan packed from the sequence beforehand) and bestfit (best fit in one growing
+ * range, as `zr replay` has it). Memory of the processor: zr-host and planned-host (the arena on the host
+ * backend, all its driver calls and page faults included), jemalloc and mimalloc (the system's libraries, opened
+ * at run time); there the first and the last byte of every block are written, for all alike, unless TOUCH is 0.
+ * SEQUENCE is a trace, or training, server or small, which are made here. Where a trace is larger than memory,
+ * SHIFT divides its sizes by a power of two, for all that are compared alike. Each of THREADS runs the whole
+ * sequence. The answer is one line of "name value" pairs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -137,6 +139,7 @@ struct allocator {
     void *(*alloc)(const struct zr_event *event); /* NULL: no memory */
     void (*free)(void *block);
     bool threads; /* several may call */
+    bool memory;  /* there is some behind the addresses */
 };
 
 static zr_arena *arena;
@@ -144,13 +147,19 @@ static struct zr_model *model;
 static void *(*peer_alloc)(size_t bytes);
 static void (*peer_free)(void *block);
 static unsigned arena_threads = 1; /* that it is made for */
-static unsigned shift;             /* what sizes are divided by, as a power of two, where addresses run out */
+static bool arena_on_host;
+static unsigned shift; /* what sizes are divided by, as a power of two */
+
+static uint64_t bytes_asked(const struct zr_event *event)
+{
+    return (event->bytes >> shift) + (shift > 0);
+}
 
 static void arena_open(const struct zr_sequence *sequence)
 {
     zr_backend *backend;
     (void)sequence;
-    if (zr_backend_sim_create(&backend, NULL) != ZR_OK ||
+    if ((arena_on_host ? zr_backend_host_create(&backend, NULL) : zr_backend_sim_create(&backend, NULL)) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = arena_threads}) !=
             ZR_OK)
         fail("the arena");
@@ -161,7 +170,7 @@ static void *arena_alloc(const struct zr_event *event)
     void *out;
     zr_arena_alloc(
         arena,
-        &(struct zr_request){.bytes = event->bytes, .tag = (zr_tag)event->tag, .stream = event->stream},
+        &(struct zr_request){.bytes = bytes_asked(event), .tag = (zr_tag)event->tag, .stream = event->stream},
         &out);
     return out;
 }
@@ -183,7 +192,7 @@ static void fill_steps(struct zr_plan_step *steps, const struct zr_sequence *seq
         const struct zr_event *event = &sequence->events[i];
         if (event->kind == ZR_EVENT_ALLOC) {
             step_of[event->block] = count;
-            steps[count++] = (struct zr_plan_step){.request = {.bytes = event->bytes,
+            steps[count++] = (struct zr_plan_step){.request = {.bytes = bytes_asked(event),
                                                                .alignment = 256,
                                                                .tag = (zr_tag)event->tag,
                                                                .stream = event->stream},
@@ -206,8 +215,11 @@ static void planned_open(const struct zr_sequence *sequence)
     struct zr_lifetimes lifetimes;
     struct zr_pack_report report;
     arena_open(sequence);
-    if (zr_lifetimes_of(&lifetimes, sequence, sequence->host_arena) != ZR_OK ||
-        zr_pack(&lifetimes, &(struct zr_pack_options){.alignment_bytes = 256, .time_ns = 1000000000},
+    if (zr_lifetimes_of(&lifetimes, sequence, sequence->host_arena) != ZR_OK)
+        fail("the lifetimes");
+    for (size_t i = 0; i < lifetimes.count; i++)
+        lifetimes.buffers[i].bytes = (lifetimes.buffers[i].bytes >> shift) + (shift > 0);
+    if (zr_pack(&lifetimes, &(struct zr_pack_options){.alignment_bytes = 256, .time_ns = 1000000000},
                 &report) != ZR_OK)
         fail("the packer");
     struct zr_plan_step *steps = calloc(sequence->blocks_count, sizeof *steps);
@@ -224,6 +236,18 @@ static void planned_open(const struct zr_sequence *sequence)
         fail("the plan");
     zr_lifetimes_end(&lifetimes);
     free(steps);
+}
+
+static void host_open(const struct zr_sequence *sequence)
+{
+    arena_on_host = true;
+    arena_open(sequence);
+}
+
+static void planned_host_open(const struct zr_sequence *sequence)
+{
+    arena_on_host = true;
+    planned_open(sequence);
 }
 
 static void bestfit_open(const struct zr_sequence *sequence)
@@ -270,7 +294,7 @@ static void mimalloc_open(const struct zr_sequence *sequence)
 
 static void *peer_alloc_event(const struct zr_event *event)
 {
-    return peer_alloc((event->bytes >> shift) + 1);
+    return peer_alloc(bytes_asked(event));
 }
 
 static void peer_free_block(void *block)
@@ -279,11 +303,13 @@ static void peer_free_block(void *block)
 }
 
 static const struct allocator allocators[] = {
-    {"zr", arena_open, arena_alloc, arena_free, true},
-    {"planned", planned_open, arena_alloc, arena_free, false},
-    {"bestfit", bestfit_open, bestfit_alloc, bestfit_free, false},
-    {"jemalloc", jemalloc_open, peer_alloc_event, peer_free_block, true},
-    {"mimalloc", mimalloc_open, peer_alloc_event, peer_free_block, true},
+    {"zr", arena_open, arena_alloc, arena_free, true, false},
+    {"planned", planned_open, arena_alloc, arena_free, false, false},
+    {"bestfit", bestfit_open, bestfit_alloc, bestfit_free, false, false},
+    {"zr-host", host_open, arena_alloc, arena_free, true, true},
+    {"planned-host", planned_host_open, arena_alloc, arena_free, false, true},
+    {"jemalloc", jemalloc_open, peer_alloc_event, peer_free_block, true, true},
+    {"mimalloc", mimalloc_open, peer_alloc_event, peer_free_block, true, true},
 };
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
@@ -293,6 +319,7 @@ struct job {
     const struct zr_sequence *sequence;
     void **blocks;
     unsigned repeats;
+    bool touches; /* both ends of each block */
     pthread_barrier_t *barrier; /* NULL: nobody runs beside it */
     unsigned number;            /* among those that run beside one another */
     uint64_t start_ns[REPEATS_MOST], end_ns[REPEATS_MOST];
@@ -311,6 +338,10 @@ static inline __attribute__((always_inline)) size_t run(const struct job *job)
         if (event->kind == ZR_EVENT_ALLOC) {
             blocks[event->block] = alloc(event);
             refused += blocks[event->block] == NULL;
+            if (job->touches && blocks[event->block]) {
+                volatile char *block = blocks[event->block];
+                block[0] = block[bytes_asked(event) - 1] = 1;
+            }
         } else if (event->kind == ZR_EVENT_FREE) {
             dealloc(blocks[event->block]);
             blocks[event->block] = NULL;
@@ -390,8 +421,21 @@ static size_t run_jobs(struct job *jobs, unsigned threads, uint64_t *out)
     return refused;
 }
 
+/* The largest sum of live bytes, as they are asked for. */
+static uint64_t most_live_bytes(const struct zr_sequence *sequence)
+{
+    uint64_t live = 0, most = 0;
+    for (size_t i = 0; i < sequence->events_count; i++) {
+        const struct zr_event *event = &sequence->events[i];
+        live += event->kind == ZR_EVENT_ALLOC ? bytes_asked(event) : 0;
+        live -= event->kind == ZR_EVENT_FREE ? bytes_asked(event) : 0;
+        most = live > most ? live : most;
+    }
+    return most;
+}
+
 static void measure(const struct allocator *allocator, const struct zr_sequence *sequence, unsigned repeats,
-                    unsigned threads)
+                    unsigned threads, bool touches)
 {
     static struct job jobs[THREADS_MOST];
     static uint64_t ns[REPEATS_MOST];
@@ -399,31 +443,27 @@ static void measure(const struct allocator *allocator, const struct zr_sequence 
     for (size_t i = 0; i < sequence->events_count; i++)
         operations += sequence->events[i].kind != ZR_EVENT_MARK;
     allocator->open(sequence);
-    for (;;) {
-        for (unsigned i = 0; i < threads; i++) {
-            free(jobs[i].blocks);
-            jobs[i] = (struct job){.allocator = allocator,
-                                   .sequence = sequence,
-                                   .repeats = repeats,
-                                   .blocks = calloc(sequence->blocks_count + 1, sizeof(void *))};
-        }
-        refused = run_jobs(jobs, threads, ns);
-        /* A library that found no addresses is asked again, for less. */
-        if (refused == 0 || !peer_alloc || shift > 16)
-            break;
-        shift += 2;
-    }
+    for (unsigned i = 0; i < threads; i++)
+        jobs[i] = (struct job){.allocator = allocator,
+                               .sequence = sequence,
+                               .repeats = repeats,
+                               .touches = touches && allocator->memory,
+                               .blocks = calloc(sequence->blocks_count + 1, sizeof(void *))};
+    refused = run_jobs(jobs, threads, ns);
+    double mean = 0;
     size_t samples = repeats > 2 * WARM ? repeats - WARM : repeats;
     double each = (double)operations * threads;
+    for (size_t i = 0; i < samples; i++)
+        mean += (double)ns[i] / (double)samples;
     struct zr_follow_counts followed = {0};
     if (arena)
         zr_arena_follow_counts(arena, &followed);
     if (followed.plans_count)
         printf("unplanned %llu ", (unsigned long long)(followed.strays_count + followed.unplaced_count +
                                                        followed.conflicts_count + followed.refused_count));
-    printf("operations %zu refused %zu divided %u median_ns %.2f least_ns %.2f most_ns %.2f\n", operations,
-           refused, 1u << shift, (double)ns[samples / 2] / each, (double)ns[0] / each,
-           (double)ns[samples - 1] / each);
+    printf("operations %zu live_bytes %llu refused %zu median_ns %.2f mean_ns %.2f least_ns %.2f most_ns %.2f\n",
+           operations, (unsigned long long)most_live_bytes(sequence), refused, (double)ns[samples / 2] / each,
+           mean / each, (double)ns[0] / each, (double)ns[samples - 1] / each);
 }
 
 /* ---- Main ---------------------------------------------------------------------------------------------- */
@@ -459,8 +499,8 @@ int main(int count, char **arguments)
     zr_backend *host;
     zr_arena *host_arena;
     if (count < 3) {
-        fprintf(stderr, "usage: bench_operations zr|planned|bestfit|jemalloc|mimalloc "
-                        "FILE|training|server|small [REPEATS [THREADS]]\n");
+        fprintf(stderr, "usage: bench_operations zr|planned|bestfit|zr-host|planned-host|jemalloc|mimalloc "
+                        "FILE|training|server|small [REPEATS [THREADS [SHIFT [TOUCH]]]]\n");
         return 2;
     }
     if (zr_backend_host_create(&host, NULL) != ZR_OK ||
@@ -471,11 +511,12 @@ int main(int count, char **arguments)
         if (strcmp(allocators[i].name, arguments[1]) == 0) {
             unsigned threads = count > 4 ? number(arguments[4], THREADS_MOST) : 1;
             arena_threads = threads;
+            shift = count > 5 ? (unsigned)strtoul(arguments[5], NULL, 10) : 0;
             if (threads > 1 && !allocators[i].threads)
                 printf("absent threads\n");
             else
                 measure(&allocators[i], &sequence, count > 3 ? number(arguments[3], REPEATS_MOST) : 25,
-                        threads);
+                        threads, count <= 6 || strcmp(arguments[6], "0") != 0);
             return 0;
         }
     fprintf(stderr, "bench_operations: there is no allocator %s\n", arguments[1]);

@@ -1,22 +1,12 @@
 #!/usr/bin/env python3
 """The figures of zr-train: GPT-2 124M's step on this machine, and how much communication is hidden behind backward.
 Prints; never fails on time."""
-import os
 import random
 import statistics
 import struct
 
+from bench_speeds import MACHINE, speed
 from zrtest import path, train
-
-
-def machine():
-    name = "unknown processor"
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
 def shard(vocabulary, count=20000):
@@ -33,7 +23,7 @@ def hidden(run):
     return [100 * max(0.0, 1 - r["comm_exposed_ns"] / r["comm_busy_ns"]) for r in run.report["ranks"]]
 
 
-print(f"machine: {machine()}")
+print(f"machine: {MACHINE}")
 # 6 floating-point operations per token and parameter in matrix products, 12 L C T more for attention, forward and backward
 flops = 256 * (6 * (12 * 12 * 768 * 768 + 50304 * 768) + 12 * 12 * 768 * 64)
 # The precisions in turn, so that a machine's mood falls on both alike.
@@ -53,6 +43,7 @@ for precision, seconds in steps.items():
           f"(median step {median:.3f} s, least {min(seconds):.3f}, most {max(seconds):.3f}, {len(seconds)} steps), "
           f"{flops / median / 1e9:.0f} GFLOP/s over the whole step; "
           f"arena {peaks[precision][0] / 1e9:.2f} GB, resident {peaks[precision][1] / 1e9:.2f} GB")
+    speed(f"tokens/s, GPT-2 124M, {precision}", 256 / median)
 
 # Stages beside each other: rounds of short runs in turn, and ratios within a round, so that a machine's mood falls on
 # all of them alike.
@@ -82,3 +73,4 @@ for stage, run in last.items():
           f"the least of {len(seconds[stage])} steps {min(seconds[stage]):.3f} s, "
           f"{min(seconds[stage]) / min(seconds[0]):.3f} x), "
           f"communication hidden behind work on each rank: {shares}; driver calls in the last step: {calls}")
+    speed(f"seconds of a step, 14 M parameters, 2 ranks, stage {stage}", median, less=True)

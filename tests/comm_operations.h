@@ -391,6 +391,29 @@ static void trial_books(struct trial *t, bool direct)
     }
 }
 
+/* What all ranks have received, counted where the bytes were moved, is what all have sent by the volume of the
+ * operations, kind by kind; but of transfers the two sides are different kinds. Not of NCCL, which moves them
+ * itself. */
+static void trial_received(struct trial *t)
+{
+    struct zr_comm_counters mine, *all = calloc(t->world, sizeof mine);
+    uint64_t sent[ZR_COMM_KIND_COUNT] = {0}, received[ZR_COMM_KIND_COUNT] = {0};
+    zr_comm_counters_get(t->comm, &mine);
+    trial_check(t, zr_comm_exchange(t->comm, &mine, sizeof mine, all) == ZR_OK, "exchange: %s",
+                zr_last_error());
+    for (unsigned p = 0; p < t->world; p++)
+        for (int kind = 1; kind < ZR_COMM_KIND_COUNT; kind++) {
+            int at = kind > ZR_COMM_SEND ? ZR_COMM_SEND : kind;
+            sent[at] += all[p].by_kind[kind].sent_bytes;
+            received[at] += all[p].by_kind[kind].received_bytes;
+        }
+    for (int kind = 1; kind <= ZR_COMM_SEND && strcmp(zr_comm_name(t->comm), "nccl") != 0; kind++)
+        trial_check(t, received[kind] == sent[kind] && (t->world == 1 || sent[kind] > 0),
+                    "%s: %llu bytes received by all ranks, and %llu sent", zr_comm_kind_name(kind),
+                    (unsigned long long)received[kind], (unsigned long long)sent[kind]);
+    free(all);
+}
+
 /* Runs everything on a fresh communicator, whose counters are compared with what was asked for. The failures,
  * after words on stderr. */
 static unsigned trial_operations(zr_comm *comm, const struct trial_options *options)
@@ -424,6 +447,7 @@ static unsigned trial_operations(zr_comm *comm, const struct trial_options *opti
         trial_talk(&t);
     }
     trial_books(&t, options->counts_direct);
+    trial_received(&t);
     return t.failures;
 }
 

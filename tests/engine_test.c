@@ -328,20 +328,28 @@ static zr_result make_layout(struct zr_layout *out, const struct zr_parameter_li
 }
 
 /* What a rank sends in a step: each element is reduced as often as it is handed over (or once), and comes
- * whole to its user once, be it by an update, by gathering for use, or (stage 0) as a sum. */
-static uint64_t travelling_elements(struct rig *rig, const struct setting *setting)
+ * whole to its user once, be it by an update, by gathering for use, or (stage 0) as a sum. That sum is fp32
+ * where it is of several rounds. */
+struct travelling {
+    uint64_t elements, bytes;
+};
+
+static struct travelling travelling(struct rig *rig, const struct setting *setting)
 {
     struct zr_layout layout;
-    uint64_t elements = 0;
+    struct travelling all = {0};
+    uint64_t each = zr_precision_bytes(setting->precision);
     if (make_layout(&layout, &list, setting->world, rig->arena, setting->precision) != ZR_OK)
-        return UINT64_MAX;
+        return (struct travelling){UINT64_MAX, UINT64_MAX};
     for (size_t u = 0; u < UNITS; u++) {
         unsigned rounds =
             setting->reduce == ZR_REDUCE_ONCE ? 1 : units[u].contributions * setting->micro_batches;
-        elements += layout.units[u].padded_elements * (rounds + 1);
+        uint64_t once = layout.units[u].padded_elements / setting->world * (setting->world - 1);
+        all.elements += once * (rounds + 1);
+        all.bytes += once * (rounds * each + (setting->stage == 0 && rounds > 1 ? sizeof(float) : each));
     }
     zr_layout_end(&layout);
-    return elements / setting->world * (setting->world - 1);
+    return all;
 }
 
 /* By seed and global index alone, whoever holds them. */
@@ -409,7 +417,8 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
         double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);
         must(compare(rig, setting, &model) < 3e-6);
-        must(after.sent_elements - before.sent_elements == travelling_elements(rig, setting));
+        must(after.sent_elements - before.sent_elements == travelling(rig, setting).elements);
+        must(after.received_bytes - before.received_bytes == travelling(rig, setting).bytes);
     }
     must(zr_engine_steps_done(rig->engine) == STEPS);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);

@@ -45,8 +45,8 @@ static bool huge_pages_to_be_had(void)
     return all;
 }
 
-/* The project's bars are 10 and 100; bench_moves prints what there is. Half of that must hold on a machine
- * that does other things as well: a move that copied would be far below. */
+/* The project's bars are 10 and 100; bench_moves prints what there is. Half of that must hold here,
+ * whatever else the machine does: both sides are medians of one run. */
 static void test_moves(void)
 {
     struct moves moves = {0};

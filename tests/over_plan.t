@@ -114,6 +114,17 @@ for leak, code in (("once:gathered:1:2", 1), ("more:gathered:1:2", 0), ("", 0)):
     most, peak = (run.report["ranks"][1][name]["gathered"] for name in ("planned_most_bytes", "peak_bytes"))
     same(peak > most, bool(leak), f"gathered: {peak} bytes at the peak, {most} planned")
 
+# A step that leaks calls the driver, as often as was counted before the backend; what keeps to its plan does not.
+for leak in ("free:checkpoint:0:1", ""):
+    counts = path(f"calls{len(leak)}")
+    run = train(environment={"ZR_TEST_LEAK": leak, "ZR_TEST_CALLS": counts}, over_plan="continue",
+                **{**SHAPE, "steps": 2, "batch": 8}, recompute="full")
+    with open(counts) as file:
+        before, after = [int(line.split()[1]) for line in file if line.startswith("2 ")][:2]
+    same((run.report or {"ranks": [{}]})["ranks"][0].get("driver_calls_last_step"), after - before,
+         f"{leak or 'no leak'}: as many driver calls in the last step as were counted") or note(run.err)
+    same(after > before, bool(leak), f"which are {after - before}")
+
 # Past --memory-limit nobody goes: the arena itself has no more to give.
 reserved = [rank["planned_reserved_bytes"] for rank in plan(**flags)]
 held = dict(SHAPE, **flags, over_plan="continue", memory_limit=max(reserved))

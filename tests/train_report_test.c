@@ -105,6 +105,7 @@ static struct zr_run_report make_run(void)
                                            .resident_shared_bytes = 333333,
                                            .stranded_bytes = 4444,
                                            .sent_elements_per_step = UINT64_C(9007199254740993),
+                                           .received_bytes_per_step = UINT64_C(36028797018963972),
                                            .driver_calls_last_step = 17,
                                            .comm_busy_ns = 1000,
                                            .comm_exposed_ns = 250};
@@ -177,6 +178,8 @@ static void check_json(json_t *root)
         tap_is(json_integer_value(json_object_get(rank, "peak_rss_bytes")), 11111111, "resident");
         tap_is(json_integer_value(json_object_get(rank, "sent_elements_per_step")), 9007199254740993,
                "elements sent, beyond 2^53");
+        tap_is(json_integer_value(json_object_get(rank, "received_bytes_per_step")), 36028797018963972,
+               "and bytes received");
         tap_is(json_integer_value(json_object_get(rank, "driver_calls_last_step")), 17, "driver calls");
     }
 }

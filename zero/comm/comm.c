@@ -25,17 +25,19 @@ static zr_result repeat_failure(struct zr_comm *comm)
     return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_words);
 }
 
-/* lock held. */
-static void count_item(struct zr_comm *comm, const struct zr_comm_item *item)
+/* lock held. `received_bytes` were taken from others for it. */
+static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, uint64_t received_bytes)
 {
     struct zr_comm_volume *volume = &comm->counters.by_kind[item->kind];
     uint64_t bytes =
         comm->table->sent_bytes ? comm->table->sent_bytes(comm, item) : zr_comm_direct_bytes(comm, item);
     volume->calls_count++;
     volume->sent_bytes += bytes;
+    volume->received_bytes += received_bytes;
     if (item->kind == ZR_COMM_EXCHANGE) /* small talk: not part of a step's volume */
         return;
     comm->counters.operations_count++;
+    comm->counters.received_bytes += received_bytes;
     comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
@@ -44,7 +46,7 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item)
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     zr_result result = comm->failure;
-    uint64_t start_ns = zr_os_now_ns();
+    uint64_t start_ns = zr_os_now_ns(), before_bytes = comm->received_bytes;
     pthread_mutex_unlock(&comm->lock);
     if (result == ZR_OK)
         result = comm->table->run(comm, item);
@@ -52,7 +54,7 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     if (item->kind != ZR_COMM_EXCHANGE)
         comm->counters.busy_ns += zr_os_now_ns() - start_ns;
     if (result == ZR_OK)
-        count_item(comm, item);
+        count_item(comm, item, comm->received_bytes - before_bytes);
     remember_failure(comm, result);
 }
 

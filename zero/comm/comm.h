@@ -49,6 +49,9 @@ struct zr_comm {
     unsigned rank, world;
     bool threaded;           /* false: operations run inside the call that submits them */
     struct zr_thread thread; /* valid when threaded */
+    /* Taken from other ranks so far, exchanges included; counted by `run` at each copy, sum or arrival, and
+     * looked at by whoever calls it. */
+    uint64_t received_bytes;
 
     pthread_mutex_t lock;
     pthread_cond_t work;     /* the queue has an operation, or stopping was set */

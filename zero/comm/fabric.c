@@ -61,6 +61,8 @@ static zr_result look_at(struct fabric *fabric, struct zr_flight *flight, bool *
         return zr_fail(ZR_ERR_PEER,
                        "the ranks are out of step: rank %u sent %zu bytes where rank %u expects %zu",
                        flight->peer, bytes, fabric->base.rank, flight->bytes);
+    if (flight->done && flight->receives)
+        fabric->base.received_bytes += bytes;
     return ZR_OK;
 }
 

@@ -179,6 +179,7 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
         if (result != ZR_OK)
             return result;
         comm->from[p] = slot + (move->each ? place_of(p, rank) * move->part_bytes : 0);
+        comm->base.received_bytes += part.bytes;
     }
     zr_comm_sum_part(comm->base.options.kernels, &move->sum, part);
     return ZR_OK;
@@ -200,6 +201,7 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         if (part.bytes > 0)
             memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
                    slot + (move->each ? place_of(p, rank) * move->part_bytes : 0), part.bytes);
+        comm->base.received_bytes += part.bytes;
     }
     return ZR_OK;
 }
@@ -295,6 +297,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
             bytes = smaller(bytes, view.bytes);
         }
         zr_comm_sum_part(comm->base.options.kernels, &move->sum, (struct zr_comm_part){first, bytes});
+        comm->base.received_bytes += (comm->base.world - 1) * bytes;
         first += bytes;
     }
     return ZR_OK;
@@ -310,6 +313,7 @@ static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t of
             return result;
         size_t here = smaller(bytes, view.bytes);
         memcpy(to, view.at, here);
+        comm->base.received_bytes += here;
         to += here;
         offset += here;
         bytes -= here;
@@ -554,6 +558,7 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
                            op->from, (unsigned long long)parcel.bytes, comm->base.rank, op->receive_bytes);
         memcpy((char *)op->receive + first, comm->peers[op->from].ring + (next & 1) * comm->slot_bytes,
                bytes);
+        comm->base.received_bytes += bytes;
         zr_local_advance(&sender->taken, next + 1, &sender->taken_sleepers);
         return ZR_OK;
     }

@@ -59,11 +59,15 @@ ZR_API const char *zr_comm_kind_name(enum zr_comm_kind kind);
 /* What one kind of operation has come to. */
 struct zr_comm_volume {
     uint64_t calls_count;
-    uint64_t sent_bytes; /* to other ranks */
+    uint64_t sent_bytes; /* to other ranks, by the volume of the operation */
+    /* From other ranks, counted where they are copied, added up or arrive; over all ranks as many as are sent.
+     * 0 where a library below moves them (nccl), and in a plan. */
+    uint64_t received_bytes;
 };
 
 struct zr_comm_counters {
     uint64_t sent_elements; /* to other ranks: S (N - 1) / N per phase; no exchanges */
+    uint64_t received_bytes; /* from other ranks, as in by_kind; no exchanges */
     uint64_t operations_count;
     /* Of operations with a ticket alone; exchanges and barriers count in neither. What part of the time is
      * hidden behind the caller's own work: 1 - exposed / busy. */

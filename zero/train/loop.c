@@ -25,8 +25,8 @@ struct history {
     bool validated;
     double validation_loss;
     uint64_t saved_step; /* UINT64_MAX: none */
-    bool counted;        /* sent_elements_per_step is known: a step was not skipped */
-    uint64_t sent_elements_per_step, driver_calls_last_step;
+    bool counted;        /* what a step sends and receives is known: one was not skipped */
+    uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
     struct zr_comm_counters comm_before; /* when the first step began */
     uint64_t started_ns;
     bool ended; /* a signal asked for the end */
@@ -225,6 +225,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (first && !line->skipped) { /* a skipped step sends less */
         history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
+        history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
     }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     line->step = step;
@@ -348,6 +349,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     report->resident_shared_bytes = resident.shared_bytes;
     report->stranded_bytes = stats.stranded_bytes;
     report->sent_elements_per_step = loop->history.sent_elements_per_step;
+    report->received_bytes_per_step = loop->history.received_bytes_per_step;
     report->driver_calls_last_step = loop->history.driver_calls_last_step;
     report->comm_busy_ns = counters.busy_ns - loop->history.comm_before.busy_ns;
     report->comm_exposed_ns = counters.exposed_ns - loop->history.comm_before.exposed_ns;

@@ -28,7 +28,7 @@ struct zr_rank_report {
     size_t peak_resident_bytes;      /* VmHWM */
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
     size_t stranded_bytes;                                  /* at the end */
-    uint64_t sent_elements_per_step;
+    uint64_t sent_elements_per_step, received_bytes_per_step;
     uint64_t driver_calls_last_step;
     uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run */
 };

@@ -109,12 +109,13 @@ struct ranks_view {
     bool sent;     /* elements are known: of a run none of whose steps was updated they are not */
 };
 
-static void print_sent(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
+static void print_travelling(struct zr_text *text, const struct ranks_view *view, const char *name,
+                             uint64_t count)
 {
     if (view->sent)
-        zr_text_print(text, ", \"sent_elements_per_step\": %" PRIu64, rank->sent_elements_per_step);
+        zr_text_print(text, ", \"%s\": %" PRIu64, name, count);
     else
-        zr_text_print(text, ", \"sent_elements_per_step\": null");
+        zr_text_print(text, ", \"%s\": null", name);
 }
 
 static void print_rank(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
@@ -129,8 +130,9 @@ static void print_rank(struct zr_text *text, const struct ranks_view *view, cons
     zr_text_print(text, ",\n   ");
     print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
     zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu", rank->planned_reserved_bytes);
-    print_sent(text, view, rank);
+    print_travelling(text, view, "sent_elements_per_step", rank->sent_elements_per_step);
     if (view->measured) {
+        print_travelling(text, view, "received_bytes_per_step", rank->received_bytes_per_step);
         zr_text_print(text, ",\n   ");
         print_tags(text, "peak_bytes", rank->peak_by_tag_bytes, rank->peak_bytes);
         zr_text_print(text, ",\n   ");
