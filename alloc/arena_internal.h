@@ -383,6 +383,8 @@ void zr_watch_kept(struct zr_arena *arena, struct zr_extent part);
 zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out);
 /* The same with nothing mapped there. */
 zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The same where nothing was mapped before, if there are such addresses: nothing has to be unmapped. */
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_span **out);
 /* The region becomes a gap, whatever is mapped in it. Needs no memory. */
 void zr_region_release(struct zr_arena *arena, struct zr_span *region);
 

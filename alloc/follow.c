@@ -388,6 +388,37 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
     return enter(plan, slot);
 }
 
+/* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its way: the
+ * events that are recorded here tell when. */
+static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    zr_arena_settle(arena);
+    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena) + zr_follow_retired_idle_bytes(arena);
+    size_t most_bytes = arena->head->peak_reserved_bytes;
+    most_bytes = (most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes) + arena->granule_bytes;
+    if (arena->asynchronous) {
+        zr_streams_poll(arena);
+        idle_bytes += zr_space_pending_bytes(arena);
+    }
+    size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
+    return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
+}
+
+/* The lane's first step comes: whether it may have its place. With other lanes nobody knows what those hold at
+ * this moment: they start where the most of them together was no more than without a plan. */
+static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane)
+{
+    struct zr_follow *follow = arena->follow;
+    if (plan->lanes_count == 1 && !has_room(arena, plan))
+        return false;
+    lane->deferred = false;
+    /* What came since the plan was made is none of what comes beside it. */
+    follow->slack.number++;
+    follow->slack.now_bytes = follow->slack.most_bytes = 0;
+    zr_follow_begin_pass(arena);
+    return true;
+}
+
 struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
     struct zr_follow *follow = arena->follow;
@@ -414,6 +445,10 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
     }
     lane->cursor = zr_step_on(lane, slot);
     follow->strays_run = 0;
+    if (__builtin_expect(lane->deferred, 0) && !(slot == lane->slots && start_lane(arena, plan, lane))) {
+        follow->counts.deferred_count++;
+        return NULL;
+    }
     struct zr_span *block = take(arena, lane, slot);
     if (__builtin_expect(--follow->pass_left == 0, 0))
         end_pass(arena, follow);

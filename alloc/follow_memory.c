@@ -213,11 +213,18 @@ static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan 
     return count * arena->granule_bytes;
 }
 
+size_t zr_follow_retired_idle_bytes(struct zr_arena *arena)
+{
+    size_t bytes = 0;
+    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+        bytes += idle_bytes_of(arena, plan);
+    return bytes;
+}
+
 size_t zr_follow_idle_bytes(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
-    size_t bytes = follow && follow->plan ? idle_bytes_of(arena, follow->plan) : 0;
-    for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan; plan = plan->next)
-        bytes += idle_bytes_of(arena, plan);
-    return bytes;
+    if (!follow)
+        return 0;
+    return zr_follow_retired_idle_bytes(arena) + (follow->plan ? idle_bytes_of(arena, follow->plan) : 0);
 }

@@ -40,6 +40,14 @@ void *zr_pages_take(size_t bytes)
     return pages;
 }
 
+void *zr_pages_take_unforked(size_t bytes)
+{
+    void *pages = zr_pages_take(bytes);
+    if (pages)
+        madvise(pages, bytes, MADV_DONTFORK); /* refused, the child has a copy that nobody uses */
+    return pages;
+}
+
 void zr_pages_give(void *pages, size_t bytes)
 {
     if (pages)

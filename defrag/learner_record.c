@@ -286,6 +286,7 @@ static void note_position(const struct zr_learner *learner, struct track *track)
 static void forget(struct zr_learner *learner)
 {
     learner->records_count = 0;
+    learner->forgotten_count++;
     if (learner->live_count > 0)
         memset(learner->live, 0, learner->live_room * sizeof *learner->live);
     learner->live_count = 0;
@@ -379,11 +380,19 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
         learner->tracks[i].planned = false;
 }
 
+/* Whether the helper is to be told. */
+static bool is_unasked(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+}
+
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
 {
     struct zr_learner *learner = state;
-    if (learner->records_count == RECORDS_MOST)
+    if (learner->records_count == RECORDS_MOST) {
+        learner->stats.overruns_count++;
         forget(learner);
+    }
     struct track *track = track_of(learner, what); /* may forget */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
@@ -411,8 +420,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     push(learner, &learner->all, number);
     if (track)
         push(learner, track, number);
-    return zr_learner_is_due(learner) && !learner->options.steps_only ? ZR_OBSERVER_WORK
-                                                                      : ZR_OBSERVER_NOTHING;
+    return zr_learner_is_due(learner) && is_unasked(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
 }
 
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
@@ -500,16 +508,19 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     }
     learner->asleep = rest;
     unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    bool work = learner->settle_due || (good && learner->refinable);
-    return work && !learner->options.steps_only ? wish | ZR_OBSERVER_WORK : wish;
+    return learner->settle_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)
 {
     struct zr_learner *learner = state;
-    /* The thread at work is not in the child; what it held is lost with it. */
-    if (atomic_exchange(&learner->working, false)) {
-        learner->refinable = false;
-        learner->candidate = (struct zr_candidate){0};
+    /* The helper is not in the child, nor are the pages it worked on: what it was asked for is due anew. */
+    if (learner->at_work) {
+        learner->all.planned = false;
+        for (size_t i = 0; i < learner->tracks_count; i++)
+            learner->tracks[i].planned = false;
     }
+    learner->at_work = false;
+    learner->candidate = (struct zr_candidate){0};
+    zr_helper_forked(&learner->helper);
 }
