@@ -392,14 +392,13 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
  * events that are recorded here tell when. */
 static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
-    zr_arena_settle(arena);
-    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena) + zr_follow_retired_idle_bytes(arena);
     size_t most_bytes = arena->head->peak_reserved_bytes;
-    most_bytes = (most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes) + arena->granule_bytes;
-    if (arena->asynchronous) {
+    most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
+    zr_arena_settle(arena);
+    if (arena->asynchronous)
         zr_streams_poll(arena);
-        idle_bytes += zr_space_pending_bytes(arena);
-    }
+    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena) + zr_space_pending_bytes(arena) +
+                        zr_follow_retired_idle_bytes(arena);
     size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
     return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
 }

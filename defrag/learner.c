@@ -163,7 +163,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     zr_candidate_expect_strays(candidate);
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
-    candidate->plan.start_bytes = view->most_reserved_bytes;
+    candidate->plan.start_bytes = zr_learner_allowed_bytes(learner, view->most_reserved_bytes);
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
