@@ -188,13 +188,11 @@ void zr_track_end(struct track *track);
 /* What the lane was asked for at a position. */
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position);
-/* What a plan and all beside it may take where the dynamic path took no more than that: a sixty-fourth more,
- * which is what never calling the driver is worth. */
+/* What a plan and all beside it may take where the dynamic path took no more than that. */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
                                                 uint64_t most_reserved_bytes)
 {
-    uint64_t bytes = most_reserved_bytes + learner->rules.granule_bytes;
-    return bytes + bytes / 64;
+    return most_reserved_bytes + learner->rules.granule_bytes;
 }
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);
