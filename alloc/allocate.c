@@ -230,8 +230,12 @@ static zr_result settle_on(struct zr_arena *arena, struct zr_place place, struct
         return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
                        need.bytes, arena->range_bytes);
     struct zr_extent part = {place.offset_bytes, need.bytes}, stuck;
-    if (unlikely(place.missing > 0 && arena->follow))
-        zr_follow_spare(arena, place.missing * arena->granule_bytes, true);
+    if (unlikely(place.missing > 0 && arena->follow)) {
+        size_t granule = arena->granule_bytes, missing_bytes = place.missing * granule;
+        size_t all_bytes = zr_round_up(place.offset_bytes + need.bytes, granule) -
+                           zr_round_down(place.offset_bytes, granule);
+        zr_follow_spare(arena, missing_bytes, all_bytes - missing_bytes, true);
+    }
     struct zr_span *block = zr_space_carve(arena, place.gap, part);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
     /* The last resort: what a plan's region holds and does not use. */

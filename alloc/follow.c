@@ -317,7 +317,7 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
     struct zr_extent extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
     if (arena->follow->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))
-        zr_follow_spare(arena, extent.bytes, false);
+        zr_follow_spare(arena, extent.bytes, 0, false);
     if (slot->plan->pages_count > 0) {
         if (zr_pages_map(arena, slot) != ZR_OK)
             return false;
