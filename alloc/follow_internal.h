@@ -372,7 +372,8 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
 size_t zr_follow_retired_idle_bytes(struct zr_arena *arena);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
-/* The arena may hold so much, and a granule, without taking from its plan. */
+/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there was
+ * something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 /* A dynamic block came or went. */
 void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed);

@@ -57,7 +57,7 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
                           const struct view *view, uint64_t plan_bytes)
 {
     return plan_bytes + candidate->rest_bytes + view->others_bytes <=
-           zr_learner_allowed_bytes(learner, view->most_reserved_bytes);
+           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
 }
 
 /* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
@@ -87,6 +87,7 @@ static zr_result refuse(struct zr_learner *learner, const struct view *view, uin
     zr_arena_hold(learner->arena);
     learner->stats.refused_plans_count++;
     learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
+    learner->refused_strays = learner->candidate.plan.strays_count > 0;
     zr_arena_unhold(learner->arena);
     return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
                    (size_t)plan_bytes);
@@ -163,7 +164,8 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     zr_candidate_expect_strays(candidate);
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
-    candidate->plan.start_bytes = zr_learner_allowed_bytes(learner, view->most_reserved_bytes);
+    candidate->plan.start_bytes =
+        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
@@ -241,6 +243,7 @@ static zr_result prepare(struct zr_learner *learner)
     if (!learner->records || !zr_track_begin(&learner->all) || !zr_learner_grow_live(learner) ||
         zr_helper_begin(&learner->helper) != ZR_OK)
         return ZR_ERR_HOST_MEMORY;
+    zr_pages_touch(learner->records, RECORDS_MOST * sizeof *learner->records);
     return zr_arena_observe(learner->arena, &observer, learner);
 }
 

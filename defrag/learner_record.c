@@ -16,7 +16,7 @@ static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
 
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
-    size_t before = learner->live_room, room = before ? before * 2 : 4096;
+    size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
     struct live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
     if (!entries)
         return false;
@@ -79,9 +79,10 @@ static const size_t track_bytes = RECORDS_MOST * 3 * sizeof(uint32_t) + PLACES *
 
 bool zr_track_begin(struct track *track)
 {
-    char *pages = zr_pages_take(track_bytes); /* untouched pages cost addresses only */
+    char *pages = zr_pages_take(track_bytes);
     if (!pages)
         return false;
+    zr_pages_touch(pages, track_bytes); /* what is recorded waits for no page */
     track->places = (struct place *)pages;
     track->records = (uint32_t *)(pages + PLACES * sizeof(struct place));
     track->grams = track->records + RECORDS_MOST;
@@ -372,7 +373,7 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 {
     learner->most_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
-        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes))
+        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_strays))
         return;
     learner->refused_bytes = 0;
     learner->all.planned = false;

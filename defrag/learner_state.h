@@ -14,6 +14,7 @@
 enum {
     RECORDS_MOST = 1 << 18, /* allocations */
     GRAM = 8,               /* allocations that make a place recognisable */
+    LIVE_FIRST = 1 << 14,  /* room for live blocks, twice as many as there may be; grows */
     PLACES = 1 << 15,       /* places that are remembered, per lane */
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
@@ -109,6 +110,7 @@ struct zr_learner {
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
     uint64_t live_bytes;    /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
+    bool refused_strays;    /* there were some beside it */
     struct track all, tracks[LANES_MOST];
     size_t tracks_count;
     uint32_t forgotten_count; /* times that the records began anew */
@@ -188,11 +190,12 @@ void zr_track_end(struct track *track);
 /* What the lane was asked for at a position. */
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position);
-/* What a plan and all beside it may take where the dynamic path took no more than that. */
-static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
-                                                uint64_t most_reserved_bytes)
+/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come beside the
+ * steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is worth. */
+static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner, uint64_t most_reserved_bytes,
+                                                bool strays)
 {
-    return most_reserved_bytes + learner->rules.granule_bytes;
+    return most_reserved_bytes + learner->rules.granule_bytes + (strays ? most_reserved_bytes / 64 : 0);
 }
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);

@@ -255,7 +255,7 @@ static void test_clock(void)
     sequence.lower_bound_bytes = QUEUED * 3 * MIB;
     for (unsigned run = 0; run < 2; run++) {
         struct zr_replay_options options = {
-            .policy = ZR_POLICY_ZR, .repeat = 5, .variation = {.stray_percent = 1, .seed = 3}};
+            .policy = ZR_POLICY_ZR, .repeat = 6, .variation = {.stray_percent = 1, .seed = 3}};
         zr_os_clock_set(run == 0 ? NULL : racing_clock);
         tap_result(zr_replay(&sequence, &options, &report[run]), ZR_OK, "a replay by %s clock",
                    run == 0 ? "the usual" : "a racing");
