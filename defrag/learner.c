@@ -62,12 +62,12 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
 
 /* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
  * others. Or the second one is not whole yet: `left_count` allocations on it will be. */
-static void try_later(struct zr_learner *learner, uint64_t left_count)
+static void try_later(struct zr_learner *learner, const struct view *view, uint64_t left_count)
 {
-    struct track *track;
     zr_arena_hold(learner->arena);
-    for (size_t i = 0; (track = zr_learner_track(learner, i)); i++) {
-        if (!track->planned || track->retries == RETRIES_MOST)
+    for (size_t i = 0; i < view->lanes_count && learner->forgotten_count == view->forgotten_count; i++) {
+        struct track *track = view->tracks[i];
+        if (track->retries == RETRIES_MOST)
             continue;
         track->retries++;
         if (left_count > 0) {
@@ -83,7 +83,7 @@ static void try_later(struct zr_learner *learner, uint64_t left_count)
 /* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
 static zr_result refuse(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
 {
-    try_later(learner, 0);
+    try_later(learner, view, 0);
     zr_arena_hold(learner->arena);
     learner->stats.refused_plans_count++;
     learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
@@ -181,7 +181,7 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     bool loose = !later && joint &&
                  (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && stray_share(candidate) > LOOSE_MOST));
     if (later)
-        try_later(learner, candidate->left_count);
+        try_later(learner, view, candidate->left_count);
     zr_arena_hold(learner->arena);
     learner->stats.periods_count += result == ZR_OK;
     learner->all.loose |= loose;
@@ -208,7 +208,7 @@ void zr_learner_work(struct zr_learner *learner)
     struct view view = {0};
     zr_arena_hold(learner->arena);
     atomic_store(&learner->helper.asked, 0);
-    bool due = zr_learner_is_due(learner), settle = learner->settle_due;
+    bool due = learner->due, settle = learner->settle_due;
     learner->settle_due = false;
     learner->at_work = true;
     zr_arena_unhold(learner->arena);
@@ -338,7 +338,7 @@ zr_result zr_learner_step(zr_learner *learner)
             for (size_t i = 0; i < learner->tracks_count; i++)
                 find_by_marks(learner, &learner->tracks[i]);
         }
-        due = zr_learner_is_due(learner);
+        due = zr_learner_note_due(learner);
     }
     due |= learner->settle_due;
     zr_arena_unhold(learner->arena);

@@ -295,7 +295,7 @@ static void forget(struct zr_learner *learner)
     learner->changed_at = 0;
     learner->marks_count = 0;
     learner->tracks_count = 0;
-    learner->too_many = false;
+    learner->too_many = learner->due = false;
     track_forget(&learner->all);
 }
 
@@ -350,8 +350,8 @@ bool zr_learner_may_join(const struct zr_learner *learner)
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
 }
 
-/* A plan may be made: of all threads together, or of each that counts for something. */
-bool zr_learner_is_due(const struct zr_learner *learner)
+/* Whether a plan may be made. */
+static bool is_due(const struct zr_learner *learner)
 {
     if (learner->all.found && zr_learner_may_join(learner))
         return !learner->all.planned;
@@ -368,6 +368,30 @@ bool zr_learner_is_due(const struct zr_learner *learner)
     return any && !planned;
 }
 
+/* Whether the helper is to be told. */
+static bool is_unasked(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+}
+
+static void note_found(struct track *track, bool due)
+{
+    track->due = (struct found){due, track->first, track->second, track->third};
+    track->planned |= due;
+}
+
+bool zr_learner_note_due(struct zr_learner *learner)
+{
+    if (!learner->due && is_due(learner)) {
+        bool joint = learner->all.found && zr_learner_may_join(learner);
+        learner->due = true;
+        note_found(&learner->all, joint);
+        for (size_t i = 0; i < learner->tracks_count; i++)
+            note_found(&learner->tracks[i], !joint && learner->tracks[i].found);
+    }
+    return learner->due && is_unasked(learner);
+}
+
 /* More memory has been reserved than ever before: is it enough for the plan that was refused? */
 static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 {
@@ -379,12 +403,6 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
     learner->all.planned = false;
     for (size_t i = 0; i < learner->tracks_count; i++)
         learner->tracks[i].planned = false;
-}
-
-/* Whether the helper is to be told. */
-static bool is_unasked(const struct zr_learner *learner)
-{
-    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
 }
 
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
@@ -421,7 +439,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     push(learner, &learner->all, number);
     if (track)
         push(learner, track, number);
-    return zr_learner_is_due(learner) && is_unasked(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
+    return zr_learner_note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
 }
 
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
@@ -516,11 +534,7 @@ void zr_learner_forked(void *state)
 {
     struct zr_learner *learner = state;
     /* The helper is not in the child, nor are the pages it worked on: what it was asked for is due anew. */
-    if (learner->at_work) {
-        learner->all.planned = false;
-        for (size_t i = 0; i < learner->tracks_count; i++)
-            learner->tracks[i].planned = false;
-    }
+    learner->due |= learner->at_work && learner->records_count > 0;
     learner->at_work = false;
     learner->candidate = (struct zr_candidate){0};
     zr_helper_forked(&learner->helper);

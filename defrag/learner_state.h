@@ -65,6 +65,10 @@ struct track {
     uint32_t run_start, distance, hits, misses;
     uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
     uint32_t first, second, third;       /* found: where three occurrences begin */
+    struct found {
+        bool due;
+        uint32_t first, second, third;
+    } due; /* what was found when the helper was asked: the run may have ended since */
     uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
     uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
     uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
@@ -118,6 +122,7 @@ struct zr_learner {
     uint64_t only_stream;
     bool split;    /* more than one thread or stream has been heard: each has a lane */
     bool too_many; /* lanes */
+    bool due;      /* for the helper: what the tracks have under that name */
     uint32_t marks[MARKS];
     size_t marks_count;
     struct zr_pass last_pass;
@@ -161,8 +166,6 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 
 /* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more. */
 zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
-/* The lane that is planned together with others as number so-and-so; NULL: there are no more. Held. */
-struct track *zr_learner_track(struct zr_learner *learner, size_t number);
 /* From the number of a record to that of the lane's first position at or after it, from `low` on. Held. */
 uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low);
 
@@ -199,8 +202,9 @@ static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner
 }
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);
-/* A plan may be made: of all threads together, or of each that counts for something. */
-bool zr_learner_is_due(const struct zr_learner *learner);
+/* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the helper.
+ * Whether it is to be told of that. */
+bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);

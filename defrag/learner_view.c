@@ -20,19 +20,11 @@ uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint
     return low;
 }
 
-struct track *zr_learner_track(struct zr_learner *learner, size_t number)
-{
-    bool joined = learner->all.found && zr_learner_may_join(learner);
-    if (joined)
-        return number == 0 ? &learner->all : NULL;
-    return number < learner->tracks_count ? &learner->tracks[number] : NULL;
-}
-
 /* An occurrence may have begun somewhat before the place where it was recognised. */
 static uint32_t lead_of(const struct track *track)
 {
-    uint32_t lead = (track->second - track->first) / 32 + GRAM;
-    return lead < track->first ? lead : track->first;
+    uint32_t lead = (track->due.second - track->due.first) / 32 + GRAM;
+    return lead < track->due.first ? lead : track->due.first;
 }
 
 /* A stretch of a lane that is to be copied. */
@@ -118,20 +110,19 @@ struct parts {
  * that. */
 static void note_lane(struct zr_learner *learner, struct view *view, struct parts *parts, struct track *track)
 {
-    uint32_t longer = track->second - track->first > track->third - track->second
-                          ? track->second - track->first
-                          : track->third - track->second;
-    uint32_t end = track->count - track->third < longer + GRAM ? track->count : track->third + longer + GRAM;
-    uint32_t start = track->first - lead_of(track);
-    const struct record *first = zr_track_record(learner, track, track->first);
+    uint32_t first_count = track->due.second - track->due.first,
+             second_count = track->due.third - track->due.second;
+    uint32_t most = track->due.third + (first_count > second_count ? first_count : second_count) + GRAM;
+    uint32_t start = track->due.first - lead_of(track), end = track->count < most ? track->count : most;
+    const struct record *first = zr_track_record(learner, track, track->due.first);
     bool any = track == &learner->all;
     parts->copied[parts->copied_count++] = (struct part){track, start, end, learner->records_count};
     view->tracks[view->lanes_count] = track;
     view->lanes[view->lanes_count++] = (struct zr_seen_lane){
         .position = start,
-        .lead_count = track->first - start,
-        .first_count = track->second - track->first,
-        .second_count = track->third - track->second,
+        .lead_count = track->due.first - start,
+        .first_count = first_count,
+        .second_count = second_count,
         .count = end - start,
         .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
         .any = any,
@@ -139,7 +130,6 @@ static void note_lane(struct zr_learner *learner, struct view *view, struct part
         .thread = track->thread,
         .stream = track->stream};
     view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
-    track->planned = true;
 }
 
 /* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the lanes that
@@ -151,7 +141,7 @@ static void note_others(struct zr_learner *learner, struct view *view, struct pa
         struct track *track = &learner->tracks[i];
         uint64_t live_bytes = track->level.live_bytes;
         bytes -= live_bytes < bytes ? live_bytes : bytes;
-        if (track->found)
+        if (track->due.due)
             continue;
         parts->most_bytes[parts->measured_count] = live_bytes;
         parts->measured[parts->measured_count++] =
@@ -162,20 +152,24 @@ static void note_others(struct zr_learner *learner, struct view *view, struct pa
 
 static void note_all(struct zr_learner *learner, struct view *view, struct parts *parts)
 {
-    struct track *track;
     uint32_t start = UINT32_MAX;
     zr_arena_hold(learner->arena);
     view->forgotten_count = learner->forgotten_count;
     view->records_count = learner->records_count;
     view->most_reserved_bytes = learner->most_reserved_bytes;
     view->bad_share = zr_learner_bad_share(learner);
-    for (size_t i = 0; (track = zr_learner_track(learner, i)); i++)
-        if (track->found) {
-            note_lane(learner, view, parts, track);
-            start = track->records[track->first] < start ? track->records[track->first] : start;
-        }
+    if (learner->due && learner->all.due.due)
+        note_lane(learner, view, parts, &learner->all);
+    for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->tracks_count; i++) {
+        struct track *track = &learner->tracks[i];
+        if (!track->due.due)
+            continue;
+        note_lane(learner, view, parts, track);
+        start = track->records[track->due.first] < start ? track->records[track->due.first] : start;
+    }
     if (view->lanes_count > 0 && !view->lanes[0].any)
         note_others(learner, view, parts, start);
+    learner->due = false;
     zr_arena_unhold(learner->arena);
 }
 
