@@ -75,9 +75,7 @@ static zr_result arena_free(struct zr_model *model, void *handle)
 
 static void arena_wait(struct zr_model *model)
 {
-    struct arena_model *own = (struct arena_model *)model;
-    if (!model->options.no_wait)
-        zr_learner_wait(own->learner);
+    zr_learner_wait(((struct arena_model *)model)->learner);
 }
 
 static void arena_reset_peak(struct zr_model *model)

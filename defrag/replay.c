@@ -182,7 +182,7 @@ static zr_result drain(struct run *run)
 static void wait_for_learning(struct run *run, struct zr_replay_report *out)
 {
     uint64_t start_ns = zr_os_now_ns();
-    if (!run->model->ops->wait)
+    if (!run->model->ops->wait || run->model->options.no_wait)
         return;
     run->model->ops->wait(run->model);
     out->waited_ns += zr_os_now_ns() - start_ns;
