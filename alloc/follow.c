@@ -394,6 +394,8 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     size_t most_bytes = arena->head->peak_reserved_bytes;
     most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
+    if (arena->live_bytes + arena->follow->counts.memory_bytes > most_bytes)
+        return false; /* whatever else */
     zr_arena_settle(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
@@ -403,12 +405,13 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
     return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
 }
 
-/* The lane's first step comes: whether it may have its place. With other lanes nobody knows what those hold at
- * this moment: they start where the most of them together was no more than without a plan. */
-static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane)
+/* A step comes of a lane that has not started: whether it may have its place. With other lanes nobody knows what
+ * those hold at this moment: each starts with its first step, where the least of its own is live. */
+static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane,
+                       const struct zr_slot *slot)
 {
     struct zr_follow *follow = arena->follow;
-    if (plan->lanes_count == 1 && !has_room(arena, plan))
+    if (plan->lanes_count > 1 ? slot != lane->slots : !has_room(arena, plan))
         return false;
     lane->deferred = false;
     /* What came since the plan was made is none of what comes beside it. */
@@ -444,7 +447,7 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
     }
     lane->cursor = zr_step_on(lane, slot);
     follow->strays_run = 0;
-    if (__builtin_expect(lane->deferred, 0) && !(slot == lane->slots && start_lane(arena, plan, lane))) {
+    if (__builtin_expect(lane->deferred, 0) && !start_lane(arena, plan, lane, slot)) {
         follow->counts.deferred_count++;
         return NULL;
     }

@@ -82,7 +82,7 @@ struct zr_lane {
     size_t late_count;
     uint32_t thread;
     bool any, any_stream;
-    bool deferred; /* its steps have no places yet: it waits for its first step, and for memory */
+    bool deferred; /* its steps have no places yet: it waits for memory, or for its first step */
     uint64_t stream;
     uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests in a row that were not steps */
     uint32_t recent_count;

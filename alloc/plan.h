@@ -60,10 +60,9 @@ struct zr_plan {
     size_t strays_count, strays_seen_bytes, strays_bytes;
     /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
      * comes into force: sets the lanes' cursors to where they are by now. False: it is out of date, and the plan
-     * before stays. Such a plan gives out no place until a lane comes to its first step, where the least is live
-     * of what was allocated without it; and if it is the only lane, until the arena then holds no more than
-     * start_bytes, or its peak, with all of the plan: a plan starts beside blocks that it does not know without
-     * adding memory. */
+     * before stays. Such a plan gives out no place until the arena would hold no more than start_bytes, or its peak,
+     * with all of the plan: a plan starts beside blocks that it does not know without adding memory. Of several
+     * lanes each waits for its first step instead, where the least is live of what it allocated before. */
     bool (*begin)(void *state);
     void *state;
     size_t start_bytes;

@@ -123,8 +123,8 @@ ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t he
  * Allocations only record. What was recorded is looked at by a thread of the learner's own: the first allocation
  * that leaves it something to do starts it (no other makes a thread, takes memory or waits for what is learned),
  * all signals are blocked in it, and it ends when there has been nothing to do for a second. A plan that it
- * makes is checked independently of how it was made, and then takes effect between two allocations, where the
- * period comes round. A period is found once it has been gone through twice, and only if that is no more than
+ * makes is checked independently of how it was made, and then takes effect between two allocations, once it
+ * adds no memory to what the arena has held. A period is found once it has been gone through twice, and only if that is no more than
  * 262,144 allocations: at so many the learner begins anew, and counts that (overruns_count).
  *
  * All memory is the process's own, private pages. After fork() a child has a learner of its own that goes on from
@@ -158,7 +158,7 @@ struct zr_learner_stats {
     uint64_t refused_plans_count; /* not installed: more memory than without */
     uint64_t passes_count;        /* times that a plan was gone through */
     uint64_t planned_count;       /* allocations served by plans */
-    uint64_t deferred_count;      /* in a plan that could not start yet: its period was under way, or memory short */
+    uint64_t deferred_count;      /* in a plan that could not start yet without adding memory */
     uint64_t strays_count;        /* not in the plan */
     uint64_t unplaced_count;      /* in the plan as too long-lived for it */
     uint64_t conflicts_count;     /* in the plan, and a block lay in the way that should have been freed */
