@@ -388,8 +388,8 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
     return enter(plan, slot);
 }
 
-/* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its way: the
- * events that are recorded here tell when. */
+/* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its
+ * way: the events that are recorded here tell when. */
 static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     size_t most_bytes = arena->head->peak_reserved_bytes;
@@ -405,8 +405,8 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
     return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
 }
 
-/* A step comes of a lane that has not started: whether it may have its place. With other lanes nobody knows what
- * those hold at this moment: each starts with its first step, where the least of its own is live. */
+/* A step comes of a lane that has not started: whether it may have its place. With other lanes nobody knows
+ * what those hold at this moment: each starts with its first step, where the least of its own is live. */
 static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane,
                        const struct zr_slot *slot)
 {

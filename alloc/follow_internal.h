@@ -116,7 +116,7 @@ struct zr_follow_plan {
     uint64_t *busy;                      /* scratch: bit per granule of the region */
     uint64_t streams[ZR_FOLLOW_STREAMS]; /* of the steps, each once */
     size_t streams_count;                /* more than there is room for: the whole device is waited for */
-    size_t start_bytes; /* of struct zr_plan */
+    size_t start_bytes;                  /* of struct zr_plan */
     bool owed; /* without pages: the driver kept granules here, without access, for which a step failed */
 
     /* Pages: granules of memory that lie at one or more addresses of the region. */
@@ -372,8 +372,8 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
 size_t zr_follow_retired_idle_bytes(struct zr_arena *arena);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
-/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there was
- * something beside the plan's steps when they were seen. */
+/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
+ * was something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 /* A dynamic block came or went. */
 void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed);

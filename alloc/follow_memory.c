@@ -189,7 +189,8 @@ void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped
     size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
     /* What is idle under the place itself is there already. */
     if (follow->retired || over)
-        have_bytes = arena->stock.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
+        have_bytes =
+            arena->stock.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
     for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
         have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)

@@ -298,14 +298,13 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->lanes_count; i++) {
         const struct zr_plan_lane *lane = &plan->lanes[i];
         struct zr_slot *first = made->slots + lane->first;
-        made->lanes[i] =
-            (struct zr_lane){.slots = first,
-                             .end = first + lane->count,
-                             .cursor = first,
-                             .thread = lane->thread,
-                             .any = lane->any,
-                             .any_stream = lane->any_stream,
-                             .stream = lane->stream};
+        made->lanes[i] = (struct zr_lane){.slots = first,
+                                          .end = first + lane->count,
+                                          .cursor = first,
+                                          .thread = lane->thread,
+                                          .any = lane->any,
+                                          .any_stream = lane->any_stream,
+                                          .stream = lane->stream};
     }
     zr_places_make(made, plan);
     find_due(made);
@@ -328,8 +327,8 @@ static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan
     }
 }
 
-/* Addresses for the plan, and what follows from them. Takes the lock for the addresses alone: nobody else uses a
- * region. */
+/* Addresses for the plan, and what follows from them. Takes the lock for the addresses alone: nobody else
+ * uses a region. */
 static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);

@@ -126,8 +126,8 @@ void zr_follow_forget_room(struct zr_arena *arena)
     arena->follow->slack.kept_bytes = arena->follow->slack.refused_bytes = 0;
 }
 
-/* Gives back what is idle beyond so much, the lock open now and then: nobody waits for all of it. False: the plan is
- * another meanwhile. */
+/* Gives back what is idle beyond so much, the lock open now and then: nobody waits for all of it. False: the
+ * plan is another meanwhile. */
 static bool trim_to(struct zr_arena *arena, const struct zr_follow *follow, size_t keep_bytes)
 {
     const struct zr_follow_plan *plan = follow->plan;

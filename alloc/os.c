@@ -98,7 +98,8 @@ static zr_result start(struct zr_thread *out, size_t stack_bytes, void *(*run)(v
         return ZR_OK;
     return error == EINVAL
                ? zr_fail(ZR_ERR_INVALID,
-                         "a stack of %zu bytes is too small for this program's thread-local data", stack_bytes)
+                         "a stack of %zu bytes is too small for this program's thread-local data",
+                         stack_bytes)
                : zr_fail(ZR_ERR_HOST_MEMORY,
                          "the system refused a thread (error %d): raise `ulimit -u` or the cgroup's pids.max",
                          error);

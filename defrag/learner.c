@@ -8,9 +8,9 @@
  * first, where streams are in program order; if their interleaving varies no run of them lasts, and each
  * thread has a lane of its own. Elsewhere a lane is a thread's stream.
  *
- * Recording costs some tens of nanoseconds per call, under the arena's lock. All else is the helper thread's: it
- * copies what was recorded, aligns, packs and checks on private pages, and holds the lock for some records at a
- * time and for the change to a plan that is ready. Once the plan has gone without strays to speak of and
+ * Recording costs some tens of nanoseconds per call, under the arena's lock. All else is the helper thread's:
+ * it copies what was recorded, aligns, packs and checks on private pages, and holds the lock for some records
+ * at a time and for the change to a plan that is ready. Once the plan has gone without strays to speak of and
  * without a driver call for about as long as it took to find, the learner sleeps until that changes. */
 #include "defrag/learner_state.h"
 
@@ -93,8 +93,8 @@ static zr_result refuse(struct zr_learner *learner, const struct view *view, uin
                    (size_t)plan_bytes);
 }
 
-/* The step that comes next in a lane of the plan: back from its last allocation, by where each was a period before,
- * to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held. */
+/* The step that comes next in a lane of the plan: back from its last allocation, by where each was a period
+ * before, to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held. */
 static size_t cursor_of(const struct track *track, const struct zr_seen_map *map, size_t steps_count)
 {
     uint32_t at = track->count - 1, on = 1;
@@ -115,8 +115,8 @@ struct beginning {
     const struct view *view;
 };
 
-/* See struct zr_plan. The maker's cursors are right for when the view was taken; where all was forgotten since,
- * the arena finds its way by itself. Held. */
+/* See struct zr_plan. The maker's cursors are right for when the view was taken; where all was forgotten
+ * since, the arena finds its way by itself. Held. */
 static bool begin_plan(void *state)
 {
     const struct beginning *beginning = state;
@@ -174,8 +174,9 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     struct zr_candidate *candidate = &learner->candidate;
     zr_result result = zr_learner_look(learner, view);
     if (result == ZR_OK)
-        result = zr_candidate_make(candidate, view->lanes, view->lanes_count,
-                                   (struct zr_pack_here){&learner->helper.cancelled, zr_helper_room(&learner->helper)});
+        result = zr_candidate_make(
+            candidate, view->lanes, view->lanes_count,
+            (struct zr_pack_here){&learner->helper.cancelled, zr_helper_room(&learner->helper)});
     bool joint = learner->split && view->lanes_count > 0 && view->lanes[0].any;
     bool later = result != ZR_OK && candidate->left_count > 0;
     bool loose = !later && joint &&

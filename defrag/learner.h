@@ -24,7 +24,7 @@ struct zr_seen {
  * long; the next one, about second_count long; and what came after those two. */
 struct zr_seen_lane {
     struct zr_seen *seen;
-    uint32_t position; /* in the lane, of what was seen first */
+    uint32_t position;                                   /* in the lane, of what was seen first */
     size_t lead_count, first_count, second_count, count; /* count: of all */
     uint64_t rest_bytes;                                 /* live at the start, whatever it was */
     bool any;
@@ -35,9 +35,9 @@ struct zr_seen_lane {
 
 /* Where a lane's second occurrence is in its steps. */
 struct zr_seen_map {
-    uint32_t *steps; /* by position in it: the steps before */
+    uint32_t *steps;          /* by position in it: the steps before */
     uint32_t position, count; /* in the lane */
-    size_t cut;      /* the step that is the plan's first */
+    size_t cut;               /* the step that is the plan's first */
 };
 
 /* A plan under way. Its arrays are the scratch's. */
@@ -64,25 +64,25 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane 
 /* The least memory that a plan of the steps can take, however they are placed: before any are. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);
-/* Places the steps, doing no more than so much work in the packer (struct zr_pack_options), and what a round of it
- * does that has begun. Fills in the plan. Where the rules allow aliases, blocks of whole granules have pages of
- * their own at several addresses if that takes less memory. */
+/* Places the steps, doing no more than so much work in the packer (struct zr_pack_options), and what a round
+ * of it does that has begun. Fills in the plan. Where the rules allow aliases, blocks of whole granules have
+ * pages of their own at several addresses if that takes less memory. */
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t work);
 /* A part of a work above 0, never nothing. */
 static inline uint64_t zr_candidate_part(uint64_t work, unsigned parts)
 {
     return (work - 1) / parts + 1;
 }
-/* The independent checker of the plan that was made: no two blocks that may be live at one time have a byte of
- * memory in common, and lanes have none at any time. ZR_ERR_CORRUPT names two that do. */
+/* The independent checker of the plan that was made: no two blocks that may be live at one time have a byte
+ * of memory in common, and lanes have none at any time. ZR_ERR_CORRUPT names two that do. */
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules);
 /* What strays may hold at most, if they are of the sizes and lifetimes of the plan's steps and come as often
  * as when those were seen: into the plan. */
 void zr_candidate_expect_strays(struct zr_candidate *candidate);
 void zr_candidate_end(struct zr_candidate *candidate);
 
-/* From now on the learner's thread begins nothing but in zr_learner_wait(), so that what a replay or a test comes to
- * does not depend on how far the thread was at which allocation. */
+/* From now on the learner's thread begins nothing but in zr_learner_wait(), so that what a replay or a test
+ * comes to does not depend on how far the thread was at which allocation. */
 void zr_learner_hold(zr_learner *learner);
 
 #endif

@@ -1,8 +1,8 @@
-/* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as the
- * arena gets it: nothing that the plan was made from is looked at.
+/* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as
+ * the arena gets it: nothing that the plan was made from is looked at.
  *
- * A block is alive for the steps that the plan says, round the end of its lane too. Where granules have pages, a
- * block is as many pieces as its granules' pages are not in a row, each at its page's place. */
+ * A block is alive for the steps that the plan says, round the end of its lane too. Where granules have
+ * pages, a block is as many pieces as its granules' pages are not in a row, each at its page's place. */
 #include "defrag/learner.h"
 
 #include "alloc/error.h"
@@ -27,7 +27,8 @@ static void add_piece(struct pieces *pieces, struct zr_buffer piece)
     pieces->count++;
 }
 
-/* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at most. */
+/* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at
+ * most. */
 static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
 {
     uint64_t first = offset / granule_bytes, last = first;
@@ -49,8 +50,11 @@ static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct 
     for (uint64_t done = 0; done < bytes; done += left) {
         left = bytes - done;
         uint64_t offset = memory_at(plan, rules.granule_bytes, step->offset_bytes + done, &left);
-        struct zr_buffer piece = {
-            .id = lane->first + at, .lower = at, .upper = least(upper, lane->count), .bytes = left, .offset_bytes = offset};
+        struct zr_buffer piece = {.id = lane->first + at,
+                                  .lower = at,
+                                  .upper = least(upper, lane->count),
+                                  .bytes = left,
+                                  .offset_bytes = offset};
         add_piece(pieces, piece);
         if (upper > lane->count) {
             piece.lower = 0;
@@ -68,7 +72,8 @@ static void add_lane(struct pieces *pieces, const struct zr_plan *plan, struct z
             add_block(pieces, plan, rules, lane, i);
 }
 
-/* The memory from the lane's first byte to its last, as one buffer: other lanes keep out of it at all times. */
+/* The memory from the lane's first byte to its last, as one buffer: other lanes keep out of it at all times.
+ */
 static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
 {
     struct zr_buffer all = {.id = number, .upper = 1};

@@ -1,9 +1,9 @@
 /* learner_helper.c: the thread that learns. Stands on os.h alone.
  *
- * Whoever finds something due sets `asked`, then `go`, on which the thread sleeps; the two differ only where the
- * learner is held. Until the thread looks, `asked` stays set and nobody has more to do than see that. The thread
- * has all signals blocked and a stack that belongs to the learner: private pages, most of which are never
- * touched, so that a child after fork() can make its own thread on its copy of them. */
+ * Whoever finds something due sets `asked`, then `go`, on which the thread sleeps; the two differ only where
+ * the learner is held. Until the thread looks, `asked` stays set and nobody has more to do than see that. The
+ * thread has all signals blocked and a stack that belongs to the learner: private pages, most of which are
+ * never touched, so that a child after fork() can make its own thread on its copy of them. */
 #include "defrag/learner_state.h"
 
 #include "alloc/error.h"
@@ -16,7 +16,8 @@
 #define STACK_BYTES ((size_t)32 << 20)
 #endif
 #define LINGER_NS UINT64_C(1000000000) /* without work, before the thread ends */
-#define LOOK_NS   UINT64_C(1000000)    /* between two looks of one who waits for a thread that is about to begin */
+#define LOOK_NS   UINT64_C(1000000) /* between two looks of one who waits for a thread that is about to begin \
+                                     */
 
 zr_result zr_helper_begin(struct helper *helper)
 {

@@ -48,8 +48,7 @@ static zr_result pack_lower(struct lane_place *place, uint64_t work, struct zr_p
         return scratch.result;
     for (size_t i = 0; i < lifetimes->count; i++)
         offsets[i] = lifetimes->buffers[i].offset_bytes;
-    zr_result result =
-        zr_pack_in(lifetimes, &(struct zr_pack_options){.work = work}, &place->here, report);
+    zr_result result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = work}, &place->here, report);
     if (result == ZR_OK && report->height_bytes > first.height_bytes) {
         for (size_t i = 0; i < lifetimes->count; i++)
             lifetimes->buffers[i].offset_bytes = offsets[i];

@@ -251,7 +251,8 @@ static size_t align_from(const struct lane_work *work, size_t lead, struct split
     const struct zr_seen_lane *lane = work->lane;
     size_t middle = lane->lead_count + lane->first_count;
     struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true, work->cancelled};
-    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true, work->cancelled};
+    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true,
+                        work->cancelled};
     size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;

@@ -14,7 +14,7 @@
 enum {
     RECORDS_MOST = 1 << 18, /* allocations */
     GRAM = 8,               /* allocations that make a place recognisable */
-    LIVE_FIRST = 1 << 14,  /* room for live blocks, twice as many as there may be; grows */
+    LIVE_FIRST = 1 << 14,   /* room for live blocks, twice as many as there may be; grows */
     PLACES = 1 << 15,       /* places that are remembered, per lane */
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
@@ -27,9 +27,10 @@ enum {
     LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
     STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
     CONFLICTS_MOST = 250,
-    LOUD_ENOUGH = 2, /* passes with driver calls: more is kept for strays */
+    LOUD_ENOUGH = 2,  /* passes with driver calls: more is kept for strays */
     COPIED_MOST = 64, /* records, in one hold of the lock */
-    HOPS_MOST = 4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
+    HOPS_MOST =
+        4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
 };
 
 /* How much is live, and how much has been allocated since recording began. */
@@ -68,7 +69,7 @@ struct track {
     struct found {
         bool due;
         uint32_t first, second, third;
-    } due; /* what was found when the helper was asked: the run may have ended since */
+    } due;                      /* what was found when the helper was asked: the run may have ended since */
     uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
     uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
     uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
@@ -79,8 +80,8 @@ struct live_entry {
     uint32_t record; /* number */
 };
 
-/* The thread that learns. It begins when there is something to learn, and ends when there has been nothing for a
- * while. Words that any thread may look at. */
+/* The thread that learns. It begins when there is something to learn, and ends when there has been nothing
+ * for a while. Words that any thread may look at. */
 enum helper_state {
     HELPER_NONE = 0,
     HELPER_STARTING,
@@ -112,13 +113,13 @@ struct zr_learner {
     struct live_entry *live;
     size_t live_count, live_room;
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
-    uint64_t live_bytes;    /* of the arena now, recorded or not */
+    uint64_t live_bytes;                       /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
     bool refused_strays;    /* there were some beside it */
     struct track all, tracks[LANES_MOST];
     size_t tracks_count;
     uint32_t forgotten_count; /* times that the records began anew */
-    uint32_t only_thread; /* until `split` */
+    uint32_t only_thread;     /* until `split` */
     uint64_t only_stream;
     bool split;    /* more than one thread or stream has been heard: each has a lane */
     bool too_many; /* lanes */
@@ -149,8 +150,8 @@ struct view {
     uint64_t most_reserved_bytes;
     bool following;
     uint32_t records_count, forgotten_count;
-    size_t steps_count;                /* of the plan in force */
-    unsigned bad_share, refusals;      /* refusals: plans that were packed for these lanes before, in vain */
+    size_t steps_count;           /* of the plan in force */
+    unsigned bad_share, refusals; /* refusals: plans that were packed for these lanes before, in vain */
 };
 
 /* ---- learner.c ----------------------------------------------------------------------------------------- */
@@ -164,7 +165,8 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 
 /* ---- learner_view.c: no lock held ---------------------------------------------------------------------- */
 
-/* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more. */
+/* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more.
+ */
 zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
 /* From the number of a record to that of the lane's first position at or after it, from `low` on. Held. */
 uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low);
@@ -193,17 +195,18 @@ void zr_track_end(struct track *track);
 /* What the lane was asked for at a position. */
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position);
-/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come beside the
- * steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is worth. */
-static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner, uint64_t most_reserved_bytes,
-                                                bool strays)
+/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come
+ * beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is
+ * worth. */
+static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
+                                                uint64_t most_reserved_bytes, bool strays)
 {
     return most_reserved_bytes + learner->rules.granule_bytes + (strays ? most_reserved_bytes / 64 : 0);
 }
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);
-/* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the helper.
- * Whether it is to be told of that. */
+/* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the
+ * helper. Whether it is to be told of that. */
 bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);

@@ -34,8 +34,8 @@ struct part {
     uint32_t most; /* records before that number are there, and frees before it have been */
 };
 
-/* The next few positions of the part from `at` on are looked at under the lock: those before the result. 0: all is
- * forgotten, or the helper is to end. */
+/* The next few positions of the part from `at` on are looked at under the lock: those before the result. 0:
+ * all is forgotten, or the helper is to end. */
 static uint32_t hold_few(struct zr_learner *learner, const struct view *view, const struct part *part,
                          uint32_t at)
 {
@@ -106,8 +106,8 @@ struct parts {
     uint64_t most_bytes[LANES_MOST]; /* of those that are measured */
 };
 
-/* A period is copied, what came before it for a little, and as much of the one after it as there is, at most all of
- * that. */
+/* A period is copied, what came before it for a little, and as much of the one after it as there is, at most
+ * all of that. */
 static void note_lane(struct zr_learner *learner, struct view *view, struct parts *parts, struct track *track)
 {
     uint32_t first_count = track->due.second - track->due.first,
@@ -118,22 +118,22 @@ static void note_lane(struct zr_learner *learner, struct view *view, struct part
     bool any = track == &learner->all;
     parts->copied[parts->copied_count++] = (struct part){track, start, end, learner->records_count};
     view->tracks[view->lanes_count] = track;
-    view->lanes[view->lanes_count++] = (struct zr_seen_lane){
-        .position = start,
-        .lead_count = track->due.first - start,
-        .first_count = first_count,
-        .second_count = second_count,
-        .count = end - start,
-        .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
-        .any = any,
-        .any_stream = learner->rules.synchronous,
-        .thread = track->thread,
-        .stream = track->stream};
+    view->lanes[view->lanes_count++] =
+        (struct zr_seen_lane){.position = start,
+                              .lead_count = track->due.first - start,
+                              .first_count = first_count,
+                              .second_count = second_count,
+                              .count = end - start,
+                              .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
+                              .any = any,
+                              .any_stream = learner->rules.synchronous,
+                              .thread = track->thread,
+                              .stream = track->stream};
     view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
 }
 
-/* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the lanes that
- * have no period hold; these are measured from record `start` on. */
+/* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the
+ * lanes that have no period hold; these are measured from record `start` on. */
 static void note_others(struct zr_learner *learner, struct view *view, struct parts *parts, uint32_t start)
 {
     uint64_t bytes = learner->live_bytes;

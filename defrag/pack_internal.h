@@ -16,8 +16,9 @@
 
 /* ---- In a caller's thread ------------------------------------------------------------------------------ */
 
-/* zr_pack() in the caller's own thread, as far as its stack is long enough, until it is cancelled; what is left in
- * the offsets then is a placement, not a good one. The lifetimes may be without a host arena: see scratch.h. */
+/* zr_pack() in the caller's own thread, as far as its stack is long enough, until it is cancelled; what is
+ * left in the offsets then is a placement, not a good one. The lifetimes may be without a host arena: see
+ * scratch.h. */
 struct zr_pack_here {
     const _Atomic bool *cancelled;
     size_t stack_bytes; /* for the packer alone */

@@ -1,6 +1,6 @@
-/* learner_helper_test.c: the thread that learns. Who does what, counted in looks at the clock, which the learner and the
- * packer take where they begin; that nobody waits for it, though its work has no end; a fork while it works; a
- * system without threads; whose memory it uses; and what its checker refuses. */
+/* learner_helper_test.c: the thread that learns. Who does what, counted in looks at the clock, which the
+ * learner and the packer take where they begin; that nobody waits for it, though its work has no end; a fork
+ * while it works; a system without threads; whose memory it uses; and what its checker refuses. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@ static _Atomic unsigned looks_of_program, looks_of_others;
 
 static uint64_t looked_at(void)
 {
-    return 1 + atomic_fetch_add(pthread_equal(pthread_self(), program) ? &looks_of_program : &looks_of_others, 1);
+    return 1 +
+           atomic_fetch_add(pthread_equal(pthread_self(), program) ? &looks_of_program : &looks_of_others, 1);
 }
 
 /* ---- Steps that are hard to pack ----------------------------------------------------------------------- */
@@ -38,7 +39,8 @@ struct event {
     size_t bytes;
 };
 
-/* Blocks of random sizes and lifetimes: the lower bound cannot be met, so a packer is busy for as long as it may. */
+/* Blocks of random sizes and lifetimes: the lower bound cannot be met, so a packer is busy for as long as it
+ * may. */
 struct steps {
     struct event events[2 * BLOCKS_MOST];
     size_t count;
@@ -74,7 +76,8 @@ static void begin(struct run *run, uint64_t work)
     *run = (struct run){0};
     zr_backend_sim_create(&run->backend, &(struct zr_sim_options){.granule_bytes = 2 * MIB});
     zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = run->backend});
-    if (zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = work}) != ZR_OK)
+    if (zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = work}) !=
+        ZR_OK)
         tap_ok(false, "a learner: %s", zr_last_error());
 }
 
@@ -148,8 +151,9 @@ static void test_overrun(void)
     begin(&run, 0);
     void *block;
     for (size_t i = 0; i < 300000; i++) {
-        run.failed |= zr_arena_alloc(run.arena, &(struct zr_request){.bytes = 256 * (i + 1)}, &block) != ZR_OK ||
-                      zr_arena_free(run.arena, block) != ZR_OK;
+        run.failed |=
+            zr_arena_alloc(run.arena, &(struct zr_request){.bytes = 256 * (i + 1)}, &block) != ZR_OK ||
+            zr_arena_free(run.arena, block) != ZR_OK;
     }
     tap_is(stats_of(&run).overruns_count, 1, "300,000 allocations without a period: that is told");
     tap_ok(end(&run), "and nothing failed");
@@ -255,8 +259,8 @@ static void test_forks(void)
         bad += !end(&run) || (stats.plans_count > 0) != (regions[0] > 0);
         planned += stats.plans_count > 0;
     }
-    tap_ok(bad == 0 && planned == FORKS, "%d forks while it learns: parent and child have a plan each, %u times",
-           FORKS, planned);
+    tap_ok(bad == 0 && planned == FORKS,
+           "%d forks while it learns: parent and child have a plan each, %u times", FORKS, planned);
 }
 
 /* ---- The checker --------------------------------------------------------------------------------------- */

@@ -36,9 +36,9 @@ static void begin(struct run *run, uint64_t work_ns)
     zr_backend_sim_create(&run->backend,
                           &(struct zr_sim_options){.granule_bytes = GRANULE_BYTES, .work_ns = work_ns});
     zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = run->backend, .name = "lanes"});
-    tap_result(zr_learner_create(&run->learner,
-                                 &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
-               ZR_OK, "a learner begins");
+    tap_result(
+        zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
+        ZR_OK, "a learner begins");
     zr_learner_hold(run->learner);
     for (unsigned t = 0; t < THREADS; t++) {
         run->lanes[t].thread = own + 1 + t;

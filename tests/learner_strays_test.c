@@ -55,7 +55,8 @@ static struct zr_plan plan_of(size_t first_count, size_t second_count)
                                 .second_count = second_count,
                                 .count = seen_count,
                                 .any = true};
-    tap_result(zr_candidate_make(&candidate, &lane, 1, (struct zr_pack_here){0}), ZR_OK, "two occurrences make a plan");
+    tap_result(zr_candidate_make(&candidate, &lane, 1, (struct zr_pack_here){0}), ZR_OK,
+               "two occurrences make a plan");
     struct zr_plan plan = candidate.plan;
     zr_candidate_end(&candidate);
     return plan;

@@ -89,9 +89,9 @@ struct run {
 /* One that learns between steps only, as where each takes its time. */
 static void begin_learner(struct run *run)
 {
-    tap_result(zr_learner_create(&run->learner,
-                                 &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
-               ZR_OK, "a learner begins");
+    tap_result(
+        zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
+        ZR_OK, "a learner begins");
     zr_learner_hold(run->learner);
 }
 
@@ -320,8 +320,8 @@ static void test_threads(uint64_t seed)
 
     begin(&run, 0);
     random_state = seed;
-    tap_is(interleave(&run, true, 16), 0, "seed %llu: two threads as it comes: no driver call in the sixteenth",
-           (unsigned long long)seed);
+    tap_is(interleave(&run, true, 16), 0,
+           "seed %llu: two threads as it comes: no driver call in the sixteenth", (unsigned long long)seed);
     stats = stats_of(&run);
     /* Lanes that cannot share addresses may take too much memory to be worth it. */
     tap_ok((stats.plans_count == 0 && stats.refused_plans_count > 0) ||

@@ -239,8 +239,8 @@ static void drop(struct zr_sequence *sequence, uint32_t block)
     sequence->events[sequence->events_count++] = f(block);
 }
 
-/* Inference: 1.9 GB of weights, then a few passes over them whose activations come and go. A pass is a period that is
- * found while most of memory is in use by what is none of it. */
+/* Inference: 1.9 GB of weights, then a few passes over them whose activations come and go. A pass is a period
+ * that is found while most of memory is in use by what is none of it. */
 static void test_inference(void)
 {
     static struct zr_event events[4096];

@@ -43,7 +43,8 @@ static const char help[] =
     "  --change-at R        from repeat R on every size is another: equal sizes stay equal, and each becomes "
     "3/4, 7/8,\n"
     "                       9/8 or 5/4 of what it was\n"
-    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast as "
+    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast "
+    "as "
     "a replay\n"
     "                       would get, and not the same on each machine\n"
     "  --seed N             of what these draw (default 1); every policy is asked for the same\n"
@@ -51,9 +52,11 @@ static const char help[] =
     "\n"
     "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
     "over it.\n"
-    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, and "
+    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, "
+    "and "
     "beside\n"
-    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what zr "
+    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what "
+    "zr "
     "learns from\n"
     "those before it, in a thread of its own, as if a step took its real time: \"waited\" says how long, in "
     "all.\n"
@@ -274,7 +277,8 @@ static void print_row(struct zr_text *text, const struct result *one)
                   ratio(report->peak_reserved_bytes, report->lower_bound_bytes),
                   ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes),
                   report->driver_calls, report->driver_calls_last_repeat, report->ns_per_operation,
-                  report->ns_per_operation_mean, report->ns_per_operation_all, (double)report->waited_ns / 1e9);
+                  report->ns_per_operation_mean, report->ns_per_operation_all,
+                  (double)report->waited_ns / 1e9);
 }
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
