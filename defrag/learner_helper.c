@@ -16,8 +16,7 @@
 #define STACK_BYTES ((size_t)32 << 20)
 #endif
 #define LINGER_NS UINT64_C(1000000000) /* without work, before the thread ends */
-#define LOOK_NS   UINT64_C(1000000) /* between two looks of one who waits for a thread that is about to begin \
-                                     */
+#define LOOK_NS   UINT64_C(1000000)    /* between two looks of one who waits for a thread to begin */
 
 zr_result zr_helper_begin(struct helper *helper)
 {
