@@ -1,7 +1,7 @@
 # zr: `make demo` runs the main job, `make check` all tests; both install what is missing first.
 #
 #   make            build everything           make demo         train a GPT on the King James Bible
-#   make check      all tests, ten minutes     make check-long   the wide matrices and soaks
+#   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
@@ -170,16 +170,16 @@ $(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 # libNAME.so and libNAME.so.0 are links to the file with the whole version.
 $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
 	@ln -sf $(<F) $@.$(major) && ln -sf $(@F).$(major) $@
-# A thread that ends frees its errors' words, whoever closed the library meanwhile: the code stays.
-link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs -Wl,-z,nodelete \
+link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h) Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
 		'$(patsubst %,%;,$(call marked,ZR_FAMILY,alloc/*.h))' '};' > $@
+# It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
-	$(call link_library,libzr) $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
+	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile

@@ -317,7 +317,7 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
     struct zr_extent extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
     if (arena->follow->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))
-        zr_follow_spare(arena, extent.bytes, false);
+        zr_follow_spare(arena, extent.bytes, 0, false);
     if (slot->plan->pages_count > 0) {
         if (zr_pages_map(arena, slot) != ZR_OK)
             return false;
@@ -388,6 +388,39 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
     return enter(plan, slot);
 }
 
+/* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its
+ * way: the events that are recorded here tell when. */
+static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    size_t most_bytes = arena->head->peak_reserved_bytes;
+    most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
+    if (arena->live_bytes + arena->follow->counts.memory_bytes > most_bytes)
+        return false; /* whatever else */
+    zr_arena_settle(arena);
+    if (arena->asynchronous)
+        zr_streams_poll(arena);
+    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena) + zr_space_pending_bytes(arena) +
+                        zr_follow_retired_idle_bytes(arena);
+    size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
+    return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
+}
+
+/* A step comes of a lane that has not started: whether it may have its place. With other lanes nobody knows
+ * what those hold at this moment: each starts with its first step, where the least of its own is live. */
+static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane,
+                       const struct zr_slot *slot)
+{
+    struct zr_follow *follow = arena->follow;
+    if (plan->lanes_count > 1 ? slot != lane->slots : !has_room(arena, plan))
+        return false;
+    lane->deferred = false;
+    /* What came since the plan was made is none of what comes beside it. */
+    follow->slack.number++;
+    follow->slack.now_bytes = follow->slack.most_bytes = 0;
+    zr_follow_begin_pass(arena);
+    return true;
+}
+
 struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
     struct zr_follow *follow = arena->follow;
@@ -414,6 +447,10 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
     }
     lane->cursor = zr_step_on(lane, slot);
     follow->strays_run = 0;
+    if (__builtin_expect(lane->deferred, 0) && !start_lane(arena, plan, lane, slot)) {
+        follow->counts.deferred_count++;
+        return NULL;
+    }
     struct zr_span *block = take(arena, lane, slot);
     if (__builtin_expect(--follow->pass_left == 0, 0))
         end_pass(arena, follow);

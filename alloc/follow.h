@@ -32,10 +32,10 @@ void zr_follow_work(struct zr_arena *arena);
 /* Unmaps granules of regions that no block uses, into the stock; returns the bytes. The plan maps them again
  * when it needs them. */
 size_t zr_follow_give_back(struct zr_arena *arena);
-/* Before so many bytes are asked of the driver: first what regions of replaced plans do not use; then, where
- * a dynamic block would lead beyond what the arena held before its plan, and a sixty-fourth, what the plan
- * does not use just now. */
-void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic);
+/* Before so many bytes are asked of the driver, for a place that has others mapped: first what regions of
+ * replaced plans do not use; then, where a dynamic block would lead beyond what the arena may hold, what the
+ * plan does not use just now. */
+void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic);
 /* Before memory goes back to the driver: what was kept for strays may go with it, and what there was no
  * memory for may be had afterwards. The next settling keeps it anew. */
 void zr_follow_forget_room(struct zr_arena *arena);

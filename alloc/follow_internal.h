@@ -82,6 +82,7 @@ struct zr_lane {
     size_t late_count;
     uint32_t thread;
     bool any, any_stream;
+    bool deferred; /* its steps have no places yet: it waits for memory, or for its first step */
     uint64_t stream;
     uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests in a row that were not steps */
     uint32_t recent_count;
@@ -115,6 +116,7 @@ struct zr_follow_plan {
     uint64_t *busy;                      /* scratch: bit per granule of the region */
     uint64_t streams[ZR_FOLLOW_STREAMS]; /* of the steps, each once */
     size_t streams_count;                /* more than there is room for: the whole device is waited for */
+    size_t start_bytes;                  /* of struct zr_plan */
     bool owed; /* without pages: the driver kept granules here, without access, for which a step failed */
 
     /* Pages: granules of memory that lie at one or more addresses of the region. */
@@ -366,9 +368,12 @@ bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, stru
 bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan);
 /* At least so many bytes of the plan's, if there are, for zr_follow_give_back(). */
 size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes);
+/* What regions of replaced plans hold and do not use. */
+size_t zr_follow_retired_idle_bytes(struct zr_arena *arena);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
 void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
-/* The arena may hold so much, and a sixty-fourth, without taking from its plan. */
+/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
+ * was something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 /* A dynamic block came or went. */
 void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed);

@@ -182,11 +182,15 @@ size_t zr_follow_give_back(struct zr_arena *arena)
     return bytes;
 }
 
-void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic)
+void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
 {
     struct zr_follow *follow = arena->follow;
     bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
-    size_t have_bytes = follow->retired || over ? arena->stock.bytes + zr_space_idle_bytes(arena) : SIZE_MAX;
+    size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
+    /* What is idle under the place itself is there already. */
+    if (follow->retired || over)
+        have_bytes =
+            arena->stock.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
     for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
         have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)
@@ -195,7 +199,7 @@ void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, bool dynamic)
 
 void zr_follow_allow(struct zr_arena *arena, size_t bytes)
 {
-    bytes += bytes / 64 + arena->granule_bytes;
+    bytes += arena->granule_bytes + (arena->follow->slack.any ? bytes / 64 : 0);
     if (arena->follow->allowed_bytes < bytes)
         arena->follow->allowed_bytes = bytes;
 }
@@ -213,11 +217,18 @@ static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan 
     return count * arena->granule_bytes;
 }
 
+size_t zr_follow_retired_idle_bytes(struct zr_arena *arena)
+{
+    size_t bytes = 0;
+    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+        bytes += idle_bytes_of(arena, plan);
+    return bytes;
+}
+
 size_t zr_follow_idle_bytes(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
-    size_t bytes = follow && follow->plan ? idle_bytes_of(arena, follow->plan) : 0;
-    for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan; plan = plan->next)
-        bytes += idle_bytes_of(arena, plan);
-    return bytes;
+    if (!follow)
+        return 0;
+    return zr_follow_retired_idle_bytes(arena) + (follow->plan ? idle_bytes_of(arena, follow->plan) : 0);
 }

@@ -266,6 +266,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
         return NULL;
     struct zr_follow_plan *made = (struct zr_follow_plan *)pages;
     *made = (struct zr_follow_plan){.pages_bytes = at.end,
+                                    .start_bytes = plan->start_bytes,
                                     .epoch = 1,
                                     .slots_count = plan->steps_count,
                                     .steps = (struct zr_step *)(pages + at.steps),
@@ -297,14 +298,13 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->lanes_count; i++) {
         const struct zr_plan_lane *lane = &plan->lanes[i];
         struct zr_slot *first = made->slots + lane->first;
-        made->lanes[i] =
-            (struct zr_lane){.slots = first,
-                             .end = first + lane->count,
-                             .cursor = first + (lane->cursor == ZR_PLAN_KEEP_CURSOR ? 0 : lane->cursor),
-                             .thread = lane->thread,
-                             .any = lane->any,
-                             .any_stream = lane->any_stream,
-                             .stream = lane->stream};
+        made->lanes[i] = (struct zr_lane){.slots = first,
+                                          .end = first + lane->count,
+                                          .cursor = first,
+                                          .thread = lane->thread,
+                                          .any = lane->any,
+                                          .any_stream = lane->any_stream,
+                                          .stream = lane->stream};
     }
     zr_places_make(made, plan);
     find_due(made);
@@ -313,41 +313,54 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     return made;
 }
 
-static void keep_cursors(struct zr_follow_plan *made, const struct zr_follow_plan *old,
-                         const struct zr_plan *plan)
+/* Where each lane is: in the old plan, where the plan says so; else where its maker says. */
+static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan *old,
+                        const struct zr_plan *plan)
 {
-    for (size_t i = 0; i < made->lanes_count && i < old->lanes_count; i++) {
-        size_t at = (size_t)(old->lanes[i].cursor - old->lanes[i].slots);
-        if (plan->lanes[i].cursor == ZR_PLAN_KEEP_CURSOR && at < plan->lanes[i].count)
-            made->lanes[i].cursor = made->lanes[i].slots + at;
+    for (size_t i = 0; i < made->lanes_count; i++) {
+        struct zr_lane *lane = &made->lanes[i];
+        size_t cursor = plan->lanes[i].cursor;
+        if (cursor == ZR_PLAN_KEEP_CURSOR)
+            cursor = old && i < old->lanes_count ? (size_t)(old->lanes[i].cursor - old->lanes[i].slots) : 0;
+        lane->cursor = lane->slots + (cursor < plan->lanes[i].count ? cursor : 0);
+        lane->deferred = plan->begin != NULL;
     }
 }
 
-/* Reserves the addresses and puts the plan in force. With the lock. */
+/* Addresses for the plan, and what follows from them. Takes the lock for the addresses alone: nobody else
+ * uses a region. */
+static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
+{
+    size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
+    zr_lock_take(&arena->lock);
+    zr_result result = plan->begin             ? zr_region_reserve_unused(arena, bytes, &made->region)
+                       : made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
+                                               : zr_region_reserve(arena, bytes, &made->region);
+    zr_lock_give(&arena->lock);
+    if (result != ZR_OK)
+        return result;
+    for (size_t i = 0; i < made->slots_count; i++)
+        if (made->slots[i].placed)
+            made->steps[i].offset_bytes = made->slots[i].span.offset_bytes =
+                made->region->offset_bytes + plan->steps[i].offset_bytes;
+    return made->pages_count == 0 || zr_pages_are_good(arena, made)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
+}
+
+/* Puts the plan in force, which needs no memory any more. With the lock. */
 static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     struct zr_follow *follow = arena->follow;
-    if (made) {
-        size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
-        if (!zr_index_reserve(&arena->index))
-            return ZR_ERR_HOST_MEMORY;
-        zr_result result = made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
-                                                 : zr_region_reserve(arena, bytes, &made->region);
-        if (result != ZR_OK)
-            return result;
-        for (size_t i = 0; i < made->slots_count; i++)
-            if (made->slots[i].placed)
-                made->steps[i].offset_bytes = made->slots[i].span.offset_bytes =
-                    made->region->offset_bytes + plan->steps[i].offset_bytes;
-        if (made->pages_count > 0 && !zr_pages_are_good(arena, made)) {
-            zr_region_release(arena, made->region);
-            return zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
-        }
-        zr_places_open(arena, made);
-    }
     struct zr_follow_plan *old = follow->plan;
-    if (made && old)
-        keep_cursors(made, old, plan);
+    if (made && !zr_index_reserve(&arena->index))
+        return ZR_ERR_HOST_MEMORY;
+    if (made && plan->begin && !plan->begin(plan->state))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "what the plan is for has passed");
+    if (made) {
+        zr_places_open(arena, made);
+        set_cursors(made, old, plan);
+    }
     follow->plan = made;
     if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
         follow->slack = (struct zr_slack){.seen_bytes = plan->strays_seen_bytes,
@@ -376,6 +389,18 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     return ZR_OK;
 }
 
+/* Frees the records of plans that are gone once their readers are. */
+static void free_dead(struct zr_follow_plan *dead)
+{
+    if (dead)
+        zr_index_synchronize();
+    while (dead) {
+        struct zr_follow_plan *next = dead->next;
+        zr_pages_give(dead, dead->pages_bytes);
+        dead = next;
+    }
+}
+
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
 {
     struct zr_follow_plan *made = NULL, *dead;
@@ -386,22 +411,21 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
         result = make_follow(arena);
     if (result == ZR_OK && plan && !(made = copy_plan(arena, plan)))
         result = ZR_ERR_HOST_MEMORY;
-    if (result != ZR_OK)
-        return result;
-    zr_lock_take(&arena->lock);
-    result = put_in_force(arena, made, plan);
-    dead = arena->follow->dead;
-    arena->follow->dead = NULL;
-    zr_lock_give(&arena->lock);
-    if (result != ZR_OK)
-        zr_pages_give(made, made->pages_bytes);
-    if (dead)
-        zr_index_synchronize();
-    while (dead) {
-        struct zr_follow_plan *next = dead->next;
-        zr_pages_give(dead, dead->pages_bytes);
-        dead = next;
+    if (result == ZR_OK && made)
+        result = reserve(arena, made, plan);
+    if (result == ZR_OK || (made && made->region)) {
+        zr_lock_take(&arena->lock);
+        if (result == ZR_OK)
+            result = put_in_force(arena, made, plan);
+        if (result != ZR_OK)
+            zr_region_release(arena, made->region);
+        dead = arena->follow->dead;
+        arena->follow->dead = NULL;
+        zr_lock_give(&arena->lock);
+        free_dead(dead);
     }
+    if (result != ZR_OK && made)
+        zr_pages_give(made, made->pages_bytes);
     return result;
 }
 

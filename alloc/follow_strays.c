@@ -7,6 +7,7 @@ enum {
     SETTLED_MOST = 4,
     MARGIN_DIVISOR = 16, /* of the plan's memory, and so many granules: kept beyond what was taken, at most */
     MARGIN_GRANULES = 16,
+    TRIMMED_GRANULES = 16, /* given back in one hold of the lock */
 };
 
 void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed)
@@ -125,6 +126,25 @@ void zr_follow_forget_room(struct zr_arena *arena)
     arena->follow->slack.kept_bytes = arena->follow->slack.refused_bytes = 0;
 }
 
+/* Gives back what is idle beyond so much, the lock open now and then: nobody waits for all of it. False: the
+ * plan is another meanwhile. */
+static bool trim_to(struct zr_arena *arena, const struct zr_follow *follow, size_t keep_bytes)
+{
+    const struct zr_follow_plan *plan = follow->plan;
+    uint32_t number = follow->slack.number;
+    size_t piece_bytes = TRIMMED_GRANULES * arena->granule_bytes;
+    for (;;) {
+        size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena);
+        bool last = idle_bytes <= keep_bytes + piece_bytes;
+        if (zr_trim(arena, last ? keep_bytes : idle_bytes - piece_bytes) == 0 || last)
+            return true;
+        zr_lock_give(&arena->lock);
+        zr_lock_take(&arena->lock);
+        if (follow->plan != plan || follow->slack.number != number)
+            return false;
+    }
+}
+
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
     struct zr_slack *slack = &follow->slack;
@@ -137,7 +157,8 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
     wanted_bytes = within_bounds(arena, follow, wanted_bytes);
     if (!follow->settled) {
         zr_follow_forget_room(arena);
-        zr_trim(arena, wanted_bytes);
+        if (!trim_to(arena, follow, wanted_bytes))
+            return;
     }
     follow->settled_count += follow->settled && follow->settled_count < SETTLED_MOST;
     follow->settled = true;

@@ -82,10 +82,32 @@ static int create_deaf(pthread_t *handle, const pthread_attr_t *attributes, void
     return error;
 }
 
+/* `out->stack` is set. */
+static zr_result start(struct zr_thread *out, size_t stack_bytes, void *(*run)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    canary_write(out->stack);
+    int error = pthread_attr_init(&attributes);
+    if (error == 0) {
+        error = pthread_attr_setstack(&attributes, out->stack, stack_bytes);
+        if (error == 0)
+            error = create_deaf(&out->handle, &attributes, run, argument);
+        pthread_attr_destroy(&attributes);
+    }
+    if (error == 0)
+        return ZR_OK;
+    return error == EINVAL
+               ? zr_fail(ZR_ERR_INVALID,
+                         "a stack of %zu bytes is too small for this program's thread-local data",
+                         stack_bytes)
+               : zr_fail(ZR_ERR_HOST_MEMORY,
+                         "the system refused a thread (error %d): raise `ulimit -u` or the cgroup's pids.max",
+                         error);
+}
+
 zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes, void *(*run)(void *),
                           void *argument)
 {
-    pthread_attr_t attributes;
     long page_bytes = sysconf(_SC_PAGESIZE), least_bytes = sysconf(_SC_THREAD_STACK_MIN);
     struct zr_request request = {.bytes = stack_bytes ? stack_bytes : STACK_DEFAULT_BYTES,
                                  .tag = ZR_TAG_OTHER};
@@ -101,26 +123,21 @@ zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_b
     zr_result result = zr_arena_alloc(arena, &request, &out->stack);
     if (result != ZR_OK)
         return result;
-    canary_write(out->stack);
-
-    int error = pthread_attr_init(&attributes);
-    if (error == 0) {
-        error = pthread_attr_setstack(&attributes, out->stack, request.bytes);
-        if (error == 0)
-            error = create_deaf(&out->handle, &attributes, run, argument);
-        pthread_attr_destroy(&attributes);
-    }
-    if (error == 0)
+    result = start(out, request.bytes, run, argument);
+    if (result == ZR_OK)
         return ZR_OK;
-    result =
-        error == EINVAL
-            ? zr_fail(ZR_ERR_INVALID,
-                      "a stack of %zu bytes is too small for this program's thread-local data", request.bytes)
-            : zr_fail(ZR_ERR_HOST_MEMORY,
-                      "the system refused a thread (error %d): raise `ulimit -u` or the cgroup's pids.max",
-                      error);
     zr_arena_free(arena, out->stack);
     *out = (struct zr_thread){0};
+    return result;
+}
+
+zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void *(*run)(void *),
+                             void *argument)
+{
+    *out = (struct zr_thread){.stack = stack.pages};
+    zr_result result = start(out, stack.bytes, run, argument);
+    if (result != ZR_OK)
+        *out = (struct zr_thread){0};
     return result;
 }
 
@@ -131,7 +148,8 @@ void zr_thread_join(struct zr_thread *thread)
     int error = pthread_join(thread->handle, NULL);
     zr_assert(error == 0);
     zr_assert(canary_whole(thread->stack));
-    zr_arena_free(thread->arena, thread->stack);
+    if (thread->arena)
+        zr_arena_free(thread->arena, thread->stack);
     *thread = (struct zr_thread){0};
 }
 

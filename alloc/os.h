@@ -15,8 +15,8 @@ void zr_os_clock_set(uint64_t (*now_ns)(void));
 
 struct zr_thread {
     pthread_t handle;
-    void *stack; /* a block of `arena`, tag other */
-    zr_arena *arena;
+    void *stack;     /* a block of `arena`, tag other */
+    zr_arena *arena; /* NULL: the stack is the caller's */
 };
 
 /* Starts a thread on a stack of `stack_bytes` (0: 256 KiB) from `arena` (host visible), all signals blocked
@@ -25,8 +25,16 @@ struct zr_thread {
  * threads; else the arena's own failure. */
 ZR_FAMILY zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
                                     void *(*run)(void *), void *argument);
-/* Waits for the end of the thread and frees its stack; asserts that it did not run over. A struct that was
- * never started, all zeros, is fine. */
+/* The same on the caller's stack, which it keeps until the thread has been joined: for a thread whose stack
+ * may not come from shared memory. */
+struct zr_stack {
+    void *pages; /* page aligned */
+    size_t bytes;
+};
+zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void *(*run)(void *),
+                             void *argument);
+/* Waits for the end of the thread and frees its stack, if that is its own; asserts that it did not run over.
+ * A struct that was never started, all zeros, is fine. */
 ZR_FAMILY void zr_thread_join(struct zr_thread *thread);
 
 /* Waits while *word == expected, at most `timeout_ns` (0: no wait at all). Works between processes on shared

@@ -58,6 +58,15 @@ struct zr_plan {
     size_t pages_count; /* 0 without pages */
     /* What came beside the steps when they were seen, the most it held at once then, and what it may hold. */
     size_t strays_count, strays_seen_bytes, strays_bytes;
+    /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
+     * comes into force: sets the lanes' cursors to where they are by now. False: it is out of date, and the
+     * plan before stays. Such a plan gives out no place until the arena would hold no more than start_bytes,
+     * or its peak, with all of the plan: a plan starts beside blocks that it does not know without adding
+     * memory. Of several lanes each waits for its first step instead, where the least is live of what it
+     * allocated before. */
+    bool (*begin)(void *state);
+    void *state;
+    size_t start_bytes;
 };
 
 /* The memory that the plan takes once all of it is mapped. */
@@ -71,8 +80,10 @@ enum { ZR_PLAN_LANES = 64 };
 /* Copies the plan and follows it from now on in place of the one before, whose blocks live on until they are
  * freed. NULL: follows none. The plan's addresses are reserved and mapped as they are first used.
  * ZR_ERR_INVALID: a step that does not fit its region, or pages that the backend cannot alias;
+ * ZR_ERR_UNAVAILABLE: begin() says no;
  * ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it; the plan before stays in force. Any thread, with no
- * lock held. */
+ * lock held: it is made ready without the lock, which is taken for reserving its addresses and for the
+ * change. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
 /* The sequence begins anew: what each lane hears next is its first step. Without a plan nothing happens. Any
  * thread, with no lock held. */
@@ -140,8 +151,8 @@ void zr_arena_settle_plan(zr_arena *arena);
 
 struct zr_follow_counts {
     uint64_t planned_count, strays_count, unplaced_count, conflicts_count, refused_count, passes_count,
-        plans_count;
-    size_t region_bytes; /* of the plan in force; 0: none */
+        plans_count, deferred_count; /* deferred: steps that came before the plan could start */
+    size_t region_bytes;             /* of the plan in force; 0: none */
     size_t memory_bytes; /* that it takes: less than its region where pages lie at several addresses */
     size_t steps_count;
 };

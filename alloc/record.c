@@ -9,6 +9,10 @@
 #include "alloc/fault.h"
 #include "alloc/init.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
 /* Slabs grow with the pool, so that a small arena takes little and a large one calls the system rarely. */
 #define SLAB_FIRST_BYTES ((size_t)16 << 10)
 #define SLAB_MOST_BYTES  ((size_t)1 << 20)
@@ -37,6 +41,19 @@ void *zr_pages_take(size_t bytes)
     void *pages = zr_fault(ZR_FAULT_METADATA) ? NULL : pages_from_system(bytes);
     if (!pages)
         refused(bytes);
+    return pages;
+}
+
+void zr_pages_touch(void *pages, size_t bytes)
+{
+    madvise(pages, bytes, MADV_POPULATE_WRITE);
+}
+
+void *zr_pages_take_unforked(size_t bytes)
+{
+    void *pages = zr_pages_take(bytes);
+    if (pages)
+        madvise(pages, bytes, MADV_DONTFORK); /* refused, the child has a copy that nobody uses */
     return pages;
 }
 

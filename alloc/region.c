@@ -61,6 +61,16 @@ static struct zr_span *carve_unused(struct zr_arena *arena, size_t bytes)
     return NULL;
 }
 
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_span **out)
+{
+    *out = carve_unused(arena, zr_round_up(bytes, arena->granule_bytes));
+    if (!*out)
+        return zr_region_reserve_clear(arena, bytes, out);
+    (*out)->kind = ZR_SPAN_REGION;
+    (*out)->requested_bytes = 0;
+    return ZR_OK;
+}
+
 zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out)
 {
     zr_result result = zr_region_reserve(arena, bytes, out);

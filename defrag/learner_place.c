@@ -7,7 +7,6 @@
 #include "defrag/learner.h"
 
 #include "alloc/error.h"
-#include "alloc/os.h"
 #include "defrag/colour.h"
 #include "defrag/lifetimes.h"
 
@@ -16,7 +15,7 @@ enum {
     WASTE_DIVISOR = 256,      /* a block whose last granule wastes no more than this part of it is whole */
     ADDRESSES_MOST = 1 << 22, /* of a lane, in granules */
     ADDRESSES_FACTOR = 16,    /* and for each page */
-    TARGET_DIVISOR = 8,       /* of the budget: what is spent on meeting the lower bound */
+    TARGET_DIVISOR = 8,       /* of the work: what is spent on meeting the lower bound */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -24,20 +23,32 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) & ~(unit - 1);
 }
 
+/* A lane under way. */
+struct lane_place {
+    struct zr_lifetimes *lifetimes;   /* of all blocks */
+    const struct zr_plan_step *steps; /* by the lifetimes' ids */
+    struct zr_plan_rules rules;
+    struct zr_pack_here here;
+    uint64_t work;
+    struct zr_lifetimes rest; /* the blocks that are packed beside coloured ones; ids: numbers of buffers */
+    struct zr_colouring colouring;
+    size_t unit_granules; /* in a page of the colouring */
+};
+
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Goes on from `first`, as low as can be in the time. The better answer is left in the offsets. */
-static zr_result pack_lower(struct zr_lifetimes *lifetimes, const struct zr_pack_options *budget,
-                            struct zr_pack_report *report)
+/* Goes on from `first`, as low as can be with the work. The better answer is left in the offsets. */
+static zr_result pack_lower(struct lane_place *place, uint64_t work, struct zr_pack_report *report)
 {
-    struct zr_scratch scratch = {.arena = lifetimes->host_arena};
+    struct zr_lifetimes *lifetimes = place->lifetimes;
+    struct zr_scratch scratch = {0};
     struct zr_pack_report first = *report;
     uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
     if (!offsets)
         return scratch.result;
     for (size_t i = 0; i < lifetimes->count; i++)
         offsets[i] = lifetimes->buffers[i].offset_bytes;
-    zr_result result = zr_pack(lifetimes, budget, report);
+    zr_result result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = work}, &place->here, report);
     if (result == ZR_OK && report->height_bytes > first.height_bytes) {
         for (size_t i = 0; i < lifetimes->count; i++)
             lifetimes->buffers[i].offset_bytes = offsets[i];
@@ -47,22 +58,18 @@ static zr_result pack_lower(struct zr_lifetimes *lifetimes, const struct zr_pack
     return result;
 }
 
-static struct zr_pack_options part_of(const struct zr_pack_options *budget, unsigned parts)
-{
-    return zr_candidate_budget(budget->time_ns, budget->work, budget->threads, parts);
-}
-
-/* Down to the lower bound in whole granules for an eighth of the time, which is enough where it can be met at
+/* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
  * all. */
-static zr_result pack_to_target(struct zr_lifetimes *lifetimes, struct zr_plan_rules rules,
-                                const struct zr_pack_options *budget, struct zr_pack_report *report)
+static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *lifetimes,
+                                struct zr_pack_report *report)
 {
     zr_result result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;
-    struct zr_pack_options options = part_of(budget, TARGET_DIVISOR);
-    options.capacity_bytes = round_up(lifetimes->lower_bound_bytes, rules.granule_bytes);
-    return zr_pack(lifetimes, &options, report);
+    const struct zr_pack_options options = {
+        .work = zr_candidate_part(place->work, TARGET_DIVISOR),
+        .capacity_bytes = round_up(lifetimes->lower_bound_bytes, place->rules.granule_bytes)};
+    return zr_pack_in(lifetimes, &options, &place->here, report);
 }
 
 /* ---- Colouring ----------------------------------------------------------------------------------------- */
@@ -72,17 +79,6 @@ struct coloured {
     uint64_t *offsets; /* by buffer, in bytes from the lane's first address */
     uint32_t *pages;   /* by address, from 0 */
     size_t addresses_count, pages_count;
-};
-
-/* A lane under way. */
-struct lane_place {
-    struct zr_lifetimes *lifetimes;   /* of all blocks */
-    const struct zr_plan_step *steps; /* by the lifetimes' ids */
-    struct zr_plan_rules rules;
-    struct zr_pack_options budget;
-    struct zr_lifetimes rest; /* the blocks that are packed beside coloured ones; ids: numbers of buffers */
-    struct zr_colouring colouring;
-    size_t unit_granules; /* in a page of the colouring */
 };
 
 static size_t granules_of(const struct lane_place *place, uint64_t bytes)
@@ -106,7 +102,6 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     const struct zr_lifetimes *all = place->lifetimes;
     struct zr_lifetimes *rest = &place->rest;
     struct zr_pack_report report;
-    rest->host_arena = all->host_arena;
     rest->buffers = zr_scratch_take(scratch, all->count, sizeof *rest->buffers);
     if (!rest->buffers)
         return scratch->result;
@@ -118,7 +113,7 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     /* All of them is what was packed already. */
     if (rest->count == 0 || rest->count == all->count)
         return ZR_OK;
-    zr_result result = pack_to_target(rest, place->rules, &place->budget, &report);
+    zr_result result = pack_to_target(place, rest, &report);
     return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
 }
 
@@ -205,7 +200,7 @@ static zr_result note_colours(const struct lane_place *place, struct zr_scratch 
 /* Leaves out->pages NULL where nothing can be coloured. */
 static zr_result colour_lane(struct lane_place *place, struct zr_scratch *lasting, struct coloured *out)
 {
-    struct zr_scratch scratch = {.arena = place->lifetimes->host_arena};
+    struct zr_scratch scratch = {0};
     struct zr_colouring *colouring = &place->colouring;
     zr_result result = pack_rest(place, &scratch);
     *colouring =
@@ -234,23 +229,19 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
 {
     struct zr_lifetimes *lifetimes = place->lifetimes;
     struct zr_pack_report report;
-    struct zr_pack_options left = place->budget;
-    uint64_t start_ns = zr_os_now_ns();
+    uint64_t left = place->work;
     struct coloured coloured = {0};
-    zr_result result = pack_to_target(lifetimes, place->rules, &place->budget, &report);
+    zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
     bool found = report.verdict == ZR_PACK_FOUND;
     if (result == ZR_OK && !found && place->rules.aliases &&
         granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
         result = colour_lane(place, lasting, &coloured);
-        left.work -= left.work / TARGET_DIVISOR; /* for what is packed beside the pages */
+        left -= left / TARGET_DIVISOR; /* for what is packed beside the pages */
     }
-    uint64_t spent_ns = zr_os_now_ns() - start_ns;
-    left.time_ns -= spent_ns < left.time_ns ? spent_ns : left.time_ns;
-    left.work -= left.work / TARGET_DIVISOR;
-    if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) &&
-        (left.work > 0 || left.time_ns > 0))
-        result = pack_lower(lifetimes, &left, &report);
+    left -= left / TARGET_DIVISOR;
+    if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
+        result = pack_lower(place, left, &report);
     if (result == ZR_OK)
         result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
     *granules = granules_of(place, report.height_bytes);
@@ -324,22 +315,23 @@ zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_ru
     return ZR_OK;
 }
 
-zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules,
-                            const struct zr_pack_options *budget)
+zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t work)
 {
     struct coloured coloured[ZR_PLAN_LANES] = {0};
     size_t granules[ZR_PLAN_LANES];
     uint64_t base_bytes = 0;
     size_t lanes_count = candidate->plan.lanes_count, granules_count = 0;
-    candidate->tight = true;
     for (size_t l = 0; l < lanes_count; l++) {
         struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
         struct lane_place place = {.lifetimes = lifetimes,
                                    .steps = candidate->steps + candidate->lanes[l].first,
                                    .rules = rules,
-                                   .budget = part_of(budget, (unsigned)lanes_count)};
+                                   .here = candidate->here,
+                                   .work = zr_candidate_part(work, (unsigned)lanes_count)};
         size_blocks(candidate, l, rules);
         zr_result result = place_lane(&place, &candidate->scratch, &coloured[l], &granules[l]);
+        if (result == ZR_OK && candidate->here.cancelled && atomic_load(candidate->here.cancelled))
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "nobody waits for the plan any more");
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < lifetimes->count; i++) {
@@ -348,8 +340,6 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
             uint64_t offset = coloured[l].pages ? coloured[l].offsets[i] : lifetimes->buffers[i].offset_bytes;
             step->offset_bytes = round_up(base_bytes + offset, step->request.alignment);
         }
-        if (granules[l] > granules_of(&place, lifetimes->lower_bound_bytes))
-            candidate->tight = false;
         /* Lanes never share a granule: their order is not certain. */
         base_bytes +=
             (uint64_t)(coloured[l].pages ? coloured[l].addresses_count : granules[l]) * rules.granule_bytes;

@@ -34,7 +34,13 @@ struct stretch {
     size_t count;
     size_t start, end; /* in the lane: where it begins, and what has been seen */
     bool by_lifetime;  /* like is what lives as long, too */
+    const _Atomic bool *cancelled;
 };
+
+static inline bool is_cancelled(struct stretch in)
+{
+    return in.cancelled && atomic_load_explicit(in.cancelled, memory_order_relaxed);
+}
 
 /* How long a block lived, as far as is known. */
 static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
@@ -101,7 +107,7 @@ static size_t align_greedily(struct stretch a, struct stretch b, struct pair *ou
             out[count++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
         } else {
             get_over(a, &i, b, &k);
-            if (++misses > (a.count + b.count) / 8 + AGREE)
+            if (++misses > (a.count + b.count) / 8 + AGREE || is_cancelled(a))
                 return 0; /* two different things: not worth the time */
         }
     }
@@ -156,7 +162,7 @@ static struct reached follow_both(struct stretch a, struct stretch b, int32_t *r
                 short_of = (struct reached){edits, i, k};
         }
         work += (size_t)edits + 1;
-        if (short_of.edits >= 0 || work > WORK_MOST)
+        if (short_of.edits >= 0 || work > WORK_MOST || is_cancelled(a))
             return short_of;
     }
     return short_of;
@@ -178,10 +184,9 @@ struct split {
 
 /* The most that both have in common, in order; where the second one ends is where it has become most like the
  * first. The pairs' number; SIZE_MAX: the two differ in too much for this way. */
-static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out,
-                            zr_arena *host_arena)
+static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
 {
-    struct zr_scratch scratch = {.arena = host_arena};
+    struct zr_scratch scratch = {0};
     size_t most = (a.count + b.count) / 8 + AGREE, count = 0;
     most = most < EDITS_MOST ? most : EDITS_MOST;
     int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
@@ -227,21 +232,34 @@ static size_t fill_gaps(struct stretch a, struct stretch b, const struct pair *p
     return filled;
 }
 
+/* Of one lane while its steps are made. */
+struct lane_work {
+    const struct zr_seen_lane *lane;
+    const _Atomic bool *cancelled; /* the helper */
+    struct pair *pairs;
+    size_t count;                   /* steps */
+    uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
+    uint32_t *upper;    /* by step: freed before that step, above `count` in the next period; 0: dynamic */
+    uint64_t *crossing; /* by step: bytes alive across the boundary before it */
+};
+
 /* By lifetimes too, so that a stray among equal sizes leaves no other misplaced; else by what was asked for.
  * The first occurrence begins `lead` allocations into what was seen. */
-static size_t align_from(const struct zr_seen_lane *lane, size_t lead, struct split *split, struct pair *out,
-                         struct pair *pairs, zr_arena *host_arena)
+static size_t align_from(const struct lane_work *work, size_t lead, struct split *split, struct pair *out,
+                         struct pair *pairs)
 {
+    const struct zr_seen_lane *lane = work->lane;
     size_t middle = lane->lead_count + lane->first_count;
-    struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true};
-    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true};
-    size_t count = align_exactly(a, b, split, pairs, host_arena);
+    struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true, work->cancelled};
+    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true,
+                        work->cancelled};
+    size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;
         return fill_gaps(a, b, pairs, count, out);
     }
     a.by_lifetime = false;
-    count = align_exactly(a, b, split, out, host_arena);
+    count = align_exactly(a, b, split, out);
     if (count != SIZE_MAX)
         return count;
     b.count = lane->second_count;
@@ -250,21 +268,23 @@ static size_t align_from(const struct zr_seen_lane *lane, size_t lead, struct sp
 
 /* Aligns the two, and leaves out of the lane what came before them. If the second has more at its start than
  * the first, which shows some way into them, that belongs to the first as well. */
-static size_t align(struct zr_seen_lane *lane, struct split *split, struct pair *out, zr_arena *host_arena)
+static size_t align(struct lane_work *work, struct zr_seen_lane *lane, struct split *split)
 {
-    struct zr_scratch scratch = {.arena = host_arena};
+    struct zr_scratch scratch = {0};
+    struct pair *out = work->pairs;
     size_t lead = lane->lead_count, count = 0;
     struct pair *pairs = zr_scratch_take(&scratch, lead + lane->first_count, sizeof *pairs);
     if (pairs)
-        count = align_from(lane, lead, split, out, pairs, host_arena);
+        count = align_from(work, lead, split, out, pairs);
     struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
     if (early.second > early.first + AGREE && lead > 0) {
         lead -= early.second - early.first < lead ? early.second - early.first : lead;
         *split = (struct split){.second_count = lane->second_count};
-        count = align_from(lane, lead, split, out, pairs, host_arena);
+        count = align_from(work, lead, split, out, pairs);
     }
     zr_scratch_end(&scratch);
     lane->seen += lead;
+    lane->position += (uint32_t)lead;
     lane->count -= lead;
     lane->first_count += lane->lead_count - lead;
     lane->second_count = split->second_count;
@@ -276,16 +296,6 @@ static size_t align(struct zr_seen_lane *lane, struct split *split, struct pair 
 }
 
 /* ---- Lifetimes ----------------------------------------------------------------------------------------- */
-
-/* Of one lane while its steps are made. */
-struct lane_work {
-    const struct zr_seen_lane *lane;
-    struct pair *pairs;
-    size_t count;                   /* steps */
-    uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
-    uint32_t *upper;    /* by step: freed before that step, above `count` in the next period; 0: dynamic */
-    uint64_t *crossing; /* by step: bytes alive across the boundary before it */
-};
 
 static void count_steps(uint32_t *before, size_t positions, const struct lane_work *work, bool second)
 {
@@ -403,8 +413,12 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
                                  .any_stream = work->lane->any_stream,
                                  .thread = work->lane->thread,
                                  .stream = work->lane->stream};
-    *lifetimes =
-        (struct zr_lifetimes){.buffers = buffers, .count = placed, .host_arena = candidate->scratch.arena};
+    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed};
+    candidate->maps[candidate->plan.lanes_count] =
+        (struct zr_seen_map){.steps = work->in_second,
+                             .position = work->lane->position + (uint32_t)work->lane->first_count,
+                             .count = (uint32_t)work->lane->second_count,
+                             .cut = cut};
     uint64_t crossing = work->crossing[0];
     candidate->rest_bytes += work->lane->rest_bytes > crossing ? work->lane->rest_bytes - crossing : 0;
     candidate->seen_count += work->lane->second_count;
@@ -458,11 +472,11 @@ static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *wor
     const struct zr_seen_lane *lane = work->lane;
     size_t number = candidate->plan.lanes_count;
     work->in_first = zr_scratch_take(scratch, lane->first_count + 1, sizeof *work->in_first);
-    work->in_second = zr_scratch_take(scratch, lane->second_count + 1, sizeof *work->in_second);
+    work->in_second = zr_scratch_take(&candidate->scratch, lane->second_count + 1, sizeof *work->in_second);
     work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
     work->crossing = zr_scratch_take(scratch, work->count + 1, sizeof *work->crossing);
-    if (scratch->result != ZR_OK)
-        return scratch->result;
+    if (scratch->result != ZR_OK || candidate->scratch.result != ZR_OK)
+        return ZR_ERR_HOST_MEMORY;
     count_steps(work->in_first, lane->first_count, work, false);
     count_steps(work->in_second, lane->second_count, work, true);
     find_lifetimes(candidate, work);
@@ -473,14 +487,14 @@ static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *wor
 
 static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *seen)
 {
-    struct zr_scratch scratch = {.arena = candidate->scratch.arena};
+    struct zr_scratch scratch = {0};
     struct zr_seen_lane lane = *seen;
-    struct lane_work work = {.lane = &lane};
+    struct lane_work work = {.lane = &lane, .cancelled = candidate->here.cancelled};
     work.pairs = zr_scratch_take(&scratch, lane.lead_count + lane.first_count, sizeof *work.pairs);
     zr_result result = scratch.result;
     if (result == ZR_OK) {
         struct split split = {.second_count = lane.second_count};
-        work.count = align(&lane, &split, work.pairs, candidate->scratch.arena);
+        work.count = align(&work, &lane, &split);
         size_t most = lane.first_count > lane.second_count ? lane.first_count : lane.second_count;
         if (split.left_count > 0) {
             candidate->left_count =
@@ -500,10 +514,10 @@ static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_l
 }
 
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
-                            zr_arena *host_arena)
+                            struct zr_pack_here here)
 {
     size_t most = 0;
-    *out = (struct zr_candidate){.scratch.arena = host_arena};
+    *out = (struct zr_candidate){.here = here};
     for (size_t i = 0; i < lanes_count; i++)
         most += lanes[i].lead_count + lanes[i].first_count;
     out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);

@@ -16,7 +16,7 @@ static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
 
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
-    size_t before = learner->live_room, room = before ? before * 2 : 4096;
+    size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
     struct live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
     if (!entries)
         return false;
@@ -79,9 +79,10 @@ static const size_t track_bytes = RECORDS_MOST * 3 * sizeof(uint32_t) + PLACES *
 
 bool zr_track_begin(struct track *track)
 {
-    char *pages = zr_pages_take(track_bytes); /* untouched pages cost addresses only */
+    char *pages = zr_pages_take(track_bytes);
     if (!pages)
         return false;
+    zr_pages_touch(pages, track_bytes); /* what is recorded waits for no page */
     track->places = (struct place *)pages;
     track->records = (uint32_t *)(pages + PLACES * sizeof(struct place));
     track->grams = track->records + RECORDS_MOST;
@@ -286,6 +287,7 @@ static void note_position(const struct zr_learner *learner, struct track *track)
 static void forget(struct zr_learner *learner)
 {
     learner->records_count = 0;
+    learner->forgotten_count++;
     if (learner->live_count > 0)
         memset(learner->live, 0, learner->live_room * sizeof *learner->live);
     learner->live_count = 0;
@@ -293,7 +295,7 @@ static void forget(struct zr_learner *learner)
     learner->changed_at = 0;
     learner->marks_count = 0;
     learner->tracks_count = 0;
-    learner->too_many = false;
+    learner->too_many = learner->due = false;
     track_forget(&learner->all);
 }
 
@@ -348,8 +350,8 @@ bool zr_learner_may_join(const struct zr_learner *learner)
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
 }
 
-/* A plan may be made: of all threads together, or of each that counts for something. */
-bool zr_learner_is_due(const struct zr_learner *learner)
+/* Whether a plan may be made. */
+static bool is_due(const struct zr_learner *learner)
 {
     if (learner->all.found && zr_learner_may_join(learner))
         return !learner->all.planned;
@@ -366,12 +368,36 @@ bool zr_learner_is_due(const struct zr_learner *learner)
     return any && !planned;
 }
 
+/* Whether the helper is to be told. */
+static bool is_unasked(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+}
+
+static void note_found(struct track *track, bool due)
+{
+    track->due = (struct found){due, track->first, track->second, track->third};
+    track->planned |= due;
+}
+
+bool zr_learner_note_due(struct zr_learner *learner)
+{
+    if (!learner->due && is_due(learner)) {
+        bool joint = learner->all.found && zr_learner_may_join(learner);
+        learner->due = true;
+        note_found(&learner->all, joint);
+        for (size_t i = 0; i < learner->tracks_count; i++)
+            note_found(&learner->tracks[i], !joint && learner->tracks[i].found);
+    }
+    return learner->due && is_unasked(learner);
+}
+
 /* More memory has been reserved than ever before: is it enough for the plan that was refused? */
 static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 {
     learner->most_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
-        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes))
+        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_strays))
         return;
     learner->refused_bytes = 0;
     learner->all.planned = false;
@@ -382,8 +408,10 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
 {
     struct zr_learner *learner = state;
-    if (learner->records_count == RECORDS_MOST)
+    if (learner->records_count == RECORDS_MOST) {
+        learner->stats.overruns_count++;
         forget(learner);
+    }
     struct track *track = track_of(learner, what); /* may forget */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
@@ -411,8 +439,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     push(learner, &learner->all, number);
     if (track)
         push(learner, track, number);
-    return zr_learner_is_due(learner) && !learner->options.steps_only ? ZR_OBSERVER_WORK
-                                                                      : ZR_OBSERVER_NOTHING;
+    return zr_learner_note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
 }
 
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
@@ -500,16 +527,15 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     }
     learner->asleep = rest;
     unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    bool work = learner->settle_due || (good && learner->refinable);
-    return work && !learner->options.steps_only ? wish | ZR_OBSERVER_WORK : wish;
+    return learner->settle_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)
 {
     struct zr_learner *learner = state;
-    /* The thread at work is not in the child; what it held is lost with it. */
-    if (atomic_exchange(&learner->working, false)) {
-        learner->refinable = false;
-        learner->candidate = (struct zr_candidate){0};
-    }
+    /* The helper is not in the child, nor are the pages it worked on: what it was asked for is due anew. */
+    learner->due |= learner->at_work && learner->records_count > 0;
+    learner->at_work = false;
+    learner->candidate = (struct zr_candidate){0};
+    zr_helper_forked(&learner->helper);
 }

@@ -1,17 +1,20 @@
 /* learner_state.h: what the learner knows, shared by the files that work on it. Private to defrag/learner*.c.
  *
- * learner_record.c listens and finds recurrences; learner.c plans what was found; learner_plan.c aligns and
- * packs. All of it under the watched arena's lock unless a function says otherwise. */
+ * learner_record.c listens and finds recurrences; learner_helper.c is the thread that learns, learner_view.c
+ * copies for it what was recorded, learner.c plans that; learner_plan.c aligns, learner_place.c packs and
+ * learner_check.c checks. All of it under the watched arena's lock unless a function says otherwise. */
 #ifndef ZR_LEARNER_STATE_H
 #define ZR_LEARNER_STATE_H
 
 #include <stdatomic.h>
 
+#include "alloc/os.h"
 #include "defrag/learner.h"
 
 enum {
     RECORDS_MOST = 1 << 18, /* allocations */
     GRAM = 8,               /* allocations that make a place recognisable */
+    LIVE_FIRST = 1 << 14,   /* room for live blocks, twice as many as there may be; grows */
     PLACES = 1 << 15,       /* places that are remembered, per lane */
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
@@ -24,7 +27,10 @@ enum {
     LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
     STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
     CONFLICTS_MOST = 250,
-    LOUD_ENOUGH = 2, /* passes with driver calls: more is kept for strays */
+    LOUD_ENOUGH = 2,  /* passes with driver calls: more is kept for strays */
+    COPIED_MOST = 64, /* records, in one hold of the lock */
+    HOPS_MOST =
+        4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
 };
 
 /* How much is live, and how much has been allocated since recording began. */
@@ -60,6 +66,10 @@ struct track {
     uint32_t run_start, distance, hits, misses;
     uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
     uint32_t first, second, third;       /* found: where three occurrences begin */
+    struct found {
+        bool due;
+        uint32_t first, second, third;
+    } due;                      /* what was found when the helper was asked: the run may have ended since */
     uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
     uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
     uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
@@ -70,11 +80,32 @@ struct live_entry {
     uint32_t record; /* number */
 };
 
+/* The thread that learns. It begins when there is something to learn, and ends when there has been nothing
+ * for a while. Words that any thread may look at. */
+enum helper_state {
+    HELPER_NONE = 0,
+    HELPER_STARTING,
+    HELPER_WORKING,
+    HELPER_IDLE,
+    HELPER_ENDED,   /* to be joined */
+    HELPER_REFUSED, /* the system gave no thread */
+};
+struct helper {
+    _Atomic uint32_t state;  /* enum helper_state */
+    _Atomic uint32_t asked;  /* 1: something is due that nobody has looked at yet */
+    _Atomic uint32_t go;     /* 1: the helper is to look; it sleeps on this word */
+    _Atomic bool held;       /* it begins nothing but in zr_learner_wait() */
+    _Atomic bool cancelled;  /* it is to end, whatever it is doing */
+    struct zr_thread thread; /* of whoever made the state STARTING */
+    struct zr_stack stack;
+};
+
 struct zr_learner {
-    zr_arena *arena, *host_arena;
-    zr_backend *own_backend; /* with the host arena; NULL: the caller's arena is used */
+    zr_arena *arena;
     struct zr_learner_options options;
     struct zr_plan_rules rules;
+    struct helper helper;
+    struct zr_candidate candidate; /* the helper's */
 
     /* All below: the watched arena's lock. */
     struct record *records;
@@ -82,14 +113,17 @@ struct zr_learner {
     struct live_entry *live;
     size_t live_count, live_room;
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
-    uint64_t live_bytes;    /* of the arena now, recorded or not */
+    uint64_t live_bytes;                       /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
+    bool refused_strays;    /* there were some beside it */
     struct track all, tracks[LANES_MOST];
     size_t tracks_count;
-    uint32_t only_thread; /* until `split` */
+    uint32_t forgotten_count; /* times that the records began anew */
+    uint32_t only_thread;     /* until `split` */
     uint64_t only_stream;
     bool split;    /* more than one thread or stream has been heard: each has a lane */
     bool too_many; /* lanes */
+    bool due;      /* for the helper: what the tracks have under that name */
     uint32_t marks[MARKS];
     size_t marks_count;
     struct zr_pass last_pass;
@@ -102,12 +136,54 @@ struct zr_learner {
     bool fresh;          /* the plan has not been gone through yet */
     bool settle_due;     /* it has: what it left idle can go */
     unsigned loud_count; /* passes that called the driver since it was settled */
+    bool at_work;        /* the helper, on something that was due */
     struct zr_learner_stats stats;
-
-    _Atomic bool working;
-    struct zr_candidate candidate; /* of the working thread: kept while there is something to refine */
-    bool refinable;
 };
+
+/* What is known of the watched arena when a plan is made: a copy, as of one moment. */
+struct view {
+    struct zr_scratch scratch;
+    struct zr_seen_lane lanes[ZR_PLAN_LANES];
+    struct track *tracks[ZR_PLAN_LANES]; /* of the lanes */
+    size_t lanes_count;
+    uint64_t others_bytes; /* live at once in lanes without a period, and in none */
+    uint64_t most_reserved_bytes;
+    bool following;
+    uint32_t records_count, forgotten_count;
+    size_t steps_count;           /* of the plan in force */
+    unsigned bad_share, refusals; /* refusals: plans that were packed for these lanes before, in vain */
+};
+
+/* ---- learner.c ----------------------------------------------------------------------------------------- */
+
+/* Whatever is due, in the helper. No lock held. */
+void zr_learner_work(struct zr_learner *learner);
+static inline bool zr_learner_cancelled(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.cancelled, memory_order_relaxed);
+}
+
+/* ---- learner_view.c: no lock held ---------------------------------------------------------------------- */
+
+/* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more.
+ */
+zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
+/* From the number of a record to that of the lane's first position at or after it, from `low` on. Held. */
+uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low);
+
+/* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
+
+zr_result zr_helper_begin(struct helper *helper);
+/* Bytes of its stack that are the packer's. */
+size_t zr_helper_room(const struct helper *helper);
+/* Something is due. Returns at once; the first time, and after a fork, it makes the thread. */
+void zr_helper_wake(struct zr_learner *learner);
+/* Until the helper has looked at all that was due. */
+void zr_helper_wait(struct zr_learner *learner);
+/* Ends the thread, which stops what it is doing. Nobody wakes it any more. */
+void zr_helper_end(struct zr_learner *learner);
+/* In the child after a fork: there is no thread. */
+void zr_helper_forked(struct helper *helper);
 
 /* ---- learner_record.c ---------------------------------------------------------------------------------- */
 
@@ -119,18 +195,19 @@ void zr_track_end(struct track *track);
 /* What the lane was asked for at a position. */
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position);
-/* What a plan and all beside it may take where the dynamic path took no more than that: a sixty-fourth more,
- * which is what never calling the driver is worth. */
+/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come
+ * beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is
+ * worth. */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
-                                                uint64_t most_reserved_bytes)
+                                                uint64_t most_reserved_bytes, bool strays)
 {
-    uint64_t bytes = most_reserved_bytes + learner->rules.granule_bytes;
-    return bytes + bytes / 64;
+    return most_reserved_bytes + learner->rules.granule_bytes + (strays ? most_reserved_bytes / 64 : 0);
 }
 /* Whether all threads may share addresses in one lane. */
 bool zr_learner_may_join(const struct zr_learner *learner);
-/* A plan may be made: of all threads together, or of each that counts for something. */
-bool zr_learner_is_due(const struct zr_learner *learner);
+/* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the
+ * helper. Whether it is to be told of that. */
+bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);

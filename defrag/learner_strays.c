@@ -63,7 +63,7 @@ static void draw_passes(const struct zr_plan *plan, uint64_t *due, struct zr_sor
 void zr_candidate_expect_strays(struct zr_candidate *candidate)
 {
     struct zr_plan *plan = &candidate->plan;
-    struct zr_scratch scratch = {.arena = candidate->scratch.arena};
+    struct zr_scratch scratch = {0};
     struct zr_plan foreseen = *plan;
     size_t passes = plan->steps_count ? DRAWS / plan->steps_count : 0;
     passes = passes > PASSES ? PASSES : passes < WORST + 1 ? WORST + 1 : passes;

@@ -11,6 +11,7 @@ struct zr_model_options {
     zr_arena *host_arena;    /* for the policy's own records; borrowed */
     uint64_t capacity_bytes; /* 0: none */
     uint64_t granule_bytes;  /* a power of two; what is reserved is counted in whole ones */
+    bool no_wait;            /* see struct zr_replay_options */
 };
 
 /* What every policy keeps, in front of its own state. */
@@ -28,6 +29,8 @@ struct zr_model_ops {
     /* ZR_ERR_MEMORY: the capacity is used up. */
     zr_result (*alloc)(struct zr_model *model, const struct zr_event *event, void **out);
     zr_result (*free)(struct zr_model *model, void *handle);
+    void (*wait)(
+        struct zr_model *model); /* until it has learned what there is to learn; NULL: it learns nothing */
     void (*reset_peak)(struct zr_model *model);
     /* Brings reserved_bytes, peak_reserved_bytes and driver_calls up to date. */
     void (*measure)(struct zr_model *model);

@@ -34,6 +34,7 @@ struct packer {
     struct zr_scratch scratch;
     struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
+    size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
     uint64_t start_ns;
 
     uint64_t *best_offset; /* by item */
@@ -95,12 +96,17 @@ static zr_result run_round(struct round *round)
     zr_result result = ZR_OK;
 
     hand_out_work(packer, round->count);
+    if (round->stack_bytes <= packer->stack_bytes) {
+        work(round);
+        started = 1;
+        wanted = 0;
+    }
     while (started < wanted && !result) {
         result = zr_thread_start(&threads[started], packer->scratch.arena, round->stack_bytes, work, round);
         started += !result;
     }
     for (unsigned t = 0; t < started; t++)
-        zr_thread_join(&threads[t]);
+        zr_thread_join(&threads[t]); /* none, where it was the caller */
     charge_work(packer, round->count);
     return started ? ZR_OK : result;
 }
@@ -342,12 +348,21 @@ static zr_result check_options(const struct zr_lifetimes *lifetimes, const struc
 zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                   struct zr_pack_report *report)
 {
-    struct packer packer = {
-        .scratch.arena = lifetimes->host_arena, .best_height = UINT64_MAX, .start_ns = zr_os_now_ns()};
+    return zr_pack_in(lifetimes, options, &(struct zr_pack_here){0}, report);
+}
+
+zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                     const struct zr_pack_here *here, struct zr_pack_report *report)
+{
+    struct packer packer = {.scratch.arena = lifetimes->host_arena,
+                            .best_height = UINT64_MAX,
+                            .stack_bytes = here->stack_bytes,
+                            .start_ns = zr_os_now_ns()};
     enum zr_pack_verdict verdict = ZR_PACK_FOUND;
 
     *report = (struct zr_pack_report){0};
-    packer.watch = (struct zr_pack_watch){UINT64_MAX, options->work ? options->work : UINT64_MAX};
+    packer.watch =
+        (struct zr_pack_watch){UINT64_MAX, options->work ? options->work : UINT64_MAX, here->cancelled};
     if (!options->work &&
         __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
                                &packer.watch.until_ns))

@@ -8,9 +8,23 @@
 #ifndef ZR_PACK_INTERNAL_H
 #define ZR_PACK_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "defrag/scratch.h"
 #include "alloc/sort.h"
 #include "defrag/zr_defrag.h"
+
+/* ---- In a caller's thread ------------------------------------------------------------------------------ */
+
+/* zr_pack() in the caller's own thread, as far as its stack is long enough, until it is cancelled; what is
+ * left in the offsets then is a placement, not a good one. The lifetimes may be without a host arena: see
+ * scratch.h. */
+struct zr_pack_here {
+    const _Atomic bool *cancelled;
+    size_t stack_bytes; /* for the packer alone */
+};
+zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                     const struct zr_pack_here *here, struct zr_pack_report *report);
 
 /* ---- The problem --------------------------------------------------------------------------------------- */
 
@@ -39,6 +53,7 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
 struct zr_pack_watch {
     uint64_t until_ns;  /* UINT64_MAX: no end, and the clock is not read */
     uint64_t work_left; /* in steps: looks at a placed item, or at sixteen that are none of the neighbours */
+    const _Atomic bool *cancelled; /* true: time is up; NULL: never */
 };
 bool zr_pack_time_up(const struct zr_pack_watch *watch);
 

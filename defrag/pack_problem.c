@@ -6,7 +6,9 @@
 
 bool zr_pack_time_up(const struct zr_pack_watch *watch)
 {
-    return watch->work_left == 0 || (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
+    return watch->work_left == 0 ||
+           (watch->cancelled && atomic_load_explicit(watch->cancelled, memory_order_relaxed)) ||
+           (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
 }
 
 static uint64_t common_divisor(uint64_t a, uint64_t b)

@@ -1,22 +1,11 @@
 /* policy_arena.c: our own arena on the sim backend, as any program uses it. Stands on alloc/zr.h. */
 #include "alloc/error.h"
-#include "alloc/os.h"
 #include "alloc/plan.h"
+#include "defrag/learner.h"
 #include "defrag/model.h"
 
-/* For packing a plan, about as much as `zr pack` takes: a replay is no training run. By work, so that what a
- * replay comes to does not depend on how fast or busy the machine is. */
-#define LEARNER_WORK UINT64_C(1600000000)
 /* Above any number that a thread of ours gets. */
 #define TRACE_THREADS UINT32_C(0x80000000)
-
-/* As many as `zr pack` takes. */
-static unsigned packing_threads(void)
-{
-    struct zr_machine machine = {0};
-    zr_os_machine(&machine);
-    return machine.cores_count < 1 ? 1 : machine.cores_count > 4 ? 4 : (unsigned)machine.cores_count;
-}
 
 struct arena_model {
     struct zr_model model; /* first */
@@ -57,11 +46,9 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
         result = zr_arena_create(&own->arena,
                                  &(struct zr_arena_options){.backend = own->backend, .name = "replay"});
     if (result == ZR_OK)
-        result =
-            zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena,
-                                                                          .host_arena = options->host_arena,
-                                                                          .budget_work = LEARNER_WORK,
-                                                                          .threads = packing_threads()});
+        result = zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena});
+    if (result == ZR_OK && !options->no_wait)
+        zr_learner_hold(own->learner);
     if (result != ZR_OK)
         arena_destroy(&own->model);
     else
@@ -86,6 +73,11 @@ static zr_result arena_free(struct zr_model *model, void *handle)
     return zr_arena_free(((struct arena_model *)model)->arena, handle);
 }
 
+static void arena_wait(struct zr_model *model)
+{
+    zr_learner_wait(((struct arena_model *)model)->learner);
+}
+
 static void arena_reset_peak(struct zr_model *model)
 {
     zr_arena_reset_peaks(((struct arena_model *)model)->arena);
@@ -104,5 +96,6 @@ const struct zr_model_ops zr_model_arena = {.create = arena_create,
                                             .destroy = arena_destroy,
                                             .alloc = arena_alloc,
                                             .free = arena_free,
+                                            .wait = arena_wait,
                                             .reset_peak = arena_reset_peak,
                                             .measure = arena_measure};

@@ -73,6 +73,7 @@ struct run {
     struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
     size_t stretches_count;
     uint64_t ns, operations_count; /* of one repeat */
+    uint64_t all_ns, all_count;    /* of all of them */
 };
 
 static size_t stretches_most(const struct run *run)
@@ -167,12 +168,24 @@ static double median_ns(struct run *run)
 static zr_result drain(struct run *run)
 {
     zr_result result = ZR_OK;
+    uint64_t start_ns = zr_os_now_ns();
     for (size_t i = 0; i < run->sequence->blocks_count && result == ZR_OK; i++)
         if (run->handles[i]) {
             result = run->model->ops->free(run->model, run->handles[i]);
             run->handles[i] = NULL;
+            run->all_count++;
         }
+    run->all_ns += zr_os_now_ns() - start_ns;
     return result;
+}
+
+static void wait_for_learning(struct run *run, struct zr_replay_report *out)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    if (!run->model->ops->wait || run->model->options.no_wait)
+        return;
+    run->model->ops->wait(run->model);
+    out->waited_ns += zr_os_now_ns() - start_ns;
 }
 
 static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_report *out)
@@ -184,6 +197,7 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
             result = drain(run);
         if (result != ZR_OK)
             break;
+        wait_for_learning(run, out);
         run->sequence = zr_vary_make(&run->vary, i);
         if (run->sequence->lower_bound_bytes > out->lower_bound_bytes)
             out->lower_bound_bytes = run->sequence->lower_bound_bytes;
@@ -198,7 +212,10 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
         out->peak_reserved_last_repeat_bytes = model->peak_reserved_bytes;
         if (model->peak_reserved_bytes > out->peak_reserved_bytes)
             out->peak_reserved_bytes = model->peak_reserved_bytes;
+        run->all_ns += run->ns;
+        run->all_count += run->operations_count;
         out->ns_per_operation = median_ns(run);
+        out->ns_per_operation_all = run->all_count ? (double)run->all_ns / (double)run->all_count : 0;
         out->ns_per_operation_mean =
             run->operations_count ? (double)run->ns / (double)run->operations_count : 0;
     }
@@ -214,6 +231,7 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
         return zr_fail(ZR_ERR_INVALID, "a replay needs a sequence, a policy and somewhere to put its report");
     struct zr_model_options model_options = {.host_arena = sequence->host_arena,
                                              .capacity_bytes = options->capacity_bytes,
+                                             .no_wait = options->no_wait,
                                              .granule_bytes = options->granule_bytes ? options->granule_bytes
                                                                                      : GRANULE_DEFAULT_BYTES};
     if ((model_options.granule_bytes & (model_options.granule_bytes - 1)) != 0)

@@ -1,9 +1,27 @@
-/* scratch.c: one arena block per array. Stands on the arena alone. */
+/* scratch.c: one block per array, of an arena or of pages. Stands on the arena and record.h. */
 #include "defrag/scratch.h"
 
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/record.h"
+
+/* In front of an array on pages of its own. */
+enum { HEAD_BYTES = 64 };
+
+/* Cleared. NULL with words. */
+static void *take_pages(size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2) {
+        zr_fail(ZR_ERR_HOST_MEMORY, "an array of %zu bytes", bytes);
+        return NULL;
+    }
+    size_t *pages = zr_pages_take_unforked(bytes + HEAD_BYTES);
+    if (!pages)
+        return NULL;
+    *pages = bytes + HEAD_BYTES;
+    return (char *)pages + HEAD_BYTES;
+}
 
 void *zr_scratch_take(struct zr_scratch *scratch, size_t count, size_t element_bytes)
 {
@@ -17,17 +35,25 @@ void *zr_scratch_take(struct zr_scratch *scratch, size_t count, size_t element_b
     else if (__builtin_mul_overflow(count ? count : 1, element_bytes, &request.bytes))
         scratch->result =
             zr_fail(ZR_ERR_INVALID, "an array of %zu elements of %zu bytes", count, element_bytes);
-    else
+    else if (scratch->arena)
         scratch->result = zr_arena_alloc(scratch->arena, &request, &block);
+    else
+        scratch->result = (block = take_pages(request.bytes)) ? ZR_OK : ZR_ERR_HOST_MEMORY;
     if (scratch->result)
         return NULL;
-    memset(block, 0, request.bytes);
+    if (scratch->arena)
+        memset(block, 0, request.bytes);
     scratch->blocks[scratch->count++] = block;
     return block;
 }
 
 void zr_scratch_end(struct zr_scratch *scratch)
 {
-    while (scratch->count > 0)
-        zr_arena_free(scratch->arena, scratch->blocks[--scratch->count]);
+    while (scratch->count > 0) {
+        void *block = scratch->blocks[--scratch->count];
+        if (scratch->arena)
+            zr_arena_free(scratch->arena, block);
+        else
+            zr_pages_give((char *)block - HEAD_BYTES, *(size_t *)((char *)block - HEAD_BYTES));
+    }
 }

@@ -1,4 +1,7 @@
-/* scratch.h: arrays that live as long as one call, from the caller's host arena. Private to defrag/. */
+/* scratch.h: arrays that live as long as one call, from the caller's host arena. Private to defrag/.
+ *
+ * Without an arena they are private pages of the process that a child after fork() does not get: for the
+ * learner's helper thread, whose work the child does not go on with. */
 #ifndef ZR_SCRATCH_H
 #define ZR_SCRATCH_H
 
@@ -6,7 +9,7 @@
 
 #define ZR_SCRATCH_ROOM 512
 
-/* {.arena = arena} is an empty one. One thread at a time. */
+/* {.arena = arena} is an empty one, {0} one of private pages. One thread at a time. */
 struct zr_scratch {
     zr_arena *arena;
     size_t count;

@@ -1,9 +1,9 @@
 /* zr_defrag.h: traces as sequences and lifetimes, the packer, and replay. The public header of defrag/.
  *
  * Memory of every object here comes from a host arena that the caller names (tag other), which must outlive
- * the object: no malloc, so that the learner can run inside a preloaded program. An object is used by one
- * thread at a time, unless it says otherwise; different ones at once are fine. Besides what each call names,
- * ZR_ERR_MEMORY and its like are the host arena's. */
+ * the object, and a learner's from the system: no malloc, so that it can run inside a preloaded program. An
+ * object is used by one thread at a time, unless it says otherwise; different ones at once are fine. Besides
+ * what each call names, ZR_ERR_MEMORY and its like are the host arena's. */
 #ifndef ZR_DEFRAG_H
 #define ZR_DEFRAG_H
 
@@ -118,48 +118,61 @@ ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t he
 
 /* Watches an arena, finds out by itself with what period the program allocates, and installs a plan that the
  * arena follows from then on: addresses fixed in advance, nothing to map. What is not as planned takes the
- * arena's own way, and a sequence that has changed is learned again. */
+ * arena's own way, and a sequence that has changed is learned again.
+ *
+ * Allocations only record. What was recorded is looked at by a thread of the learner's own: the first
+ * allocation that leaves it something to do starts it (no other makes a thread, takes memory or waits for
+ * what is learned), all signals are blocked in it, and it ends when there has been nothing to do for a
+ * second. A plan that it makes is checked independently of how it was made, and then takes effect between two
+ * allocations, once it adds no memory to what the arena has held. A period is found once it has been gone
+ * through twice, and only if that is no more than 262,144 allocations: at so many the learner begins anew,
+ * and counts that (overruns_count).
+ *
+ * All memory is the process's own, private pages. After fork() a child has a learner of its own that goes on
+ * from what was recorded: it shares no byte with its parent's, and makes a thread of its own when there is
+ * something to learn. What the parent's thread was doing at that moment is done by each for itself. The
+ * memory of the arena that is watched is another matter: see zr_backend_host_create(). */
 typedef struct zr_learner zr_learner;
 
 struct zr_learner_options {
-    zr_arena *arena;      /* watched; it must outlive the learner */
-    zr_arena *host_arena; /* for records and scratch, not `arena`; NULL: one of the learner's own */
-    /* Time for packing a plan, of the thread whose allocation finds the period (0: 20 ms); copying, aligning
-     * and installing come on top, about a microsecond per allocation of the period. After a plan that would
-     * take more memory than there is without, half as much for the next one of that period, down to a
-     * sixteenth. `zr pack` spends 8 seconds. */
-    uint64_t budget_ns;
-    uint64_t refine_ns; /* packing once more, at the end of a step that went as planned; 0: never */
-    unsigned threads;   /* that pack, while that one waits; 0: 1 */
-    bool steps_only;    /* work is done inside zr_learner_step() only, never inside an allocation */
-    /* In place of budget_ns: as struct zr_pack_options has it, so that the same requests are given the same
-     * plan on any machine, as long as refine_ns is 0. 0: by the clock. */
-    uint64_t budget_work;
+    zr_arena *arena; /* watched; it must outlive the learner */
+    /* What packing one plan may take, as struct zr_pack_options has it; 0: 1.6e9, some seconds of one core.
+     * By work, not by the clock, so that the same requests are given the same plan on any machine. After a
+     * plan that would take more memory than there is without, half as much for the next one of that period.
+     */
+    uint64_t work;
 };
 
-/* The caller owns *out. ZR_ERR_INVALID: the arena has a learner already, or is the host arena too. */
+/* The caller owns *out. ZR_ERR_INVALID: no arena, or it has a learner already. ZR_ERR_HOST_MEMORY. */
 ZR_API zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options);
-/* The arena forgets the plan; planned blocks live on. No other thread may be in a call on the arena. NULL is
- * fine. */
+/* The arena forgets the plan; planned blocks live on. The learner's thread stops whatever it is doing. No
+ * other thread may be in a call on the arena. NULL is fine. */
 ZR_API void zr_learner_destroy(zr_learner *learner);
 /* One step of the program ended here. Optional: marks need no recurrence to be recognised. Any thread. */
 ZR_API zr_result zr_learner_step(zr_learner *learner);
+/* Waits until all is learned that there is to learn from what was recorded. A program needs it only to have
+ * its plan at a moment of its own. Any thread. */
+ZR_API zr_result zr_learner_wait(zr_learner *learner);
 
 struct zr_learner_stats {
     uint64_t periods_count;       /* found */
     uint64_t plans_count;         /* installed */
-    uint64_t refined_plans_count; /* of those, replaced by a lower one of the same steps */
     uint64_t refused_plans_count; /* not installed: more memory than without */
     uint64_t passes_count;        /* times that a plan was gone through */
     uint64_t planned_count;       /* allocations served by plans */
+    uint64_t deferred_count;      /* in a plan that could not start yet without adding memory */
     uint64_t strays_count;        /* not in the plan */
     uint64_t unplaced_count;      /* in the plan as too long-lived for it */
     uint64_t conflicts_count;     /* in the plan, and a block lay in the way that should have been freed */
     uint64_t refused_count;       /* in the plan, and no memory was to be had */
-    uint64_t spent_ns;            /* on finding, packing and installing */
-    uint64_t period_count;        /* allocations in the period in force */
-    size_t region_bytes;          /* addresses of the plan in force; 0: none */
-    bool asleep;                  /* all goes as planned: nothing is recorded */
+    uint64_t
+        overruns_count; /* times that 262,144 allocations had been recorded: a longer period is not found */
+    uint64_t most_copied_count; /* records that were copied while an allocation had to wait, at most */
+    uint64_t spent_ns;          /* by the learner's thread */
+    uint64_t period_count;      /* allocations in the period in force */
+    size_t region_bytes;        /* addresses of the plan in force; 0: none */
+    bool asleep;                /* all goes as planned: nothing is recorded */
+    bool no_thread;             /* the system refused a thread: nothing is learned */
 };
 ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
@@ -196,6 +209,10 @@ struct zr_replay_options {
     uint64_t capacity_bytes; /* of the sim backend; 0: none */
     size_t granule_bytes;    /* 0: 2 MiB */
     unsigned repeat;         /* 0: 1. What is live at the end is freed between repeats */
+    /* The learner's thread works while the sequence runs, and nobody waits for it: what that comes to depends
+     * on the machine. False: it works between repeats, and the next one waits until it has nothing to do, as
+     * in a program whose step takes longer than that. */
+    bool no_wait;
     struct zr_variation variation;
 };
 
@@ -206,7 +223,9 @@ struct zr_replay_report {
     /* Of the last repeat: the median of its stretches of 256 events, which leaves out what interrupts the
      * program and what few stretches pay for; and the mean, which leaves out nothing. */
     double ns_per_operation, ns_per_operation_mean;
-    uint64_t failed_at; /* index of the first event that found no memory; UINT64_MAX: none */
+    double ns_per_operation_all; /* the mean of all repeats: with recording and learning, but for waiting */
+    uint64_t waited_ns;          /* in all, for the learner's thread */
+    uint64_t failed_at;          /* index of the first event that found no memory; UINT64_MAX: none */
 };
 
 /* Runs a sequence under a policy, on a simulated device of its own, and reports. A device that is too small

@@ -169,12 +169,12 @@ static void test_planned(enum kind kind)
     if (!begin(kind, 1))
         return;
     size_t unit = backend->can.granule_bytes / 3 * 2;
-    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){
-                                               .arena = arena, .host_arena = host_arena, .budget_work = 1000000}),
-               ZR_OK, "a learner");
+    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena, .work = 1000000}), ZR_OK,
+               "a learner");
     for (unsigned i = 0; i < 12; i++) {
         step(unit);
         zr_learner_step(learner);
+        zr_learner_wait(learner);
     }
     compare(kind, true, "a step that was learned");
     uint64_t before = counting.calls, driver = driver_calls();
@@ -183,6 +183,7 @@ static void test_planned(enum kind kind)
     tap_ok(counting.calls == before && driver_calls() == driver, "%s: which calls nothing from then on",
            names[kind]);
     step(unit * 2);
+    zr_learner_wait(learner);
     compare(kind, true, "and another");
     zr_learner_destroy(learner);
     compare(kind, true, "without its plan");

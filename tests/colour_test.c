@@ -10,7 +10,7 @@
 #include "alloc/arena_internal.h"
 #include "alloc/fault.h"
 #include "alloc/follow.h"
-#include "defrag/zr_defrag.h"
+#include "defrag/learner.h"
 #include "tests/cuda_support.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
@@ -593,6 +593,14 @@ static bool play(const struct event *events, const size_t *granules)
     return good;
 }
 
+static bool begin_learner(zr_learner **out)
+{
+    if (zr_learner_create(out, &(struct zr_learner_options){.arena = arena, .work = WORK}) != ZR_OK)
+        return false;
+    zr_learner_hold(*out);
+    return true;
+}
+
 static void test_learned(enum kind which, uint64_t seed)
 {
     unsigned coloured = 0, wrong = 0, runs = 0;
@@ -605,14 +613,11 @@ static void test_learned(enum kind which, uint64_t seed)
         if (!begin(which, 0))
             break;
         most = make_events(events, granules);
-        zr_learner_create(
-            &learner, &(struct zr_learner_options){
-                          .arena = arena, .host_arena = host_arena, .steps_only = true, .budget_work = WORK});
-        bool good = true;
+        bool good = begin_learner(&learner);
         for (unsigned i = 0; i < 8; i++) {
             good &= play(events, granules);
             let_pass();
-            good &= zr_learner_step(learner) == ZR_OK;
+            good &= zr_learner_step(learner) == ZR_OK && zr_learner_wait(learner) == ZR_OK;
             if (i == 6)
                 zr_arena_reset_peaks(arena);
             if (i < 6)
@@ -654,12 +659,10 @@ static void test_few_addresses(uint64_t seed)
             good &= begin(SIM, 0);
             if (run == 0)
                 most = make_events(events, granules);
-            good &= zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena,
-                                                                             .host_arena = host_arena,
-                                                                             .steps_only = true,
-                                                                             .budget_work = WORK}) == ZR_OK;
+            good &= begin_learner(&learner);
             for (unsigned k = 0; k < 5 && good; k++)
-                good &= (play(events, granules) || run == 1) && zr_learner_step(learner) == ZR_OK;
+                good &= (play(events, granules) || run == 1) && zr_learner_step(learner) == ZR_OK &&
+                        zr_learner_wait(learner) == ZR_OK;
             wanted = counts().region_bytes / granule;
             packed += run == 1 && wanted > 0 && counts().memory_bytes == counts().region_bytes;
             zr_learner_destroy(learner);

@@ -107,6 +107,7 @@ int main(void)
         for (int i = 0; i < 5; i++)
             zr_arena_free(arena, blocks[i]);
         zr_learner_step(learner);
+        zr_learner_wait(learner);
     }
     zr_learner_get_stats(learner, &stats);
     printf("%d %d\\n", stats.plans_count > 0, stats.planned_count > 0);

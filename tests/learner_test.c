@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "alloc/fault.h"
-#include "alloc/os.h"
 #include "alloc/plan.h"
-#include "defrag/zr_defrag.h"
+#include "defrag/learner.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"
@@ -18,16 +16,6 @@
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-
-enum { SLOWER = 16 };
-
-/* Budgets of time are spent slowly: a slow build on a busy machine finds what any other does. */
-static uint64_t patient_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return ((uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec) / SLOWER;
-}
 
 /* ---- Steps -----------------------------------------------------------------------------------------------
  */
@@ -94,19 +82,26 @@ struct run {
     zr_learner *learner;
     unsigned strays_of_thousand;
     void *strays[8];
+    bool unlearned; /* its learner never gets to work */
     bool failed;
 };
 
-static void begin(struct run *run, struct zr_learner_options options, size_t limit_bytes)
+/* One that learns between steps only, as where each takes its time. */
+static void begin_learner(struct run *run)
+{
+    tap_result(
+        zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
+        ZR_OK, "a learner begins");
+    zr_learner_hold(run->learner);
+}
+
+static void begin(struct run *run, size_t limit_bytes)
 {
     *run = (struct run){0};
     zr_backend_sim_create(&run->backend, &(struct zr_sim_options){.granule_bytes = 2 * MIB});
     zr_arena_create(&run->arena, &(struct zr_arena_options){
                                      .backend = run->backend, .name = "learned", .limit_bytes = limit_bytes});
-    options.arena = run->arena;
-    options.host_arena = host_arena;
-    options.budget_work = options.budget_ns ? 0 : 40000000; /* not by the clock, whoever else is busy */
-    tap_result(zr_learner_create(&run->learner, &options), ZR_OK, "a learner begins");
+    begin_learner(run);
 }
 
 static void end(struct run *run)
@@ -172,8 +167,11 @@ static uint64_t repeat(struct run *run, const struct steps *steps, unsigned time
         before = calls(run);
         for (size_t e = 0; e < steps->count; e++)
             do_event(run, blocks, &steps->events[e]);
+        before = calls(run) - before;
+        if (!run->unlearned)
+            zr_learner_wait(run->learner);
     }
-    return calls(run) - before;
+    return before;
 }
 
 static struct steps one, other;
@@ -184,7 +182,7 @@ static struct steps one, other;
 static void test_period(void)
 {
     struct run run;
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     make_step(&one, 1, 40);
     repeat(&run, &one, 2);
     size_t dynamic_bytes = reserved(&run);
@@ -207,7 +205,7 @@ static void test_setup(void)
 {
     static void *weights[200];
     struct run run;
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     for (unsigned i = 0; i < 200; i++)
         zr_arena_alloc(run.arena, &(struct zr_request){.bytes = 300 * KIB, .tag = ZR_TAG_PARAM}, &weights[i]);
     make_step(&one, 2, 30);
@@ -232,7 +230,7 @@ static void test_strays(uint64_t seed)
         uint64_t last[8], most = 0;
         make_step(&one, 3 + i, 120);
         random_state = seed + i;
-        begin(&run, (struct zr_learner_options){0}, 0);
+        begin(&run, 0);
         run.strays_of_thousand = 10;
         for (unsigned k = 0; k < 20; k++) {
             uint64_t now = repeat(&run, &one, 1);
@@ -245,7 +243,7 @@ static void test_strays(uint64_t seed)
             most = last[k] > most ? last[k] : most;
         }
         struct zr_learner_stats stats = stats_of(&run);
-        tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 99,
+        tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 98,
                "seed %llu, one stray in a hundred events: %llu of %u allocations are planned",
                (unsigned long long)seed + i, (unsigned long long)stats.period_count, one.blocks);
         tap_note("%u of the last eight steps call no driver, at most %llu calls, %llu plans", quiet,
@@ -259,7 +257,7 @@ static void test_strays(uint64_t seed)
 static void test_changed(void)
 {
     struct run run;
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     make_step(&one, 7, 40);
     make_step(&other, 8, 50);
     tap_is(repeat(&run, &one, 5), 0, "one shape is learned");
@@ -299,9 +297,11 @@ static uint64_t interleave(struct run *run, bool vary, unsigned times)
         }
         for (unsigned t = 0; t < 2; t++)
             at[t] -= steps[t]->count; /* one may have begun the next */
+        before = calls(run) - before;
+        zr_learner_wait(run->learner);
     }
     zr_thread_become(own);
-    return calls(run) - before;
+    return before;
 }
 
 static void test_threads(uint64_t seed)
@@ -310,7 +310,7 @@ static void test_threads(uint64_t seed)
     struct zr_learner_stats stats;
     make_step(&one, 11, 60);
     make_step(&other, 12, 45);
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     random_state = seed;
     tap_is(interleave(&run, false, 8), 0,
            "two threads that take turns in the same way: no driver call in the eighth step");
@@ -318,10 +318,10 @@ static void test_threads(uint64_t seed)
     tap_is(stats.period_count, one.blocks + other.blocks, "planned together");
     end(&run);
 
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     random_state = seed;
-    tap_is(interleave(&run, true, 12), 0, "seed %llu: two threads as it comes: no driver call in the twelfth",
-           (unsigned long long)seed);
+    tap_is(interleave(&run, true, 16), 0,
+           "seed %llu: two threads as it comes: no driver call in the sixteenth", (unsigned long long)seed);
     stats = stats_of(&run);
     /* Lanes that cannot share addresses may take too much memory to be worth it. */
     tap_ok((stats.plans_count == 0 && stats.refused_plans_count > 0) ||
@@ -339,12 +339,13 @@ static void test_threads(uint64_t seed)
 static void test_marks(void)
 {
     struct run run;
-    begin(&run, (struct zr_learner_options){.steps_only = true}, 0);
+    begin(&run, 0);
     make_step(&one, 21, 20);
     for (unsigned i = 0; i < 4; i++) {
         repeat(&run, &one, 1);
-        tap_is(stats_of(&run).plans_count, i > 2, "%u steps: %s", i + 1, i > 2 ? "a plan" : "none yet");
         tap_result(zr_learner_step(run.learner), ZR_OK, "the step is marked");
+        zr_learner_wait(run.learner);
+        tap_is(stats_of(&run).plans_count, i > 1, "%u steps: %s", i + 1, i > 1 ? "a plan" : "none yet");
     }
     tap_is(repeat(&run, &one, 3), 0, "then no driver call is made");
     end(&run);
@@ -354,27 +355,23 @@ static void test_settings(void)
 {
     struct run run;
     zr_learner *learner = (zr_learner *)&run;
-    begin(&run, (struct zr_learner_options){0}, 0);
-    tap_result(zr_learner_create(&learner,
-                                 &(struct zr_learner_options){.arena = run.arena, .host_arena = host_arena}),
-               ZR_ERR_INVALID, "an arena has one learner");
+    begin(&run, 0);
+    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = run.arena}), ZR_ERR_INVALID,
+               "an arena has one learner");
     tap_ok(!learner, "and nothing comes out");
-    tap_result(zr_learner_create(&learner,
-                                 &(struct zr_learner_options){.arena = host_arena, .host_arena = host_arena}),
-               ZR_ERR_INVALID, "it cannot keep its records where it watches");
     tap_result(zr_learner_create(&learner, &(struct zr_learner_options){0}), ZR_ERR_INVALID, "no arena");
     tap_result(zr_learner_create(NULL, &(struct zr_learner_options){.arena = run.arena}), ZR_ERR_INVALID,
                "nowhere to go");
-    tap_result(zr_learner_step(NULL), ZR_ERR_INVALID, "no learner to mark");
+    tap_ok(zr_learner_step(NULL) == ZR_ERR_INVALID && zr_learner_wait(NULL) == ZR_ERR_INVALID,
+           "no learner to mark, nor to wait for");
     zr_learner_destroy(NULL);
     end(&run);
 
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     zr_learner_destroy(run.learner);
-    tap_result(zr_learner_create(&run.learner, &(struct zr_learner_options){.arena = run.arena}), ZR_OK,
-               "after one another, with an arena of its own");
+    begin_learner(&run);
     make_step(&one, 31, 20);
-    tap_is(repeat(&run, &one, 6), 0, "it learns as well");
+    tap_is(repeat(&run, &one, 6), 0, "after one another: it learns as well");
     end(&run);
 }
 
@@ -383,11 +380,12 @@ static void test_limits(void)
 {
     struct run run;
     make_step(&one, 41, 40);
-    begin(&run, (struct zr_learner_options){.steps_only = true}, 0);
+    begin(&run, 0);
+    run.unlearned = true;
     repeat(&run, &one, 8);
     size_t enough = reserved(&run);
     end(&run);
-    begin(&run, (struct zr_learner_options){0}, enough + 8 * MIB);
+    begin(&run, enough + 8 * MIB);
     repeat(&run, &one, 10);
     tap_ok(!run.failed && reserved(&run) <= enough + 8 * MIB,
            "within four granules of what it takes without a plan all is served");
@@ -409,15 +407,16 @@ static void test_faults(void)
             zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 2 * MIB});
             zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
             zr_fault_set(sites[s], nth);
-            zr_learner_create(&learner, &(struct zr_learner_options){
-                                            .arena = arena, .host_arena = host_arena, .budget_work = 200000});
-            for (unsigned i = 0; i < 5; i++)
+            zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena, .work = 200000});
+            for (unsigned i = 0; i < 5; i++) {
                 for (size_t e = 0; e < one.count; e++)
                     if (one.events[e].alloc)
                         zr_arena_alloc(arena, &(struct zr_request){.bytes = one.events[e].bytes},
                                        &blocks[one.events[e].block]);
                     else
                         zr_arena_free(arena, blocks[one.events[e].block]);
+                zr_learner_wait(learner);
+            }
             clean = zr_fault_set(sites[s], 0) < nth;
             failures += !clean;
             good &= zr_arena_check(arena) == ZR_OK;
@@ -432,7 +431,11 @@ static void test_faults(void)
 static void test_fork(void)
 {
     struct run run;
-    begin(&run, (struct zr_learner_options){0}, 0);
+#if defined(__SANITIZE_THREAD__)
+    tap_skip("ThreadSanitizer ends a child of several threads that starts one");
+    return;
+#endif
+    begin(&run, 0);
     make_step(&one, 61, 20);
     repeat(&run, &one, 2);
     pid_t child = fork();
@@ -497,7 +500,6 @@ static void test_traces(void)
 int main(void)
 {
     uint64_t seed = run_seed();
-    zr_os_clock_set(patient_clock);
     if (records_begin() != ZR_OK) {
         printf("Bail out! %s\n", zr_last_error());
         return 1;

@@ -5,7 +5,7 @@ import os
 
 from zrtest import BUILD, done, note, ok, run_limited
 
-SEEDS = range(1, 6)
+SEEDS = range(2, 5)  # the first one is long_sanitizers.t's
 program = os.path.join(BUILD, "both-sanitizers", "tests", "fuzz_test")  # make built-long has built it
 for seed in SEEDS:
     got = run_limited([program], env={**os.environ, "ZR_TEST_SEED": str(seed)})

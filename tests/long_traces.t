@@ -12,7 +12,7 @@ ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 FOLDER = "../shared/traces"
 GRANULE = 2 << 20
 MINIMALLOC_UNIT, MINIMALLOC_CAPACITY = 65536, 1048576
-REPEATS = 5
+REPEATS = 10
 CHANGE_AT, CHANGED_REPEATS = 3, 7  # the sizes change before the third repeat; by the seventh they are learned everywhere
 PACK_SECONDS = 60  # for a second attempt, where the machine does much else
 

@@ -15,7 +15,8 @@ from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 KEYS = ["file", "policy", "lower_bound_bytes", "peak_reserved_bytes", "ratio", "ratio_last_repeat", "driver_calls",
-        "driver_calls_last_repeat", "ns_per_operation", "ns_per_operation_mean", "failed_at"]
+        "driver_calls_last_repeat", "ns_per_operation", "ns_per_operation_mean",
+        "ns_per_operation_all", "waited_seconds", "failed_at"]
 MIB = 1 << 20
 
 
@@ -226,7 +227,7 @@ def test_variations():
     def varied(*more):
         return results(lifetimes, *options, *more, keys=KEYS + VARIED)
 
-    rows = varied("--threads", "3", "--repeat", "5")
+    rows = varied("--threads", "3", "--repeat", "8")
     same({tuple(row[key] for key in VARIED) for row in rows}, {(0, 3, False, None, 1)}, "the JSON says what was varied")
     same([row["policy"] for row in rows], ["zr", "caching", "expandable", "bestfit"], "under all policies")
     # Each copy's largest sum of live bytes is 10 MiB; it holds at least 2 from its second allocation on.
@@ -248,6 +249,13 @@ def test_variations():
     rows = results(step, "--unit", str(MIB), "--change-at", "3", "--repeat", "8", keys=KEYS + VARIED)
     same([row["failed_at"] for row in rows], [None] * 4, "another shape is served")
     same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "and learned")
+    same([row["policy"] for row in rows if row["waited_seconds"] > 0], ["zr"], "which is waited for, and that is said")
+    timeless = [{key: row[key] for key in KEYS if "ns_per" not in key and key != "waited_seconds"}
+                for row in rows]
+    again = results(step, "--unit", str(MIB), "--change-at", "3", "--repeat", "8", keys=KEYS + VARIED)
+    same([{key: row[key] for key in timeless[0]} for row in again], timeless, "the same figures each time, but for the times")
+    rows = results(step, "--unit", str(MIB), "--repeat", "8", "--no-wait", "--policy", "zr")
+    same([(row["failed_at"], row["waited_seconds"]) for row in rows], [(None, 0)], "--no-wait waits for nothing")
     first = varied("--change-at", "1")[0]["lower_bound_bytes"]
     ok(first != 10 * MIB and first <= 12.5 * MIB, f"a shape that has changed from the first repeat on: {first} bytes")
     table = zr("replay", lifetimes, "--stray", "1", "--threads", "2", "--change-at", "1", "--seed", "9").stdout

@@ -15,7 +15,7 @@ def walk(site, ranks):
     while True:
         nth += stride
         if nth > ONE_BY_ONE:
-            stride = max(1, nth // 4)
+            stride = max(1, nth // 2)
         saved = path(f"{site}-{ranks}-{nth}")
         run = train(ranks=ranks, stage=1, steps=2, save=saved, log=path("log.jsonl"), trace=path("trace.zrt"),
                     environment={"ZR_FAULT": f"{site}:{nth}"})

@@ -43,14 +43,23 @@ static const char help[] =
     "  --change-at R        from repeat R on every size is another: equal sizes stay equal, and each becomes "
     "3/4, 7/8,\n"
     "                       9/8 or 5/4 of what it was\n"
+    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast "
+    "as "
+    "a replay\n"
+    "                       would get, and not the same on each machine\n"
     "  --seed N             of what these draw (default 1); every policy is asked for the same\n"
     "  --json               numbers for programs\n"
     "\n"
     "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
     "over it.\n"
-    "Under \"last\" is what the last repeat came to alone, and so are the times, which are the median and "
-    "the "
-    "mean.\n"
+    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, "
+    "and "
+    "beside\n"
+    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what "
+    "zr "
+    "learns from\n"
+    "those before it, in a thread of its own, as if a step took its real time: \"waited\" says how long, in "
+    "all.\n"
     "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its "
     "own.\n";
 
@@ -136,6 +145,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--threads", ZR_TOOL_COUNT, &varied.threads},
         {"--loose-turns", ZR_TOOL_FLAG, &settings->replay.variation.loose_turns},
         {"--change-at", ZR_TOOL_COUNT, &varied.change_at},
+        {"--no-wait", ZR_TOOL_FLAG, &settings->replay.no_wait},
         {"--seed", ZR_TOOL_COUNT, &varied.seed},
         {"--json", ZR_TOOL_FLAG, &settings->json},
         {NULL, ZR_TOOL_FLAG, NULL},
@@ -233,8 +243,10 @@ static void print_json(struct zr_text *text, const void *result)
                   ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes));
     zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
                   report->driver_calls, report->driver_calls_last_repeat);
-    zr_text_print(text, ", \"ns_per_operation\": %.6g, \"ns_per_operation_mean\": %.6g, \"failed_at\": ",
+    zr_text_print(text, ", \"ns_per_operation\": %.6g, \"ns_per_operation_mean\": %.6g",
                   report->ns_per_operation, report->ns_per_operation_mean);
+    zr_text_print(text, ", \"ns_per_operation_all\": %.6g, \"waited_seconds\": %.6g, \"failed_at\": ",
+                  report->ns_per_operation_all, (double)report->waited_ns / 1e9);
     if (report->failed_at == UINT64_MAX)
         zr_text_print(text, "null");
     else
@@ -261,11 +273,12 @@ static void print_row(struct zr_text *text, const struct result *one)
         zr_text_print(text, "  out of memory at event %" PRIu64 "\n", report->failed_at);
         return;
     }
-    zr_text_print(text, "  %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f\n",
+    zr_text_print(text, "  %8.4f %8.4f %9" PRIu64 " %9" PRIu64 " %8.1f %8.1f %8.1f %8.2f s\n",
                   ratio(report->peak_reserved_bytes, report->lower_bound_bytes),
                   ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes),
                   report->driver_calls, report->driver_calls_last_repeat, report->ns_per_operation,
-                  report->ns_per_operation_mean);
+                  report->ns_per_operation_mean, report->ns_per_operation_all,
+                  (double)report->waited_ns / 1e9);
 }
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
@@ -281,10 +294,10 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
             if (is_varied(one->variation))
                 print_variation(text, one->variation);
-            zr_text_print(text, "  %-11s %12s  %17s %19s %17s\n", "", "", "over lower bound", "driver calls",
+            zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
-            zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s\n", "policy", "peak", "all", "last",
-                          "all", "last", "median", "mean");
+            zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",
+                          "last", "all", "last", "median", "mean", "all", "waited");
         }
         file = one->file;
         print_row(text, one);
