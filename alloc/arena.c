@@ -4,11 +4,13 @@
 #include "alloc/contiguous.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/error.h"
 #include "alloc/follow.h"
+#include "alloc/fork.h"
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
@@ -42,15 +44,18 @@ static void arenas_remove(struct zr_arena *arena)
 
 struct zr_arena *zr_arenas_lock(unsigned number)
 {
-    pthread_mutex_lock(&arenas_lock);
-    struct zr_arena *arena = arenas;
-    while (arena && arena->number != number)
-        arena = arena->next;
-    if (arena)
-        zr_lock_take(&arena->lock);
-    else
+    for (;;) {
+        pthread_mutex_lock(&arenas_lock);
+        struct zr_arena *arena = arenas;
+        while (arena && arena->number != number)
+            arena = arena->next;
+        if (arena && zr_lock_try(&arena->lock))
+            return arena;
         pthread_mutex_unlock(&arenas_lock);
-    return arena;
+        if (!arena)
+            return NULL;
+        sched_yield(); /* the arena may end before its lock is had */
+    }
 }
 
 void zr_arenas_unlock(void)
@@ -68,29 +73,23 @@ static struct zr_arena *next_member(struct zr_arena *arena)
     return seat < count ? head->siblings[seat] : head->next;
 }
 
-void zr_arenas_before_fork(void)
+void zr_arenas_before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&arenas_lock);
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena))
-        zr_lock_take(&arena->lock);
+        zr_fork_take(locks, &arena->lock);
 }
 
-void zr_arenas_after_fork(void)
+void zr_arenas_after_fork(struct zr_fork_locks *locks)
 {
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena))
-        zr_lock_give(&arena->lock);
-    pthread_mutex_unlock(&arenas_lock);
-}
-
-void zr_arenas_after_fork_child(void)
-{
-    /* The threads that waited, for readers or for the lock, are not in the child. */
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
-        arena->reclaiming = false;
-        zr_lock_forget_sleepers(&arena->lock);
-        zr_follow_after_fork_child(arena);
+        if (locks->child) { /* the thread that waited for readers is not there */
+            arena->reclaiming = false;
+            zr_follow_after_fork_child(arena);
+        }
+        zr_fork_give(locks, &arena->lock);
     }
-    zr_arenas_after_fork();
+    pthread_mutex_unlock(&arenas_lock);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */

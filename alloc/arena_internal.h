@@ -510,11 +510,8 @@ void zr_arena_note_careful(struct zr_arena *arena);
  */
 
 /* The arena of that number with its lock taken, NULL if none. The caller gives the lock, then
- * zr_arenas_unlock(). */
+ * zr_arenas_unlock(). Nobody waits for an arena's lock with that of the list. */
 struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
-void zr_arenas_before_fork(void);
-void zr_arenas_after_fork(void);
-void zr_arenas_after_fork_child(void);
 
 #endif

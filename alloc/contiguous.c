@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/error.h"
+#include "alloc/fork.h"
 #include "alloc/option.h"
 
 /* What one append may need: its plot, and a cut through what is left. */
@@ -20,17 +21,17 @@ enum { ALIGNMENT_LEAST = 16 };
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_contiguous *pools; /* lock: pools_lock */
 
-void zr_pools_before_fork(void)
+void zr_pools_before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&pools_lock);
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
-        zr_lock_take(&pool->lock);
+        zr_fork_take(locks, &pool->lock);
 }
 
-void zr_pools_after_fork(void)
+void zr_pools_after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
-        zr_lock_give(&pool->lock);
+        zr_fork_give(locks, &pool->lock);
     pthread_mutex_unlock(&pools_lock);
 }
 
@@ -41,11 +42,11 @@ static void enlist(struct zr_contiguous *pool)
     if (pools)
         pools->before = pool;
     pools = pool;
+    pthread_mutex_unlock(&pools_lock);
     zr_lock_take(&pool->arena->lock);
     pool->next_of_arena = pool->arena->pools;
     pool->arena->pools = pool;
     zr_lock_give(&pool->arena->lock);
-    pthread_mutex_unlock(&pools_lock);
 }
 
 static void delist(struct zr_contiguous *pool)
@@ -54,16 +55,16 @@ static void delist(struct zr_contiguous *pool)
     *(pool->before ? &pool->before->next : &pools) = pool->next;
     if (pool->next)
         pool->next->before = pool->before;
+    pthread_mutex_unlock(&pools_lock);
     zr_lock_take(&pool->arena->lock);
     struct zr_contiguous **link = &pool->arena->pools;
     while (*link != pool)
         link = &(*link)->next_of_arena;
     *link = pool->next_of_arena;
     zr_lock_give(&pool->arena->lock);
-    pthread_mutex_unlock(&pools_lock);
 }
 
-/* lock: pool->lock */
+/* lock: pool->view */
 static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, struct zr_block_info *out)
 {
     const struct zr_plot *plot = pool->first;
@@ -87,9 +88,9 @@ bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_
         size_t offset_bytes = (size_t)((const char *)pointer - pool->base);
         if (pool->arena != arena || offset_bytes >= pool->limit_bytes)
             continue;
-        zr_lock_take(&pool->lock);
+        zr_lock_take(&pool->view);
         found = find_entry(pool, offset_bytes, out);
-        zr_lock_give(&pool->lock);
+        zr_lock_give(&pool->view);
     }
     pthread_mutex_unlock(&pools_lock);
     return found;
@@ -164,7 +165,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
         *leaked_bytes = pool ? pool->live_bytes : 0;
     if (!pool)
         return ZR_OK;
-    zr_lock_take(&pool->lock); /* somebody may search another pool */
+    zr_lock_take(&pool->lock);
     size_t mapped_bytes = pool->mapped_bytes;
     if (!zr_contiguous_release_all(pool)) {
         char reason[256];
@@ -316,7 +317,9 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_plot *like, 
     *out = zr_pool_take(&pool->plots);
     **out = wanted;
     slot_take(pool, *out);
+    zr_lock_take(&pool->view);
     zr_plot_claim(pool, *out, after);
+    zr_lock_give(&pool->view);
     pool->entries_count++;
     pool->appended_count++;
     return ZR_OK;
@@ -407,7 +410,9 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
             zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is returned that was not borrowed", pool->name);
     } else if (result == ZR_OK) {
         pool->borrowed_count -= --plot->borrows_count == 0;
+        zr_lock_take(&pool->view);
         plot->stream = stream;
+        zr_lock_give(&pool->view);
     }
     zr_lock_give(&pool->lock);
     return result;

@@ -30,7 +30,8 @@ struct move {
     size_t to, from, bytes;
 };
 
-/* Links a new plot somewhere behind `after`, returns it, and lets its stream leave it. */
+/* Links a new plot somewhere behind `after`, returns it, and lets its stream leave it. lock: pool->view too
+ */
 static struct zr_plot *leave_behind(struct zr_contiguous *pool, const struct zr_plot *like,
                                     struct zr_plot *after)
 {
@@ -58,6 +59,7 @@ static void settle_at(struct zr_contiguous *pool, struct zr_plot *plot, size_t t
 {
     struct zr_plot old = *plot;
     size_t old_end = zr_plot_end(plot);
+    zr_lock_take(&pool->view);
     zr_plot_unlink(pool, plot);
     plot->offset_bytes = to;
     zr_plot_claim(pool, plot, to < old.offset_bytes ? after : pool->last);
@@ -75,6 +77,7 @@ static void settle_at(struct zr_contiguous *pool, struct zr_plot *plot, size_t t
     old.bytes = old_end - old.offset_bytes;
     if (old.bytes > 0)
         leave_behind(pool, &old, after);
+    zr_lock_give(&pool->view);
 }
 
 static zr_result copy(struct zr_contiguous *pool, struct move move, uint64_t stream)
@@ -112,7 +115,9 @@ static void unmap_again(struct zr_contiguous *pool, const struct zr_plot *plot, 
                             .bytes = part.bytes,
                             .stream = plot->stream,
                             .kind = ZR_PLOT_ALIAS};
+    zr_lock_take(&pool->view);
     leave_behind(pool, &alias, before_offset(pool, part.offset_bytes));
+    zr_lock_give(&pool->view);
 }
 
 /* Maps the whole granules of the entry at `to` as well; all or nothing. */
@@ -203,7 +208,9 @@ static bool have_detour(struct compaction *compaction, uint64_t stream)
     detour = zr_pool_take(&pool->plots);
     *detour = (struct zr_plot){
         .offset_bytes = part.offset_bytes, .bytes = part.bytes, .stream = stream, .kind = ZR_PLOT_DETOUR};
+    zr_lock_take(&pool->view);
     zr_plot_link(pool, detour, pool->last);
+    zr_lock_give(&pool->view);
     if (pool->arena->poison)
         zr_poison_clear(zr_plot_address(pool, detour), part.bytes);
     compaction->detour = detour;
@@ -217,9 +224,11 @@ static void end_detour(struct compaction *compaction)
     if (!detour)
         return;
     struct zr_plot *before = detour->previous;
+    zr_lock_take(&pool->view);
     zr_plot_unlink(pool, detour);
     detour->kind = ZR_PLOT_LEAVING;
     zr_plot_link(pool, detour, before);
+    zr_lock_give(&pool->view);
     zr_plot_leave(pool, detour);
 }
 

@@ -392,7 +392,9 @@ void zr_plot_leave(struct zr_contiguous *pool, struct zr_plot *plot)
 {
     if (plot->kind == ZR_PLOT_LIVE) {
         uncount(pool, plot);
+        zr_lock_take(&pool->view);
         plot->kind = ZR_PLOT_LEAVING;
+        zr_lock_give(&pool->view);
         count(pool, plot);
     }
     plot->recorded = false;
@@ -428,8 +430,10 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_plot *plot)
     } else if (pool->arena->poison) {
         zr_poison_free(zr_plot_address(pool, plot), plot->bytes);
     }
+    zr_lock_take(&pool->view);
     zr_plot_unlink(pool, plot);
     drop_leaving(pool, plot);
+    zr_lock_give(&pool->view);
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     if (idle_bytes > pool->keep_bytes)
         zr_contiguous_release(pool, gap_between(pool, before, after), idle_bytes - pool->keep_bytes);

@@ -1,22 +1,57 @@
-/* fork.c: takes every lock before fork() and opens it on both sides after, outermost first: the list of
- * arenas, the arenas, the backends, liburcu's own, and last the error texts', which any of the others'
- * holders may want. Stands on error.c, index.c, arena.c and backend.c. */
+/* fork.c: takes every lock before fork() and opens it on both sides after: those of pools, rings and arenas as
+ * fork.h says, then the backends', liburcu's own, and last the error texts', which any of the others' holders
+ * may want. Stands on error.c, index.c, arena.c, contiguous.c, ring.c and backend.c. */
 #include "alloc/fork.h"
 
 #include <pthread.h>
+#include <stddef.h>
 
-#include "alloc/arena_internal.h"
 #include "alloc/backend.h"
-#include "alloc/contiguous.h"
 #include "alloc/error.h"
 #include "alloc/index.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* A lock is held for less than the first, unless memory is being mapped or the holder waits for a lock that
+ * this has. */
+static const uint64_t first_patience_ns = 2000000, last_patience_ns = 1000000000;
+
+void zr_fork_take(struct zr_fork_locks *locks, struct zr_lock *lock)
+{
+    locks->failed = locks->failed || !zr_lock_take_within(lock, locks->patience_ns);
+    locks->taken += !locks->failed;
+}
+
+void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
+{
+    if (locks->passed == locks->taken)
+        return;
+    locks->passed++;
+    if (locks->child)
+        zr_lock_forget_sleepers(lock);
+    zr_lock_give(lock);
+}
+
+static void give_all(struct zr_fork_locks *locks)
+{
+    zr_pools_after_fork(locks);
+    zr_rings_after_fork(locks);
+    zr_arenas_after_fork(locks);
+}
+
 static void before_fork(void)
 {
-    zr_pools_before_fork();
-    zr_arenas_before_fork();
+    struct zr_fork_locks locks = {.patience_ns = first_patience_ns};
+    for (;;) {
+        zr_pools_before_fork(&locks);
+        zr_rings_before_fork(&locks);
+        zr_arenas_before_fork(&locks);
+        if (!locks.failed)
+            break;
+        give_all(&locks);
+        uint64_t more_ns = 2 * locks.patience_ns;
+        locks = (struct zr_fork_locks){.patience_ns = more_ns < last_patience_ns ? more_ns : last_patience_ns};
+    }
     zr_backend_before_fork();
     zr_index_before_fork();
 }
@@ -25,16 +60,14 @@ static void after_fork_parent(void)
 {
     zr_index_after_fork_parent();
     zr_backend_after_fork();
-    zr_arenas_after_fork();
-    zr_pools_after_fork();
+    give_all(&(struct zr_fork_locks){.taken = UINT32_MAX});
 }
 
 static void after_fork_child(void)
 {
     zr_index_after_fork_child();
     zr_backend_after_fork();
-    zr_arenas_after_fork_child();
-    zr_pools_after_fork();
+    give_all(&(struct zr_fork_locks){.taken = UINT32_MAX, .child = true});
 }
 
 static void wire(void)

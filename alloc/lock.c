@@ -26,8 +26,7 @@ static inline bool try_open(struct zr_lock *lock)
     return atomic_load_explicit(&lock->held, memory_order_relaxed) == 0 && zr_lock_try(lock);
 }
 
-/* Every running thread of the process passes a fence. False on kernels without it. */
-static bool fence_all(void)
+bool zr_fence_all(void)
 {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0)
         return true;
@@ -45,27 +44,50 @@ static bool spin(struct zr_lock *lock)
     return false;
 }
 
-bool zr_lock_wait(struct zr_lock *lock)
+static uint64_t now_ns(void)
 {
-    if (spin(lock))
-        return false;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Sleeps until the lock is this thread's, or until the clock says `end_ns` (0: no end). */
+static bool sleep_until(struct zr_lock *lock, uint64_t end_ns)
+{
     int error = errno;
     atomic_fetch_add(&lock->sleepers, 1);
-    bool fenced = fence_all();
-    /* Without the fence a wake can be missed, and the sleep has an end of its own. */
+    /* Without the fence a wake can be missed, and the sleep has an end of its own; one with an end looks again
+     * as often. */
+    bool fenced = zr_fence_all() && end_ns == 0, taken;
     const struct timespec most = {.tv_nsec = 200000};
-    do {
+    for (;;) {
         /* From here on gives wake again; one that did not has left the lock open. */
         atomic_exchange(&lock->waking, 0);
-        if (!try_open(lock))
-            syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, fenced ? NULL : &most, NULL, 0);
-        else
+        taken = try_open(lock);
+        if (taken || (end_ns != 0 && now_ns() >= end_ns))
             break;
-    } while (!spin(lock));
+        syscall(SYS_futex, &lock->held, FUTEX_WAIT_PRIVATE, 1, fenced ? NULL : &most, NULL, 0);
+        taken = spin(lock);
+        if (taken)
+            break;
+    }
     atomic_fetch_sub(&lock->sleepers, 1);
     atomic_exchange(&lock->waking, 0);
+    /* The wake may have been meant for this thread, which leaves: another sleeper has it. */
+    if (!taken && atomic_load(&lock->sleepers) != 0)
+        zr_lock_wake(lock);
     errno = error;
-    return true;
+    return taken;
+}
+
+bool zr_lock_wait(struct zr_lock *lock)
+{
+    return !spin(lock) && sleep_until(lock, 0);
+}
+
+bool zr_lock_take_within(struct zr_lock *lock, uint64_t ns)
+{
+    return spin(lock) || sleep_until(lock, now_ns() + ns);
 }
 
 void zr_lock_wake(struct zr_lock *lock)

@@ -21,6 +21,11 @@ struct zr_lock {
     _Atomic uint32_t waking; /* 1: one of them is being woken and has not looked at the lock yet */
 };
 
+/* Every running thread of the process passes a fence. False on kernels without it. */
+bool zr_fence_all(void);
+/* Takes it, or gives up after about so long. */
+bool zr_lock_take_within(struct zr_lock *lock, uint64_t ns);
+
 /* The slow halves. Wait: true if it slept. */
 bool zr_lock_wait(struct zr_lock *lock);
 void zr_lock_wake(struct zr_lock *lock);

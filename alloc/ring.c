@@ -8,6 +8,7 @@
 #include "alloc/os.h"
 
 #include "alloc/error.h"
+#include "alloc/fork.h"
 
 /* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
 static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;
@@ -29,6 +30,7 @@ struct zr_ring {
     char *memory;
     size_t stride_bytes, memory_bytes, record_bytes;
     unsigned buffers_count;
+    struct zr_ring *younger, *older; /* all rings of the process; lock: that of the list */
 
     _Atomic uint32_t releases; /* changed under the lock, slept on without */
     struct zr_lock lock;       /* everything below */
@@ -36,6 +38,47 @@ struct zr_ring {
     unsigned acquired_count, waiting_count;
     struct buffer buffers[];
 };
+
+/* ---- All rings of the process -------------------------------------------------------------------------- */
+
+static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_ring *rings; /* lock: rings_lock */
+
+void zr_rings_before_fork(struct zr_fork_locks *locks)
+{
+    pthread_mutex_lock(&rings_lock);
+    for (struct zr_ring *ring = rings; ring; ring = ring->older)
+        zr_fork_take(locks, &ring->lock);
+}
+
+void zr_rings_after_fork(struct zr_fork_locks *locks)
+{
+    for (struct zr_ring *ring = rings; ring; ring = ring->older) {
+        if (locks->child) /* the threads that waited are not there */
+            ring->waiting_count = 0;
+        zr_fork_give(locks, &ring->lock);
+    }
+    pthread_mutex_unlock(&rings_lock);
+}
+
+static void enlist(struct zr_ring *ring)
+{
+    pthread_mutex_lock(&rings_lock);
+    ring->older = rings;
+    if (rings)
+        rings->younger = ring;
+    rings = ring;
+    pthread_mutex_unlock(&rings_lock);
+}
+
+static void delist(struct zr_ring *ring)
+{
+    pthread_mutex_lock(&rings_lock);
+    *(ring->younger ? &ring->younger->older : &rings) = ring->older;
+    if (ring->older)
+        ring->older->younger = ring->younger;
+    pthread_mutex_unlock(&rings_lock);
+}
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -96,6 +139,7 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     ring->memory_bytes = memory_bytes;
     ring->record_bytes = record_bytes;
     ring->buffers_count = options->buffers_count;
+    enlist(ring);
     *out = ring;
     return ZR_OK;
 }
@@ -132,6 +176,7 @@ zr_result zr_ring_destroy(zr_ring *ring)
     if (ring->watch.unmapping)
         ring->watch.unmapping(ring->watch.argument, ring->memory, ring->memory_bytes);
     zr_result result = zr_arena_free(ring->arena, ring->memory);
+    delist(ring);
     zr_pages_give(ring, ring->record_bytes);
     return result;
 }
