@@ -105,7 +105,9 @@ zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size
     if (result == ZR_OK)
         result = zr_backend_set_access(range, (struct zr_extent){0, bytes});
     if (result == ZR_OK) {
+        pthread_mutex_lock(&backend->lock);
         range->import = true;
+        pthread_mutex_unlock(&backend->lock);
         *out = range->address;
         return ZR_OK;
     }
@@ -122,17 +124,26 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
         return ZR_OK;
     if (!backend)
         return zr_fail(ZR_ERR_INVALID, "an import cannot be released without its backend");
+    /* One call has it from here on: another release of it finds none. */
     pthread_mutex_lock(&backend->lock);
     struct zr_range *range = backend->ranges;
     while (range && (range->address != imported || !range->import))
         range = range->next;
+    if (range)
+        range->import = false;
     pthread_mutex_unlock(&backend->lock);
     if (!range)
         return zr_fail(ZR_ERR_FOREIGN, "%p is no import of the %s backend", imported, backend->ops->name);
     /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
     zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
-    if (result != ZR_OK)
-        return result;
-    result = zr_backend_unmap(range, (struct zr_extent){0, range->bytes});
-    return result == ZR_OK ? zr_backend_release(range) : result;
+    if (result == ZR_OK)
+        result = zr_backend_unmap(range, (struct zr_extent){0, range->bytes});
+    if (result == ZR_OK)
+        result = zr_backend_release(range);
+    if (result != ZR_OK) {
+        pthread_mutex_lock(&backend->lock);
+        range->import = true;
+        pthread_mutex_unlock(&backend->lock);
+    }
+    return result;
 }

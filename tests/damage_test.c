@@ -2,6 +2,8 @@
  * help states, and the host backend gives back what was released: memory, files, and only its own. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -200,11 +202,51 @@ static void test_imports(void)
     stop();
 }
 
+static void *imported_once;
+static _Atomic unsigned releases_ready, releases_good, releases_foreign;
+
+static void *release_import(void *argument)
+{
+    atomic_fetch_add(&releases_ready, 1);
+    while (atomic_load(&releases_ready) < 2)
+        ;
+    zr_result result = zr_import_release(backend, imported_once);
+    atomic_fetch_add(&releases_good, result == ZR_OK);
+    atomic_fetch_add(&releases_foreign, result == ZR_ERR_FOREIGN);
+    return argument;
+}
+
+/* Of two releases of one import at once one is right, and the other hears that there is none. */
+static void test_two_releases(void)
+{
+    enum { ROUNDS = 1000 };
+    struct zr_segment segment;
+    size_t count = 1, lead;
+    unsigned rounds = 0;
+    start(0);
+    zr_block_export(arena, take(GRANULE, ZR_TAG_PARAM), &segment, &count, &lead);
+    int files = open_descriptors();
+    for (; rounds < ROUNDS && releases_good == rounds && releases_foreign == rounds; rounds++) {
+        pthread_t thread;
+        atomic_store(&releases_ready, 0);
+        if (zr_import(backend, &segment, 1, &imported_once) != ZR_OK)
+            break;
+        pthread_create(&thread, NULL, release_import, NULL);
+        release_import(NULL);
+        pthread_join(thread, NULL);
+    }
+    tap_ok(rounds == ROUNDS && releases_good == ROUNDS && releases_foreign == ROUNDS,
+           "%u imports released twice at once: %u were, %u were none", rounds, releases_good, releases_foreign);
+    tap_is(open_descriptors(), files, "and no descriptor was closed twice");
+    stop();
+}
+
 int main(void)
 {
     test_check();
     test_options();
     test_giving_back();
     test_imports();
+    test_two_releases();
     return tap_done();
 }
