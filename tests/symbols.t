@@ -256,6 +256,25 @@ print(b"needs an engine" in zr.zr_last_error())
 """
 
 
+# A thread that has failed once calls the library when it ends, which is after dlclose().
+CLOSE = """
+import _ctypes, ctypes, sys, threading
+opened, closed = threading.Event(), threading.Event()
+zr = ctypes.CDLL(sys.argv[1])
+def use():
+    zr.zr_arena_create(None, None)
+    opened.set()
+    closed.wait()
+thread = threading.Thread(target=use)
+thread.start()
+opened.wait()
+_ctypes.dlclose(zr._handle)
+closed.set()
+thread.join()
+print("ended")
+"""
+
+
 def check_dlopen():
     library = os.path.abspath(f"{BUILD}/lib/libzr.so")
     if not os.path.exists(library):
@@ -264,6 +283,9 @@ def check_dlopen():
     run = subprocess.run([sys.executable, "-c", PYTHON, library], capture_output=True, text=True)
     if not same((run.returncode, run.stdout.split()), (0, ["90", "0"]),
                 "Python's ctypes opens libzr.so, allocates, writes, reads and frees"):
+        note(run.stderr)
+    run = subprocess.run([sys.executable, "-c", CLOSE, library], capture_output=True, text=True)
+    if not same((run.returncode, run.stdout.split()), (0, ["ended"]), "a thread that used it ends after dlclose()"):
         note(run.stderr)
     run = subprocess.run([sys.executable, "-c", ENGINE, os.path.abspath(f"{BUILD}/lib/libzr_zero.so")],
                          capture_output=True, text=True)
