@@ -89,10 +89,10 @@ static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
         zr_pool_give(&arena->spans, block);
 }
 
-/* Whether a block's record must outlast the readers that may hold it. */
+/* Whether a block's record must outlast the readers that may hold it. Whoever goes by it has looked. */
 static inline bool has_readers(const struct zr_arena *arena)
 {
-    return atomic_load_explicit(&arena->searched, memory_order_relaxed);
+    return arena->readers;
 }
 
 static void retire(struct zr_arena *arena, struct zr_span *block)
@@ -140,13 +140,27 @@ static void keep_warm(struct zr_arena *arena, struct zr_span *block)
     zr_warm_keep_in(arena, block, place);
 }
 
+static void settle_warm(struct zr_arena *arena)
+{
+    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i] &&
+            (!has_readers(arena) || zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)))
+            cool(arena, i);
+}
+
+void zr_arena_settle(struct zr_arena *arena)
+{
+    zr_arena_look_for_readers(arena);
+    settle_warm(arena);
+}
+
 /* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
  * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
  * arena->lock; spans are reserved. */
 static __attribute__((noinline)) void set_free(struct zr_arena *arena, struct zr_span *block)
 {
     if (zr_warm_is(block->previous) || zr_warm_is(block->next))
-        zr_arena_settle(arena);
+        settle_warm(arena);
     if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
         vacate(arena, block);
     else
@@ -163,6 +177,7 @@ static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request
         return NULL;
     }
     struct zr_span *block = zr_warm_leave(arena, place);
+    zr_arena_look_for_readers(arena);
     if (unlikely(has_readers(arena))) {
         struct zr_span *old = block;
         block = zr_space_replace(arena, old);
@@ -172,20 +187,13 @@ static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request
     return block;
 }
 
-void zr_arena_settle(struct zr_arena *arena)
-{
-    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
-        if (arena->warm[i] &&
-            (!has_readers(arena) || zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)))
-            cool(arena, i);
-}
-
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
 {
     if (block->zone == ZR_ZONE_COUNT) {
         zr_follow_free(arena, block);
         return;
     }
+    zr_arena_look_for_readers(arena);
     if (set_owner(arena, block))
         vacate(arena, block);
     else
@@ -546,6 +554,7 @@ static __attribute__((noinline)) zr_result alloc_warm(struct zr_arena *arena,
     unsigned place = zr_warm_find(arena, request, need);
     if (unlikely(place == ZR_WARM_BLOCKS))
         return alloc_cold(arena, request, out, bytes, zone);
+    zr_arena_look_for_readers(arena);
     if (unlikely(has_readers(arena)))
         return alloc_any(arena, request, out, need);
     struct zr_span *block = zr_warm_leave(arena, place);
@@ -616,21 +625,38 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
     return result;
 }
 
-/* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without. */
-static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
+static struct zr_span *take_retired(struct zr_arena *arena)
 {
     struct zr_span *batch = arena->retired;
     arena->retired = NULL;
     arena->retired_count = 0;
-    arena->reclaiming = true;
-    zr_lock_give(&arena->lock);
-    zr_index_synchronize();
-    zr_lock_take(&arena->lock);
+    return batch;
+}
+
+static void give_batch(struct zr_arena *arena, struct zr_span *batch)
+{
     while (batch) {
         struct zr_span *next = batch->previous;
         zr_pool_give(&arena->spans, batch);
         batch = next;
     }
+}
+
+/* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without.
+ * Nobody has searched since the last batch: then there are no readers from here on, until one comes anew. */
+static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
+{
+    struct zr_span *batch = take_retired(arena);
+    if (!atomic_exchange(&arena->sought, false) && !arena->unfenced)
+        zr_readers_turn(arena, ZR_READERS_HERE, ZR_READERS_LEAVING);
+    arena->reclaiming = true;
+    zr_lock_give(&arena->lock);
+    zr_index_synchronize();
+    zr_lock_take(&arena->lock);
+    give_batch(arena, batch);
+    /* Others have freed meanwhile; nobody but this thread leads from LEAVING to NONE. */
+    if (zr_readers_turn(arena, ZR_READERS_LEAVING, ZR_READERS_NONE))
+        give_batch(arena, take_retired(arena));
     arena->reclaiming = false;
 }
 
@@ -650,6 +676,7 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
     } else if (unlikely(!set_owner(arena, block))) {
         zr_streams_withhold(arena, block);
     } else {
+        zr_arena_look_for_readers(arena);
         if (likely(!has_readers(arena)) || likely(zr_pool_reserve(&arena->spans, 2 * ZR_FREE_SPANS)))
             set_free(arena, block);
         else
@@ -672,6 +699,7 @@ static __attribute__((noinline)) zr_result free_beside(struct zr_arena *arena, s
 
 static __attribute__((noinline)) zr_result free_among(struct zr_arena *arena, struct zr_span *block)
 {
+    arena->readers = false; /* the look at `busy` said so */
     set_free(arena, block);
     return finish(arena);
 }
@@ -680,7 +708,7 @@ static __attribute__((noinline)) zr_result free_among(struct zr_arena *arena, st
 static inline __attribute__((always_inline)) zr_result free_quiet(struct zr_arena *arena,
                                                                   struct zr_span *block)
 {
-    if (unlikely(!arena->quiet) || unlikely(block->uses != NULL))
+    if (unlikely(zr_arena_busy(arena) != 0) || unlikely(block->uses != NULL))
         return free_any(arena, block);
     zr_book_out(arena, zr_book_entry_of(block));
     block->owner = 0;

@@ -6,6 +6,7 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/fault.h"
+#include "tests/child.h"
 #include "tests/cuda_support.h"
 #include "tests/tap.h"
 
@@ -338,6 +339,52 @@ static void test_threads(void)
     zr_backend_destroy(backend);
 }
 
+/* ---- What a watch may ask ------------------------------------------------------------------------------ */
+
+struct question {
+    zr_arena *arena;
+    zr_contiguous *pool;
+    char *known; /* of the entry or block that is there */
+    unsigned asked, wrong;
+};
+
+static zr_result ask(void *argument, void *address, size_t bytes)
+{
+    struct question *question = argument;
+    struct zr_block_info info;
+    (void)bytes;
+    question->asked++;
+    question->wrong += zr_arena_find(question->arena, address, &info) != ZR_ERR_FOREIGN;
+    if (question->known)
+        question->wrong += zr_arena_find(question->arena, question->known + 1, &info) != ZR_OK ||
+                           info.address != question->known;
+    return ZR_OK;
+}
+
+/* In a child, where an alarm ends a thread that waits for itself. */
+static int ask_within(void)
+{
+    struct question of_pool = {0}, of_arena = {0};
+    zr_backend *backend;
+    zr_entry entry;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&of_arena.arena, &(struct zr_arena_options){.backend = backend});
+    zr_arena_watch(of_arena.arena, &(struct zr_map_watch){.mapped = ask, .argument = &of_arena});
+    for (unsigned i = 0; i < 3; i++)
+        of_arena.known = take(of_arena.arena, GRANULE);
+    of_pool.arena = of_arena.arena;
+    zr_contiguous_create(&of_pool.pool, &(struct zr_contiguous_options){
+                                            .arena = of_arena.arena,
+                                            .reserve_bytes = 8 * GRANULE,
+                                            .watch = {.mapped = ask, .argument = &of_pool}});
+    for (unsigned i = 0; i < 3; i++) {
+        void *address = NULL;
+        zr_contiguous_append(of_pool.pool, &(struct zr_entry_request){.bytes = GRANULE}, &entry, &address);
+        of_pool.known = address;
+    }
+    return of_arena.asked == 3 && of_pool.asked == 3 && of_arena.wrong + of_pool.wrong == 0 ? 0 : 1;
+}
+
 int main(void)
 {
     zr_backend *backend;
@@ -370,5 +417,6 @@ int main(void)
     else
         tap_skip("a driver that refuses: this needs the emulated one");
     test_threads();
+    tap_is(in_child_within(ask_within, 120), 0, "a watch asks for blocks and entries of those who tell it");
     return tap_done();
 }
