@@ -274,7 +274,8 @@ static zr_result cuda_map(zr_backend *backend, char *address, const struct zr_ha
     return result;
 }
 
-/* Several mappings in a row go in one call, as in NVIDIA's own example and PyTorch's expandable segments. */
+/* Several mappings in a row go in one call, as in NVIDIA's own example. No stream is waited for here: whoever
+ * unmaps has waited, with an event as a rule. PyTorch's expandable segments wait for the device each time. */
 static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
 {
     struct cuda_backend *cuda = cuda_of(backend);

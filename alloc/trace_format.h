@@ -1,3 +1,4 @@
+// clang-format off: tables stay as they are
 /* trace_format.h: the .zrt trace, version 1, as it lies in the file. Written by alloc/trace.c, read by
  * defrag/zrt.c. All numbers are little-endian.
  *
@@ -16,16 +17,19 @@
  *               bytes rounded up to 256)
  *     free      place
  *     map       zigzag difference of the first granule's number to `next granule`, varint granules
- *     unmap     the same; `next granule` is the number after the run that the last map or unmap named, first:
- * 0 mark      varint length (at most 63), bytes of the label refused   varint requested bytes: an allocation
- * that failed begin     nothing: the allocs and maps before it say what was there when the trace was started
+ *     unmap     the same; `next granule` is the number after the run that the last map or unmap named,
+ *               first: 0
+ *     mark      varint length (at most 63), bytes of the label
+ *     refused   varint requested bytes: an allocation that failed
+ *     begin     nothing: the allocs and maps before it say what was there when the trace was started
+ *
  * A place is the zigzag difference of a block's offset from base_address to the place of the alloc or free
  * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
  * ZRT_IN_BYTES.
  *
  * varint: 7 bits a byte, low ones first, the top bit set on all but the last; at most 10 bytes, no bits
- * beyond
- * 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. */
+ * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. */
+// clang-format on
 #ifndef ZR_TRACE_FORMAT_H
 #define ZR_TRACE_FORMAT_H
 
