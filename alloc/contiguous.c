@@ -18,12 +18,24 @@ enum { ALIGNMENT_LEAST = 16 };
 
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct zr_contiguous *pools; /* lock: pools_lock */
+/* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks: who
+ * only searches, as a watch may that is told under one of those, needs the second. */
+static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_contiguous *pools;
+
+void zr_pools_close_list(void)
+{
+    pthread_mutex_lock(&pools_lock);
+}
+
+void zr_pools_open_list(void)
+{
+    pthread_mutex_unlock(&pools_lock);
+}
 
 void zr_pools_before_fork(struct zr_fork_locks *locks)
 {
-    pthread_mutex_lock(&pools_lock);
+    pthread_mutex_lock(&change_lock);
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
         zr_fork_take(locks, &pool->lock);
 }
@@ -32,17 +44,19 @@ void zr_pools_after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
         zr_fork_give(locks, &pool->lock);
-    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&change_lock);
 }
 
 static void enlist(struct zr_contiguous *pool)
 {
+    pthread_mutex_lock(&change_lock);
     pthread_mutex_lock(&pools_lock);
     pool->next = pools;
     if (pools)
         pools->before = pool;
     pools = pool;
     pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&change_lock);
     zr_lock_take(&pool->arena->lock);
     pool->next_of_arena = pool->arena->pools;
     pool->arena->pools = pool;
@@ -51,11 +65,13 @@ static void enlist(struct zr_contiguous *pool)
 
 static void delist(struct zr_contiguous *pool)
 {
+    pthread_mutex_lock(&change_lock);
     pthread_mutex_lock(&pools_lock);
     *(pool->before ? &pool->before->next : &pools) = pool->next;
     if (pool->next)
         pool->next->before = pool->before;
     pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&change_lock);
     zr_lock_take(&pool->arena->lock);
     struct zr_contiguous **link = &pool->arena->pools;
     while (*link != pool)

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <time.h>
 
 #include "alloc/backend.h"
 #include "alloc/error.h"
@@ -14,7 +15,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* A lock is held for less than the first, unless memory is being mapped or the holder waits for a lock that
  * this has. */
-static const uint64_t first_patience_ns = 2000000, last_patience_ns = 1000000000;
+static const uint64_t first_patience_ns = 200000, last_patience_ns = 1000000000;
+
+static const long pause_ns = 1000000;
 
 void zr_fork_take(struct zr_fork_locks *locks, struct zr_lock *lock)
 {
@@ -49,9 +52,12 @@ static void before_fork(void)
         if (!locks.failed)
             break;
         give_all(&locks);
+        /* Those who wait for what was given back wake up first. */
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         uint64_t more_ns = 2 * locks.patience_ns;
         locks = (struct zr_fork_locks){.patience_ns = more_ns < last_patience_ns ? more_ns : last_patience_ns};
     }
+    zr_pools_close_list();
     zr_backend_before_fork();
     zr_index_before_fork();
 }
@@ -60,6 +66,7 @@ static void after_fork_parent(void)
 {
     zr_index_after_fork_parent();
     zr_backend_after_fork();
+    zr_pools_open_list();
     give_all(&(struct zr_fork_locks){.taken = UINT32_MAX});
 }
 
@@ -67,6 +74,7 @@ static void after_fork_child(void)
 {
     zr_index_after_fork_child();
     zr_backend_after_fork();
+    zr_pools_open_list();
     give_all(&(struct zr_fork_locks){.taken = UINT32_MAX, .child = true});
 }
 

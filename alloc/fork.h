@@ -27,6 +27,9 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock);
 /* The nouns: lock the list, then take each lock; give each, then open the list. */
 void zr_pools_before_fork(struct zr_fork_locks *locks);
 void zr_pools_after_fork(struct zr_fork_locks *locks);
+/* The list itself, once all locks are taken: a search of it is no change. */
+void zr_pools_close_list(void);
+void zr_pools_open_list(void);
 void zr_rings_before_fork(struct zr_fork_locks *locks);
 void zr_rings_after_fork(struct zr_fork_locks *locks);
 void zr_arenas_before_fork(struct zr_fork_locks *locks);

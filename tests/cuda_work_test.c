@@ -1,6 +1,8 @@
 /* cuda_work_test.c: the rules of the CUDA driver that zr leans on where contexts, streams and events are
  * used, and bytes filled and copied. Sources and verdicts: tests/cuda_rules.h. */
 #define _GNU_SOURCE
+#include <pthread.h>
+
 #include "tests/cuda_rules.h"
 
 /* ---- The driver and its devices ------------------------------------------------------------------------ */
@@ -240,6 +242,112 @@ static zr_cu_result context_of_a_stream(const struct world *w)
     return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;
 }
 
+/* ---- Default streams by their numbers -------------------------------------------------------------------- */
+
+static zr_cu_stream numbered(uintptr_t number)
+{
+    return (zr_cu_stream)number;
+}
+
+static zr_cu_result context_of_numbers(const struct world *w)
+{
+    zr_cu_context context[2];
+    for (unsigned i = 0; i < 2; i++)
+        MUST(w->cu->stream_context(numbered(1 + i), &context[i]));
+    return context[0] == w->context && context[1] == w->context ? ZR_CU_SUCCESS : VERDICT_BROKEN;
+}
+
+/* An event of one stream after work in another: whether it waits for it. */
+static zr_cu_result work_and_event(const struct world *w, zr_cu_stream work, zr_cu_stream stream)
+{
+    zr_cu_event event;
+    ONE_MAPPED;
+    w->emulator->work_ticks(1000000);
+    MUST(w->emulator->launch(work, w->base, w->g, 9));
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    MUST(w->cu->event_record(event, stream));
+    return w->cu->event_query(event);
+}
+
+static zr_cu_result legacy_is_the_null_stream(const struct world *w)
+{
+    return work_and_event(w, numbered(1), NULL);
+}
+
+static zr_cu_result null_stream_waits_for_the_threads(const struct world *w)
+{
+    return work_and_event(w, numbered(ZR_CU_STREAM_PER_THREAD), NULL);
+}
+
+static zr_cu_result calls_on_numbers(const struct world *w)
+{
+    ONE_MAPPED;
+    for (uintptr_t i = 1; i <= ZR_CU_STREAM_PER_THREAD; i++) {
+        MUST(w->cu->fill(w->base, 1, w->g, numbered(i)));
+        MUST(w->cu->copy(w->base, w->base + w->g / 2, 16, numbered(i)));
+        MUST(w->cu->stream_synchronize(numbered(i)));
+    }
+    return ZR_CU_SUCCESS;
+}
+
+struct other_thread {
+    const struct world *w;
+    zr_cu_result code;
+};
+
+static void *event_in_other_thread(void *argument)
+{
+    struct other_thread *other = argument;
+    const struct zr_cuda_driver *cu = other->w->cu;
+    zr_cu_event event;
+    bool good = cu->context_push(other->w->context) == ZR_CU_SUCCESS &&
+                cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING) == ZR_CU_SUCCESS &&
+                cu->event_record(event, numbered(ZR_CU_STREAM_PER_THREAD)) == ZR_CU_SUCCESS;
+    other->code = good ? cu->event_query(event) : VERDICT_BROKEN;
+    return NULL;
+}
+
+/* The same number in another thread is another stream: an event there does not wait for work in this one's. */
+static zr_cu_result number_in_another_thread(const struct world *w)
+{
+    zr_cu_stream own = numbered(ZR_CU_STREAM_PER_THREAD);
+    struct other_thread other = {.w = w};
+    pthread_t thread;
+    if (work_and_event(w, own, own) != ZR_CU_NOT_READY ||
+        pthread_create(&thread, NULL, event_in_other_thread, &other) != 0)
+        return VERDICT_BROKEN;
+    pthread_join(thread, NULL);
+    return other.code;
+}
+
+/* Of two streams that get work at once now the one is ready first, now the other. */
+static zr_cu_result lengths_differ(const struct world *w)
+{
+    zr_cu_result (*stream_create)(zr_cu_stream *, unsigned int) = dlsym(w->library, "cuStreamCreate");
+    zr_cu_event events[2];
+    unsigned ahead[2] = {0};
+    ONE_MAPPED;
+    w->emulator->random_ticks(1);
+    for (unsigned i = 0; i < 2; i++)
+        MUST(w->cu->event_create(&events[i], ZR_CU_EVENT_DISABLE_TIMING));
+    for (unsigned round = 0; round < 64; round++) {
+        zr_cu_result codes[2];
+        for (unsigned i = 0; i < 2; i++) {
+            zr_cu_stream stream;
+            MUST(stream_create(&stream, ZR_CU_STREAM_NON_BLOCKING));
+            MUST(w->emulator->launch(stream, w->base, w->g, 9));
+            MUST(w->cu->event_record(events[i], stream));
+        }
+        do
+            for (unsigned i = 0; i < 2; i++)
+                codes[i] = w->cu->event_query(events[i]);
+        while (codes[0] != ZR_CU_SUCCESS && codes[1] != ZR_CU_SUCCESS);
+        for (unsigned i = 0; i < 2; i++)
+            ahead[i] += codes[i] == ZR_CU_SUCCESS && codes[!i] != ZR_CU_SUCCESS;
+    }
+    return ahead[0] > 8 && ahead[1] > 8 ? ZR_CU_SUCCESS : VERDICT_BROKEN;
+}
+
 static zr_cu_result foreign_event(const struct world *w)
 {
     zr_cu_context other;
@@ -445,6 +553,17 @@ static const struct rule rules[] = {
     {"and of the current one", "EVENT cuEventRecord", foreign_event, ZR_CU_INVALID_HANDLE, 0},
     {"a stream tells its context, whichever is current", "STREAM cuStreamGetCtx", context_of_a_stream,
      ZR_CU_SUCCESS, 0},
+    {"1 and 2 are default streams of the current context", "STREAM cuStreamGetCtx", context_of_numbers,
+     ZR_CU_SUCCESS, 0},
+    {"that take fills and copies and can be waited for", "TYPES CU_STREAM_LEGACY and CU_STREAM_PER_THREAD",
+     calls_on_numbers, ZR_CU_SUCCESS, 0},
+    {"1 is the NULL stream", "runtime API, Stream synchronization behavior", legacy_is_the_null_stream,
+     ZR_CU_NOT_READY, EMULATOR_ONLY},
+    {"2 is a blocking stream", "runtime API, Stream synchronization behavior",
+     null_stream_waits_for_the_threads, ZR_CU_NOT_READY, EMULATOR_ONLY},
+    {"of its thread alone", "runtime API, Stream synchronization behavior", number_in_another_thread,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"streams wait for no other's work", "guide, Streams", lengths_differ, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"a wait is for the current context's streams (unstated)", "taken for a rule", wait_for_a_foreign_stream,
      ZR_CU_INVALID_HANDLE, 0},
     {"a fill goes to one of them (unstated)", "taken for a rule", fill_on_a_foreign_stream,

@@ -4,12 +4,13 @@
  * zr_emulator.launch(). It is strict where NVIDIA's documentation states a rule, also where a card may be
  * lenient; tests/cuda_rules.h has where the rules come from, cuda_emulator_test.c and cuda_work_test.c the
  * rules and a program that breaks each. Asynchronous work is carried out late:
- * every call of the driver moves each device's clock by one tick, work takes some ticks, and waiting moves
- * the clock to the end of what is waited for. So a missing wait shows, every time and on any machine.
+ * every call of the driver moves each device's clock by one tick, work takes some ticks, drawn for each stream
+ * and each piece, and waiting moves the clock to the end of what is waited for. So a missing wait shows, on any
+ * machine, also of one stream among several; with one seed the same calls make the same draws.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
- * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS and _DELAY_NS set what their names say; with
- * its folder in LD_LIBRARY_PATH any program loads it. All are read by cuInit.
+ * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED and _DELAY_NS set what their names say;
+ * with its folder in LD_LIBRARY_PATH any program loads it. All are read by cuInit.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */
@@ -41,7 +42,8 @@ struct zr_emulator {
     uint64_t (*calls)(const char *call); /* so far; NULL: all together */
     void (*fail)(const struct zr_emulator_fault *fault);
     void (*delay)(const char *call, uint64_t ns); /* real time for each such call; NULL: every call */
-    void (*work_ticks)(uint64_t ticks);           /* that asynchronous work takes: 3 unless set */
+    void (*work_ticks)(uint64_t ticks);           /* that asynchronous work takes from now on, each time */
+    void (*random_ticks)(uint64_t seed);          /* as long as is drawn: the state at the start, with seed 1 */
     void (*attribute)(zr_cu_attribute which, int value);
     void (*version)(int version);   /* as cuDriverGetVersion has it */
     void (*capacity)(size_t bytes); /* of each device */
@@ -86,6 +88,7 @@ struct zr_cu_context_st {
     uint64_t clock;                    /* in ticks */
     uint64_t last;                     /* when the last work ends */
     uint64_t null_last, blocking_last; /* of the NULL stream; of those that wait for it */
+    uint64_t null_slowness;            /* of the NULL stream; 0: not drawn yet */
     struct emu_work *pending;          /* by their end */
 };
 
@@ -93,6 +96,8 @@ struct emu_settings {
     int devices_count, nodes_count, version;
     size_t granularity_bytes, capacity_bytes;
     uint64_t work_ticks;
+    bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
+    uint64_t random;  /* not 0 */
 };
 extern struct emu_settings emu;
 

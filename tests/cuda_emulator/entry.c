@@ -16,7 +16,8 @@ struct emu_settings emu = {.devices_count = 2,
                            .version = 13000,
                            .granularity_bytes = (size_t)2 << 20,
                            .capacity_bytes = (size_t)16 << 30,
-                           .work_ticks = 3};
+                           .work_ticks = 3,
+                           .random = 1};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* lock: all of it */
@@ -128,7 +129,9 @@ static void read_environment(void)
     emu.version = (int)setting("ZR_EMULATOR_VERSION", (uint64_t)emu.version);
     emu.granularity_bytes = setting("ZR_EMULATOR_GRANULARITY", emu.granularity_bytes);
     emu.capacity_bytes = setting("ZR_EMULATOR_MEMORY", emu.capacity_bytes);
+    emu.exact_ticks |= getenv("ZR_EMULATOR_TICKS") != NULL;
     emu.work_ticks = setting("ZR_EMULATOR_TICKS", emu.work_ticks);
+    emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;
     if (emu.devices_count > EMU_DEVICES_MOST)
         emu.devices_count = EMU_DEVICES_MOST;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
@@ -367,6 +370,16 @@ static void control_work_ticks(uint64_t ticks)
 {
     pthread_mutex_lock(&lock);
     emu.work_ticks = ticks;
+    emu.exact_ticks = true;
+    pthread_mutex_unlock(&lock);
+}
+
+static void control_random_ticks(uint64_t seed)
+{
+    pthread_mutex_lock(&lock);
+    emu.work_ticks = 3;
+    emu.exact_ticks = false;
+    emu.random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
     pthread_mutex_unlock(&lock);
 }
 
@@ -411,6 +424,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .fail = control_fail,
     .delay = control_delay,
     .work_ticks = control_work_ticks,
+    .random_ticks = control_random_ticks,
     .attribute = control_attribute,
     .version = control_version,
     .capacity = control_capacity,

@@ -20,7 +20,8 @@ struct emu_work {
 struct zr_cu_stream_st {
     struct zr_cu_stream_st *next;
     struct zr_cu_context_st *context;
-    uint64_t last;
+    uint64_t last, slowness;
+    unsigned thread; /* whose default stream it is; 0: nobody's */
     bool non_blocking;
 };
 
@@ -32,7 +33,9 @@ struct zr_cu_event_st {
 
 enum { EVENTS_MOST = 1 << 17 };
 
-static struct zr_cu_stream_st *streams;
+static struct zr_cu_stream_st *streams, *thread_streams;
+static unsigned threads_count;
+static __thread unsigned own_thread; /* from 1 */
 static struct zr_cu_event_st events[EVENTS_MOST], *free_event;
 static size_t events_count, live_events_count;
 
@@ -123,14 +126,61 @@ static zr_cu_result wait_until(struct zr_cu_context_st *context, uint64_t end)
     return context->dead;
 }
 
+/* ---- How long work takes ------------------------------------------------------------------------------- */
+
+enum { SLOWNESS_MOST = 8 };
+
+/* xorshift64* */
+static uint64_t draw(uint64_t end)
+{
+    emu.random ^= emu.random >> 12;
+    emu.random ^= emu.random << 25;
+    emu.random ^= emu.random >> 27;
+    return (emu.random * UINT64_C(0x2545f4914f6cdd1d) >> 32) % end;
+}
+
+/* Streams are slow or quick, and their work is long or short: what is submitted first may end last, but in one
+ * stream. */
+static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream)
+{
+    uint64_t *slowness = stream ? &stream->slowness : &context->null_slowness;
+    if (emu.exact_ticks)
+        return emu.work_ticks;
+    if (*slowness == 0)
+        *slowness = 1 + draw(SLOWNESS_MOST);
+    return 1 + draw(2 * emu.work_ticks * *slowness);
+}
+
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
-static bool no_stream(const struct zr_cu_stream_st *stream, const struct zr_cu_context_st *context)
+/* The calling thread's own default stream of the context, which waits for the NULL stream as blocking ones do. */
+static struct zr_cu_stream_st *stream_of_thread(struct zr_cu_context_st *context)
+{
+    struct zr_cu_stream_st *each = thread_streams;
+    if (own_thread == 0)
+        own_thread = ++threads_count;
+    while (each && (each->thread != own_thread || each->context != context))
+        each = each->next;
+    if (each)
+        return each;
+    struct zr_cu_stream_st *made = calloc(1, sizeof *made);
+    if (!made)
+        abort();
+    *made = (struct zr_cu_stream_st){.next = thread_streams, .context = context, .thread = own_thread};
+    return thread_streams = made;
+}
+
+/* The handle may be the number of a default stream; *stream gets the record then, NULL for the NULL stream. */
+static bool no_stream(zr_cu_stream *stream, struct zr_cu_context_st *context)
 {
     const struct zr_cu_stream_st *each = streams;
-    while (each && each != stream)
+    if ((uintptr_t)*stream <= ZR_CU_STREAM_PER_THREAD) {
+        *stream = (uintptr_t)*stream == ZR_CU_STREAM_PER_THREAD ? stream_of_thread(context) : NULL;
+        return false;
+    }
+    while (each && each != *stream)
         each = each->next;
-    return stream && (!each || stream->context != context);
+    return !each || each->context != context;
 }
 
 /* When work that is submitted to the stream now begins at the earliest: the NULL stream waits for all
@@ -149,7 +199,7 @@ static void submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *str
     if (!made)
         abort();
     *made = work;
-    made->end = (start > context->clock ? start : context->clock) + emu.work_ticks;
+    made->end = (start > context->clock ? start : context->clock) + length_of_work(context, stream);
     if (!stream)
         context->null_last = made->end;
     else
@@ -168,7 +218,7 @@ static void submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *str
 static zr_cu_result copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream)
 {
     struct zr_cu_context_st *context = emu_current();
-    if (no_stream(stream, context))
+    if (no_stream(&stream, context))
         return ZR_CU_INVALID_HANDLE;
     if (bytes == 0)
         return ZR_CU_SUCCESS;
@@ -209,7 +259,7 @@ PUBLIC zr_cu_result cuMemcpyAsync(zr_cu_address to, zr_cu_address from, size_t b
 static zr_cu_result fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream)
 {
     struct zr_cu_context_st *context = emu_current();
-    if (no_stream(stream, context))
+    if (no_stream(&stream, context))
         return ZR_CU_INVALID_HANDLE;
     if (emu_place(to, bytes, context->device, ZR_CU_ACCESS_READ_WRITE) != EMU_MAPPED)
         return ZR_CU_INVALID_VALUE;
@@ -227,7 +277,7 @@ PUBLIC zr_cu_result cuMemsetD8Async(zr_cu_address to, unsigned char value, size_
 zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value)
 {
     zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
-    if (code == ZR_CU_SUCCESS && no_stream(stream, emu_current()))
+    if (code == ZR_CU_SUCCESS && no_stream(&stream, emu_current()))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
         submit(emu_current(), stream, (struct emu_work){.to = address, .bytes = bytes, .value = value});
@@ -241,12 +291,13 @@ PUBLIC zr_cu_result cuStreamGetCtx(zr_cu_stream stream, zr_cu_context *context)
 {
     zr_cu_result code = emu_enter(EMU_stream_context, EMU_CONTEXT);
     const struct zr_cu_stream_st *each = streams;
+    bool default_one = (uintptr_t)stream <= ZR_CU_STREAM_PER_THREAD;
     while (each && each != stream)
         each = each->next;
-    if (code == ZR_CU_SUCCESS && stream && !each)
+    if (code == ZR_CU_SUCCESS && !default_one && !each)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
-        *context = stream ? each->context : emu_current();
+        *context = default_one ? emu_current() : each->context;
     return emu_leave(code);
 }
 
@@ -285,7 +336,7 @@ PUBLIC zr_cu_result cuStreamSynchronize(zr_cu_stream stream)
 {
     zr_cu_result code = emu_enter(EMU_stream_synchronize, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
-    if (code == ZR_CU_SUCCESS && no_stream(stream, context))
+    if (code == ZR_CU_SUCCESS && no_stream(&stream, context))
         code = ZR_CU_INVALID_HANDLE;
     return emu_leave(code == ZR_CU_SUCCESS ? wait_until(context, stream_end(context, stream)) : code);
 }
@@ -323,7 +374,7 @@ PUBLIC zr_cu_result cuEventRecord(zr_cu_event event, zr_cu_stream stream)
 {
     zr_cu_result code = emu_enter(EMU_event_record, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
-    if (code == ZR_CU_SUCCESS && (no_event(event) || event->context != context || no_stream(stream, context)))
+    if (code == ZR_CU_SUCCESS && (no_event(event) || event->context != context || no_stream(&stream, context)))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
         event->end = stream_end(context, stream);

@@ -12,7 +12,10 @@
  * type that is none, sizes beyond memory. Elements that are added are aligned to their size, which is not
  * looked at; what only moves needs no alignment. One on nothing is done at once. What fails under way fails
  * the wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost
- * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone. */
+ * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone.
+ *
+ * A communicator belongs to the process that made it: its thread is not in a child after fork(), which may not
+ * call it, nor end it. */
 #ifndef ZR_COMM_H
 #define ZR_COMM_H
 
