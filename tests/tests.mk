@@ -101,6 +101,7 @@ $(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: $(programs) $(libr
 
 check-long_moves: $(BUILD)/tests/bench_moves
 check-long_comm: $(comm_bench)
+check-long_pack: $(BUILD)/tests/perfect_test
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
 # the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
