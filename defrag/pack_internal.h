@@ -2,7 +2,7 @@
  *
  * pack_problem.c turns lifetimes into items over few sections of time. pack_fit.c places items in a given
  * order, each where it fits. pack_improve.c changes the order where a placement wastes memory. pack_search.c
- * looks through all placements worth looking at. pack.c conducts them and writes the answer back.
+ * looks through all placements worth looking at, with the help of pack_edge.c. pack.c conducts them and writes the answer back.
  *
  * Heights, offsets and sizes are in units here: the greatest common divisor of the aligned sizes. */
 #ifndef ZR_PACK_INTERNAL_H
@@ -149,6 +149,21 @@ void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *s
                       struct zr_pack_watch *watch);
 /* Tries `trials` changes, fewer when the best height comes down to `target`. */
 void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_watch *watch);
+
+/* ---- Edges of sections --------------------------------------------------------------------------------- */
+
+#define ZR_EDGE_ITEMS 6 /* on a side; sums of more would be at nearly every height */
+
+/* One of two sections that meet: how high it is filled, how much of it can stay empty, and the sizes that may
+ * come between there and the lowest item that both sections hold. */
+struct zr_edge_side {
+    uint64_t level, slack;
+    uint32_t count;
+    uint64_t units[ZR_EDGE_ITEMS];
+};
+
+/* The lowest height that both sides can come to; UINT64_MAX if there is none. Sums stay below 2^63. */
+uint64_t zr_edge_meeting(const struct zr_edge_side *left, const struct zr_edge_side *right);
 
 /* ---- Searching ----------------------------------------------------------------------------------------- */
 

@@ -11,8 +11,12 @@
  * at is come upon once, whatever section is chosen; the one with the fewest branches is.
  *
  * A step dies when some section, its items taken as jobs that become available at `lowest`, ends above the
- * capacity. What remains falls into parts that share no section; they are solved one by one. States that are
- * known to be dead are remembered by a hash of 128 bits. */
+ * capacity. Items that cross an edge between two sections are lifted to where both sections can come to one
+ * height (pack_edge.c). What remains falls into parts that share no section; they are solved one by one.
+ * States that are known to be dead are remembered by a hash of 128 bits.
+ *
+ * A section where steps die gains weight, and is decided earlier, also in later attempts: without that, a
+ * search goes through all it can change elsewhere before it comes back to what was wrong. */
 #include <string.h>
 
 #include "alloc/error.h"
@@ -46,6 +50,9 @@ struct zr_search {
     bool *placed, *grounded;     /* by item */
     uint64_t *liking;            /* by item: higher is tried earlier */
     uint64_t *level, *rest;      /* by section, of the present step: level, and sum of what is not placed */
+    uint32_t *weight;            /* by section: steps that died there, in all attempts */
+    uint32_t *begin_start, *begin; /* by section: the items that begin where it begins */
+    uint32_t *end_start, *end;     /* and those that end there */
 
     uint32_t *placed_stack, placed_count;
     struct trail_entry *trail; /* what `lowest` was, to go back to */
@@ -76,6 +83,18 @@ static uint32_t depth_for(const struct zr_pack_problem *problem)
 size_t zr_search_stack_bytes(const struct zr_pack_problem *problem)
 {
     return (size_t)depth_for(problem) * FRAME_BYTES + (1 << 20);
+}
+
+/* Items listed by a section of theirs. */
+static void fill_edges(const struct zr_pack_problem *problem, const uint32_t *section, uint32_t *start,
+                       uint32_t *items)
+{
+    for (uint32_t i = 0; i < problem->count; i++)
+        start[section[i] + 2]++;
+    for (uint32_t s = 2; s < problem->sections_count + 3; s++)
+        start[s] += start[s - 1];
+    for (uint32_t i = 0; i < problem->count; i++)
+        items[start[section[i] + 1]++] = i;
 }
 
 static void fill_lists(struct zr_search *search)
@@ -112,12 +131,20 @@ zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *p
     search->liking = zr_scratch_take(scratch, count, sizeof *search->liking);
     search->level = zr_scratch_take(scratch, sections, sizeof *search->level);
     search->rest = zr_scratch_take(scratch, sections, sizeof *search->rest);
+    search->weight = zr_scratch_take(scratch, sections, sizeof *search->weight);
+    search->begin_start = zr_scratch_take(scratch, sections + 3, sizeof *search->begin_start);
+    search->begin = zr_scratch_take(scratch, count, sizeof *search->begin);
+    search->end_start = zr_scratch_take(scratch, sections + 3, sizeof *search->end_start);
+    search->end = zr_scratch_take(scratch, count, sizeof *search->end);
     search->placed_stack = zr_scratch_take(scratch, count, sizeof *search->placed_stack);
     search->trail = zr_scratch_take(scratch, search->trail_room, sizeof *search->trail);
     search->choices = zr_scratch_take(scratch, search->choices_room, sizeof *search->choices);
     search->table = zr_scratch_take(scratch, (size_t)1 << TABLE_BITS, sizeof *search->table);
-    if (!scratch->result)
+    if (!scratch->result) {
         fill_lists(search);
+        fill_edges(problem, problem->first, search->begin_start, search->begin);
+        fill_edges(problem, problem->last, search->end_start, search->end);
+    }
     *out = search;
     return scratch->result;
 }
@@ -142,6 +169,12 @@ static void go_back(struct zr_search *search, const struct stand *stand)
         const struct trail_entry *entry = &search->trail[--search->trail_count];
         search->lowest[entry->item] = entry->lowest;
     }
+}
+
+/* What a step needs of the trail besides what its view of things takes. */
+static bool has_room(const struct zr_search *search)
+{
+    return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_room;
 }
 
 /* False if the item cannot lie that high. */
@@ -218,10 +251,86 @@ static bool survey(struct zr_search *search, const struct part *part, struct dea
                 state->hash[1] += mix(hash + UINT64_C(0x632be59bd9b4e019));
             }
         }
-        if (end > search->capacity)
+        if (end > search->capacity) {
+            search->weight[s]++;
             return false;
+        }
         search->level[s] = level;
         search->rest[s] = rest;
+    }
+    return true;
+}
+
+static uint64_t slack_of(const struct zr_search *search, uint32_t section)
+{
+    return search->capacity - search->level[section] - search->rest[section];
+}
+
+/* A section as a side of an edge, with those of the items that are not placed; false if they are too many. */
+static bool fill_side(const struct zr_search *search, uint32_t section, const uint32_t *items, uint32_t count,
+                      struct zr_edge_side *out)
+{
+    out->count = 0;
+    out->level = search->level[section];
+    out->slack = slack_of(search, section);
+    for (uint32_t k = 0; k < count; k++) {
+        if (search->placed[items[k]])
+            continue;
+        if (out->count == ZR_EDGE_ITEMS)
+            return false;
+        out->units[out->count++] = search->problem->units[items[k]];
+    }
+    return true;
+}
+
+/* How low an item can lie at best that crosses the edge where a section begins. */
+static uint64_t lowest_crossing(const struct zr_search *search, uint32_t edge)
+{
+    struct zr_edge_side left, right;
+    uint32_t ends = search->end_start[edge], begins = search->begin_start[edge];
+    uint64_t a = search->level[edge - 1], b = search->level[edge];
+    if (a <= b ? b - a <= slack_of(search, edge - 1) : a - b <= slack_of(search, edge))
+        return a > b ? a : b; /* at once: no need to add anything up */
+    if (!fill_side(search, edge - 1, search->end + ends, search->end_start[edge + 1] - ends, &left) ||
+        !fill_side(search, edge, search->begin + begins, search->begin_start[edge + 1] - begins, &right))
+        return 0;
+    return zr_edge_meeting(&left, &right);
+}
+
+/* False if an item that crosses an edge has no place any more. */
+static bool lift_crossing(struct zr_search *search, const struct part *part, bool *lifted)
+{
+    for (uint32_t edge = part->first + 1; edge < part->last; edge++) {
+        uint64_t lowest = lowest_crossing(search, edge);
+        if (lowest <= search->level[edge] || lowest <= search->level[edge - 1])
+            continue; /* those that cross lie that high already */
+        for (uint32_t k = search->list_start[edge]; k < search->list_start[edge + 1]; k++) {
+            uint32_t item = search->list[k];
+            if (search->placed[item] || search->problem->first[item] == edge || search->lowest[item] >= lowest)
+                continue;
+            if (!has_room(search))
+                return true; /* less is lifted than could be */
+            if (lowest > search->capacity || !lift(search, item, lowest)) {
+                search->weight[edge - 1]++;
+                search->weight[edge]++;
+                return false;
+            }
+            *lifted = true;
+        }
+    }
+    return true;
+}
+
+/* Looks at a part until nothing in it can be lifted any more; false if it is dead. */
+static bool settle(struct zr_search *search, const struct part *part, struct dead_state *state)
+{
+    bool lifted = true;
+    while (lifted) {
+        lifted = false;
+        zr_pack_spend(search->watch,
+                      (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) + 1);
+        if (!survey(search, part, state) || !lift_crossing(search, part, &lifted))
+            return false;
     }
     return true;
 }
@@ -257,17 +366,21 @@ static uint32_t count_choices(const struct zr_search *search, uint32_t section)
     return count;
 }
 
-/* The section to decide next: fewest choices, then the least room to spare. */
+/* The section to decide next: one without a choice, else the fewest for its weight; then the least room to
+ * spare. */
 static uint32_t choose_section(const struct zr_search *search, const struct part *part)
 {
-    uint32_t best = part->last, best_count = UINT32_MAX;
-    uint64_t best_slack = UINT64_MAX;
+    uint32_t best = part->last;
+    uint64_t best_choices = 0, best_weight = 1, best_slack = 0;
     for (uint32_t s = part->first; s < part->last; s++) {
         uint32_t count = search->rest[s] ? count_choices(search, s) : 0;
-        uint64_t slack = search->capacity - search->level[s] - search->rest[s];
-        if (count > 0 && (count < best_count || (count == best_count && slack < best_slack))) {
+        uint64_t choices = count > 1 ? count : 0, weight = 1 + (uint64_t)search->weight[s];
+        uint64_t slack = slack_of(search, s), here = choices * best_weight, there = best_choices * weight;
+        if (count > 0 &&
+            (best == part->last || here < there || (here == there && slack < best_slack))) {
             best = s;
-            best_count = count;
+            best_choices = choices;
+            best_weight = weight;
             best_slack = slack;
         }
     }
@@ -379,7 +492,7 @@ static enum zr_search_verdict branch(struct zr_search *search, const struct part
     struct stand stand = stand_of(search);
     uint32_t bottom = find_bottom(search, part);
     uint32_t section = bottom == UINT32_MAX ? choose_section(search, part) : part->first;
-    uint64_t level = search->level[section], slack = search->capacity - level - search->rest[section];
+    uint64_t level = search->level[section], slack = slack_of(search, section);
     uint32_t count = 1;
     enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
 
@@ -431,17 +544,14 @@ static bool cut_part(const struct zr_search *search, struct part *part)
 static enum zr_search_verdict solve_part(struct zr_search *search, const struct part *part)
 {
     struct dead_state state;
-    bool room = search->trail_count + 2 * search->problem->count < search->trail_room &&
-                search->choices_count + search->problem->count < search->choices_room &&
+    bool room = has_room(search) && search->choices_count + search->problem->count < search->choices_room &&
                 search->depth < search->most_depth;
     if (search->nodes_left == 0 || !room)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
-    zr_pack_spend(search->watch,
-                  (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) + 1);
     if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->watch))
         return ZR_SEARCH_UNDECIDED;
-    if (!survey(search, part, &state))
+    if (!settle(search, part, &state))
         return ZR_SEARCH_IMPOSSIBLE;
     struct dead_state *known = &search->table[state.hash[0] >> (64 - TABLE_BITS)];
     if (known->hash[0] == state.hash[0] && known->hash[1] == state.hash[1])
