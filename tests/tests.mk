@@ -148,3 +148,9 @@ check-asan check-ubsan check-tsan:
 .PHONY: check-programs
 check-programs: $(test_bin)
 	@tests/run --jobs $(JOBS) $(test_bin)
+
+# Small defects, each of which a test must catch; MUTANT=name tries that one alone.
+.PHONY: check-mutants
+check-mutants: packages-check
+	@$(MAKE) --no-print-directory --silent $(jobs) $(test_support_obj) $(emulator) $(nccl_emulator)
+	@tests/mutants/run --jobs $(JOBS) $(MUTANT)
