@@ -197,6 +197,34 @@ static void test_flight(void)
     tap_ok(unmake(&made), "nothing left");
 }
 
+/* Two entries of two streams move a little way, by the same granule behind everything. */
+static void test_detour(void)
+{
+    struct made made;
+    tap_result(make(&made, 12, 0), ZR_OK, "a pool of twelve granules");
+    size_t granule = made.backend->can.granule_bytes;
+    struct zr_entry_request request = {.bytes = 512, .movable = true, .stream = streams[1]};
+    zr_entry hole = append(&made, &request, 1), entries[4];
+    request.bytes = 2 * granule + 300;
+    for (unsigned i = 0; i < 4; i++) {
+        request.stream = streams[1 + i % 2];
+        entries[i] = append(&made, &request, (unsigned char)(2 + i));
+    }
+    zr_backend_synchronize(made.backend);
+    zr_contiguous_free(made.pool, hole);
+    work_takes(40);
+    tap_result(zr_contiguous_compact(made.pool), ZR_OK, "a compaction by way of one granule");
+    tap_is(stats_of(made.pool).copied_bytes, 4 * request.bytes, "copies all, in two streams in turns");
+    bool good = true;
+    for (unsigned i = 0; i < 4; i++)
+        good &= holds(&made, entries[i], request.bytes, (unsigned char)(2 + i));
+    tap_ok(good, "and the contents are whole");
+    for (unsigned i = 0; i < 4; i++)
+        zr_contiguous_free(made.pool, entries[i]);
+    work_takes(3);
+    tap_ok(unmake(&made), "nothing left");
+}
+
 static void test_ring(void)
 {
     struct made made;
@@ -474,6 +502,7 @@ int main(void)
     test_model(seed, 0, 3);
     test_model(seed + 1, 16, 60);
     test_flight();
+    test_detour();
     test_ring();
     if (emulator) {
         test_each_call(ZR_CU_OUT_OF_MEMORY);

@@ -551,7 +551,7 @@ static zr_cu_result export_memory(int *out, struct memory *memory)
         *--digit = (char)('0' + number % 10);
     while (number /= 10);
     strcat(name, digit);
-    int fd = open(name, O_RDWR | O_CLOEXEC);
+    int fd = open(name, O_RDWR);
     if (fd < 0)
         return ZR_CU_OPERATING_SYSTEM;
     lseek(fd, (off_t)(memory->offset_bytes - HEADER_BYTES), SEEK_SET);
