@@ -469,6 +469,8 @@ static int gradient_is_blamed(struct rig *rig, const struct setting *setting)
         clear(rig->engine, setting, unit, gradients);
         if (unit == 3 && rank == setting->world - 1)
             store(setting, INFINITY, element_at(setting, gradients, zr_engine_offset(rig->engine, 5) + 1008));
+        if (unit == 1 && rank == 0) /* backward comes there later */
+            store(setting, INFINITY, element_at(setting, gradients, 0));
         must(zr_engine_reduce(rig->engine, unit) == ZR_OK);
     }
     must(zr_engine_gradients(rig->engine, 0, &gradients, &accumulate) == ZR_OK);

@@ -247,6 +247,13 @@ static void test_replaced(void)
     tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan any more, two blocks live");
     tap_ok(take(4 * MIB), "the arena goes on without");
     tap_result(install_four(), ZR_OK, "and with one again");
+    char *blocks[3];
+    bool good = true;
+    for (unsigned i = 0; i < 3; i++)
+        good &= (blocks[i] = take(3 * MIB)) && install_four() == ZR_OK;
+    for (unsigned i = 0; i < 3; i++)
+        good &= zr_arena_free(arena, blocks[i]) == ZR_OK;
+    tap_ok(good, "several old ones go, each with its block");
     end();
 }
 
