@@ -112,6 +112,8 @@ static void test_as_planned(void)
     tap_result(zr_arena_free(arena, a), ZR_OK, "its beginning can");
     tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "once");
     tap_result(zr_arena_find(arena, a, &info), ZR_ERR_FOREIGN, "then it is found no more");
+    zr_arena_install_plan(arena, NULL);
+    tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "nor freed when its plan has gone, too");
     end();
 }
 

@@ -205,7 +205,7 @@ static void test_period(void)
 /* A block that lives longer in every other step has its place for as long as it ever lived. */
 static void test_lifetimes(void)
 {
-    enum { TEMPORARIES = 40, BLOCKS = TEMPORARIES + 3 };
+    enum { TEMPORARIES = 40, BLOCKS = TEMPORARIES + 4 };
     struct run run;
     void *blocks[BLOCKS] = {0};
     struct zr_follow_counts early = {0}, late;
@@ -219,11 +219,17 @@ static void test_lifetimes(void)
                 do_event(&run, blocks, &(struct event){.block = 0});
             if (i == 20)
                 do_event(&run, blocks, &(struct event){.alloc = true, .block = BLOCKS - 1, .bytes = 8 * MIB});
+            if (i == 30) /* and this one for longer than a step: it has no place */
+                do_event(&run, blocks,
+                         &(struct event){.alloc = true, .block = BLOCKS - 3 + round % 2, .bytes = 5 * MIB});
+            if (i == 35 && round > 0)
+                do_event(&run, blocks, &(struct event){.block = BLOCKS - 2 - round % 2});
         }
         do_event(&run, blocks, &(struct event){.block = BLOCKS - 1});
         if (round == 7)
             zr_arena_follow_counts(run.arena, &early);
     }
+    do_event(&run, blocks, &(struct event){.block = BLOCKS - 2});
     zr_arena_follow_counts(run.arena, &late);
     tap_ok(early.plans_count > 0 && late.conflicts_count == early.conflicts_count,
            "a block that lives longer in every other step has its place for that long (%llu conflicts)",

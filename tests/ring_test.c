@@ -173,6 +173,8 @@ static void test_refusals(void)
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a huge one");
     bad = good, bad.buffer_bytes = SIZE_MAX / 2 - 5, bad.buffers_count = 7;
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "sizes that overflow");
+    bad = good, bad.buffer_bytes = (size_t)PTRDIFF_MAX, bad.buffers_count = 1;
+    tap_is(zr_ring_bytes(&bad), 0, "or would when rounded");
     bad = good, bad.tag = 99;
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a tag that is none");
     bad = good, bad.buffer_bytes = 3 << 20;
