@@ -76,8 +76,8 @@ static void test_order(void)
 static void test_events(void)
 {
     start(0);
-    char *a = take(3 * GRANULE, 1), *wall = take(GRANULE + 256, 1), *b = take(2 * GRANULE, 1);
-    char *end = take(GRANULE + 256, 1);
+    char *a = take(3 * GRANULE, 1), *wall = take(3 * GRANULE, 1), *b = take(2 * GRANULE, 1);
+    char *end = take(3 * GRANULE, 1);
     zr_arena_free(arena, a);
     zr_arena_trim(arena, SIZE_MAX, NULL);
     tap_is(stats().pending_bytes, 3 * GRANULE, "an event behind the first free");
