@@ -209,8 +209,10 @@ static void test_imports(const struct owner *owner)
     void *imported;
     size_t before = emulator->state().reservations_count;
     middle.offset_bytes = GRANULE;
-    tap_result(zr_backend_import(owner->backend, &middle, &handle), ZR_ERR_INVALID, "no piece from its middle");
-    tap_result(zr_import(owner->backend, segments, 2, &imported), ZR_ERR_INVALID, "nor one with a stranger's");
+    tap_result(zr_backend_import(owner->backend, &middle, &handle), ZR_ERR_INVALID,
+               "no piece from its middle");
+    tap_result(zr_import(owner->backend, segments, 2, &imported), ZR_ERR_INVALID,
+               "nor one with a stranger's");
     tap_is(emulator->state().reservations_count, before, "which keeps no addresses");
     tap_result(zr_import(owner->backend, segments, 1, &imported), ZR_OK, "a piece of its own");
     emulator->work_ticks(1000000);

@@ -328,7 +328,7 @@ static void test_arena_end(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_several_uses, test_uses,       test_numbers,  test_count_of_frees,       test_destroyed, test_peers,
-        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
+        test_several_uses, test_uses,       test_numbers,  test_count_of_frees,       test_destroyed,
+        test_peers,        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

@@ -277,8 +277,8 @@ static void test_one_way(void)
     static const int zero[] = {0}, one[] = {1};
     zr_backend *backend;
     emulator->one_way(true);
-    tap_result(zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.peers = one, .peers_count = 1}), ZR_OK,
-               "a peer that the device cannot reach itself");
+    tap_result(zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.peers = one, .peers_count = 1}),
+               ZR_OK, "a peer that the device cannot reach itself");
     zr_backend_destroy(backend);
     tap_result(zr_backend_cuda_create(
                    &backend, &(struct zr_cuda_options){.device = 1, .peers = zero, .peers_count = 1}),

@@ -713,7 +713,8 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
         tap_is(in_world(&setting), 0, "%u ranks, stage %u: two units at a time, and no more", world, stage);
     setting.body = hints_are_dropped;
     if (world == 2 && stage == 3 && precision == ZR_PRECISION_FP32)
-        tap_is(in_world(&setting), 0, "%u ranks, stage %u: a hint that is not used leaves nothing", world, stage);
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: a hint that is not used leaves nothing", world,
+               stage);
 }
 
 int main(void)

@@ -297,13 +297,15 @@ static void test_refused(void)
     for (unsigned i = 0; i < 500; i++)
         zr_arena_install_plan(arena, &plan);
     zr_os_resident(&after);
-    tap_ok(after.address_bytes < before.address_bytes + 256 * KIB, "which keeps no memory, however often: %zu KiB",
+    tap_ok(after.address_bytes < before.address_bytes + 256 * KIB,
+           "which keeps no memory, however often: %zu KiB",
            (after.address_bytes - before.address_bytes) / KIB);
     tap_is(counts().region_bytes, 2 * MIB, "leaves the plan before in force");
     end();
 }
 
-/* ---- Readers -------------------------------------------------------------------------------------------- */
+/* ---- Readers --------------------------------------------------------------------------------------------
+ */
 
 static _Atomic bool reads, installed, seen_early;
 

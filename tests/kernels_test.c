@@ -148,8 +148,8 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
     return same ? errors / tolerance : INFINITY;
 }
 
-/* Scores and logits of 200 to either side of zero, whose exponentials no float holds: odd keys and tokens have
- * the high ones. */
+/* Scores and logits of 200 to either side of zero, whose exponentials no float holds: odd keys and tokens
+ * have the high ones. */
 static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 {
     enum { HIGH = 200 };
@@ -274,9 +274,15 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 /* ---- The driver ------------------------------------------------------------------------------ */
 
 static const struct test_case cases[] = {
-    {"embedding", case_embedding},   {"layer norm", case_layernorm},        {"linear", case_linear},
-    {"attention", case_attention},   {"element by element", case_elements}, {"head", case_head},
-    {"steep", case_steep},           {"adamw", case_adamw},                 {"reductions", case_reductions},
+    {"embedding", case_embedding},
+    {"layer norm", case_layernorm},
+    {"linear", case_linear},
+    {"attention", case_attention},
+    {"element by element", case_elements},
+    {"head", case_head},
+    {"steep", case_steep},
+    {"adamw", case_adamw},
+    {"reductions", case_reductions},
     {"sum in order", case_sum_in_order},
 };
 

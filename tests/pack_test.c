@@ -544,7 +544,8 @@ static void test_csv(void)
         {"id,lower,upper,size\n0,1,2,18446744073709551616\n", "a size of 2^64", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,2,9223372036854775808\n", "a size of 2^63", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,2,36893488147419103240\n", "a size of 2^65 and 8", ZR_ERR_FORMAT},
-        {"id,lower,upper,size,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n0,1,2,3\n", "forty columns", ZR_ERR_FORMAT},
+        {"id,lower,upper,size,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n0,1,2,3\n", "forty columns",
+         ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,2,1,3\n", "an end before the beginning", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,x,3\n", "a letter", ZR_ERR_FORMAT},
     };

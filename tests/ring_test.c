@@ -146,7 +146,8 @@ static void test_turns(void)
                    &(struct zr_ring_options){.arena = own, .buffer_bytes = 100, .buffers_count = 1});
     zr_ring_acquire(late_ring, 1, 0, &buffer);
     zr_ring_release(late_ring, buffer, 1);
-    tap_result(zr_ring_acquire(late_ring, 2, ZR_RING_WAIT, &buffer), ZR_OK, "a buffer of two streams that pass");
+    tap_result(zr_ring_acquire(late_ring, 2, ZR_RING_WAIT, &buffer), ZR_OK,
+               "a buffer of two streams that pass");
     tap_is(waits, 2, "is had when both have");
     zr_ring_release(late_ring, buffer, 2);
     tap_result(zr_ring_destroy(late_ring), ZR_OK, "the ring ends");

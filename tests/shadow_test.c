@@ -125,8 +125,8 @@ static bool cuda_write(struct world *world, const struct held *held)
         {held->address, byte_at(held->pattern, 0), part, held->stream},
         {held->address + held->bytes - part, byte_at(held->pattern, 0), part, held->stream}};
     for (unsigned use = 0; use < held->uses_count; use++)
-        fills[2 + use] = (struct zr_fill){part_of_use(held, use), byte_at(held->pattern, PART), PART,
-                                          held->uses[use]};
+        fills[2 + use] =
+            (struct zr_fill){part_of_use(held, use), byte_at(held->pattern, PART), PART, held->uses[use]};
     for (unsigned i = 0; i < 2 + held->uses_count; i++)
         if (zr_backend_fill(world->backend, &fills[i]) != ZR_OK)
             return false;
