@@ -3,6 +3,7 @@
 #   make            build everything           make demo         train a GPT on the King James Bible
 #   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
+#   make check-mutants  defects made on purpose, each of which a test must catch
 #   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
 #   make lint       formatting, static checks  make clean

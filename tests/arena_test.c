@@ -1,6 +1,8 @@
 /* arena_test.c: the arena by hand, on sim and host: hostile arguments, what memory a request takes, peaks,
- * canaries, other processes, limits of the machine. At random: arena_random_test.c; reports: report_test.c. */
+ * canaries, other processes, limits of the machine. At random: arena_random_test.c; reports: report_test.c.
+ */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -349,6 +351,7 @@ static void test_processes(void)
                "an export");
     tap_is(lead_bytes, 8192, "the block begins inside its first granule");
     tap_is(segments_count, 1, "neighbours are joined");
+    tap_ok((fcntl(segments[0].fd, F_GETFD) & FD_CLOEXEC) != 0, "started programs do not get the descriptor");
     tap_is(in_child(import_and_answer), 0, "another backend imports it and writes");
     tap_ok(strcmp(shared_block + 3 * GRANULE, "answer") == 0, "what it wrote is read here");
     tap_is(in_child(allocate_after_fork), 0, "a child allocates after fork");

@@ -197,6 +197,36 @@ static void test_flight(void)
     tap_ok(unmake(&made), "nothing left");
 }
 
+/* Two entries of two streams move a little way, by the same granule behind everything. */
+static void test_detour(void)
+{
+    struct made made;
+    zr_entry holes[2], entries[2];
+    tap_result(make(&made, 12, 0), ZR_OK, "a pool of twelve granules");
+    size_t granule = made.backend->can.granule_bytes;
+    struct zr_entry_request little = {.bytes = 512}, large = {.bytes = 2 * granule + 300, .movable = true};
+    for (unsigned i = 0; i < 2; i++) {
+        little.stream = large.stream = streams[1 + i];
+        little.movable = true;
+        holes[i] = append(&made, &little, 1);
+        entries[i] = append(&made, &large, (unsigned char)(2 + i));
+        little.movable = false; /* what is behind it moves by itself */
+        append(&made, &little, 1);
+    }
+    zr_backend_synchronize(made.backend);
+    zr_contiguous_free(made.pool, holes[0]);
+    zr_contiguous_free(made.pool, holes[1]);
+    work_takes(40);
+    tap_result(zr_contiguous_compact(made.pool), ZR_OK, "a compaction by way of one granule");
+    tap_is(stats_of(made.pool).copied_bytes, 2 * large.bytes, "copies both, in two streams");
+    tap_ok(holds(&made, entries[0], large.bytes, 2) && holds(&made, entries[1], large.bytes, 3),
+           "and the contents are whole");
+    work_takes(3);
+    zr_contiguous_destroy(made.pool, NULL);
+    made.pool = NULL;
+    tap_ok(unmake(&made), "nothing left");
+}
+
 static void test_ring(void)
 {
     struct made made;
@@ -475,6 +505,7 @@ int main(void)
     test_model(seed, 0, 3);
     test_model(seed + 1, 16, 60);
     test_flight();
+    test_detour();
     test_ring();
     if (emulator) {
         test_each_call(ZR_CU_OUT_OF_MEMORY);

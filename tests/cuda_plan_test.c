@@ -244,8 +244,44 @@ static void test_waits(void)
     drop_stream(other);
 }
 
+/* Whichever of a plan's streams is the last to pass, it is waited for. */
+static void test_waits_for_all(void)
+{
+    enum { STREAMS = 3 };
+    zr_cu_stream streams[STREAMS];
+    struct zr_plan_step steps[STREAMS];
+    struct zr_plan_lane lane = {.count = STREAMS, .any = true};
+    for (unsigned i = 0; i < STREAMS; i++) {
+        streams[i] = new_stream();
+        steps[i] = step(GRANULE, i * GRANULE, streams[i]);
+    }
+    for (unsigned slow = 0; slow < STREAMS; slow++) {
+        start();
+        zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
+                                                       .steps_count = STREAMS,
+                                                       .lanes = &lane,
+                                                       .lanes_count = 1,
+                                                       .region_bytes = STREAMS * GRANULE});
+        emulator->work_ticks(FOREVER);
+        for (unsigned i = 0; i < STREAMS; i++) {
+            char *block = take(GRANULE, streams[i]);
+            if (i == slow)
+                launch(streams[i], block, GRANULE);
+            zr_arena_free(arena, block);
+        }
+        tap_ok(emulator->state().pending_count == 1 && counts().planned_count == STREAMS,
+               "of %d streams of a plan the %uth works", STREAMS, slow + 1);
+        zr_arena_trim(arena, 0, NULL);
+        tap_is(emulator->state().pending_count, 0, "a trim waits for it");
+        emulator->work_ticks(3);
+        stop();
+    }
+    for (unsigned i = 0; i < STREAMS; i++)
+        drop_stream(streams[i]);
+}
+
 int main(void)
 {
-    static void (*const tests[])(void) = {test_kept, test_serials, test_waits};
+    static void (*const tests[])(void) = {test_kept, test_serials, test_waits, test_waits_for_all};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

@@ -200,6 +200,28 @@ static struct owner own(const struct zr_cuda_options *options)
     return owner;
 }
 
+/* In the owner's own process: what is not whole, what fails half way, and work that goes on in an import. */
+static void test_imports(const struct owner *owner)
+{
+    struct zr_segment segments[2] = {owner->parcel.segments[0], {.fd = STDIN_FILENO, .bytes = GRANULE}};
+    struct zr_segment middle = segments[0];
+    struct zr_handle *handle;
+    void *imported;
+    size_t before = emulator->state().reservations_count;
+    middle.offset_bytes = GRANULE;
+    tap_result(zr_backend_import(owner->backend, &middle, &handle), ZR_ERR_INVALID,
+               "no piece from its middle");
+    tap_result(zr_import(owner->backend, segments, 2, &imported), ZR_ERR_INVALID,
+               "nor one with a stranger's");
+    tap_is(emulator->state().reservations_count, before, "which keeps no addresses");
+    tap_result(zr_import(owner->backend, segments, 1, &imported), ZR_OK, "a piece of its own");
+    emulator->work_ticks(1000000);
+    zr_backend_fill(owner->backend, &(struct zr_fill){.to = imported, .value = 1, .bytes = GRANULE});
+    tap_result(zr_import_release(owner->backend, imported), ZR_OK, "goes while the device writes to it");
+    emulator->work_ticks(3);
+    tap_result(zr_backend_synchronize(owner->backend), ZR_OK, "which is waited for");
+}
+
 static void test_device(void)
 {
     struct owner owner = own(NULL);
@@ -212,6 +234,7 @@ static void test_device(void)
         tap_ok(device_byte(owner.backend, middle, guests[i].use ? 13 : 0), "%s: what it wrote is here",
                guests[i].what);
     }
+    test_imports(&owner);
     int fd = owner.parcel.segments[0].fd;
     tap_ok((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0, "a descriptor does not reach programs that are started");
     zr_arena_destroy(owner.arena, NULL);

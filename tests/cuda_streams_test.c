@@ -51,6 +51,34 @@ static void none_fails(void)
     emulator->fail(&(struct zr_emulator_fault){0});
 }
 
+/* Whichever of a block's streams is the last to pass, it is waited for. */
+static void test_several_uses(void)
+{
+    enum { USES = 3 };
+    zr_cu_stream own = new_stream(), others[USES];
+    for (unsigned i = 0; i < USES; i++)
+        others[i] = new_stream();
+    for (unsigned slow = 0; slow < USES; slow++) {
+        start(4 * GRANULE);
+        char *block = take(2 * GRANULE, own);
+        for (unsigned i = 0; i < USES; i++)
+            zr_block_use(arena, block, number_of(others[i]));
+        emulator->work_ticks(FOREVER);
+        launch(others[slow], block, 2 * GRANULE);
+        tap_result(zr_arena_free(arena, block), ZR_OK, "freed while the %uth of its streams works", slow + 2);
+        char *next = take(2 * GRANULE, own);
+        tap_ok(next && next != block && emulator->state().pending_count == 1, "its memory is nobody else's");
+        char *last = take(2 * GRANULE, own);
+        tap_ok(last && emulator->state().pending_count == 0, "until that has passed");
+        zr_arena_free(arena, next);
+        zr_arena_free(arena, last);
+        stop();
+    }
+    drop_stream(own);
+    for (unsigned i = 0; i < USES; i++)
+        drop_stream(others[i]);
+}
+
 /* A block that a second stream is at work on, freed while the driver can say nothing. */
 static void test_uses(void)
 {
@@ -300,7 +328,7 @@ static void test_arena_end(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_uses,       test_numbers,  test_count_of_frees,       test_destroyed, test_peers,
-        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
+        test_several_uses, test_uses,       test_numbers,  test_count_of_frees,       test_destroyed,
+        test_peers,        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

@@ -46,6 +46,10 @@ static void test_options(void)
     tap_result(zr_backend_cuda_create(NULL, NULL), ZR_ERR_INVALID, "to nowhere");
     backend = create(&(struct zr_cuda_options){.granule_bytes = 8 << 20, .peers = far, .peers_count = 1});
     tap_is(backend->can.granule_bytes, 8 << 20, "a granule of several granularities");
+    struct zr_range *range;
+    tap_result(zr_backend_reserve(backend, 8 << 20, &range), ZR_OK, "addresses for one");
+    tap_is((uintptr_t)range->address % (8 << 20), 0, "begin where a granule may");
+    zr_backend_release(range);
     zr_backend_destroy(backend);
     struct zr_handle *handle;
     backend = create(&(struct zr_cuda_options){.limit_bytes = GRANULE - 1});
@@ -267,6 +271,36 @@ static int read_by_owner(zr_backend *backend, const char *address)
     return zr_backend_synchronize(backend) == ZR_OK ? byte : -1;
 }
 
+/* A peer reaches the device's memory; whether the device reaches its peer's is another matter. */
+static void test_one_way(void)
+{
+    static const int zero[] = {0}, one[] = {1};
+    zr_backend *backend;
+    emulator->one_way(true);
+    tap_result(zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.peers = one, .peers_count = 1}),
+               ZR_OK, "a peer that the device cannot reach itself");
+    zr_backend_destroy(backend);
+    tap_result(zr_backend_cuda_create(
+                   &backend, &(struct zr_cuda_options){.device = 1, .peers = zero, .peers_count = 1}),
+               ZR_ERR_UNAVAILABLE, "and one that cannot reach the device: %s", zr_last_error());
+    zr_backend_destroy(backend);
+    emulator->one_way(false);
+}
+
+/* Network cards write into memory that was created for that, where the device can. */
+static void test_rdma(void)
+{
+    for (int can = 0; can < 2; can++) {
+        uint64_t before = emulator->state().rdma_count;
+        emulator->attribute(ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY, can);
+        struct mapped made = map_one(NULL);
+        tap_is(emulator->state().rdma_count - before, (uint64_t)can, "memory for RDMA, on a device that %s",
+               can ? "has it" : "has none");
+        unmap_one(&made);
+        end(&made);
+    }
+}
+
 static void test_peers(void)
 {
     static const int peers[] = {1};
@@ -333,6 +367,8 @@ int main(void)
     test_fences();
     test_events();
     test_peers();
+    test_one_way();
+    test_rdma();
     test_nodes();
     test_pinned(-1);
     test_pinned(0);

@@ -189,6 +189,10 @@ static void test_imports(void)
     tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
     tap_result(zr_import_release(backend, imported), ZR_OK, "released");
     tap_is(open_descriptors(), files, "and closed");
+    segment[1].bytes = SIZE_MAX - GRANULE + 1;
+    tap_ok(zr_import(backend, segment, 2, &imported) == ZR_ERR_INVALID && strstr(zr_last_error(), "overflow"),
+           "more than the address space: %s", zr_last_error());
+    segment[1].bytes = segment[0].bytes;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment[0].fd);
     segment[1].fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -330,8 +330,8 @@ static void test_many_names(struct rig *rig)
     zr_engine_destroy(rig->engine);
     rig->engine = NULL;
     if (many) {
-        memcpy(many[MANY - 1].name, many[1].name, sizeof many[1].name);
-        refused(&options, "two alike among as many", many[1].name);
+        memcpy(many[MANY - 1].name, many[0].name, sizeof many[0].name);
+        refused(&options, "two alike among as many", many[0].name);
     }
     free(many);
 }

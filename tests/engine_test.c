@@ -3,13 +3,17 @@
  * precision, with an AdamW in double precision that knows nothing of shards. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "alloc/fault.h"
 #include "tests/engine_rig.h"
 #include "tests/half.h"
 #include "tests/tap.h"
+#include "zero/engine.h"
 #include "zero/layout.h"
 #include "zero/zr_zero.h"
 
@@ -271,8 +275,8 @@ static zr_result use(zr_engine *engine, unsigned unit)
     return result;
 }
 
-static zr_result whole_step(struct rig *rig, const struct setting *setting, unsigned step, float rate,
-                            struct zr_step_report *report)
+/* A step without its end. */
+static zr_result whole_backward(struct rig *rig, const struct setting *setting, unsigned step)
 {
     zr_result result = ZR_OK;
     for (unsigned unit = 0; result == ZR_OK && unit < UNITS; unit++)
@@ -284,6 +288,13 @@ static zr_result whole_step(struct rig *rig, const struct setting *setting, unsi
         if (result == ZR_OK)
             result = hand_over(rig, setting, 0, step, 2 * m + 1);
     }
+    return result;
+}
+
+static zr_result whole_step(struct rig *rig, const struct setting *setting, unsigned step, float rate,
+                            struct zr_step_report *report)
+{
+    zr_result result = whole_backward(rig, setting, step);
     return result == ZR_OK ? zr_engine_step(rig->engine, rate, report) : result;
 }
 
@@ -467,6 +478,8 @@ static int gradient_is_blamed(struct rig *rig, const struct setting *setting)
         clear(rig->engine, setting, unit, gradients);
         if (unit == 3 && rank == setting->world - 1)
             store(setting, INFINITY, element_at(setting, gradients, zr_engine_offset(rig->engine, 5) + 1008));
+        if (unit == 1 && rank == 0) /* backward comes there later */
+            store(setting, INFINITY, element_at(setting, gradients, 0));
         must(zr_engine_reduce(rig->engine, unit) == ZR_OK);
     }
     must(zr_engine_gradients(rig->engine, 0, &gradients, &accumulate) == ZR_OK);
@@ -640,6 +653,39 @@ static int limits_are_kept(struct rig *rig, const struct setting *setting)
     return 0; /* what is staged goes with the engine */
 }
 
+static _Atomic bool *dropped; /* what was prefetched, by rank 0; shared with it */
+
+/* At stage 3 of several ranks: what was gathered on a hint, and not used. */
+static int hints_are_dropped(struct rig *rig, const struct setting *setting)
+{
+    enum { UNIT = 5 };
+    struct zr_step_report report;
+    const void *base;
+    float before[8];
+
+    must(rig_engine(rig, setting) == ZR_OK);
+    /* Its memory goes when it has come: with the last rank, which waits to see. */
+    bool last = zr_comm_rank(rig->comm) + 1 == setting->world;
+    for (unsigned ms = 0; last && ms < 200; ms++) {
+        must(!atomic_load(dropped));
+        usleep(1000);
+    }
+    must(zr_engine_prefetch(rig->engine, UNIT) == ZR_OK);
+    must(zr_engine_drop_gathered(rig->engine) == ZR_OK);
+    atomic_store(dropped, true);
+
+    /* After the step it would be of the step before. */
+    must(zr_engine_gather(rig->engine, UNIT, &base) == ZR_OK);
+    memcpy(before, base, sizeof before);
+    zr_engine_release(rig->engine, UNIT);
+    must(whole_backward(rig, setting, 0) == ZR_OK && zr_engine_prefetch(rig->engine, UNIT) == ZR_OK);
+    must(zr_engine_step(rig->engine, 0.1f, &report) == ZR_OK);
+    must(zr_engine_gather(rig->engine, UNIT, &base) == ZR_OK);
+    must(memcmp(before, base, sizeof before) != 0);
+    zr_engine_release(rig->engine, UNIT);
+    return 0;
+}
+
 /* The checks of one stage in one world, in one precision. */
 static void test_stage(unsigned world, unsigned stage, enum zr_precision precision)
 {
@@ -674,11 +720,16 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
     setting.body = limits_are_kept;
     if (world > 1 && stage == 3 && precision == ZR_PRECISION_FP32)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u: two units at a time, and no more", world, stage);
+    setting.body = hints_are_dropped;
+    if (world == 2 && stage == 3 && precision == ZR_PRECISION_FP32)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u: a hint that is not used leaves nothing", world,
+               stage);
 }
 
 int main(void)
 {
     static const unsigned worlds[] = {1, 2, 3, 4, 8};
+    dropped = mmap(NULL, sizeof *dropped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     test_layout();
     test_misuse();
     test_faults();

@@ -31,6 +31,7 @@ struct setting {
     enum kind kind;
     size_t granule_bytes;
     uint64_t work_ns; /* sim: what work in a stream takes */
+    size_t limit_granules;
 };
 
 static const struct zr_emulator *emulator; /* NULL: not in use yet */
@@ -194,13 +195,34 @@ static bool begin(struct life *life, const struct setting *setting)
         return false;
     result = zr_arena_create(
         &life->arena,
-        &(struct zr_arena_options){.backend = life->backend, .reserve_bytes = 4096 * setting->granule_bytes});
+        &(struct zr_arena_options){.backend = life->backend,
+                                   .reserve_bytes = 4096 * setting->granule_bytes,
+                                   .limit_bytes = setting->limit_granules * setting->granule_bytes});
     return result == ZR_OK;
+}
+
+/* What failed has given its part of the limit back: all of it can be had. */
+static void reach_limit(struct life *life)
+{
+    struct zr_request all = {.bytes = life->setting->limit_granules * life->setting->granule_bytes};
+    void *block;
+    if (all.bytes == 0)
+        return;
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (life->blocks[i].address)
+            step_free(life, i);
+    if (life->setting->work_ns)
+        zr_sim_clock_advance(life->backend, 2 * life->setting->work_ns);
+    zr_arena_trim(life->arena, 0, NULL);
+    if (zr_arena_alloc(life->arena, &all, &block) != ZR_OK || zr_arena_free(life->arena, block) != ZR_OK)
+        wrong(life, "the limit cannot be reached");
 }
 
 static void end(struct life *life)
 {
     size_t leaked = 0;
+    if (life->arena)
+        reach_limit(life);
     if (life->arena) {
         if (zr_arena_check(life->arena) != ZR_OK)
             wrong(life, "unsound");
@@ -385,10 +407,10 @@ static void test_first_words(void)
 
 int main(int count, char **arguments)
 {
-    static const struct setting settings[] = {{"sim", SIM, (size_t)2 << 20, 0},
-                                              {"sim with late streams", SIM, (size_t)2 << 20, 2000},
-                                              {"host", HOST, 4096, 0},
-                                              {"emulated GPU", GPU, (size_t)2 << 20, 0}};
+    static const struct setting settings[] = {{"sim", SIM, (size_t)2 << 20, 0, 0},
+                                              {"sim with late streams", SIM, (size_t)2 << 20, 2000, 512},
+                                              {"host", HOST, 4096, 0, 0},
+                                              {"emulated GPU", GPU, (size_t)2 << 20, 0, 0}};
     unsigned seed = (unsigned)run_seed();
     every_one = count > 1 && strcmp(arguments[1], "all") == 0;
     test_first_words(); /* before any other failure */

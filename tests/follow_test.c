@@ -1,13 +1,17 @@
 /* follow_test.c: an arena under plans made by hand: places as planned, whatever the program does instead,
  * plans that come and go while blocks live, memory taken back, refusals, faults, fork; and random departures
  * from a random plan with a model of what is live beside it. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/fault.h"
+#include "alloc/index.h"
 #include "alloc/option.h"
+#include "alloc/os.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/seed.h"
@@ -108,6 +112,8 @@ static void test_as_planned(void)
     tap_result(zr_arena_free(arena, a), ZR_OK, "its beginning can");
     tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "once");
     tap_result(zr_arena_find(arena, a, &info), ZR_ERR_FOREIGN, "then it is found no more");
+    zr_arena_install_plan(arena, NULL);
+    tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "nor freed when its plan has gone, too");
     end();
 }
 
@@ -243,6 +249,13 @@ static void test_replaced(void)
     tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan any more, two blocks live");
     tap_ok(take(4 * MIB), "the arena goes on without");
     tap_result(install_four(), ZR_OK, "and with one again");
+    char *blocks[3];
+    bool good = true;
+    for (unsigned i = 0; i < 3; i++)
+        good &= (blocks[i] = take(3 * MIB)) && install_four() == ZR_OK;
+    for (unsigned i = 0; i < 3; i++)
+        good &= zr_arena_free(arena, blocks[i]) == ZR_OK;
+    tap_ok(good, "several old ones go, each with its block");
     end();
 }
 
@@ -279,7 +292,49 @@ static void test_refused(void)
     plan = good;
     plan.region_bytes = SIZE_MAX / 4;
     tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_ADDRESSES, "more addresses than there are");
+    struct zr_resident before, after;
+    zr_os_resident(&before);
+    for (unsigned i = 0; i < 500; i++)
+        zr_arena_install_plan(arena, &plan);
+    zr_os_resident(&after);
+    tap_ok(after.address_bytes < before.address_bytes + 256 * KIB,
+           "which keeps no memory, however often: %zu KiB",
+           (after.address_bytes - before.address_bytes) / KIB);
     tap_is(counts().region_bytes, 2 * MIB, "leaves the plan before in force");
+    end();
+}
+
+/* ---- Readers --------------------------------------------------------------------------------------------
+ */
+
+static _Atomic bool reads, installed, seen_early;
+
+static void *read_for_a_while(void *argument)
+{
+    (void)argument;
+    zr_index_read_lock();
+    atomic_store(&reads, true);
+    for (unsigned ms = 0; ms < 200 && !atomic_load(&seen_early); ms++) {
+        usleep(1000);
+        atomic_store(&seen_early, atomic_load(&installed));
+    }
+    zr_index_read_unlock();
+    return NULL;
+}
+
+/* The records of a plan that goes stay until whoever may be reading them has ended. */
+static void test_readers(void)
+{
+    pthread_t thread;
+    begin(0);
+    install_four();
+    pthread_create(&thread, NULL, read_for_a_while, NULL);
+    while (!atomic_load(&reads))
+        usleep(100);
+    tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "a plan goes while a thread reads");
+    atomic_store(&installed, true);
+    pthread_join(thread, NULL);
+    tap_ok(!atomic_load(&seen_early), "and waits for that thread");
     end();
 }
 
@@ -520,6 +575,7 @@ int main(void)
     test_lost();
     test_replaced();
     test_refused();
+    test_readers();
     test_memory();
     test_faults();
     test_fork();

@@ -148,6 +148,38 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
     return same ? errors / tolerance : INFINITY;
 }
 
+/* Scores and logits of 200 to either side of zero, whose exponentials no float holds: odd keys and tokens
+ * have the high ones. */
+static double case_steep(struct zr_kernel_context *c, const struct shape *s)
+{
+    enum { HIGH = 200 };
+    size_t rows = rows_of(s), odd = s->vocabulary / 2;
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
+    double score = sqrt(HIGH / sqrt((double)s->channels / (double)s->heads)),
+           logit = sqrt(HIGH / (double)s->channels);
+    struct tensor *qkv = in_out(rows * 3 * s->channels, score, 0), *x = in_out(rows * s->channels, logit, 0);
+    struct tensor *wte = in_out(s->padded * s->channels, logit, 0), *out = output(rows * s->channels);
+    struct tensor *lse = output(s->batch * s->heads * s->sequence), *losses = output(rows);
+    double wrong = 0;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < s->channels && r % s->sequence % 2 == 0; i++)
+            qkv->at[(3 * r + 1) * s->channels + i] *= -1;
+    for (size_t i = 0; i < wte->n; i++)
+        wte->at[i] *= i / s->channels % 2 ? 1.0f : -1.0f;
+    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, NULL);
+    kernels->head_loss(c, &h, x->at, wte->at, losses->at, 0, NULL, NULL, false);
+    for (size_t i = 0; i < lse->n; i++) {
+        size_t seen = (i % s->sequence + 1) / 2;
+        wrong += !(fabs((double)lse->at[i] - (seen ? HIGH + log((double)seen) : -HIGH)) < 0.01);
+    }
+    for (size_t i = 0; i < out->n; i++)
+        wrong += !(fabs((double)out->at[i] - score) < 0.01);
+    for (size_t r = 0; r < rows && odd > 0; r++)
+        wrong += !(fabs((double)losses->at[r] - log((double)odd) - (h.targets[r] % 2 ? 0 : 2 * HIGH)) < 0.01);
+    return wrong > 0 ? INFINITY : 0;
+}
+
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t n = rows_of(s) * s->channels + 8195;
@@ -242,9 +274,16 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 /* ---- The driver ------------------------------------------------------------------------------ */
 
 static const struct test_case cases[] = {
-    {"embedding", case_embedding}, {"layer norm", case_layernorm},        {"linear", case_linear},
-    {"attention", case_attention}, {"element by element", case_elements}, {"head", case_head},
-    {"adamw", case_adamw},         {"reductions", case_reductions},       {"sum in order", case_sum_in_order},
+    {"embedding", case_embedding},
+    {"layer norm", case_layernorm},
+    {"linear", case_linear},
+    {"attention", case_attention},
+    {"element by element", case_elements},
+    {"head", case_head},
+    {"steep", case_steep},
+    {"adamw", case_adamw},
+    {"reductions", case_reductions},
+    {"sum in order", case_sum_in_order},
 };
 
 static void test_isa(enum zr_isa isa)

@@ -200,6 +200,41 @@ static void test_period(void)
     end(&run);
 }
 
+/* A block that lives longer in every other step has its place for as long as it ever lived. */
+static void test_lifetimes(void)
+{
+    enum { TEMPORARIES = 40, BLOCKS = TEMPORARIES + 4 };
+    struct run run;
+    void *blocks[BLOCKS] = {0};
+    struct zr_follow_counts early = {0}, late;
+    begin(&run, (struct zr_learner_options){0}, 0);
+    for (unsigned round = 0; round < 16; round++) {
+        do_event(&run, blocks, &(struct event){.alloc = true, .block = 0, .bytes = 9 * MIB});
+        for (unsigned i = 1; i <= TEMPORARIES; i++) {
+            do_event(&run, blocks, &(struct event){.alloc = true, .block = i, .bytes = (1 + i) * 64 * KIB});
+            do_event(&run, blocks, &(struct event){.block = i});
+            if (i == (round % 2 ? 22 : 18))
+                do_event(&run, blocks, &(struct event){.block = 0});
+            if (i == 20)
+                do_event(&run, blocks, &(struct event){.alloc = true, .block = BLOCKS - 1, .bytes = 8 * MIB});
+            if (i == 30) /* and this one for longer than a step: it has no place */
+                do_event(&run, blocks,
+                         &(struct event){.alloc = true, .block = BLOCKS - 3 + round % 2, .bytes = 5 * MIB});
+            if (i == 35 && round > 0)
+                do_event(&run, blocks, &(struct event){.block = BLOCKS - 2 - round % 2});
+        }
+        do_event(&run, blocks, &(struct event){.block = BLOCKS - 1});
+        if (round == 7)
+            zr_arena_follow_counts(run.arena, &early);
+    }
+    do_event(&run, blocks, &(struct event){.block = BLOCKS - 2});
+    zr_arena_follow_counts(run.arena, &late);
+    tap_ok(early.plans_count > 0 && late.conflicts_count == early.conflicts_count,
+           "a block that lives longer in every other step has its place for that long (%llu conflicts)",
+           (unsigned long long)late.conflicts_count);
+    end(&run);
+}
+
 /* Layers before steps, steps before files: what is outside of the period is seen once. */
 static void test_setup(void)
 {
@@ -505,6 +540,7 @@ int main(void)
         return 1;
     }
     test_period();
+    test_lifetimes();
     test_setup();
     test_strays(seed);
     test_changed();

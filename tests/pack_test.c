@@ -543,6 +543,9 @@ static void test_csv(void)
         {"id,lower,upper,size\n0,1,2,-3\n", "a negative size", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,2,18446744073709551616\n", "a size of 2^64", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,2,9223372036854775808\n", "a size of 2^63", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2,36893488147419103240\n", "a size of 2^65 and 8", ZR_ERR_FORMAT},
+        {"id,lower,upper,size,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n0,1,2,3\n", "forty columns",
+         ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,2,1,3\n", "an end before the beginning", ZR_ERR_FORMAT},
         {"id,lower,upper,size\n0,1,x,3\n", "a letter", ZR_ERR_FORMAT},
     };
@@ -558,6 +561,17 @@ static void test_csv(void)
                    "and its rows are right");
         zr_lifetimes_end(&lifetimes);
     }
+    enum { ROWS = 5000 };
+    static char many[32 * ROWS];
+    size_t bytes = (size_t)sprintf(many, "id,lower,upper,size\n");
+    for (unsigned i = 0; i < ROWS; i++)
+        bytes += (size_t)sprintf(many + bytes, "%u,%u,%u,%u\n", i, i, i + 1, i);
+    tap_result(read_text(&lifetimes, many, bytes), ZR_OK, "CSV: more than is read at once");
+    size_t right = 0;
+    for (size_t i = 0; i < lifetimes.count; i++)
+        right += lifetimes.buffers[i].id == i && lifetimes.buffers[i].bytes == i;
+    tap_is(right, ROWS, "and every row is right");
+    zr_lifetimes_end(&lifetimes);
     tap_is(live_bytes(), before, "nothing is left behind");
     tap_result(zr_lifetimes_read(&lifetimes, "/nonexistent/lifetimes.csv", arena), ZR_ERR_IO, "no file");
     tap_result(zr_lifetimes_read(&lifetimes, scratch, arena), ZR_ERR_IO, "a folder");

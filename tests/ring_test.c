@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/backend.h"
+#include "alloc/error.h"
 #include "alloc/fault.h"
 #include "alloc/os.h"
 #include "alloc/zr.h"
@@ -106,6 +108,52 @@ static void test_order(void)
     tap_is(stats_of_arena().live_bytes, 0, "and freed");
 }
 
+/* ---- Streams that pass unseen -------------------------------------------------------------------------- */
+
+static struct zr_backend_ops ops;
+static zr_ring *late_ring;
+static unsigned waits;
+
+static zr_result refuse_event(zr_backend *of, uint64_t stream, struct zr_stream_point *out)
+{
+    (void)of, (void)stream, (void)out;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "no event");
+}
+
+/* While the caller waits for the device, stream 1 has the buffer once more, and passes it on to stream 3. */
+static zr_result wait_meanwhile(zr_backend *of)
+{
+    void *buffer;
+    (void)of;
+    if (waits++ == 0 && zr_ring_acquire(late_ring, 1, 0, &buffer) == ZR_OK)
+        zr_ring_release(late_ring, buffer, 3);
+    return ZR_OK;
+}
+
+/* Who has waited for a buffer's use without an event knows of that use alone, not of one that came since. */
+static void test_turns(void)
+{
+    zr_backend *late;
+    zr_arena *own;
+    void *buffer;
+    zr_backend_sim_create(&late, &(struct zr_sim_options){.granule_bytes = 65536, .work_ns = 1000});
+    zr_arena_create(&own, &(struct zr_arena_options){.backend = late});
+    ops = *late->ops;
+    ops.event_record = refuse_event;
+    ops.synchronize = wait_meanwhile;
+    late->ops = &ops;
+    zr_ring_create(&late_ring,
+                   &(struct zr_ring_options){.arena = own, .buffer_bytes = 100, .buffers_count = 1});
+    zr_ring_acquire(late_ring, 1, 0, &buffer);
+    zr_ring_release(late_ring, buffer, 1);
+    tap_result(zr_ring_acquire(late_ring, 2, ZR_RING_WAIT, &buffer), ZR_OK,
+               "a buffer of two streams that pass");
+    tap_is(waits, 2, "is had when both have");
+    zr_ring_release(late_ring, buffer, 2);
+    tap_result(zr_ring_destroy(late_ring), ZR_OK, "the ring ends");
+    tap_ok(zr_arena_destroy(own, NULL) == ZR_OK && zr_backend_destroy(late) == ZR_OK, "and the rest");
+}
+
 static void test_refusals(void)
 {
     zr_ring *ring;
@@ -126,6 +174,8 @@ static void test_refusals(void)
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a huge one");
     bad = good, bad.buffer_bytes = SIZE_MAX / 2 - 5, bad.buffers_count = 7;
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "sizes that overflow");
+    bad = good, bad.buffer_bytes = (size_t)PTRDIFF_MAX, bad.buffers_count = 1;
+    tap_is(zr_ring_bytes(&bad), 0, "or would when rounded");
     bad = good, bad.tag = 99;
     tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a tag that is none");
     bad = good, bad.buffer_bytes = 3 << 20;
@@ -235,6 +285,7 @@ int main(void)
     zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 << 20});
     test_order();
+    test_turns();
     test_refusals();
     test_threads();
     test_waiter();

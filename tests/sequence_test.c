@@ -144,6 +144,9 @@ static void test_minimalloc(void)
         ZR_OK, "a unit");
     tap_is(sequence.events[0].bytes, 3 * 65536, "multiplies the sizes; the last line needs no end");
     zr_sequence_end(&sequence);
+    write_file("id,lower,upper,size\n1,0,1,281474976710657", 41);
+    refused(zr_sequence_read(&sequence, &(struct zr_read_options){.path = path, .unit_bytes = 65536}, arena),
+            "more than 64 bits", "a size that is too large in that unit");
     refused(read_text("id,lower,upper,size\n1,9,5,10\n"),
             "line 2: the buffer ends at 5, before it begins at 9", "a lifetime turned round");
     refused(read_text("id,lower,upper,size\n1,2,5\n"), "line 2: size is ''", "a missing field");

@@ -20,7 +20,7 @@
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { THREADS = 8, ROUNDS = 8, OWN = 48, SHARED = 128, STREAMS = 5, PART = 64 };
+enum { THREADS = 8, ROUNDS = 8, OWN = 48, SHARED = 128, STREAMS = 5, USES = 3, PART = 64 };
 
 /* One live block. Whoever took it out of the shared slots, or allocated it, owns this record and the block.
  */
@@ -29,7 +29,8 @@ struct held {
     size_t bytes, reserved_bytes;
     zr_tag tag;
     uint64_t stream;
-    uint64_t second; /* the stream that writes the middle of the block; 0: none */
+    uint64_t uses[USES]; /* streams that write parts between the block's ends */
+    unsigned uses_count;
     uint64_t pattern;
 };
 
@@ -105,26 +106,28 @@ static bool host_verify(struct world *world, const struct held *held)
     return bytes[held->bytes - 1] == byte_at(held->pattern, held->bytes - 1);
 }
 
-/* GPU: the two ends by the block's stream, the middle by the second if there is one; fills go on while the
- * program does. */
+/* GPU: the two ends by the block's stream, what lies between by those that use it, too; fills go on while
+ * the program does. */
 static size_t part_of(const struct held *held)
 {
     return held->bytes < PART ? held->bytes : PART;
 }
 
-static unsigned char *middle_of(const struct held *held)
+static unsigned char *part_of_use(const struct held *held, unsigned use)
 {
-    return (unsigned char *)held->address + held->bytes / 2;
+    return (unsigned char *)held->address + held->bytes / (USES + 1) * (use + 1);
 }
 
 static bool cuda_write(struct world *world, const struct held *held)
 {
     size_t part = part_of(held);
-    struct zr_fill fills[3] = {
+    struct zr_fill fills[2 + USES] = {
         {held->address, byte_at(held->pattern, 0), part, held->stream},
-        {held->address + held->bytes - part, byte_at(held->pattern, 0), part, held->stream},
-        {middle_of(held), byte_at(held->pattern, PART), PART, held->second}};
-    for (unsigned i = 0; i < (held->second ? 3 : 2); i++)
+        {held->address + held->bytes - part, byte_at(held->pattern, 0), part, held->stream}};
+    for (unsigned use = 0; use < held->uses_count; use++)
+        fills[2 + use] =
+            (struct zr_fill){part_of_use(held, use), byte_at(held->pattern, PART), PART, held->uses[use]};
+    for (unsigned i = 0; i < 2 + held->uses_count; i++)
         if (zr_backend_fill(world->backend, &fills[i]) != ZR_OK)
             return false;
     return true;
@@ -139,20 +142,24 @@ static bool passed(struct world *world, uint64_t stream)
 
 static bool cuda_verify(struct world *world, const struct held *held)
 {
-    unsigned char got[3][PART];
+    unsigned char got[2 + USES][PART];
     size_t part = part_of(held);
-    const struct zr_copy copies[3] = {{got[0], held->address, part, held->stream},
-                                      {got[1], held->address + held->bytes - part, part, held->stream},
-                                      {got[2], middle_of(held), PART, held->second}};
-    unsigned count = held->second ? 3 : 2;
+    struct zr_copy copies[2 + USES] = {{got[0], held->address, part, held->stream},
+                                       {got[1], held->address + held->bytes - part, part, held->stream}};
+    unsigned count = 2 + held->uses_count;
+    for (unsigned use = 0; use < held->uses_count; use++)
+        copies[2 + use] = (struct zr_copy){got[2 + use], part_of_use(held, use), PART, held->uses[use]};
     for (unsigned i = 0; i < count; i++)
         if (zr_backend_copy(world->backend, &copies[i]) != ZR_OK)
             return false;
-    if (!passed(world, held->stream) || (held->second && !passed(world, held->second)))
+    for (unsigned use = 0; use < held->uses_count; use++)
+        if (!passed(world, held->uses[use]))
+            return false;
+    if (!passed(world, held->stream))
         return false;
     for (unsigned i = 0; i < count; i++)
         for (size_t at = 0; at < copies[i].bytes; at++)
-            if (got[i][at] != byte_at(held->pattern, i == 2 ? PART : 0))
+            if (got[i][at] != byte_at(held->pattern, i >= 2 ? PART : 0))
                 return false;
     return true;
 }
@@ -182,16 +189,19 @@ static void count(struct counts *counts, const struct held *held, int sign)
     counts->by_tag[held->tag] += sign * (int64_t)held->reserved_bytes;
 }
 
-/* A second stream will use the block: once the first is done with what the memory was used for before. */
-static void add_second(struct worker *worker, struct held *held, uint64_t stream)
+/* Other streams will use the block: once its own is done with what the memory was used for before. */
+static void add_uses(struct worker *worker, struct held *held, uint64_t dice)
 {
     struct world *world = worker->world;
-    if (stream == 0 || stream == held->stream)
-        return;
-    held->second = stream;
-    worker->counts.uses++;
-    if (zr_block_use(world->arena, held->address, stream) != ZR_OK || !passed(world, held->stream))
-        wrong(world, "no second stream", held);
+    for (unsigned i = 0; i < 1 + dice / STREAMS % USES; i++) {
+        uint64_t stream = world->streams[(dice + i) % STREAMS];
+        if (stream == 0 || stream == held->stream)
+            continue;
+        held->uses[held->uses_count++] = stream;
+        worker->counts.uses++;
+        if (zr_block_use(world->arena, held->address, stream) != ZR_OK || !passed(world, held->stream))
+            wrong(world, "no other stream", held);
+    }
 }
 
 /* NULL when there is no memory. */
@@ -225,8 +235,8 @@ static struct held *allocate(struct worker *worker)
     if (request.alignment && (uintptr_t)block % request.alignment != 0)
         wrong(world, "not aligned", &made);
     made.reserved_bytes = info.reserved_bytes;
-    if (dice >> 60 < 4 && made.bytes >= 4 * PART)
-        add_second(worker, &made, world->streams[(dice >> 40) % STREAMS]);
+    if (dice >> 60 < 4 && made.bytes >= 8 * PART)
+        add_uses(worker, &made, dice >> 40 & 0xfffff);
     struct held *held = malloc(sizeof *held);
     if (!held)
         abort();
@@ -479,7 +489,7 @@ static void run_world(struct world *world, uint64_t seed, unsigned operations)
     sum = sum_of(workers);
     tap_note(
         "%llu allocations, %llu refused, %llu freed by others, %llu freed with work under way, %llu uses "
-        "by a second stream, %llu searches, %llu trims, %llu bad calls",
+        "by other streams, %llu searches, %llu trims, %llu bad calls",
         (unsigned long long)sum.allocations, (unsigned long long)sum.refusals,
         (unsigned long long)sum.frees_of_others, (unsigned long long)sum.early_frees,
         (unsigned long long)sum.uses, (unsigned long long)sum.finds, (unsigned long long)sum.trims,

@@ -72,6 +72,25 @@ static void test_order(void)
     stop();
 }
 
+/* An event proves that what was freed before it has passed, and nothing after. */
+static void test_events(void)
+{
+    start(0);
+    char *a = take(3 * GRANULE, 1), *wall = take(3 * GRANULE, 1), *b = take(2 * GRANULE, 1);
+    char *end = take(3 * GRANULE, 1);
+    zr_arena_free(arena, a);
+    zr_arena_trim(arena, SIZE_MAX, NULL);
+    tap_is(stats().pending_bytes, 3 * GRANULE, "an event behind the first free");
+    zr_sim_clock_advance(backend, WORK_NS / 2);
+    zr_arena_free(arena, b);
+    zr_sim_clock_advance(backend, WORK_NS / 2);
+    zr_arena_trim(arena, SIZE_MAX, NULL);
+    tap_is(stats().pending_bytes, 2 * GRANULE, "when it has passed the free after it is still pending");
+    zr_arena_free(arena, wall);
+    zr_arena_free(arena, end);
+    stop();
+}
+
 static void test_merging(void)
 {
     start(0);
@@ -306,6 +325,7 @@ int main(void)
     test_count_of_frees();
     test_addresses();
     test_order();
+    test_events();
     test_merging();
     test_use();
     test_find();

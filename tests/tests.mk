@@ -168,3 +168,10 @@ check-asan check-ubsan check-tsan:
 .PHONY: check-programs
 check-programs: $(test_bin)
 	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))
+
+# Small defects, each of which a test must catch; MUTANT=name tries that one alone.
+.PHONY: check-mutants built-mutants
+built-mutants: $(test_support_obj) $(emulator) $(nccl_emulator)
+check-mutants: packages-check
+	@$(again) built-mutants
+	@tests/mutants/run --jobs $(JOBS) $(MUTANT)

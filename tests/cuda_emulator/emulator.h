@@ -35,6 +35,7 @@ struct zr_emulator_state {
     size_t events_count, streams_count, pending_count;
     size_t stack_depth;             /* of this thread's contexts */
     uint64_t without_context_count; /* virtual memory calls made with no context current, ever */
+    uint64_t rdma_count;            /* memories created for GPUDirect RDMA, ever */
 };
 
 /* The one symbol besides the driver's. Set up before cuInit where it says so; any thread. */
@@ -47,6 +48,7 @@ struct zr_emulator {
     void (*attribute)(zr_cu_attribute which, int value);
     void (*version)(int version);   /* as cuDriverGetVersion has it */
     void (*capacity)(size_t bytes); /* of each device */
+    void (*one_way)(bool on);       /* of two neighbours the one with the odd number reaches the other only */
     struct zr_emulator_state (*state)(void);
     /* A kernel that writes `value` over the bytes when it ends. */
     zr_cu_result (*launch)(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);

@@ -29,6 +29,7 @@ static enum emu_call fault_call;
 static bool fault_any;
 static uint64_t fault_passes, without_context_count;
 static int overrides[256], overridden[256]; /* of attributes */
+static bool one_way;
 
 static __thread struct zr_cu_context_st *stack[EMU_STACK_MOST];
 static __thread size_t depth;
@@ -100,10 +101,10 @@ struct zr_cu_context_st *emu_current(void)
     return depth ? stack[depth - 1] : NULL;
 }
 
-/* Neighbours reach one another: 0 and 1, 2 and 3. */
+/* Neighbours reach one another, unless it is one way only: 0 and 1, 2 and 3. */
 bool emu_peers(int device, int peer)
 {
-    return device == peer || (device ^ 1) == peer;
+    return device == peer || ((device ^ 1) == peer && (!one_way || device > peer));
 }
 
 static bool no_device(int device)
@@ -398,6 +399,13 @@ static void control_version(int version)
     pthread_mutex_unlock(&lock);
 }
 
+static void control_one_way(bool on)
+{
+    pthread_mutex_lock(&lock);
+    one_way = on;
+    pthread_mutex_unlock(&lock);
+}
+
 static void control_capacity(size_t bytes)
 {
     pthread_mutex_lock(&lock);
@@ -428,6 +436,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .attribute = control_attribute,
     .version = control_version,
     .capacity = control_capacity,
+    .one_way = control_one_way,
     .state = control_state,
     .launch = emu_launch,
 };

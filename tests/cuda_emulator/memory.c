@@ -66,6 +66,7 @@ static uint32_t mappings_count, mappings_room, free_mapping = UINT32_MAX;
 static size_t live_mappings_count;
 static struct reservation *reservations;
 static size_t used_bytes[EMU_DEVICES_MOST];
+static uint64_t rdma_count;
 
 size_t emu_used_bytes(int device)
 {
@@ -76,6 +77,7 @@ void emu_memory_state(struct zr_emulator_state *out)
 {
     out->memories_count = live_memories_count;
     out->mappings_count = live_mappings_count;
+    out->rdma_count = rdma_count;
     for (const struct reservation *each = reservations; each; each = each->next)
         out->reservations_count++;
     for (int i = 0; i < EMU_DEVICES_MOST; i++)
@@ -123,12 +125,14 @@ static zr_cu_result reserve(zr_cu_address *address, size_t bytes, size_t alignme
         return ZR_CU_INVALID_VALUE;
     if (alignment < emu.granularity_bytes)
         alignment = emu.granularity_bytes;
-    if (__builtin_add_overflow(bytes, alignment, &all))
+    if (alignment > SIZE_MAX / 2 || __builtin_add_overflow(bytes, 2 * alignment, &all))
         return ZR_CU_OUT_OF_MEMORY;
     char *raw = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED)
         return ZR_CU_OUT_OF_MEMORY;
     char *aligned = (char *)(((uintptr_t)raw + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    if (((uintptr_t)aligned & alignment) == 0) /* aligned as asked for, and no better */
+        aligned += alignment;
     if (aligned > raw)
         munmap(raw, (size_t)(aligned - raw));
     if (raw + all > aligned + bytes)
@@ -272,6 +276,7 @@ static zr_cu_result create(zr_cu_memory *out, size_t bytes, const zr_cu_properti
             return ZR_CU_OPERATING_SYSTEM;
     }
     next_offset = at + HEADER_BYTES + bytes;
+    rdma_count += properties->flags.rdma;
     struct memory *memory = must(calloc(1, sizeof *memory));
     *memory = (struct memory){.location = properties->location,
                               .exported_as = properties->exported_as,
@@ -425,7 +430,7 @@ static zr_cu_result check_access(const struct mapping *mapping, const zr_cu_acce
     case ZR_CU_LOCATION_DEVICE:
         if (access->location.id < 0 || access->location.id >= emu.devices_count)
             return ZR_CU_INVALID_DEVICE;
-        return of->type == ZR_CU_LOCATION_DEVICE && !emu_peers(of->id, access->location.id)
+        return of->type == ZR_CU_LOCATION_DEVICE && !emu_peers(access->location.id, of->id)
                    ? ZR_CU_INVALID_DEVICE
                    : ZR_CU_SUCCESS;
     case ZR_CU_LOCATION_HOST:
@@ -546,7 +551,7 @@ static zr_cu_result export_memory(int *out, struct memory *memory)
         *--digit = (char)('0' + number % 10);
     while (number /= 10);
     strcat(name, digit);
-    int fd = open(name, O_RDWR | O_CLOEXEC);
+    int fd = open(name, O_RDWR);
     if (fd < 0)
         return ZR_CU_OPERATING_SYSTEM;
     lseek(fd, (off_t)(memory->offset_bytes - HEADER_BYTES), SEEK_SET);
