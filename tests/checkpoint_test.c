@@ -193,6 +193,12 @@ static float *tensor_of(const struct zr_shard_segment *segment, int tensor)
     return tensor == 0 ? segment->parameter : tensor == 1 ? segment->momentum : segment->variance;
 }
 
+/* Some steps were skipped. */
+static uint64_t updates_of(uint64_t step)
+{
+    return step - step / 4;
+}
+
 static zr_result fill(struct stand *stand, const struct scene *scene, unsigned salt)
 {
     struct zr_shard_segment segment;
@@ -203,7 +209,7 @@ static zr_result fill(struct stand *stand, const struct scene *scene, unsigned s
             for (size_t k = 0; k < segment.count; k++)
                 tensor_of(&segment, t)[k] = value_of(segment.global_index + k, t, salt);
     }
-    return result ? result : zr_engine_publish(stand->engine, scene->step);
+    return result ? result : zr_engine_publish(stand->engine, updates_of(scene->step));
 }
 
 static bool holds(struct stand *stand, unsigned salt)
@@ -238,7 +244,7 @@ static int act_resume(struct stand *stand, const struct scene *scene)
     uint64_t step = 0;
     if (zr_checkpoint_resume(&stand->checkpoint, &step))
         return 3;
-    if (step != scene->step || zr_engine_steps_done(stand->engine) != step) {
+    if (step != scene->step || zr_engine_steps_done(stand->engine) != updates_of(step)) {
         zr_fail(ZR_ERR_CORRUPT, "resumed at step %llu", (unsigned long long)step);
         return 4;
     }
@@ -302,7 +308,7 @@ static void test_choice(void)
     plays(((struct scene){.act = act_resume, .world = 1, .step = 10, .salt = 77}), 0,
           "takes the place of the first");
     tap_is(folder_entries(runs), 2, "and nothing else is left");
-    snprintf(one, sizeof one, "%s/step-00000100000000", runs);
+    snprintf(one, sizeof one, "%s/step-100000000", runs);
     mkdir(one, 0700);
     plays(((struct scene){.act = act_resume, .world = 1, .step = 10, .salt = 77}), 0,
           "one without a manifest is none");

@@ -517,6 +517,10 @@ static int publish(struct rig *rig, const struct setting *setting)
                  rounded(setting, (float)global++));
         zr_engine_release(rig->engine, parameters[p].unit);
     }
+    /* Where everyone updates everything the optimizer's state has to be whole as well. */
+    struct zr_step_report report;
+    must(whole_step(rig, setting, 1, 0.01f, &report) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
     return 0;
 }
 

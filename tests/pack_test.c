@@ -85,6 +85,21 @@ static struct zr_pack_report pack(struct zr_lifetimes *set, struct zr_pack_optio
 
 /* ---- The checker --------------------------------------------------------------------------------------- */
 
+/* A pile of many buffers, most of which end; then one comes, somewhere among those that are left. */
+static void test_checker_wide(void)
+{
+    enum { PILE = 200, ROUNDS = 300 };
+    unsigned wrong = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct zr_lifetimes set = {.buffers = buffers, .count = PILE + 1, .host_arena = arena};
+        for (size_t i = 0; i < PILE; i++)
+            buffers[i] = (struct zr_buffer){0, next_random(8) ? 5 : 9, 2, 2 * i, i};
+        buffers[PILE] = (struct zr_buffer){7, 8, 1 + next_random(8), next_random(2 * PILE), PILE};
+        wrong += zr_pack_check(&set, 3 * PILE) != (holds(&set, 3 * PILE) ? ZR_OK : ZR_ERR_CORRUPT);
+    }
+    tap_is(wrong, 0, "and of piles of %d", PILE);
+}
+
 static void test_checker(void)
 {
     unsigned wrong = 0, good = 0;
@@ -116,6 +131,7 @@ static void test_checker(void)
         good += want;
     }
     tap_is(wrong, 0, "the checker says of 4000 random placements what comparing every pair says");
+    test_checker_wide();
     tap_ok(good > 400 && good < 3600, "of which %u hold", good);
 
     buffers[0] = (struct zr_buffer){0, 5, 8, 0, 70};
