@@ -230,7 +230,8 @@ static void test_peaks(void)
            "the first of two equal peaks is the one that is shown");
     zr_arena_reset_peaks(pair.arena);
     stats = stats_of(pair.arena);
-    tap_ok(stats.peak_by_tag_bytes[ZR_TAG_COMM] == 1024 && stats.peak_by_tag_bytes[ZR_TAG_GRAD] == 0,
+    tap_ok(stats.peak_by_tag_bytes[ZR_TAG_COMM] == 1024 && stats.peak_by_tag_bytes[ZR_TAG_GRAD] == 0 &&
+               stats.peak_live_bytes == 2048,
            "peaks start anew from the present");
     uint64_t number;
     char name[64];

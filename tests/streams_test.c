@@ -51,6 +51,7 @@ static void test_order(void)
     char *a = take(3 * GRANULE + 512, 1), *wall = take(GRANULE + 256, 1);
     zr_arena_free(arena, a);
     tap_is(stats().pending_bytes, 3 * GRANULE + 512, "a free of stream 1 is pending");
+    tap_ok(stats().stranded_bytes < GRANULE, "and not stranded");
     tap_ok(take(3 * GRANULE + 512, 1) == a, "stream 1 itself gets it again at once");
     zr_arena_free(arena, a);
     char *b = take(3 * GRANULE + 512, 2);
