@@ -299,6 +299,34 @@ static void end_pool_under_peer(bool freed)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
+/* Who returns an entry says which stream is still at work on it. */
+static void test_returned(void)
+{
+    start(0);
+    zr_contiguous *pool = NULL;
+    zr_entry entry = 0;
+    void *address = NULL;
+    zr_cu_stream own = new_stream(), other = new_stream();
+    zr_contiguous_create(&pool,
+                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
+    zr_contiguous_append(
+        pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .movable = true, .stream = number_of(own)},
+        &entry, NULL);
+    tap_result(zr_contiguous_borrow(pool, entry, &address), ZR_OK, "an entry is borrowed for another stream");
+    emulator->work_ticks(FOREVER);
+    launch(other, address, 2 * GRANULE);
+    zr_contiguous_return(pool, entry, number_of(other));
+    zr_contiguous_free(pool, entry);
+    zr_contiguous_trim(pool, 0, NULL);
+    tap_ok(emulator->state().pending_count == 1 && stats().reserved_bytes == 2 * GRANULE,
+           "and keeps its memory while that works");
+    tap_result(zr_contiguous_destroy(pool, NULL), ZR_OK, "the pool ends");
+    tap_is(emulator->state().pending_count, 0, "when it has passed");
+    stop();
+    drop_stream(own);
+    drop_stream(other);
+}
+
 static void test_pool_ends_under_peer(void)
 {
     end_pool_under_peer(false);
@@ -328,7 +356,8 @@ static void test_arena_end(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_several_uses, test_uses,       test_numbers,  test_count_of_frees,       test_destroyed,
-        test_peers,        test_ring_later, test_pool_end, test_pool_ends_under_peer, test_arena_end};
+        test_several_uses, test_uses,  test_returned,   test_numbers,  test_count_of_frees,
+        test_destroyed,    test_peers, test_ring_later, test_pool_end, test_pool_ends_under_peer,
+        test_arena_end};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

@@ -206,7 +206,7 @@ static void reach_limit(struct life *life)
 {
     struct zr_request all = {.bytes = life->setting->limit_granules * life->setting->granule_bytes};
     void *block;
-    if (all.bytes == 0)
+    if (all.bytes == 0 || life->refused == 0)
         return;
     for (unsigned i = 0; i < SLOTS; i++)
         if (life->blocks[i].address)
