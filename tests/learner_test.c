@@ -207,7 +207,7 @@ static void test_lifetimes(void)
     struct run run;
     void *blocks[BLOCKS] = {0};
     struct zr_follow_counts early = {0}, late;
-    begin(&run, (struct zr_learner_options){0}, 0);
+    begin(&run, 0);
     for (unsigned round = 0; round < 16; round++) {
         do_event(&run, blocks, &(struct event){.alloc = true, .block = 0, .bytes = 9 * MIB});
         for (unsigned i = 1; i <= TEMPORARIES; i++) {
@@ -224,6 +224,7 @@ static void test_lifetimes(void)
                 do_event(&run, blocks, &(struct event){.block = BLOCKS - 2 - round % 2});
         }
         do_event(&run, blocks, &(struct event){.block = BLOCKS - 1});
+        zr_learner_wait(run.learner);
         if (round == 7)
             zr_arena_follow_counts(run.arena, &early);
     }

@@ -8,7 +8,7 @@ from zrtest import PLANNED_TAGS, done, note, ok, same, train
 FLOAT = 4
 GRANULE = 2 << 20
 GRANULES_PARTLY_USED = 2  # of the pool of tensors
-FORMULA = 0.005  # of each tag's bytes, on a model of half a billion parameters or more
+FORMULA = 0.001  # of each tag's bytes, on a model of half a billion parameters or more
 
 
 def other_cap(steps, ranks):
@@ -49,8 +49,10 @@ def formula(layers, hidden, heads, seq, batch, vocabulary, ranks, stage, recompu
     kept += FLOAT * (4 + heads)  # statistics
     if recompute == "none":
         kept += each * heads * seq
-    blocks_kept = 1 if recompute == "full" else layers
-    late = stage >= 2 and recompute == "full"  # the peak is one block later, when a second one's gradients are staged
+    # The peak is one block later where the gradients of a second one, staged whole, are more than that block gave back.
+    given_back = each * rows * hidden + (0 if recompute == "full" else rows * kept)
+    late = stage >= 2 and each * units(layers, hidden, seq, vocabulary)[2] > given_back
+    blocks_kept = 1 if recompute == "full" else layers - late
     states = {"param": each * elements / (ranks if stage == 3 else 1),
               "master": narrow * FLOAT * elements / (ranks if stage else 1),
               "optimizer": 2 * FLOAT * elements / (ranks if stage else 1)}
