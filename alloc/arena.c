@@ -350,9 +350,8 @@ static void announce_search(struct zr_arena *arena)
 static void begin_search(struct zr_arena *arena)
 {
     zr_index_read_lock();
-    while (__builtin_expect((atomic_load_explicit(&arena->busy, memory_order_acquire) & ZR_READERS_MASK) !=
-                                ZR_READERS_HERE,
-                            0))
+    while (__builtin_expect(
+        (atomic_load_explicit(&arena->busy, memory_order_acquire) & ZR_READERS_MASK) != ZR_READERS_HERE, 0))
         announce_search(arena);
     if (!atomic_load_explicit(&arena->sought, memory_order_relaxed))
         atomic_store_explicit(&arena->sought, true, memory_order_relaxed);

@@ -44,14 +44,15 @@ enum { ZR_WARM_BLOCKS = 4 };
 /* Two cache lines: processors fetch them in pairs. */
 enum { ZR_LINE_BYTES = 128 };
 
-/* Whether threads look for blocks without the lock, so that records of freed blocks must outlast them: a field
- * of struct zr_arena's `busy`. Who looks does so in a read section of the index and only while it says HERE. */
+/* Whether threads look for blocks without the lock, so that records of freed blocks must outlast them: a
+ * field of struct zr_arena's `busy`. Who looks does so in a read section of the index and only while it says
+ * HERE. */
 enum zr_busy {
-    ZR_BUSY_CALLS = 1,             /* not of the field */
-    ZR_READERS_NONE = 0,           /* they make it COMING, have all threads pass a fence, and make it HERE */
+    ZR_BUSY_CALLS = 1,   /* not of the field */
+    ZR_READERS_NONE = 0, /* they make it COMING, have all threads pass a fence, and make it HERE */
     ZR_READERS_COMING = 2,
     ZR_READERS_HERE = 4,
-    ZR_READERS_LEAVING = 6,        /* a writer waits for those who saw HERE, to make it NONE; others make it HERE */
+    ZR_READERS_LEAVING = 6, /* a writer waits for those who saw HERE, to make it NONE; others make it HERE */
     ZR_READERS_MASK = 6
 };
 
@@ -101,9 +102,9 @@ struct zr_arena {
     /* enum zr_busy, and whether calls have more to do: not plain, or a plan or an observer is there. 0: frees
      * have the least to do. */
     _Atomic unsigned busy;
-    _Atomic bool sought; /* some thread has looked for a block since a batch of records was given back */
-    bool readers;        /* as of the last look at `busy`: see zr_arena_look_for_readers() */
-    bool unfenced;       /* the system has no fence for all threads: there may always be readers */
+    _Atomic bool sought;      /* some thread has looked for a block since a batch of records was given back */
+    bool readers;             /* as of the last look at `busy`: see zr_arena_look_for_readers() */
+    bool unfenced;            /* the system has no fence for all threads: there may always be readers */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
 
@@ -538,7 +539,8 @@ static inline bool zr_readers_turn(struct zr_arena *arena, enum zr_busy from, en
 {
     unsigned was = atomic_load(&arena->busy);
     while ((was & ZR_READERS_MASK) == (unsigned)from)
-        if (atomic_compare_exchange_weak(&arena->busy, &was, (was & ~(unsigned)ZR_READERS_MASK) | (unsigned)to))
+        if (atomic_compare_exchange_weak(&arena->busy, &was,
+                                         (was & ~(unsigned)ZR_READERS_MASK) | (unsigned)to))
             return true;
     return false;
 }
@@ -551,7 +553,8 @@ static inline unsigned zr_arena_busy(const struct zr_arena *arena)
     return atomic_load_explicit(&arena->busy, memory_order_relaxed);
 }
 
-/* At the start of what may use a freed block's record again; it then goes by arena->readers. With the lock. */
+/* At the start of what may use a freed block's record again; it then goes by arena->readers. With the lock.
+ */
 static inline void zr_arena_look_for_readers(struct zr_arena *arena)
 {
     arena->readers = (zr_arena_busy(arena) & ZR_READERS_MASK) != ZR_READERS_NONE;

@@ -18,8 +18,8 @@ enum { ALIGNMENT_LEAST = 16 };
 
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
-/* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks: who
- * only searches, as a watch may that is told under one of those, needs the second. */
+/* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks:
+ * who only searches, as a watch may that is told under one of those, needs the second. */
 static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_contiguous *pools;
 

@@ -6,8 +6,8 @@
  *
  * A plot is a stretch of the pool's addresses that is in use; plots are linked in address order and do not
  * overlap. Between them is nothing but free addresses, under which granules may lie (idle ones where whole).
- * Lock order: pool, arena, backend. The lock of the list of pools and a pool's `view` are leaves: whoever holds
- * one waits for no other lock, but for the view under the list's. */
+ * Lock order: pool, arena, backend. The lock of the list of pools and a pool's `view` are leaves: whoever
+ * holds one waits for no other lock, but for the view under the list's. */
 #ifndef ZR_CONTIGUOUS_H
 #define ZR_CONTIGUOUS_H
 
@@ -65,8 +65,8 @@ struct zr_contiguous {
 
     struct zr_pool_books books; /* lock: arena->lock */
 
-    /* Which plots there are, and where: changed with both locks, so that a search needs no other than this one.
-     * Never held while somebody is told of a mapping, nor with another lock to be had. */
+    /* Which plots there are, and where: changed with both locks, so that a search needs no other than this
+     * one. Never held while somebody is told of a mapping, nor with another lock to be had. */
     struct zr_lock view;
 
     struct zr_lock lock; /* everything below */
@@ -118,7 +118,8 @@ static inline struct zr_extent zr_whole_around(const struct zr_contiguous *pool,
 /* ---- contiguous_space.c; lock: pool->lock -----------------------------------------------------------------
  */
 
-/* The first three with pool->view as well. Links a plot behind `after` (NULL: as the first) and counts it; and the reverse. */
+/* The first three with pool->view as well. Links a plot behind `after` (NULL: as the first) and counts it;
+ * and the reverse. */
 void zr_plot_link(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_plot *after);
 void zr_plot_unlink(struct zr_contiguous *pool, struct zr_plot *plot);
 /* Links a plot at its offset, over what its own stream leaves there, which is cut or dropped. `after`: some

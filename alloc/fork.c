@@ -1,6 +1,6 @@
-/* fork.c: takes every lock before fork() and opens it on both sides after: those of pools, rings and arenas as
- * fork.h says, then the backends', liburcu's own, and last the error texts', which any of the others' holders
- * may want. Stands on error.c, index.c, arena.c, contiguous.c, ring.c and backend.c. */
+/* fork.c: takes every lock before fork() and opens it on both sides after: those of pools, rings and arenas
+ * as fork.h says, then the backends', liburcu's own, and last the error texts', which any of the others'
+ * holders may want. Stands on error.c, index.c, arena.c, contiguous.c, ring.c and backend.c. */
 #include "alloc/fork.h"
 
 #include <pthread.h>
@@ -55,7 +55,8 @@ static void before_fork(void)
         /* Those who wait for what was given back wake up first. */
         nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         uint64_t more_ns = 2 * locks.patience_ns;
-        locks = (struct zr_fork_locks){.patience_ns = more_ns < last_patience_ns ? more_ns : last_patience_ns};
+        locks =
+            (struct zr_fork_locks){.patience_ns = more_ns < last_patience_ns ? more_ns : last_patience_ns};
     }
     zr_pools_close_list();
     zr_backend_before_fork();

@@ -2,10 +2,11 @@
  * Private to alloc/.
  *
  * Two kinds of locks. Leaves, whose holders wait for no other lock of zr's or for leaves in one order (lists,
- * backends, liburcu, error texts), are taken and waited for. Those of arenas, pools and rings may be held by a
- * thread that waits for another of them in whatever order, as in a callback of a map watch that allocates from
- * another arena: nobody may wait for one with another in its hands. So fork() tries to have them all, each for
- * a while, and where one does not come it gives back what it has, lets the others go on, and tries anew. */
+ * backends, liburcu, error texts), are taken and waited for. Those of arenas, pools and rings may be held by
+ * a thread that waits for another of them in whatever order, as in a callback of a map watch that allocates
+ * from another arena: nobody may wait for one with another in its hands. So fork() tries to have them all,
+ * each for a while, and where one does not come it gives back what it has, lets the others go on, and tries
+ * anew. */
 #ifndef ZR_FORK_H
 #define ZR_FORK_H
 

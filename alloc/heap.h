@@ -2,8 +2,8 @@
  *
  * jemalloc under a prefix of its own, with its extents in a host arena (tag other). Linked into executables
  * and libzr_malloc.so only, never into libzr.so. The application's malloc stays its own. One heap per
- * process. After fork() its objects lie in the arena's memory, which both processes have: only one of them may
- * use the heap. */
+ * process. After fork() its objects lie in the arena's memory, which both processes have: only one of them
+ * may use the heap. */
 #ifndef ZR_HEAP_H
 #define ZR_HEAP_H
 

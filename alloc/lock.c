@@ -56,8 +56,8 @@ static bool sleep_until(struct zr_lock *lock, uint64_t end_ns)
 {
     int error = errno;
     atomic_fetch_add(&lock->sleepers, 1);
-    /* Without the fence a wake can be missed, and the sleep has an end of its own; one with an end looks again
-     * as often. */
+    /* Without the fence a wake can be missed, and the sleep has an end of its own; one with an end looks
+     * again as often. */
     bool fenced = zr_fence_all() && end_ns == 0, taken;
     const struct timespec most = {.tv_nsec = 200000};
     for (;;) {

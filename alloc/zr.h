@@ -92,10 +92,10 @@ struct zr_host_options {
  * can be mapped at several addresses, moved without a copy, and shared with other processes by file
  * descriptor. `options` may be NULL.
  *
- * After fork() the books are each process's own, and the granules there are, are the same memory in both: live
- * blocks, and also what is free between them or in stock. So only one of the two may go on allocating from an
- * arena that was made before; the other reads and writes what was live, frees, and makes an arena of its own,
- * on this backend or another: what a child's new arena has, nobody else has.
+ * After fork() the books are each process's own, and the granules there are, are the same memory in both:
+ * live blocks, and also what is free between them or in stock. So only one of the two may go on allocating
+ * from an arena that was made before; the other reads and writes what was live, frees, and makes an arena of
+ * its own, on this backend or another: what a child's new arena has, nobody else has.
  *
  * ZR_ERR_INVALID: bad granule size, or a ZR_CONF that makes no sense. ZR_ERR_UNAVAILABLE: no memfd on this
  * kernel. ZR_ERR_ADDRESSES: `ulimit -v` leaves too little. */
@@ -112,7 +112,8 @@ struct zr_sim_options {
 };
 
 /* Bookkeeping alone: the same contract enforced on made-up addresses, any capacity, no memory. Never
- * dereference an address from it. After fork() each process goes on with a copy of its own. `options` may be NULL. ZR_ERR_INVALID: bad granule size or ZR_CONF. */
+ * dereference an address from it. After fork() each process goes on with a copy of its own. `options` may be
+ * NULL. ZR_ERR_INVALID: bad granule size or ZR_CONF. */
 ZR_API zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *options);
 
 enum zr_cuda_kind {
@@ -160,10 +161,9 @@ struct zr_arena_options {
 };
 
 /* Reserves the addresses of an arena. On success *out owns them until zr_arena_destroy(). Thread-safe
- * afterwards: any thread may allocate, free and ask. fork() at any time leaves the child an arena that no thread
- * is at work on, with the memory that its backend says.
- * ZR_ERR_INVALID: no backend, or a limit below one granule. ZR_ERR_ADDRESSES: the reservation was refused
- * (ulimit -v, for instance; the words say so). */
+ * afterwards: any thread may allocate, free and ask. fork() at any time leaves the child an arena that no
+ * thread is at work on, with the memory that its backend says. ZR_ERR_INVALID: no backend, or a limit below
+ * one granule. ZR_ERR_ADDRESSES: the reservation was refused (ulimit -v, for instance; the words say so). */
 ZR_API zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options);
 
 /* Releases everything, live blocks included; *leaked_bytes (may be NULL) gets what was still live. The arena
@@ -215,8 +215,8 @@ ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *relea
 
 /* Told of every change of the mapped memory, as a communication library that registers buffers must be.
  * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: of that one it may call
- * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does not
- * lead back to it by another watch. fork() by other threads waits for it; it may not fork itself. */
+ * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does
+ * not lead back to it by another watch. fork() by other threads waits for it; it may not fork itself. */
 struct zr_map_watch {
     /* Memory is there, whole granules with access, that nobody has had yet. Anything but ZR_OK is a refusal:
      * the memory goes again, unannounced, and the request that it was for fails with that result. */
@@ -250,8 +250,8 @@ struct zr_block_info {
 /* The block that holds `pointer`, which may be interior; else the entry of a contiguous pool of the arena (a
  * movable one's place may change at once). Any thread, also one that is being told of maps. A block is found
  * without a lock; an entry, and that there is neither, with one that is held for a look through the pool's
- * entries. After the first search for a while, and until 2,048 blocks have been freed without one, a free takes
- * some nanoseconds longer. ZR_ERR_FOREIGN: neither. */
+ * entries. After the first search for a while, and until 2,048 blocks have been freed without one, a free
+ * takes some nanoseconds longer. ZR_ERR_FOREIGN: neither. */
 ZR_API zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out);
 
 /* ---- Statistics ---------------------------------------------------------------------------------------- */
@@ -327,8 +327,8 @@ ZR_API zr_result zr_arena_get_reached(zr_arena *arena, struct zr_ceilings *out);
  * zr_contiguous_return(); work of the next stream is ordered after that of the last by whoever hands it on.
  * What lay under a freed or moved entry serves its own stream at once, everything else when the stream has
  * passed that point. Any thread may call, not a child after fork() of a process with CUDA; elsewhere a child
- * has the pool as it has its arena: on host memory one of the two processes may append and compact. A call that
- * fails leaves every entry where it is and as it is. */
+ * has the pool as it has its arena: on host memory one of the two processes may append and compact. A call
+ * that fails leaves every entry where it is and as it is. */
 typedef struct zr_contiguous zr_contiguous;
 
 /* An entry of one pool; 0 is none. */
@@ -405,8 +405,8 @@ ZR_API zr_result zr_contiguous_check(zr_contiguous *pool);
 
 /* Buffers of one size for data on its way, handed out in order, in memory that is taken, aligned and
  * registered once: its size is fixed at the start and does not grow with what passes through. Any thread may
- * acquire and release. After fork() the child's ring has no threads that wait; what was acquired stays so, and
- * on host memory the buffers are the parent's too: use a ring in one of the two. */
+ * acquire and release. After fork() the child's ring has no threads that wait; what was acquired stays so,
+ * and on host memory the buffers are the parent's too: use a ring in one of the two. */
 typedef struct zr_ring zr_ring;
 
 struct zr_ring_options {
@@ -455,10 +455,9 @@ ZR_API zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_s
                                  size_t *count, size_t *lead_bytes);
 
 /* Maps another process's exported pieces one after the other, readable and writable, outside every arena.
- * *out is owned until zr_import_release(), in a child after fork() too, each process for itself. The fds may be
- * closed afterwards. ZR_ERR_INVALID: a piece that is
- * no number of granules, or not memory of this kind. ZR_ERR_ADDRESSES: no room for it. ZR_ERR_UNAVAILABLE:
- * the backend cannot import. */
+ * *out is owned until zr_import_release(), in a child after fork() too, each process for itself. The fds may
+ * be closed afterwards. ZR_ERR_INVALID: a piece that is no number of granules, or not memory of this kind.
+ * ZR_ERR_ADDRESSES: no room for it. ZR_ERR_UNAVAILABLE: the backend cannot import. */
 ZR_API zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size_t count, void **out);
 /* NULL does nothing. Of two calls at once for one import one releases it. ZR_ERR_FOREIGN: no import begins
  * there. */
@@ -470,7 +469,8 @@ ZR_API zr_result zr_import_release(zr_backend *backend, void *imported);
  * a shared mapping: what was written is readable after a crash. A file of that name is replaced. A write that
  * fails later ends the trace, not the calls; zr_trace_stop() tells. Any thread. ZR_ERR_INVALID: the arena
  * writes a trace already, or its threads have addresses of their own by now. ZR_ERR_IO: the file cannot be
- * made. After fork() the parent alone writes on; the child's calls write nothing, and it may stop the trace. */
+ * made. After fork() the parent alone writes on; the child's calls write nothing, and it may stop the trace.
+ */
 ZR_API zr_result zr_trace_start(zr_arena *arena, const char *path);
 /* Notes a word among the events, cut at 63 bytes. Without a trace it does nothing. */
 ZR_API zr_result zr_trace_mark(zr_arena *arena, const char *label);

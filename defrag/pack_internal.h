@@ -2,7 +2,8 @@
  *
  * pack_problem.c turns lifetimes into items over few sections of time. pack_fit.c places items in a given
  * order, each where it fits. pack_improve.c changes the order where a placement wastes memory. pack_search.c
- * looks through all placements worth looking at, with the help of pack_edge.c. pack.c conducts them and writes the answer back.
+ * looks through all placements worth looking at, with the help of pack_edge.c. pack.c conducts them and
+ * writes the answer back.
  *
  * Heights, offsets and sizes are in units here: the greatest common divisor of the aligned sizes. */
 #ifndef ZR_PACK_INTERNAL_H

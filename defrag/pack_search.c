@@ -45,12 +45,12 @@ struct zr_search {
     uint64_t capacity, nodes_left;
     uint32_t depth, most_depth;
 
-    uint32_t *list_start, *list; /* by section: its items, the placed ones too, nearly sorted by lowest */
-    uint64_t *lowest, *offset;   /* by item; of a placed one both are where it lies */
-    bool *placed, *grounded;     /* by item */
-    uint64_t *liking;            /* by item: higher is tried earlier */
-    uint64_t *level, *rest;      /* by section, of the present step: level, and sum of what is not placed */
-    uint32_t *weight;            /* by section: steps that died there, in all attempts */
+    uint32_t *list_start, *list;   /* by section: its items, the placed ones too, nearly sorted by lowest */
+    uint64_t *lowest, *offset;     /* by item; of a placed one both are where it lies */
+    bool *placed, *grounded;       /* by item */
+    uint64_t *liking;              /* by item: higher is tried earlier */
+    uint64_t *level, *rest;        /* by section, of the present step: level, and sum of what is not placed */
+    uint32_t *weight;              /* by section: steps that died there, in all attempts */
     uint32_t *begin_start, *begin; /* by section: the items that begin where it begins */
     uint32_t *end_start, *end;     /* and those that end there */
 
@@ -306,7 +306,8 @@ static bool lift_crossing(struct zr_search *search, const struct part *part, boo
             continue; /* those that cross lie that high already */
         for (uint32_t k = search->list_start[edge]; k < search->list_start[edge + 1]; k++) {
             uint32_t item = search->list[k];
-            if (search->placed[item] || search->problem->first[item] == edge || search->lowest[item] >= lowest)
+            if (search->placed[item] || search->problem->first[item] == edge ||
+                search->lowest[item] >= lowest)
                 continue;
             if (!has_room(search))
                 return true; /* less is lifted than could be */
@@ -328,7 +329,8 @@ static bool settle(struct zr_search *search, const struct part *part, struct dea
     while (lifted) {
         lifted = false;
         zr_pack_spend(search->watch,
-                      (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) + 1);
+                      (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) +
+                          1);
         if (!survey(search, part, state) || !lift_crossing(search, part, &lifted))
             return false;
     }
@@ -376,8 +378,7 @@ static uint32_t choose_section(const struct zr_search *search, const struct part
         uint32_t count = search->rest[s] ? count_choices(search, s) : 0;
         uint64_t choices = count > 1 ? count : 0, weight = 1 + (uint64_t)search->weight[s];
         uint64_t slack = slack_of(search, s), here = choices * best_weight, there = best_choices * weight;
-        if (count > 0 &&
-            (best == part->last || here < there || (here == there && slack < best_slack))) {
+        if (count > 0 && (best == part->last || here < there || (here == there && slack < best_slack))) {
             best = s;
             best_choices = choices;
             best_weight = weight;

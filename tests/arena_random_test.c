@@ -313,9 +313,9 @@ static void test_faults(void)
             unsigned baseline = 0, nth = 0, injected = 0;
             bool good = life_with_fault(&settings[s], &baseline), clean = false;
             /* zr's own records are the same on both, and many: each of them on sim. */
-            unsigned stride = run_stride(!settings[s].host                        ? 1
+            unsigned stride = run_stride(!settings[s].host                     ? 1
                                          : arena_sites[i] == ZR_FAULT_METADATA ? 13
-                                                                                  : 3);
+                                                                               : 3);
             for (nth = 1; good && !clean && nth < 3000; nth += stride) {
                 unsigned failures = 0;
                 zr_fault_set(arena_sites[i], nth);
@@ -325,8 +325,8 @@ static void test_faults(void)
             }
             tap_ok(good && clean,
                    "%s: one in %u passes of %s failed in turn until a run was clean (%u, %u seen)%s%s",
-                   settings[s].name, stride, zr_fault_site_name(arena_sites[i]), nth - 1 - stride, injected, good ? "" : ": ",
-                   good ? "" : zr_last_error());
+                   settings[s].name, stride, zr_fault_site_name(arena_sites[i]), nth - 1 - stride, injected,
+                   good ? "" : ": ", good ? "" : zr_last_error());
             tap_ok(nth > 1 + stride, "%s: there was something to fail", zr_fault_site_name(arena_sites[i]));
         }
 }

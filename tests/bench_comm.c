@@ -260,8 +260,9 @@ static void print_ways(const struct plan *plan, const struct way *ways, unsigned
 {
     const struct way *fastest[KINDS] = {NULL};
     double medians[WAYS_MOST], least[KINDS];
-    printf("stock MPI, %d turns, and how many times as fast local is (median, least and most of the turns):\n",
-           MPI_TURNS);
+    printf(
+        "stock MPI, %d turns, and how many times as fast local is (median, least and most of the turns):\n",
+        MPI_TURNS);
     for (unsigned i = 0; i < count; i++) {
         double seconds[MPI_TURNS];
         unsigned kind = ways[i].kind;

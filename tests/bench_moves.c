@@ -69,7 +69,8 @@ static int check(size_t bytes, struct bars bars)
     qsort(singles, TRIES, sizeof *singles, by_value);
     qsort(run, TRIES, sizeof *run, by_value);
     bool good = singles[TRIES / 2] >= bars.singles && run[TRIES / 2] >= bars.run;
-    printf("%s by the median of %d tries, %zu MiB: moved granule by granule %.1f x less than a warm copy (the bar "
+    printf("%s by the median of %d tries, %zu MiB: moved granule by granule %.1f x less than a warm copy "
+           "(the bar "
            "is %.0f), in one run %.1f x (%.0f)\n",
            good ? "good" : "too slow", TRIES, bytes >> 20, singles[TRIES / 2], bars.singles, run[TRIES / 2],
            bars.run);

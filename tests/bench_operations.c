@@ -4,14 +4,14 @@
  *
  *   bench_operations ALLOCATOR SEQUENCE [REPEATS [THREADS [SHIFT [TOUCH]]]]
  *
- * Two kinds stand beside one another, each with its like. Bookkeeping alone: zr (our arena on sim), planned (the
- * same arena, which follows a plan packed from the sequence beforehand) and bestfit (best fit in one growing
- * range, as `zr replay` has it). Memory of the processor: zr-host and planned-host (the arena on the host
- * backend, all its driver calls and page faults included), jemalloc and mimalloc (the system's libraries, opened
- * at run time); there the first and the last byte of every block are written, for all alike, unless TOUCH is 0.
- * SEQUENCE is a trace, or training, server or small, which are made here. Where a trace is larger than memory,
- * SHIFT divides its sizes by a power of two, for all that are compared alike. Each of THREADS runs the whole
- * sequence. The answer is one line of "name value" pairs. */
+ * Two kinds stand beside one another, each with its like. Bookkeeping alone: zr (our arena on sim), planned
+ * (the same arena, which follows a plan packed from the sequence beforehand) and bestfit (best fit in one
+ * growing range, as `zr replay` has it). Memory of the processor: zr-host and planned-host (the arena on the
+ * host backend, all its driver calls and page faults included), jemalloc and mimalloc (the system's
+ * libraries, opened at run time); there the first and the last byte of every block are written, for all
+ * alike, unless TOUCH is 0. SEQUENCE is a trace, or training, server or small, which are made here. Where a
+ * trace is larger than memory, SHIFT divides its sizes by a power of two, for all that are compared alike.
+ * Each of THREADS runs the whole sequence. The answer is one line of "name value" pairs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -159,7 +159,8 @@ static void arena_open(const struct zr_sequence *sequence)
 {
     zr_backend *backend;
     (void)sequence;
-    if ((arena_on_host ? zr_backend_host_create(&backend, NULL) : zr_backend_sim_create(&backend, NULL)) != ZR_OK ||
+    if ((arena_on_host ? zr_backend_host_create(&backend, NULL) : zr_backend_sim_create(&backend, NULL)) !=
+            ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = arena_threads}) !=
             ZR_OK)
         fail("the arena");
@@ -319,7 +320,7 @@ struct job {
     const struct zr_sequence *sequence;
     void **blocks;
     unsigned repeats;
-    bool touches; /* both ends of each block */
+    bool touches;               /* both ends of each block */
     pthread_barrier_t *barrier; /* NULL: nobody runs beside it */
     unsigned number;            /* among those that run beside one another */
     uint64_t start_ns[REPEATS_MOST], end_ns[REPEATS_MOST];
@@ -461,9 +462,10 @@ static void measure(const struct allocator *allocator, const struct zr_sequence 
     if (followed.plans_count)
         printf("unplanned %llu ", (unsigned long long)(followed.strays_count + followed.unplaced_count +
                                                        followed.conflicts_count + followed.refused_count));
-    printf("operations %zu live_bytes %llu refused %zu median_ns %.2f mean_ns %.2f least_ns %.2f most_ns %.2f\n",
-           operations, (unsigned long long)most_live_bytes(sequence), refused, (double)ns[samples / 2] / each,
-           mean / each, (double)ns[0] / each, (double)ns[samples - 1] / each);
+    printf(
+        "operations %zu live_bytes %llu refused %zu median_ns %.2f mean_ns %.2f least_ns %.2f most_ns %.2f\n",
+        operations, (unsigned long long)most_live_bytes(sequence), refused, (double)ns[samples / 2] / each,
+        mean / each, (double)ns[0] / each, (double)ns[samples - 1] / each);
 }
 
 /* ---- Main ---------------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
-/* calls_test.c: the driver calls that an arena, a pool and a replay say they made, beside those that were made:
- * counted by functions before the backend's own (counting.h), and by the emulated CUDA driver itself. */
+/* calls_test.c: the driver calls that an arena, a pool and a replay say they made, beside those that were
+ * made: counted by functions before the backend's own (counting.h), and by the emulated CUDA driver itself.
+ */
 #include <pthread.h>
 
 #include "defrag/zr_defrag.h"
@@ -52,18 +53,20 @@ static void compare(enum kind kind, bool some, const char *what)
 static bool begin(enum kind kind, unsigned threads)
 {
     zr_result result =
-        kind == SIM    ? zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE,
-                                                                                  .work_ns = 2000})
-        : kind == HOST ? zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 65536})
-                       : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.granule_bytes = GRANULE});
+        kind == SIM ? zr_backend_sim_create(
+                          &backend, &(struct zr_sim_options){.granule_bytes = GRANULE, .work_ns = 2000})
+        : kind == HOST
+            ? zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 65536})
+            : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.granule_bytes = GRANULE});
     if (result == ZR_OK) {
         if (kind != SIM)
             count_calls(backend);
         counting.calls = 0;
         driver_before = driver_calls();
         result = zr_arena_create(
-            &arena, &(struct zr_arena_options){
-                        .backend = backend, .threads = threads, .reserve_bytes = 8192 * backend->can.granule_bytes});
+            &arena, &(struct zr_arena_options){.backend = backend,
+                                               .threads = threads,
+                                               .reserve_bytes = 8192 * backend->can.granule_bytes});
     }
     tap_result(result, ZR_OK, "%s: an arena", names[kind]);
     return result == ZR_OK;
@@ -132,8 +135,9 @@ static void test_random(enum kind kind)
         wrong += told() != counting.calls;
     }
     compare(kind, true, "blocks on two streams");
-    tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena, .tag = ZR_TAG_GRAD}),
-               ZR_OK, "a pool");
+    tap_result(
+        zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena, .tag = ZR_TAG_GRAD}),
+        ZR_OK, "a pool");
     uint64_t before = counting.calls;
     for (unsigned round = 0; round < ROUNDS; round++) {
         pool_steps(entries);
@@ -155,8 +159,10 @@ static void step(size_t unit)
 {
     void *blocks[BLOCKS], *scratch;
     for (unsigned i = 0; i < BLOCKS; i++) {
-        zr_arena_alloc(arena, &(struct zr_request){.bytes = unit * (1 + i % 5), .tag = ZR_TAG_OTHER}, &blocks[i]);
-        zr_arena_alloc(arena, &(struct zr_request){.bytes = unit * (2 + i % 3) / 2, .tag = ZR_TAG_OTHER}, &scratch);
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = unit * (1 + i % 5), .tag = ZR_TAG_OTHER},
+                       &blocks[i]);
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = unit * (2 + i % 3) / 2, .tag = ZR_TAG_OTHER},
+                       &scratch);
         zr_arena_free(arena, scratch);
     }
     for (unsigned i = BLOCKS; i-- > 0;)
@@ -169,8 +175,8 @@ static void test_planned(enum kind kind)
     if (!begin(kind, 1))
         return;
     size_t unit = backend->can.granule_bytes / 3 * 2;
-    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena, .work = 1000000}), ZR_OK,
-               "a learner");
+    tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena, .work = 1000000}),
+               ZR_OK, "a learner");
     for (unsigned i = 0; i < 12; i++) {
         step(unit);
         zr_learner_step(learner);
@@ -216,8 +222,8 @@ static void test_threads(enum kind kind)
 
 /* ---- Replay -------------------------------------------------------------------------------------------- */
 
-/* The linker puts these before the real ones: the replay's own backend is counted, and what was counted when its
- * last repeat began and when all had been measured. */
+/* The linker puts these before the real ones: the replay's own backend is counted, and what was counted when
+ * its last repeat began and when all had been measured. */
 #define WRAPPED(result, name, ...)                                                                           \
     result __real_##name(__VA_ARGS__);                                                                       \
     result __wrap_##name(__VA_ARGS__);                                                                       \
@@ -273,7 +279,8 @@ static void test_replay(void)
                    "replayed %u times", repeat);
         tap_is(report.driver_calls, counted_at_end, "as many driver calls as were counted");
         tap_is(report.driver_calls_last_repeat, counted_at_end - counted_before, "and in the last repeat");
-        tap_ok(report.driver_calls > 0 && (repeat > 1 || report.driver_calls_last_repeat > 0), "which are some");
+        tap_ok(report.driver_calls > 0 && (repeat > 1 || report.driver_calls_last_repeat > 0),
+               "which are some");
     }
 }
 

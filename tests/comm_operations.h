@@ -391,9 +391,9 @@ static void trial_books(struct trial *t, bool direct)
     }
 }
 
-/* What all ranks have received, counted where the bytes were moved, is what all have sent by the volume of the
- * operations, kind by kind; but of transfers the two sides are different kinds. Not of NCCL, which moves them
- * itself. */
+/* What all ranks have received, counted where the bytes were moved, is what all have sent by the volume of
+ * the operations, kind by kind; but of transfers the two sides are different kinds. Not of NCCL, which moves
+ * them itself. */
 static void trial_received(struct trial *t)
 {
     struct zr_comm_counters mine, *all = calloc(t->world, sizeof mine);

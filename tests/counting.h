@@ -1,5 +1,5 @@
-/* counting.h: counts what a backend's implementation is asked for, by functions put before its own: nothing of
- * the arena's counters or of the front is in it. One kind of backend at a time. */
+/* counting.h: counts what a backend's implementation is asked for, by functions put before its own: nothing
+ * of the arena's counters or of the front is in it. One kind of backend at a time. */
 #ifndef ZR_TEST_COUNTING_H
 #define ZR_TEST_COUNTING_H
 

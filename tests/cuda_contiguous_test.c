@@ -385,7 +385,8 @@ static void test_each_record(void)
         if (passes < nth)
             break;
     }
-    tap_is(wrong, 0, "records up to the %lluth refused in turn: entries and books intact", (unsigned long long)nth - 1);
+    tap_is(wrong, 0, "records up to the %lluth refused in turn: entries and books intact",
+           (unsigned long long)nth - 1);
 }
 
 /* One kind of call that stops working for a while, in the middle of things. */

@@ -242,7 +242,8 @@ static zr_cu_result context_of_a_stream(const struct world *w)
     return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;
 }
 
-/* ---- Default streams by their numbers -------------------------------------------------------------------- */
+/* ---- Default streams by their numbers --------------------------------------------------------------------
+ */
 
 static zr_cu_stream numbered(uintptr_t number)
 {
@@ -307,7 +308,8 @@ static void *event_in_other_thread(void *argument)
     return NULL;
 }
 
-/* The same number in another thread is another stream: an event there does not wait for work in this one's. */
+/* The same number in another thread is another stream: an event there does not wait for work in this one's.
+ */
 static zr_cu_result number_in_another_thread(const struct world *w)
 {
     zr_cu_stream own = numbered(ZR_CU_STREAM_PER_THREAD);

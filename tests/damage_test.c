@@ -240,7 +240,8 @@ static void test_two_releases(void)
         pthread_join(thread, NULL);
     }
     tap_ok(rounds == ROUNDS && releases_good == ROUNDS && releases_foreign == ROUNDS,
-           "%u imports released twice at once: %u were, %u were none", rounds, releases_good, releases_foreign);
+           "%u imports released twice at once: %u were, %u were none", rounds, releases_good,
+           releases_foreign);
     tap_is(open_descriptors(), files, "and no descriptor was closed twice");
     stop();
 }

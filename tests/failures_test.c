@@ -353,7 +353,10 @@ static unsigned stride_of(const struct setting *setting, unsigned site)
 {
     if (every_one)
         return 1;
-    return site >= DRIVER_SITES ? RECORDS_STRIDE : setting->kind == GPU ? GPU_STRIDE : setting->kind == HOST ? 4 : 1;
+    return site >= DRIVER_SITES    ? RECORDS_STRIDE
+           : setting->kind == GPU  ? GPU_STRIDE
+           : setting->kind == HOST ? 4
+                                   : 1;
 }
 
 static void test_walk(const struct setting *setting, unsigned seed)

@@ -1,8 +1,8 @@
-/* fork_soak_test.c: fork() in the middle of everything: threads that allocate, search, use pools and rings, are
- * told of maps and allocate then from another arena, while a trace is written and a learner learns. Each child
- * goes on with what zr.h says is its own: arenas on sim and new arenas on host memory, of which no byte may be
- * seen by the parent, and reads what it shares. A child that stands still is ended by its alarm, a parent by
- * its own. ZR_TEST_FORKS says how many forks. */
+/* fork_soak_test.c: fork() in the middle of everything: threads that allocate, search, use pools and rings,
+ * are told of maps and allocate then from another arena, while a trace is written and a learner learns. Each
+ * child goes on with what zr.h says is its own: arenas on sim and new arenas on host memory, of which no byte
+ * may be seen by the parent, and reads what it shares. A child that stands still is ended by its alarm, a
+ * parent by its own. ZR_TEST_FORKS says how many forks. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -60,8 +60,8 @@ static unsigned live(zr_arena *arena, unsigned char pattern, unsigned steps, boo
             blocks[place] = NULL;
         }
         bytes[place] = 1 + i * 7919 % BLOCK_MOST;
-        if (i >= steps ||
-            zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes[place]}, (void **)&blocks[place]) != ZR_OK)
+        if (i >= steps || zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes[place]},
+                                         (void **)&blocks[place]) != ZR_OK)
             continue;
         if (visible)
             memset(blocks[place], pattern, bytes[place]);
@@ -106,8 +106,8 @@ static void *append(void *argument)
     while (!atomic_load(&over)) {
         zr_entry entries[8] = {0};
         for (unsigned i = 0; i < 8; i++)
-            zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 30000, .movable = i % 2}, &entries[i],
-                                 NULL);
+            zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 30000, .movable = i % 2},
+                                 &entries[i], NULL);
         for (unsigned i = 0; i < 8; i += 2)
             zr_contiguous_free(pool, entries[i]);
         wrong += zr_contiguous_compact(pool) != ZR_OK;
@@ -162,15 +162,15 @@ static void make(zr_learner **learner)
     for (unsigned i = 0; i < 3; i++)
         zr_arena_create(&arenas[i], &(struct zr_arena_options){.backend = host});
     zr_arena_create(&on_sim, &(struct zr_arena_options){.backend = sim});
-    zr_contiguous_create(&pool, &(struct zr_contiguous_options){
-                                    .arena = arenas[HELPER],
-                                    .watch = {tell, untell, arenas[LEARNT]}});
-    zr_ring_create(&ring, &(struct zr_ring_options){
-                              .arena = arenas[HELPER], .buffer_bytes = 256, .buffers_count = 2});
+    zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arenas[HELPER],
+                                                                .watch = {tell, untell, arenas[LEARNT]}});
+    zr_ring_create(
+        &ring, &(struct zr_ring_options){.arena = arenas[HELPER], .buffer_bytes = 256, .buffers_count = 2});
     zr_arena_watch(arenas[WATCHED], &(struct zr_map_watch){tell, untell, arenas[HELPER]});
     zr_arena_alloc(arenas[HELPER], &(struct zr_request){.bytes = KEPT_BYTES}, &out);
     kept = memset(out, 'k', KEPT_BYTES);
-    tap_result(zr_learner_create(learner, &(struct zr_learner_options){.arena = arenas[LEARNT]}), ZR_OK, "a learner");
+    tap_result(zr_learner_create(learner, &(struct zr_learner_options){.arena = arenas[LEARNT]}), ZR_OK,
+               "a learner");
     tap_result(zr_trace_start(arenas[WATCHED], "/dev/shm/zr-fork-soak.zrt"), ZR_OK, "a trace");
     unlink("/dev/shm/zr-fork-soak.zrt");
 }

@@ -154,7 +154,8 @@ static int pool_without_sleepers(void)
     zr_entry entry;
     if (atomic_load(&pool->lock.sleepers) != 0 || atomic_load(&pool->lock.waking) != 0)
         return 1;
-    return zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 100}, &entry, NULL) == ZR_OK ? 0 : 2;
+    return zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 100}, &entry, NULL) == ZR_OK ? 0
+                                                                                                       : 2;
 }
 
 /* Lends a buffer and takes it back, all the time. */
@@ -198,7 +199,8 @@ static void test_pools_and_rings(void)
     /* As if other threads slept for the lock of the pool at this moment. */
     atomic_store(&pool->lock.sleepers, 1);
     atomic_store(&pool->lock.waking, 1);
-    tap_is(in_child_within(pool_without_sleepers, PATIENCE_SECONDS), 0, "a pool's sleepers are not in the child");
+    tap_is(in_child_within(pool_without_sleepers, PATIENCE_SECONDS), 0,
+           "a pool's sleepers are not in the child");
     atomic_store(&pool->lock.sleepers, 0);
     atomic_store(&pool->lock.waking, 0);
     tap_result(zr_contiguous_destroy(pool, NULL), ZR_OK, "the pool ends");

@@ -35,7 +35,8 @@ struct moves_scene {
     volatile unsigned char sum; /* keeps the reads */
 };
 
-/* Of this thread's processor time: one thread moves and copies, and what others do meanwhile is not counted. */
+/* Of this thread's processor time: one thread moves and copies, and what others do meanwhile is not counted.
+ */
 static inline double moves_now_ns(void)
 {
     struct timespec now;

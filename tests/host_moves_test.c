@@ -56,7 +56,8 @@ static void test_moves(void)
         tap_skip("moves beside copies: this kernel makes no huge pages of a memfd (Linux 6.1 does)");
         return;
     }
-    tap_result(moves_measure(&moves, 128 * MIB), ZR_OK, "%zu granules moved and copied", moves.granules_count);
+    tap_result(moves_measure(&moves, 128 * MIB), ZR_OK, "%zu granules moved and copied",
+               moves.granules_count);
     double singles = moves.copy_ns / moves.singles_ns, run = moves.copy_ns / moves.run_ns;
     tap_note("%zu of %zu MiB in huge pages", moves.huge_bytes / MIB, 2 * moves.bytes / MIB);
     if (moves.huge_bytes == 0 && huge_pages_to_be_had()) {

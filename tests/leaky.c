@@ -6,8 +6,8 @@
  *   ZR_TEST_LEAK=more:TAG:RANK:STEP   from that step on (0: from the start) each of its requests is 256
  *                                     bytes larger
  *
- *   ZR_TEST_CALLS=FILE                where the trainer asks for its arena's statistics, "step calls" is added:
- *                                     the driver calls so far, counted before the backend (of one rank alone)
+ *   ZR_TEST_CALLS=FILE                where the trainer asks for its arena's statistics, "step calls" is
+ * added: the driver calls so far, counted before the backend (of one rank alone)
  *
  * The linker's --wrap puts these functions before the real ones; the trainer itself is the one that is
  * shipped. The rehearsal, which has an arena of its own, is left alone. */

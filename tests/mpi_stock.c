@@ -12,12 +12,15 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What gives each rank its shard of a sum, in all the ways that MPI has; the parts of one to all; the whole sum. */
+/* What gives each rank its shard of a sum, in all the ways that MPI has; the parts of one to all; the whole
+ * sum. */
 enum way { BLOCK, COUNTS, REDUCE_SCATTER, SUM_OF_ALL, GATHER, ALL_REDUCE, WAYS };
-static const char *const names[WAYS][2] = {
-    {"reduce-scatter", "MPI_Reduce_scatter_block"}, {"reduce-scatter", "MPI_Reduce_scatter"},
-    {"reduce-scatter", "MPI_Reduce+MPI_Scatter"},   {"reduce-scatter", "MPI_Allreduce"},
-    {"all-gather", "MPI_Allgather"},                {"all-reduce", "MPI_Allreduce"}};
+static const char *const names[WAYS][2] = {{"reduce-scatter", "MPI_Reduce_scatter_block"},
+                                           {"reduce-scatter", "MPI_Reduce_scatter"},
+                                           {"reduce-scatter", "MPI_Reduce+MPI_Scatter"},
+                                           {"reduce-scatter", "MPI_Allreduce"},
+                                           {"all-gather", "MPI_Allgather"},
+                                           {"all-reduce", "MPI_Allreduce"}};
 
 static void run(enum way way, float *source, float *destination, int shard, int rank, const int *counts)
 {

@@ -1,7 +1,8 @@
 /* perfect_test.c: packings without a hole at the peak are found again: rectangles of time and size cut at
- * random, by straight cuts alone, also by pinwheels that no straight cut takes apart, and into short lifetimes
- * with a part of the time less than full; and where two sections can meet, against trying all. `--twenty`: more
- * of them (long_pack.t). `--rate N`: how many of N other seeds of each kind are found, and what that took. */
+ * random, by straight cuts alone, also by pinwheels that no straight cut takes apart, and into short
+ * lifetimes with a part of the time less than full; and where two sections can meet, against trying all.
+ * `--twenty`: more of them (long_pack.t). `--rate N`: how many of N other seeds of each kind are found, and
+ * what that took. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,8 @@ static size_t cut_pinwheel(struct piece *piece, enum kind kind, size_t count)
     bool turned = draw(2);
     for (unsigned axis = 0; axis < 2; axis++) {
         uint64_t length = length_of(piece, axis), margin = kind == SHORT ? length / 7 : 0;
-        uint64_t a = 1 + margin + draw(length - 1 - 2 * margin), b = 1 + margin + draw(length - 2 - 2 * margin);
+        uint64_t a = 1 + margin + draw(length - 1 - 2 * margin),
+                 b = 1 + margin + draw(length - 2 - 2 * margin);
         b += b >= a;
         at[axis][0] = piece->side[axis][0];
         at[axis][1] = at[axis][0] + (a < b ? a : b);

@@ -232,8 +232,8 @@ ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
  * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.
  * ZR_ERR_INVALID: in the middle of a step, or while a unit is gathered. ZR_ERR_IO: no such file, or it cannot
  * be read. ZR_ERR_FORMAT: it is none of zr_engine_save(), of another list or optimizer, or damaged. After
- * ZR_ERR_CORRUPT alone, or with a peer lost, part of the values may be new, since the file has changed or gone
- * meanwhile: load again. */
+ * ZR_ERR_CORRUPT alone, or with a peer lost, part of the values may be new, since the file has changed or
+ * gone meanwhile: load again. */
 ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
 
 #ifdef __cplusplus

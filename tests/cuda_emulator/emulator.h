@@ -4,9 +4,9 @@
  * zr_emulator.launch(). It is strict where NVIDIA's documentation states a rule, also where a card may be
  * lenient; tests/cuda_rules.h has where the rules come from, cuda_emulator_test.c and cuda_work_test.c the
  * rules and a program that breaks each. Asynchronous work is carried out late:
- * every call of the driver moves each device's clock by one tick, work takes some ticks, drawn for each stream
- * and each piece, and waiting moves the clock to the end of what is waited for. So a missing wait shows, on any
- * machine, also of one stream among several; with one seed the same calls make the same draws.
+ * every call of the driver moves each device's clock by one tick, work takes some ticks, drawn for each
+ * stream and each piece, and waiting moves the clock to the end of what is waited for. So a missing wait
+ * shows, on any machine, also of one stream among several; with one seed the same calls make the same draws.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
  * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED and _DELAY_NS set what their names say;
@@ -44,7 +44,7 @@ struct zr_emulator {
     void (*fail)(const struct zr_emulator_fault *fault);
     void (*delay)(const char *call, uint64_t ns); /* real time for each such call; NULL: every call */
     void (*work_ticks)(uint64_t ticks);           /* that asynchronous work takes from now on, each time */
-    void (*random_ticks)(uint64_t seed);          /* as long as is drawn: the state at the start, with seed 1 */
+    void (*random_ticks)(uint64_t seed); /* as long as is drawn: the state at the start, with seed 1 */
     void (*attribute)(zr_cu_attribute which, int value);
     void (*version)(int version);   /* as cuDriverGetVersion has it */
     void (*capacity)(size_t bytes); /* of each device */

@@ -139,8 +139,8 @@ static uint64_t draw(uint64_t end)
     return (emu.random * UINT64_C(0x2545f4914f6cdd1d) >> 32) % end;
 }
 
-/* Streams are slow or quick, and their work is long or short: what is submitted first may end last, but in one
- * stream. */
+/* Streams are slow or quick, and their work is long or short: what is submitted first may end last, but in
+ * one stream. */
 static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream)
 {
     uint64_t *slowness = stream ? &stream->slowness : &context->null_slowness;
@@ -153,7 +153,8 @@ static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_st
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
-/* The calling thread's own default stream of the context, which waits for the NULL stream as blocking ones do. */
+/* The calling thread's own default stream of the context, which waits for the NULL stream as blocking ones
+ * do. */
 static struct zr_cu_stream_st *stream_of_thread(struct zr_cu_context_st *context)
 {
     struct zr_cu_stream_st *each = thread_streams;
@@ -170,7 +171,8 @@ static struct zr_cu_stream_st *stream_of_thread(struct zr_cu_context_st *context
     return thread_streams = made;
 }
 
-/* The handle may be the number of a default stream; *stream gets the record then, NULL for the NULL stream. */
+/* The handle may be the number of a default stream; *stream gets the record then, NULL for the NULL stream.
+ */
 static bool no_stream(zr_cu_stream *stream, struct zr_cu_context_st *context)
 {
     const struct zr_cu_stream_st *each = streams;
@@ -374,7 +376,8 @@ PUBLIC zr_cu_result cuEventRecord(zr_cu_event event, zr_cu_stream stream)
 {
     zr_cu_result code = emu_enter(EMU_event_record, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
-    if (code == ZR_CU_SUCCESS && (no_event(event) || event->context != context || no_stream(&stream, context)))
+    if (code == ZR_CU_SUCCESS &&
+        (no_event(event) || event->context != context || no_stream(&stream, context)))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
         event->end = stream_end(context, stream);

@@ -14,8 +14,8 @@
  * the wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost
  * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone.
  *
- * A communicator belongs to the process that made it: its thread is not in a child after fork(), which may not
- * call it, nor end it. */
+ * A communicator belongs to the process that made it: its thread is not in a child after fork(), which may
+ * not call it, nor end it. */
 #ifndef ZR_COMM_H
 #define ZR_COMM_H
 
@@ -63,13 +63,13 @@ ZR_API const char *zr_comm_kind_name(enum zr_comm_kind kind);
 struct zr_comm_volume {
     uint64_t calls_count;
     uint64_t sent_bytes; /* to other ranks, by the volume of the operation */
-    /* From other ranks, counted where they are copied, added up or arrive; over all ranks as many as are sent.
-     * 0 where a library below moves them (nccl), and in a plan. */
+    /* From other ranks, counted where they are copied, added up or arrive; over all ranks as many as are
+     * sent. 0 where a library below moves them (nccl), and in a plan. */
     uint64_t received_bytes;
 };
 
 struct zr_comm_counters {
-    uint64_t sent_elements; /* to other ranks: S (N - 1) / N per phase; no exchanges */
+    uint64_t sent_elements;  /* to other ranks: S (N - 1) / N per phase; no exchanges */
     uint64_t received_bytes; /* from other ranks, as in by_kind; no exchanges */
     uint64_t operations_count;
     /* Of operations with a ticket alone; exchanges and barriers count in neither. What part of the time is
