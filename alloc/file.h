@@ -32,7 +32,8 @@ zr_result zr_file_open(struct zr_file *out, const char *path);
 /* The same for what is read from any place in it: a pipe or a device is ZR_ERR_FORMAT, and is not waited for.
  */
 ZR_FAMILY zr_result zr_file_open_regular(struct zr_file *out, const char *path);
-/* Creates for writing (and reading back), mode 0666 less the umask. Folders above must exist. */
+/* Creates for writing (and reading back), mode 0666 less the umask. Folders above must exist. A named pipe is
+ * opened for writing alone, which waits until somebody opens it for reading. */
 ZR_FAMILY zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
 /* Makes a file of a descriptor that stays the caller's: standard output, a pipe. Do not zr_file_close() it.
  */

@@ -104,6 +104,11 @@ static void test_bad_names(void)
         tap_result(zr_file_open_regular(&file, in_scratch("pipe")), ZR_ERR_FORMAT,
                    "nor is a pipe, which is not waited for");
         alarm(0);
+        int reader = open(in_scratch("pipe"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        tap_result(zr_file_create(&file, in_scratch("pipe"), ZR_CREATE_REPLACE), ZR_OK, "a pipe is written to");
+        tap_is(fcntl(file.fd, F_GETFL) & O_ACCMODE, O_WRONLY, "and not held open for reading as well");
+        zr_file_close(&file);
+        close(reader);
         zr_path_unlink(in_scratch("pipe"));
     } else {
         tap_skip("no pipes can be made here");
