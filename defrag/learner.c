@@ -101,8 +101,8 @@ static size_t cursor_of(const struct track *track, const struct zr_seen_map *map
     for (unsigned hops = 0; hops < HOPS_MOST && at >= map->position && at < track->count; hops++) {
         if (at - map->position + on <= map->count)
             return (map->steps[at - map->position + on] + steps_count - map->cut) % steps_count;
-        if (track->matches[at])
-            at = track->matches[at] - 1;
+        if (track->positions[at].match)
+            at = track->positions[at].match - 1;
         else
             at--, on++;
     }

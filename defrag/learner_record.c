@@ -75,7 +75,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 
 /* ---- Tracks -------------------------------------------------------------------------------------------- */
 
-static const size_t track_bytes = RECORDS_MOST * 3 * sizeof(uint32_t) + PLACES * sizeof(struct place);
+static const size_t track_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
 
 bool zr_track_begin(struct track *track)
 {
@@ -84,9 +84,7 @@ bool zr_track_begin(struct track *track)
         return false;
     zr_pages_touch(pages, track_bytes); /* what is recorded waits for no page */
     track->places = (struct place *)pages;
-    track->records = (uint32_t *)(pages + PLACES * sizeof(struct place));
-    track->grams = track->records + RECORDS_MOST;
-    track->matches = track->grams + RECORDS_MOST;
+    track->positions = (struct position *)(pages + PLACES * sizeof(struct place));
     return true;
 }
 
@@ -100,6 +98,8 @@ static void track_forget(struct track *track)
 {
     track->count = 0;
     track->level = (struct level){0};
+    memset(track->recent, 0, sizeof track->recent);
+    track->sum = 0;
     track->running = track->found = track->planned = track->loose = false;
     track->retries = track->refusals = track->retry_at = track->whole_at = 0;
     if (track->places)
@@ -109,7 +109,7 @@ static void track_forget(struct track *track)
 const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
                                      uint32_t position)
 {
-    return &learner->records[track->records[position]];
+    return &learner->records[track->positions[position].record];
 }
 
 /* Whether of what was allocated between two moments next to nothing was left behind: a few strays may be
@@ -137,21 +137,25 @@ static inline uint32_t level_of(const struct zr_learner *learner, const struct t
 static inline bool was_there(const struct zr_learner *learner, const struct track *track, uint32_t at,
                              uint32_t before)
 {
-    return track->grams[before] == track->grams[at] && alike_at(learner, track, at, before);
+    return track->positions[before].gram == track->positions[at].gram && alike_at(learner, track, at, before);
 }
 
 /* The position where the lane's last few allocations were before: at the run's distance or, after a stray,
  * close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
 static uint32_t look_back(const struct zr_learner *learner, struct track *track, uint32_t at)
 {
-    uint32_t key = track->grams[at] ^ level_of(learner, track, at) * UINT32_C(0x85ebca6b);
-    struct place *place = &track->places[(key ^ key >> 15) & (PLACES - 1)], last = *place;
+    uint32_t key = track->positions[at].gram ^ level_of(learner, track, at) * UINT32_C(0x85ebca6b);
+    struct place *place = &track->places[(key ^ key >> 15) & (PLACES - 1)];
+    bool expects = track->running && at >= track->distance;
+    uint32_t expected = at - track->distance;
+    if (expects && was_there(learner, track, at, expected)) {
+        *place = (struct place){key, at + 1}; /* without a look at what was there, which is far away */
+        return expected;
+    }
+    struct place last = *place;
     *place = (struct place){key, at + 1};
-    if (track->running && at >= track->distance) {
-        uint32_t expected = at - track->distance;
-        if (was_there(learner, track, at, expected))
-            return expected;
-        for (uint32_t off = 1; off <= SHIFT_MOST && track->misses > 0; off++) {
+    if (expects && track->misses > 0) {
+        for (uint32_t off = 1; off <= SHIFT_MOST; off++) {
             if (expected >= off + GRAM && was_there(learner, track, at, expected - off))
                 return expected - off;
             if (expected + off < at && was_there(learner, track, at, expected + off))
@@ -174,13 +178,13 @@ static uint32_t history_of(const struct zr_learner *learner, const struct track 
 /* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
 static void note_hit(const struct zr_learner *learner, struct track *track, uint32_t at, uint32_t before)
 {
-    track->matches[at] = before + 1;
+    track->positions[at].match = before + 1;
     track->distance = at - before;
     track->hits++;
     track->misses = track->other_hits = 0;
-    if (before < track->run_start || track->matches[before] == 0 || track->whole_at > 0)
+    if (before < track->run_start || track->positions[before].match == 0 || track->whole_at > 0)
         return;
-    uint32_t first = track->matches[before] - 1, lead = GRAM - 1;
+    uint32_t first = track->positions[before].match - 1, lead = GRAM - 1;
     uint32_t run = at - track->run_start + track->distance, history = history_of(learner, track);
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
@@ -228,8 +232,8 @@ static bool is_further_back(const struct track *track, uint32_t at, uint32_t bef
         return true;
     for (uint32_t near = low; near <= expected + SHIFT_MOST && near < at; near++) {
         /* From `near` to `expected` are as many as from its match to the one looked for. */
-        uint32_t there = track->matches[near] + expected - near;
-        if (track->matches[near] && there + SHIFT_MOST > before && there < before + 2 + SHIFT_MOST)
+        uint32_t there = track->positions[near].match + expected - near;
+        if (track->positions[near].match && there + SHIFT_MOST > before && there < before + 2 + SHIFT_MOST)
             return true;
     }
     return false;
@@ -246,20 +250,28 @@ static bool is_elsewhere(struct track *track, uint32_t at, uint32_t before)
     if (!longer || is_further_back(track, at, before))
         return false;
     track->other_distance = distance;
-    track->matches[at] = before + 1;
+    track->positions[at].match = before + 1;
     return ++track->other_hits >= OTHER_ENOUGH;
 }
 
-static void note_position(const struct zr_learner *learner, struct track *track)
+/* What stands for the last GRAM allocations: the sum of their hashes, each times as many powers of an odd
+ * number as came after it. */
+static uint32_t gram_with(struct track *track, uint32_t hash)
 {
-    uint32_t at = track->count - 1, gram = 0;
-    track->matches[at] = track->grams[at] = 0;
+    static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
+    uint32_t *oldest = &track->recent[(track->count - 1) % GRAM];
+    track->sum = (track->sum - *oldest * (odd_4 * odd_2 * odd)) * odd + hash;
+    *oldest = hash;
+    return track->sum ^ track->sum >> 15;
+}
+
+static void note_position(const struct zr_learner *learner, struct track *track, uint32_t hash)
+{
+    uint32_t at = track->count - 1;
+    track->positions[at].match = 0;
+    track->positions[at].gram = gram_with(track, hash);
     if (track->count < GRAM)
         return;
-    for (uint32_t i = at - (GRAM - 1); i <= at; i++)
-        gram = (gram ^ zr_track_record(learner, track, i)->hash) * UINT32_C(0x9e3779b1);
-    gram ^= gram >> 15;
-    track->grams[at] = gram;
     uint32_t before = look_back(learner, track, at);
     if (!track->running) {
         if (before == ZR_SEEN_LIVE)
@@ -340,8 +352,9 @@ static inline uint32_t hash_of(const struct zr_observation *what)
 
 static inline void push(const struct zr_learner *learner, struct track *track, uint32_t record)
 {
-    track->records[track->count++] = record;
-    note_position(learner, track);
+    __builtin_prefetch(&track->positions[track->count] + FETCHED_AHEAD, 1);
+    track->positions[track->count++].record = record;
+    note_position(learner, track, learner->records[record].hash);
 }
 
 /* Whether all threads may share addresses in one lane. */
@@ -434,6 +447,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
                         .free_at = ZR_SEEN_LIVE,
                         .tag = (uint8_t)what->request->tag};
     learner->records_count = number + 1;
+    __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
     if (what->reserved_bytes > learner->most_reserved_bytes)
         note_most(learner, what->reserved_bytes);
     push(learner, &learner->all, number);

@@ -15,6 +15,7 @@ enum {
     RECORDS_MOST = 1 << 18, /* allocations */
     GRAM = 8,               /* allocations that make a place recognisable */
     LIVE_FIRST = 1 << 14,   /* room for live blocks, twice as many as there may be; grows */
+    FETCHED_AHEAD = 16,     /* records whose memory the processor fetches before they are written */
     PLACES = 1 << 15,       /* places that are remembered, per lane */
     LANES_MOST = 16,        /* lanes beside the one of all threads */
     SHIFT_MOST = 16,        /* strays that a run gets over at one place */
@@ -50,16 +51,22 @@ struct place {
     uint32_t gram, at; /* at: 1 + position */
 };
 
+/* An allocation of a lane. */
+struct position {
+    uint32_t record; /* number */
+    uint32_t gram;   /* of the last GRAM allocations */
+    uint32_t match;  /* where it was before, 1 + position; 0: nowhere within the run */
+};
+
 /* A lane as it is recorded. Positions count its allocations. */
 struct track {
     uint32_t thread;
     uint64_t stream;
-    uint32_t *records; /* by position */
-    uint32_t *grams;
-    uint32_t *matches; /* by position: where it was before, 1 + position; 0: nowhere within the run */
+    struct position *positions;
     struct place *places;
     uint32_t count;
-    struct level level; /* of its recorded blocks */
+    struct level level;         /* of its recorded blocks */
+    uint32_t recent[GRAM], sum; /* hashes of its last allocations, and what stands for them */
 
     bool running, found, planned;
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */

@@ -12,7 +12,7 @@ uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint
     uint32_t high = track->count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (track->records[middle] < record)
+        if (track->positions[middle].record < record)
             low = middle + 1;
         else
             high = middle;
@@ -51,7 +51,7 @@ static uint32_t hold_few(struct zr_learner *learner, const struct view *view, co
 }
 
 static bool copy_part(struct zr_learner *learner, const struct view *view, const struct part *part,
-                      struct zr_seen *seen, uint32_t *numbers)
+                      struct zr_seen *seen, struct position *positions)
 {
     for (uint32_t at = part->start, end; at < part->end; at = end) {
         if ((end = hold_few(learner, view, part, at)) == 0)
@@ -65,7 +65,7 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
                                                      .hash = record->hash,
                                                      .upper = record->free_at,
                                                      .tag = record->tag};
-            numbers[i - part->start] = part->track->records[i];
+            positions[i - part->start] = part->track->positions[i];
         }
         zr_arena_unhold(learner->arena);
     }
@@ -73,10 +73,10 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
 }
 
 /* From records to positions in what was copied. */
-static void place_frees(const struct part *part, struct zr_seen *seen, uint32_t *numbers)
+static void place_frees(const struct part *part, struct zr_seen *seen, struct position *positions)
 {
     size_t count = part->end - part->start;
-    const struct track copied = {.records = numbers, .count = (uint32_t)count};
+    const struct track copied = {.positions = positions, .count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
         seen[i].upper = seen[i].upper > part->most
                             ? ZR_SEEN_LIVE
@@ -165,7 +165,8 @@ static void note_all(struct zr_learner *learner, struct view *view, struct parts
         if (!track->due.due)
             continue;
         note_lane(learner, view, parts, track);
-        start = track->records[track->due.first] < start ? track->records[track->due.first] : start;
+        start = track->positions[track->due.first].record < start ? track->positions[track->due.first].record
+                                                                  : start;
     }
     if (view->lanes_count > 0 && !view->lanes[0].any)
         note_others(learner, view, parts, start);
@@ -178,12 +179,12 @@ static bool copy_all(struct zr_learner *learner, struct view *view, struct parts
     for (size_t i = 0; i < parts->copied_count; i++) {
         const struct part *part = &parts->copied[i];
         struct zr_scratch scratch = {0};
-        uint32_t *numbers = zr_scratch_take(&scratch, part->end - part->start, sizeof *numbers);
+        struct position *positions = zr_scratch_take(&scratch, part->end - part->start, sizeof *positions);
         struct zr_seen *seen =
             zr_scratch_take(&view->scratch, part->end - part->start, sizeof *view->lanes[i].seen);
-        bool good = numbers && seen && copy_part(learner, view, part, seen, numbers);
+        bool good = positions && seen && copy_part(learner, view, part, seen, positions);
         if (good)
-            place_frees(part, seen, numbers);
+            place_frees(part, seen, positions);
         view->lanes[i].seen = seen;
         zr_scratch_end(&scratch);
         if (!good)

@@ -1,6 +1,8 @@
 /* bench_learner.c: how long an allocation takes while something is learned: the same steps in an arena
  * without a learner, with one that records while its thread packs, and with one whose plan is in force.
- * Percentiles of all allocations, and the ratio at 99.9 %. Build: make build/tests/bench_learner. */
+ * Percentiles of all allocations and the ratio at 99.9 %, each the median of several
+ * rounds. Build: make build/tests/bench_learner. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,7 +12,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-enum { BLOCKS = 600, LIFETIME_MOST = 80, STEPS = 400, CALLS = STEPS * BLOCKS };
+enum { BLOCKS = 600, LIFETIME_MOST = 80, STEPS = 400, CALLS = STEPS * BLOCKS, ROUNDS = 9 };
 
 static struct event {
     bool alloc;
@@ -70,10 +72,19 @@ static zr_result run_steps(zr_arena *arena, unsigned steps, uint32_t *times)
 
 enum learning { WITHOUT, PACKING, PLANNED, KINDS };
 static const char *const names[KINDS] = {"without a learner", "while one packs", "with its plan"};
+static const double shares[] = {0.5, 0.99, 0.999, 0.9999, 1};
+enum { SHARES = sizeof shares / sizeof *shares, OF_999 = 2 };
+
+struct measured {
+    double at[SHARES]; /* ns */
+    double over;       /* at 99.9 %, to that without a learner in the same round */
+    struct zr_learner_stats stats;
+};
 
 /* The first steps, which map, are not counted. */
-static zr_result measure(enum learning learning, uint32_t *times, struct zr_learner_stats *stats)
+static zr_result measure(enum learning learning, struct measured *out)
 {
+    static uint32_t times[CALLS];
     zr_backend *backend;
     zr_arena *arena = NULL;
     zr_learner *learner = NULL;
@@ -93,35 +104,56 @@ static zr_result measure(enum learning learning, uint32_t *times, struct zr_lear
     if (result == ZR_OK)
         result = run_steps(arena, STEPS, times);
     if (learner)
-        zr_learner_get_stats(learner, stats);
+        zr_learner_get_stats(learner, &out->stats);
     zr_learner_destroy(learner);
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
+    qsort(times, CALLS, sizeof *times, by_time);
+    for (size_t i = 0; i < SHARES; i++)
+        out->at[i] = times[(size_t)(shares[i] * (CALLS - 1))];
     return result;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
+/* The median over the rounds of what lies so far from the start of each. */
+static double median(const struct measured *rounds, size_t offset_bytes)
+{
+    double values[ROUNDS];
+    for (size_t i = 0; i < ROUNDS; i++)
+        values[i] = *(const double *)((const char *)&rounds[i] + offset_bytes);
+    qsort(values, ROUNDS, sizeof *values, by_value);
+    return values[ROUNDS / 2];
 }
 
 int main(void)
 {
-    static uint32_t times[CALLS];
-    static const double shares[] = {0.5, 0.99, 0.999, 0.9999, 1};
-    double base = 0;
+    static struct measured rounds[KINDS][ROUNDS];
     make_step();
-    printf("%d allocations of %d in a step, ns:\n%-20s %8s %8s %8s %8s %8s   99.9 %% over that without\n",
-           CALLS, BLOCKS, "", "50 %", "99 %", "99.9 %", "99.99 %", "most");
-    for (enum learning i = WITHOUT; i < KINDS; i++) {
-        struct zr_learner_stats stats = {0};
-        if (measure(i, times, &stats) != ZR_OK) {
-            fprintf(stderr, "%s\n", zr_last_error());
-            return 1;
+    for (size_t round = 0; round < ROUNDS; round++)
+        for (enum learning i = WITHOUT; i < KINDS; i++) {
+            struct measured *own = &rounds[i][round];
+            if (measure(i, own) != ZR_OK) {
+                fprintf(stderr, "%s\n", zr_last_error());
+                return 1;
+            }
+            own->over = own->at[OF_999] / rounds[WITHOUT][round].at[OF_999];
         }
-        qsort(times, CALLS, sizeof *times, by_time);
+    printf(
+        "%d allocations of %d in a step, ns, medians of %d rounds:\n%-20s %8s %8s %8s %8s %8s   99.9 %% over "
+        "that without\n",
+        CALLS, BLOCKS, ROUNDS, "", "50 %", "99 %", "99.9 %", "99.99 %", "most");
+    for (enum learning i = WITHOUT; i < KINDS; i++) {
+        const struct zr_learner_stats *stats = &rounds[i][ROUNDS - 1].stats;
         printf("%-20s", names[i]);
-        for (size_t k = 0; k < sizeof shares / sizeof *shares; k++)
-            printf(" %8u", times[(size_t)(shares[k] * (CALLS - 1))]);
-        double at = times[(size_t)(0.999 * (CALLS - 1))];
-        base = i == WITHOUT ? at : base;
-        printf("   %.2f (%llu periods, %llu plans)\n", at / base, (unsigned long long)stats.periods_count,
-               (unsigned long long)stats.plans_count);
+        for (size_t k = 0; k < SHARES; k++)
+            printf(" %8.0f", median(rounds[i], offsetof(struct measured, at) + k * sizeof(double)));
+        printf("   %.2f (%llu periods, %llu plans)\n", median(rounds[i], offsetof(struct measured, over)),
+               (unsigned long long)stats->periods_count, (unsigned long long)stats->plans_count);
     }
     return 0;
 }
