@@ -47,8 +47,7 @@ static inline zr_result finish(struct zr_arena *arena)
  * unmap becomes a span that is never used, until the arena ends and asks again. */
 static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_extent stuck)
 {
-    if (!zr_space_free(arena, block, block))
-        zr_pool_give(&arena->spans, block);
+    zr_space_free(arena, block);
     if (stuck.bytes == 0)
         return;
     struct zr_span *gap = arena->first;
@@ -74,48 +73,6 @@ static inline bool set_owner(struct zr_arena *arena, struct zr_span *block)
     return likely(!arena->asynchronous) || find_owner(arena, block);
 }
 
-/* With the last record gone: waits for the readers without the lock, and makes the block's own record the
- * gap. The block is in no index any more, and its neighbours do not merge with what is leaving. */
-static void free_without_spare(struct zr_arena *arena, struct zr_span *block)
-{
-    block->kind = ZR_SPAN_LEAVING;
-    zr_lock_give(&arena->lock);
-    zr_index_synchronize();
-    zr_lock_take(&arena->lock);
-    /* Again: its stream may have lost its number meanwhile. */
-    if (!set_owner(arena, block))
-        zr_streams_withhold(arena, block);
-    else if (!zr_space_free(arena, block, block))
-        zr_pool_give(&arena->spans, block);
-}
-
-/* Whether a block's record must outlast the readers that may hold it. Whoever goes by it has looked. */
-static inline bool has_readers(const struct zr_arena *arena)
-{
-    return arena->readers;
-}
-
-static void retire(struct zr_arena *arena, struct zr_span *block)
-{
-    block->previous = arena->retired;
-    arena->retired = block;
-    arena->retired_count++;
-}
-
-/* With readers the caller has reserved ZR_FREE_SPANS. */
-static inline void vacate(struct zr_arena *arena, struct zr_span *block)
-{
-    if (likely(!has_readers(arena))) {
-        if (!zr_space_free(arena, block, block))
-            zr_pool_give(&arena->spans, block);
-        return;
-    }
-    struct zr_span *spare = zr_pool_take(&arena->spans);
-    if (!zr_space_free(arena, block, spare))
-        zr_pool_give(&arena->spans, spare);
-    retire(arena, block);
-}
-
 /* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
  */
 
@@ -125,10 +82,7 @@ static void cool(struct zr_arena *arena, unsigned place)
     /* Its stream may have passed meanwhile, and will not say so again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
-    if (has_readers(arena) || zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
-        vacate(arena, block);
-    else
-        zr_space_file(arena, block);
+    zr_space_free(arena, block);
 }
 
 /* Keeps the freed block in the place of the one that is kept longest. */
@@ -140,34 +94,27 @@ static void keep_warm(struct zr_arena *arena, struct zr_span *block)
     zr_warm_keep_in(arena, block, place);
 }
 
-static void settle_warm(struct zr_arena *arena)
-{
-    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
-        if (arena->warm[i] &&
-            (!has_readers(arena) || zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)))
-            cool(arena, i);
-}
-
 void zr_arena_settle(struct zr_arena *arena)
 {
-    zr_arena_look_for_readers(arena);
-    settle_warm(arena);
+    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
+        if (arena->warm[i])
+            cool(arena, i);
 }
 
 /* The freed block's space becomes a gap, now or later. Later, if no gap is beside it: it would be the best
  * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. lock:
- * arena->lock; spans are reserved. */
+ * arena->lock */
 static __attribute__((noinline)) void set_free(struct zr_arena *arena, struct zr_span *block)
 {
     if (zr_warm_is(block->previous) || zr_warm_is(block->next))
-        settle_warm(arena);
+        zr_arena_settle(arena);
     if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
-        vacate(arena, block);
+        zr_space_free(arena, block);
     else
         keep_warm(arena, block);
 }
 
-/* The last freed of the warm blocks that will do: under a new record, if readers may hold the old one. */
+/* The last freed of the warm blocks that will do. */
 static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
                                  struct zr_need need)
 {
@@ -177,12 +124,6 @@ static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request
         return NULL;
     }
     struct zr_span *block = zr_warm_leave(arena, place);
-    zr_arena_look_for_readers(arena);
-    if (unlikely(has_readers(arena))) {
-        struct zr_span *old = block;
-        block = zr_space_replace(arena, old);
-        retire(arena, old);
-    }
     block->kind = ZR_SPAN_BLOCK;
     return block;
 }
@@ -193,9 +134,8 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
         zr_follow_free(arena, block);
         return;
     }
-    zr_arena_look_for_readers(arena);
     if (set_owner(arena, block))
-        vacate(arena, block);
+        zr_space_free(arena, block);
     else
         zr_streams_withhold(arena, block);
 }
@@ -269,7 +209,7 @@ static __attribute__((noinline)) zr_result settle(struct zr_arena *arena, const 
 
 static inline void describe_block(struct zr_span *block, const struct zr_request *request)
 {
-    block->requested_bytes = request->bytes;
+    block->slack_bytes = (uint32_t)(block->bytes - request->bytes);
     block->stream = request->stream;
     block->uses = NULL;
     block->tag = (uint8_t)request->tag;
@@ -554,13 +494,9 @@ static __attribute__((noinline)) zr_result alloc_warm(struct zr_arena *arena,
                                                       const struct zr_request *request, void **out,
                                                       size_t bytes, struct zr_zone *zone)
 {
-    struct zr_need need = {bytes, ZR_UNIT_BYTES};
-    unsigned place = zr_warm_find(arena, request, need);
+    unsigned place = zr_warm_find(arena, request, (struct zr_need){bytes, ZR_UNIT_BYTES});
     if (unlikely(place == ZR_WARM_BLOCKS))
         return alloc_cold(arena, request, out, bytes, zone);
-    zr_arena_look_for_readers(arena);
-    if (unlikely(has_readers(arena)))
-        return alloc_any(arena, request, out, need);
     struct zr_span *block = zr_warm_leave(arena, place);
     block->kind = ZR_SPAN_BLOCK;
     return hand_out(arena, request, out, block);
@@ -612,13 +548,14 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
                                                              bool freed)
 {
     size_t offset = (size_t)((const char *)address - arena->base);
-    const struct zr_span *block = offset < arena->range_bytes ? zr_block_before(arena, offset) : NULL;
+    struct zr_span copy;
+    const struct zr_span *block = offset < arena->range_bytes ? zr_block_before(arena, offset, &copy) : NULL;
     zr_result result;
     if (offset >= arena->range_bytes)
         result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
     else if (block && offset < zr_span_end(block))
         result = zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
-                         address, offset - block->offset_bytes, block->requested_bytes,
+                         address, offset - block->offset_bytes, zr_span_requested_bytes(block),
                          (void *)(arena->base + block->offset_bytes));
     else if (freed)
         result = zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
@@ -629,42 +566,7 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
     return result;
 }
 
-static struct zr_span *take_retired(struct zr_arena *arena)
-{
-    struct zr_span *batch = arena->retired;
-    arena->retired = NULL;
-    arena->retired_count = 0;
-    return batch;
-}
-
-static void give_batch(struct zr_arena *arena, struct zr_span *batch)
-{
-    while (batch) {
-        struct zr_span *next = batch->previous;
-        zr_pool_give(&arena->spans, batch);
-        batch = next;
-    }
-}
-
-/* Gives the freed spans' records back when there are enough of them. Called with the lock, waits without.
- * Nobody has searched since the last batch: then there are no readers from here on, until one comes anew. */
-static __attribute__((noinline)) void reclaim(struct zr_arena *arena)
-{
-    struct zr_span *batch = take_retired(arena);
-    if (!atomic_exchange(&arena->sought, false) && !arena->unfenced)
-        zr_readers_turn(arena, ZR_READERS_HERE, ZR_READERS_LEAVING);
-    arena->reclaiming = true;
-    zr_lock_give(&arena->lock);
-    zr_index_synchronize();
-    zr_lock_take(&arena->lock);
-    give_batch(arena, batch);
-    /* Others have freed meanwhile; nobody but this thread leads from LEAVING to NONE. */
-    if (zr_readers_turn(arena, ZR_READERS_LEAVING, ZR_READERS_NONE))
-        give_batch(arena, take_retired(arena));
-    arena->reclaiming = false;
-}
-
-/* Any block that is no longer found. Called with the lock, opens it for a moment now and then, gives it. */
+/* Any block that is no longer found. Called with the lock, gives it. */
 static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, struct zr_span *block)
 {
     zr_result result = unlikely(arena->careful) ? zr_careful_freed(arena, block) : ZR_OK;
@@ -680,19 +582,13 @@ static __attribute__((noinline)) zr_result free_any(struct zr_arena *arena, stru
     } else if (unlikely(!set_owner(arena, block))) {
         zr_streams_withhold(arena, block);
     } else {
-        zr_arena_look_for_readers(arena);
-        if (likely(!has_readers(arena)) || likely(zr_pool_reserve(&arena->spans, 2 * ZR_FREE_SPANS)))
-            set_free(arena, block);
-        else
-            free_without_spare(arena, block);
-        if (unlikely(arena->retired_count >= ZR_RETIRED_BATCH && !arena->reclaiming))
-            reclaim(arena);
+        set_free(arena, block);
     }
     zr_lock_give(&arena->lock);
     return result;
 }
 
-/* The ends of frees of blocks without an owner, where there are no readers: with gaps beside the block, one
+/* The ends of frees of blocks without an owner: with gaps beside the block, one
  * of which may be missing; and wherever it takes more. */
 static __attribute__((noinline)) zr_result free_beside(struct zr_arena *arena, struct zr_span *block,
                                                        struct zr_span *left, struct zr_span *right)
@@ -703,7 +599,6 @@ static __attribute__((noinline)) zr_result free_beside(struct zr_arena *arena, s
 
 static __attribute__((noinline)) zr_result free_among(struct zr_arena *arena, struct zr_span *block)
 {
-    arena->readers = false; /* the look at `busy` said so */
     set_free(arena, block);
     return finish(arena);
 }
@@ -712,7 +607,7 @@ static __attribute__((noinline)) zr_result free_among(struct zr_arena *arena, st
 static inline __attribute__((always_inline)) zr_result free_quiet(struct zr_arena *arena,
                                                                   struct zr_span *block)
 {
-    if (unlikely(zr_arena_busy(arena) != 0) || unlikely(block->uses != NULL))
+    if (unlikely(!arena->quiet) || unlikely(block->uses != NULL))
         return free_any(arena, block);
     zr_book_out(arena, zr_book_entry_of(block));
     block->owner = 0;

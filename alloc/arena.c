@@ -83,10 +83,8 @@ void zr_arenas_before_fork(struct zr_fork_locks *locks)
 void zr_arenas_after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
-        if (locks->child) { /* the thread that waited for readers is not there */
-            arena->reclaiming = false;
+        if (locks->child)
             zr_follow_after_fork_child(arena);
-        }
         zr_fork_give(locks, &arena->lock);
     }
     pthread_mutex_unlock(&arenas_lock);
@@ -129,10 +127,7 @@ void zr_arena_note_careful(struct zr_arena *arena)
     arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                      arena->bounded;
     arena->plain = !arena->careful && !arena->asynchronous;
-    if (arena->plain && !arena->follow)
-        atomic_fetch_and(&arena->busy, ~(unsigned)ZR_BUSY_CALLS);
-    else
-        atomic_fetch_or(&arena->busy, ZR_BUSY_CALLS);
+    arena->quiet = arena->plain && !arena->follow;
 }
 
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
@@ -152,8 +147,6 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->shared = arena->members_most > 1;
     arena->asynchronous = !backend->can.synchronous;
-    arena->unfenced = !zr_fence_all();
-    arena->busy = arena->unfenced ? ZR_READERS_HERE : ZR_READERS_NONE;
     zr_arena_note_careful(arena);
     arena->stock.granule_bytes = arena->granule_bytes;
     zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
@@ -332,31 +325,6 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
 
 /* ---- Search -------------------------------------------------------------------------------------------- */
 
-/* From now on, until nobody has searched for a while (reclaim() in allocate.c), records of freed blocks wait
- * for readers. Without a lock: who searches may hold any. In a read section, so that nothing of this can come
- * to NONE again between the fence and the turn to HERE. */
-static void announce_search(struct zr_arena *arena)
-{
-    if (zr_readers_turn(arena, ZR_READERS_LEAVING, ZR_READERS_HERE))
-        return; /* writers have never stopped waiting */
-    zr_readers_turn(arena, ZR_READERS_NONE, ZR_READERS_COMING);
-    if (!zr_fence_all()) { /* denied since the arena was made: a turn with the lock does as well */
-        zr_lock_take(&arena->lock);
-        zr_lock_give(&arena->lock);
-    }
-    zr_readers_turn(arena, ZR_READERS_COMING, ZR_READERS_HERE);
-}
-
-static void begin_search(struct zr_arena *arena)
-{
-    zr_index_read_lock();
-    while (__builtin_expect(
-        (atomic_load_explicit(&arena->busy, memory_order_acquire) & ZR_READERS_MASK) != ZR_READERS_HERE, 0))
-        announce_search(arena);
-    if (!atomic_load_explicit(&arena->sought, memory_order_relaxed))
-        atomic_store_explicit(&arena->sought, true, memory_order_relaxed);
-}
-
 zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out)
 {
     bool found = false;
@@ -366,11 +334,12 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     size_t offset = (size_t)((const char *)pointer - arena->base);
     *out = (struct zr_block_info){0};
     if (offset < arena->range_bytes) {
-        begin_search(arena);
-        const struct zr_span *block = zr_block_before(arena, offset);
-        found = block && offset < zr_span_end(block);
+        struct zr_span copy;
+        zr_index_read_lock();
+        const struct zr_span *block = zr_block_before(arena, offset, &copy);
+        found = block && offset < zr_span_end(&copy);
         if (found)
-            *out = zr_block_info_of(arena, block);
+            *out = zr_block_info_of(arena, &copy);
         zr_index_read_unlock();
     }
     return found || zr_pools_find(arena->head, pointer, out)

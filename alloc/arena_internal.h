@@ -27,9 +27,6 @@
 
 enum { ZR_ARENA_NAME_BYTES = 32 };
 
-/* Spans that were freed and wait for readers of the index, before one thread waits for them. */
-enum { ZR_RETIRED_BATCH = 1024 };
-
 /* Addresses for one kind of sizes. */
 struct zr_zone {
     size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
@@ -43,18 +40,6 @@ enum { ZR_WARM_BLOCKS = 4 };
 
 /* Two cache lines: processors fetch them in pairs. */
 enum { ZR_LINE_BYTES = 128 };
-
-/* Whether threads look for blocks without the lock, so that records of freed blocks must outlast them: a
- * field of struct zr_arena's `busy`. Who looks does so in a read section of the index and only while it says
- * HERE. */
-enum zr_busy {
-    ZR_BUSY_CALLS = 1,   /* not of the field */
-    ZR_READERS_NONE = 0, /* they make it COMING, have all threads pass a fence, and make it HERE */
-    ZR_READERS_COMING = 2,
-    ZR_READERS_HERE = 4,
-    ZR_READERS_LEAVING = 6, /* a writer waits for those who saw HERE, to make it NONE; others make it HERE */
-    ZR_READERS_MASK = 6
-};
 
 /* Arenas beside the head of a family. */
 enum { ZR_SIBLINGS_MOST = 7 };
@@ -99,12 +84,7 @@ struct zr_arena {
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool careful; /* canaries, poison, deep checks, ceilings or a trace: calls have more to do than usual */
     bool plain;   /* not that, and not asynchronous: dynamic calls have the least to do */
-    /* enum zr_busy, and whether calls have more to do: not plain, or a plan or an observer is there. 0: frees
-     * have the least to do. */
-    _Atomic unsigned busy;
-    _Atomic bool sought;      /* some thread has looked for a block since a batch of records was given back */
-    bool readers;             /* as of the last look at `busy`: see zr_arena_look_for_readers() */
-    bool unfenced;            /* the system has no fence for all threads: there may always be readers */
+    bool quiet;   /* plain, and neither a plan nor an observer is there: frees have the least to do */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
 
@@ -122,16 +102,13 @@ struct zr_arena {
 
     /* Addresses. */
     struct zr_pool spans;
-    struct zr_span *first;   /* lowest address */
-    struct zr_index index;   /* written under lock, read without */
-    struct zr_span *retired; /* through `previous` */
-    size_t retired_count;
+    struct zr_span *first; /* lowest address */
+    struct zr_index index; /* written under lock, read without */
     /* Freed and not merged yet, for a request of the same size (allocate.c); their sizes, 0: none. */
     struct zr_span *warm[ZR_WARM_BLOCKS];
     size_t warm_bytes[ZR_WARM_BLOCKS];
     unsigned warm_count, warm_next; /* next: the oldest once all are taken */
     uint64_t warm_sizes;            /* a bit by a hash of each one's size; others may be set too */
-    bool reclaiming;                /* some thread waits for readers with a batch in its hands */
     struct zr_zone zones[ZR_ZONE_COUNT];
 
     /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
@@ -173,7 +150,7 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
 static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena, const struct zr_span *block)
 {
     return (struct zr_block_info){.address = arena->base + block->offset_bytes,
-                                  .bytes = block->requested_bytes,
+                                  .bytes = zr_span_requested_bytes(block),
                                   .reserved_bytes = block->bytes,
                                   .tag = (zr_tag)block->tag,
                                   .stream = block->stream};
@@ -182,7 +159,7 @@ static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena
 /* ---- space.c: cannot fail; the caller has reserved the span records -------------------------------------
  */
 
-enum { ZR_CARVE_SPANS = 2, ZR_FREE_SPANS = 1 };
+enum { ZR_CARVE_SPANS = 2 };
 /* What an operation under way may have reserved and not taken yet: whoever takes spans in its middle leaves
  * so many. */
 enum { ZR_PROMISED_SPANS = 2 * ZR_CARVE_SPANS };
@@ -272,18 +249,16 @@ static inline void zr_space_shrink(struct zr_arena *arena, struct zr_span *gap, 
         zr_holes_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
 }
 
-/* Makes the block's space a gap of block->owner and merges it with its neighbours. The block is out of the
- * list, the caller's to retire. True: `spare` is the gap now; false: it was not needed. */
-bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare);
-/* The common case of it: no gap is beside the block, whose record becomes one. */
-void zr_space_file(struct zr_arena *arena, struct zr_span *block);
+/* Makes the block's space a gap of block->owner and merges it with its neighbours; the record is the gap's,
+ * or goes back. */
+void zr_space_free(struct zr_arena *arena, struct zr_span *block);
 /* The gap beside a span that it would merge with, NULL if there is none. */
 static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
 {
     return neighbour && neighbour->marks.word == zr_span_marks_as(span, ZR_SPAN_GAP).word ? neighbour : NULL;
 }
 
-/* The common case of zr_space_free(): no readers, no owner, and a gap on one side of the block or both. */
+/* The common case of zr_space_free(): no owner, and a gap on one side of the block or both. */
 static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, struct zr_span *left,
                                  struct zr_span *right)
 {
@@ -324,8 +299,6 @@ static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, 
     }
 }
 
-/* A new record takes the span's place in the list; the old one is the caller's to retire. Not for gaps. */
-struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span);
 /* A gap with an owner becomes anybody's. */
 void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
 /* Free bytes that have an owner, deferred blocks included. */
@@ -444,11 +417,10 @@ zr_result zr_check_arena(struct zr_arena *arena);
 /* ---- allocate.c -----------------------------------------------------------------------------------------
  */
 
-/* The space of a block that was freed, is in no index and has no uses becomes a gap; its record is retired.
- * The caller has reserved ZR_FREE_SPANS. */
+/* The space of a block that was freed, is in no index and has no uses becomes a gap. */
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
 /* Makes gaps of the freed blocks that are kept for requests of their size. Before anything looks at the gaps
- * as a whole: stealing, trimming, statistics, checks. Some stay where the system refuses a record. */
+ * as a whole: stealing, trimming, statistics, checks. */
 void zr_arena_settle(struct zr_arena *arena);
 
 /* ---- siblings.c: any thread; without a member's lock unless said otherwise --------------------------------
@@ -532,32 +504,6 @@ static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t st
 {
     arena->backend_calls_count++;
     return zr_backend_stream_wait(arena->backend, stream);
-}
-
-/* Moves the field of `busy` from one value to another; false: it was yet another. */
-static inline bool zr_readers_turn(struct zr_arena *arena, enum zr_busy from, enum zr_busy to)
-{
-    unsigned was = atomic_load(&arena->busy);
-    while ((was & ZR_READERS_MASK) == (unsigned)from)
-        if (atomic_compare_exchange_weak(&arena->busy, &was,
-                                         (was & ~(unsigned)ZR_READERS_MASK) | (unsigned)to))
-            return true;
-    return false;
-}
-
-/* The field as a writer sees it. A block that has left the index before is in no reader's hands if it says
- * NONE, whatever it says later: a reader that comes now has had this thread pass a fence in between. */
-static inline unsigned zr_arena_busy(const struct zr_arena *arena)
-{
-    atomic_signal_fence(memory_order_seq_cst);
-    return atomic_load_explicit(&arena->busy, memory_order_relaxed);
-}
-
-/* At the start of what may use a freed block's record again; it then goes by arena->readers. With the lock.
- */
-static inline void zr_arena_look_for_readers(struct zr_arena *arena)
-{
-    arena->readers = (zr_arena_busy(arena) & ZR_READERS_MASK) != ZR_READERS_NONE;
 }
 
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ struct zr_book_entry {
 
 static inline struct zr_book_entry zr_book_entry_of(const struct zr_span *block)
 {
-    return (struct zr_book_entry){block->bytes, block->requested_bytes, block->tag};
+    return (struct zr_book_entry){block->bytes, zr_span_requested_bytes(block), block->tag};
 }
 
 static inline void zr_book_in(struct zr_arena *arena, struct zr_book_entry block)

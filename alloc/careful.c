@@ -17,14 +17,14 @@ static inline unsigned char canary_byte(size_t offset_bytes)
 
 static void write_canary(struct zr_arena *arena, const struct zr_span *block)
 {
-    for (size_t at = block->offset_bytes + block->requested_bytes; at < zr_span_end(block); at++)
+    for (size_t at = block->offset_bytes + zr_span_requested_bytes(block); at < zr_span_end(block); at++)
         arena->base[at] = (char)canary_byte(at);
 }
 
 /* The first damaged byte past the block's end, counted from it; 0 if all is well. */
 static size_t damaged(const struct zr_arena *arena, const struct zr_span *block)
 {
-    size_t end = block->offset_bytes + block->requested_bytes;
+    size_t end = block->offset_bytes + zr_span_requested_bytes(block);
     for (size_t at = end; at < zr_span_end(block); at++)
         if ((unsigned char)arena->base[at] != canary_byte(at))
             return at - end + 1;
@@ -38,7 +38,8 @@ void zr_careful_new(struct zr_arena *arena, const struct zr_span *block)
 {
     char *address = arena->base + block->offset_bytes;
     if (arena->poison)
-        zr_poison_block(address, arena->canary_bytes ? block->bytes : block->requested_bytes, block->bytes);
+        zr_poison_block(address, arena->canary_bytes ? block->bytes : zr_span_requested_bytes(block),
+                        block->bytes);
     if (arena->canary_bytes && arena->visible)
         write_canary(arena, block);
     if (arena->bounded)
@@ -58,7 +59,8 @@ zr_result zr_careful_freed(struct zr_arena *arena, const struct zr_span *block)
         if (byte > 0)
             result = zr_fail(ZR_ERR_CORRUPT,
                              "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
-                             block->requested_bytes, (void *)address, zr_tag_name((zr_tag)block->tag), byte);
+                             zr_span_requested_bytes(block), (void *)address, zr_tag_name((zr_tag)block->tag),
+                             byte);
     }
     if (arena->trace) {
         struct zr_block_info info = zr_block_info_of(arena, block);

@@ -21,14 +21,16 @@ struct sums {
 static zr_result check_block(struct zr_arena *arena, const struct zr_span *span, struct sums *sums)
 {
     bool freed;
+    struct zr_span copy;
     if (zr_block_exact(arena, span->offset_bytes, &freed) != span)
         return corrupt("the block at %zu is not in the index", span->offset_bytes);
-    if (zr_block_before(arena, zr_span_end(span) - 1) != span)
+    if (zr_block_before(arena, zr_span_end(span) - 1, &copy) != span ||
+        copy.offset_bytes != span->offset_bytes || copy.bytes != span->bytes)
         return corrupt("the last byte of the block at %zu is not found in it", span->offset_bytes);
-    if (span->tag >= ZR_TAG_COUNT || span->requested_bytes + arena->canary_bytes > span->bytes)
+    if (span->tag >= ZR_TAG_COUNT || zr_span_requested_bytes(span) + arena->canary_bytes > span->bytes)
         return corrupt("the block at %zu has a bad tag (%u) or size", span->offset_bytes, span->tag);
     sums->live_bytes += span->bytes;
-    sums->requested_bytes += span->requested_bytes;
+    sums->requested_bytes += zr_span_requested_bytes(span);
     sums->by_tag_bytes[span->tag] += span->bytes;
     sums->blocks_count++;
     return ZR_OK;
@@ -41,7 +43,7 @@ static zr_result check_gap(const struct zr_arena *arena, const struct zr_span *g
     if (gap->offset_bytes < zone->first_bytes || zr_span_end(gap) > zone->end_bytes)
         return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
     if (gap->bin != (tail ? 0 : zr_holes_bin(gap->bytes)) || tail != (zone->tail == gap))
-        return corrupt("the gap at %zu of %zu bytes is filed in bin %zu, not %u", gap->offset_bytes,
+        return corrupt("the gap at %zu of %zu bytes is filed in bin %u, not %u", gap->offset_bytes,
                        gap->bytes, gap->bin, tail ? 0 : zr_holes_bin(gap->bytes));
     if (gap->tag != 0)
         return corrupt("the gap at %zu has a tag", gap->offset_bytes);

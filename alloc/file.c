@@ -146,7 +146,8 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
     };
     if ((unsigned)mode >= sizeof flags / sizeof *flags)
         return zr_fail(ZR_ERR_INVALID, "%u is no way to create a file", (unsigned)mode);
-    /* A pipe that is also open for reading waits for no reader, and forgets what was written when it is closed. */
+    /* A pipe that is also open for reading waits for no reader, and forgets what was written when it is
+     * closed. */
     struct stat status;
     bool pipe = path && stat(path, &status) == 0 && S_ISFIFO(status.st_mode);
     return open_with(out, path, (pipe ? O_WRONLY : O_RDWR) | O_CREAT | flags[mode], "create");

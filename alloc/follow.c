@@ -494,7 +494,7 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */
         block->kind = ZR_SPAN_PLANNED;
-        block->requested_bytes = slot->requested_bytes;
+        block->slack_bytes = (uint32_t)(block->bytes - slot->requested_bytes);
     }
     if (plan == arena->follow->plan || --plan->live_count > 0)
         return;

@@ -16,9 +16,10 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block);
 
 /* The block of any kind that begins at the offset, NULL if none does; *freed says that one did before. */
 struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed);
-/* The block that may hold the offset, NULL if there is none: the caller looks whether it reaches that far.
- * Any thread inside a read section of the index, or with the lock. */
-struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes);
+/* The block that may hold the offset, NULL if there is none: the caller looks whether it reaches that far, in
+ * the copy (zr_span_read()). Any thread inside a read section of the index, or with the lock, without which
+ * the block itself may be another by now. */
+struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_span *copy);
 /* Other streams use the block. */
 void zr_follow_note_use(struct zr_span *block);
 

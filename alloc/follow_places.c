@@ -162,11 +162,19 @@ static struct zr_span *block_of_plan(const struct zr_follow_plan *plan, size_t o
     return NULL;
 }
 
-struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes)
+struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_span *copy)
 {
-    struct zr_span *block = zr_index_before(&arena->index, offset_bytes);
-    if (!block || block->zone != ZR_ZONE_REGION)
+    struct zr_span *block = zr_index_before(&arena->index, offset_bytes, copy);
+    if (!block || copy->zone != ZR_ZONE_REGION)
         return block;
     const struct zr_follow_plan *plan = (const struct zr_follow_plan *)block;
-    return zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
+    block = zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
+    if (block) /* these of it stay as they are while the plan is there */
+        *copy = (struct zr_span){.offset_bytes = block->offset_bytes,
+                                 .bytes = block->bytes,
+                                 .slack_bytes = block->slack_bytes,
+                                 .stream = block->stream,
+                                 .tag = block->tag,
+                                 .zone = block->zone};
+    return block;
 }

@@ -212,18 +212,18 @@ static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan
                               struct zr_follow_plan *plan)
 {
     const struct zr_request *request = &step->request;
-    return (struct zr_slot){
-        .span = {.bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
-                 .requested_bytes = request->bytes,
-                 .stream = request->stream,
-                 .kind = ZR_SPAN_PLANNED,
-                 .tag = (uint8_t)request->tag,
-                 .zone = ZR_ZONE_COUNT},
-        .plan = plan,
-        .requested_bytes = request->bytes,
-        .hash = zr_follow_hash(request, request->alignment, step->thread),
-        .alive_count = step->alive_count,
-        .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
+    size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
+    return (struct zr_slot){.span = {.bytes = bytes,
+                                     .slack_bytes = (uint32_t)(bytes - request->bytes),
+                                     .stream = request->stream,
+                                     .kind = ZR_SPAN_PLANNED,
+                                     .tag = (uint8_t)request->tag,
+                                     .zone = ZR_ZONE_COUNT},
+                            .plan = plan,
+                            .requested_bytes = request->bytes,
+                            .hash = zr_follow_hash(request, request->alignment, step->thread),
+                            .alive_count = step->alive_count,
+                            .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
 }
 
 static void note_stream(struct zr_follow_plan *made, uint64_t stream)

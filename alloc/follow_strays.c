@@ -32,8 +32,8 @@ static void map_ahead(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
     struct zr_extent stuck, part = {block->offset_bytes, bytes};
     if (zr_map(arena, part, &stuck) != ZR_OK && stuck.bytes > 0)
         block->kind = ZR_SPAN_LEAVING; /* the driver has it, and the arena's end asks again */
-    else if (!zr_space_free(arena, block, block))
-        zr_pool_give(&arena->spans, block);
+    else
+        zr_space_free(arena, block);
 }
 
 /* In one row, so that it fits whatever comes; at the open end of a zone that has the addresses. */

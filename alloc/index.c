@@ -145,74 +145,106 @@ struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
-/* Each looks for the last block that starts at or before the unit, in what begins at unit `first`. */
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread)) /* what may be torn is read, and not used */
+#endif
+bool zr_span_read(const struct zr_span *span, struct zr_span *copy)
+{
+    uint32_t sequence = atomic_load_explicit(&span->sequence, memory_order_acquire);
+    if (sequence % 2 == 0)
+        return false;
+    /* None of these after the second look at the sequence. */
+    copy->offset_bytes = __atomic_load_n(&span->offset_bytes, __ATOMIC_ACQUIRE);
+    copy->bytes = __atomic_load_n(&span->bytes, __ATOMIC_ACQUIRE);
+    copy->slack_bytes = __atomic_load_n(&span->slack_bytes, __ATOMIC_ACQUIRE);
+    copy->stream = __atomic_load_n(&span->stream, __ATOMIC_ACQUIRE);
+    copy->tag = __atomic_load_n(&span->tag, __ATOMIC_ACQUIRE);
+    copy->zone = __atomic_load_n(&span->zone, __ATOMIC_ACQUIRE);
+    return atomic_load_explicit(&span->sequence, memory_order_relaxed) == sequence;
+}
 
-static struct zr_span *not_after(zr_index_entry entry, size_t unit)
+/* A search under way: for the last block that starts at or before the unit. */
+struct search {
+    size_t unit;
+    struct zr_span *copy;
+};
+
+/* Each looks for it in the 1 << shift units from `first` on. */
+
+static struct zr_span *in_entry(const struct search *search, zr_index_entry entry, size_t first,
+                                unsigned shift)
 {
     struct zr_span *block = zr_index_is_block(entry) ? zr_index_block_of(entry) : NULL;
-    return block && block->offset_bytes >> ZR_UNIT_SHIFT <= unit ? block : NULL;
+    if (!block || !zr_span_read(block, search->copy))
+        return NULL;
+    size_t unit = search->copy->offset_bytes >> ZR_UNIT_SHIFT;
+    return unit <= search->unit && unit >= first && (unit - first) >> shift == 0 ? block : NULL;
 }
 
 /* How many of `count` children of 1 << shift units each begin at or before the unit. */
-static inline size_t children_until(size_t first, size_t unit, unsigned shift, size_t count)
+static inline size_t children_until(const struct search *search, size_t first, unsigned shift, size_t count)
 {
-    size_t until = ((unit - first) >> shift) + 1;
+    size_t until = ((search->unit - first) >> shift) + 1;
     return until < count ? until : count;
 }
 
-static struct zr_span *last_in_leaf(const struct zr_index_slot *slot, size_t first, size_t unit)
+static struct zr_span *last_in_leaf(const struct search *search, const struct zr_index_slot *slot,
+                                    size_t first)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
     if (!zr_index_is_node(entry))
-        return not_after(entry, unit);
+        return in_entry(search, entry, first, CHUNK_SHIFT);
     struct zr_index_leaf *leaf = (struct zr_index_leaf *)entry;
-    for (ptrdiff_t at = zr_index_bit_before(&slot->used, children_until(first, unit, 0, LEAF_UNITS)); at >= 0;
-         at = zr_index_bit_before(&slot->used, (size_t)at)) {
+    for (ptrdiff_t at = zr_index_bit_before(&slot->used, children_until(search, first, 0, LEAF_UNITS));
+         at >= 0; at = zr_index_bit_before(&slot->used, (size_t)at)) {
         entry = atomic_load_explicit(&leaf->units[at], memory_order_acquire);
-        if (zr_index_is_block(entry))
-            return zr_index_block_of(entry);
+        struct zr_span *block = in_entry(search, entry, first + (size_t)at, 0);
+        if (block)
+            return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_chunk(const struct zr_index_slot *slot, size_t first, size_t unit)
+static struct zr_span *last_in_chunk(const struct search *search, const struct zr_index_slot *slot,
+                                     size_t first)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
     if (!zr_index_is_node(entry))
-        return not_after(entry, unit);
+        return in_entry(search, entry, first, REGION_SHIFT);
     struct zr_index_node *node = (struct zr_index_node *)entry;
     for (ptrdiff_t at =
-             zr_index_bit_before(&slot->used, children_until(first, unit, CHUNK_SHIFT, CHUNK_LEAVES));
+             zr_index_bit_before(&slot->used, children_until(search, first, CHUNK_SHIFT, CHUNK_LEAVES));
          at >= 0; at = zr_index_bit_before(&slot->used, (size_t)at)) {
-        struct zr_span *block = last_in_leaf(&node->leaves[at], first + ((size_t)at << CHUNK_SHIFT), unit);
+        struct zr_span *block = last_in_leaf(search, &node->leaves[at], first + ((size_t)at << CHUNK_SHIFT));
         if (block)
             return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_region(const struct zr_index_region *region, size_t first, size_t unit)
+static struct zr_span *last_in_region(const struct search *search, const struct zr_index_region *region,
+                                      size_t first)
 {
     for (ptrdiff_t at =
-             zr_index_bit_before(region->used, children_until(first, unit, REGION_SHIFT, REGION_CHUNKS));
+             zr_index_bit_before(region->used, children_until(search, first, REGION_SHIFT, REGION_CHUNKS));
          at >= 0; at = zr_index_bit_before(region->used, (size_t)at)) {
         struct zr_span *block =
-            last_in_chunk(&region->chunks[at], first + ((size_t)at << REGION_SHIFT), unit);
+            last_in_chunk(search, &region->chunks[at], first + ((size_t)at << REGION_SHIFT));
         if (block)
             return block;
     }
     return NULL;
 }
 
-struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes)
+struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_span *copy)
 {
-    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, own = region_of(unit);
-    size_t end = own < index->regions_count ? own + 1 : index->regions_count;
+    const struct search search = {offset_bytes >> ZR_UNIT_SHIFT, copy};
+    size_t own = region_of(search.unit), end = own < index->regions_count ? own + 1 : index->regions_count;
     for (ptrdiff_t at = zr_index_bit_before(index->used, end); at >= 0;
          at = zr_index_bit_before(index->used, (size_t)at)) {
         const struct zr_index_region *region =
             atomic_load_explicit(&index->regions[at], memory_order_acquire);
-        struct zr_span *block = region ? last_in_region(region, (size_t)at << TOP_SHIFT, unit) : NULL;
+        struct zr_span *block = region ? last_in_region(&search, region, (size_t)at << TOP_SHIFT) : NULL;
         if (block)
             return block;
     }

@@ -7,14 +7,16 @@
  * lines: a slot holds the bits that say below which of its node's slots blocks start, beside the pointer to
  * it.
  *
- * Writers hold the arena's lock; readers only a read section of liburcu (bp flavour), so a span that has left
- * the index may be used again after a grace period and not before. A first search announces itself under the
- * lock (arena.c): until then there are no readers to wait for. Nodes stay until the index ends.
+ * Writers hold the arena's lock; readers no lock, and writers know nothing of them. A span that has left the
+ * index may be used again at once: readers copy what it says and ask its sequence whether that was of one
+ * moment. Nodes stay until the index ends. A read section of liburcu (bp flavour) is for what is found by way
+ * of a block: the records of a plan, which go after a grace period.
  *
  * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
  * between it and any address in it no other block starts. A slot turns from a block to a node that has the
  * block in one step. A reader passes over bits that turn out empty, always downwards, so it comes to that
- * path. A region that ever had blocks is looked into.
+ * path. What a slot leads to and does not begin there, or has left, is as good as empty. A region that ever
+ * had blocks is looked into.
  *
  * That a block was freed is remembered in its place until another block starts there: in a slot without a
  * node anywhere in the slot's stretch. */
@@ -159,8 +161,9 @@ static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_
 
 /* A block starts, or none does any more, in what the slot of the node or the unit of the leaf is for. */
 static inline bool zr_index_enter(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
-                                  const struct zr_span *block)
+                                  struct zr_span *block)
 {
+    zr_span_publish(block);
     atomic_store_explicit(place, zr_index_entry_of(block), memory_order_release);
     return zr_index_set_bit(&slot->used, child) == 0;
 }
@@ -184,6 +187,7 @@ static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
     bool first = true;
     if (zr_index_is_free(entry)) {
+        zr_span_publish(block);
         atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
     } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
         size_t number = zr_index_leaf_of(unit);
@@ -217,6 +221,7 @@ static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_span 
     struct zr_index_slot *slot = &region->chunks[chunk];
     if (!zr_index_is_free(atomic_load_explicit(&slot->entry, memory_order_relaxed)))
         return false;
+    zr_span_publish(block);
     atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
     zr_index_set_bit(&region->used[chunk / 64], chunk);
     return true;
@@ -274,6 +279,7 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
     }
     if (last)
         zr_index_clear_bit(&region->used[chunk / 64], chunk);
+    zr_span_unpublish(block);
     return block;
 }
 
@@ -291,6 +297,7 @@ static inline struct zr_span *zr_index_take_alone(struct zr_index *index, size_t
         return NULL;
     atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
     zr_index_clear_bit(&region->used[chunk / 64], chunk);
+    zr_span_unpublish(block);
     return block;
 }
 
@@ -303,8 +310,9 @@ void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed);
 struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);
 
 /* The last block that starts at or before the offset, NULL if none: the caller looks whether it reaches that
- * far. Any thread inside a read section, or with the arena's lock. */
-struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes);
+ * far, in the copy (zr_span_read()). Any thread; the block itself may be another by now without the arena's
+ * lock. */
+struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_span *copy);
 
 void zr_index_read_lock(void);
 void zr_index_read_unlock(void);

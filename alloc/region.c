@@ -18,16 +18,14 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span
     struct zr_span *region =
         zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
     region->kind = ZR_SPAN_REGION;
-    region->requested_bytes = 0;
+    region->slack_bytes = 0;
     *out = region;
     return ZR_OK;
 }
 
 void zr_region_release(struct zr_arena *arena, struct zr_span *region)
 {
-    /* No reader finds a region: its record can be the gap at once. */
-    if (!zr_space_free(arena, region, region))
-        zr_pool_give(&arena->spans, region);
+    zr_space_free(arena, region);
 }
 
 /* Gives what is mapped under a region to the stock; false if something stays, such as a run of granules that
@@ -67,7 +65,7 @@ zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct 
     if (!*out)
         return zr_region_reserve_clear(arena, bytes, out);
     (*out)->kind = ZR_SPAN_REGION;
-    (*out)->requested_bytes = 0;
+    (*out)->slack_bytes = 0;
     return ZR_OK;
 }
 
@@ -83,6 +81,6 @@ zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct z
         return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row that hold no memory",
                        arena->name, bytes);
     (*out)->kind = ZR_SPAN_REGION;
-    (*out)->requested_bytes = 0;
+    (*out)->slack_bytes = 0;
     return ZR_OK;
 }

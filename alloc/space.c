@@ -380,32 +380,13 @@ struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, stru
     return block;
 }
 
-struct zr_span *zr_space_replace(struct zr_arena *arena, struct zr_span *span)
-{
-    struct zr_span *copy = zr_pool_take(&arena->spans);
-    *copy = *span;
-    if (copy->previous)
-        copy->previous->next = copy;
-    else
-        arena->first = copy;
-    if (copy->next)
-        copy->next->previous = copy;
-    return copy;
-}
-
-void zr_space_file(struct zr_arena *arena, struct zr_span *block)
-{
-    block->marks = zr_span_marks_as(block, ZR_SPAN_GAP);
-    file_gap(arena, block);
-}
-
 /* Of two counts of frees of a stream the later one. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b) > 0 ? a : b;
 }
 
-bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span *spare)
+void zr_space_free(struct zr_arena *arena, struct zr_span *block)
 {
     struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
     struct zr_extent place = {block->offset_bytes, block->bytes};
@@ -439,29 +420,19 @@ bool zr_space_free(struct zr_arena *arena, struct zr_span *block, struct zr_span
             move_gap(arena, left, place);
         }
     } else {
-        union zr_span_marks marks = zr_span_marks_as(block, ZR_SPAN_GAP);
-        if (spare != block) {
-            insert_after(arena, block, spare);
-            unlink_span(arena, block);
-        }
-        spare->offset_bytes = place.offset_bytes;
-        spare->bytes = place.bytes;
-        spare->marks = marks;
-        spare->serial = serial;
-        spare->bin = 0;
-        file_gap(arena, spare);
-        return true;
+        block->marks = zr_span_marks_as(block, ZR_SPAN_GAP);
+        block->bin = 0;
+        file_gap(arena, block);
+        return;
     }
-    return false;
+    zr_pool_give(&arena->spans, block);
 }
 
 void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
 {
     unfile_gap(arena, gap);
     gap->owner = 0;
-    /* As a block that is freed to nobody in particular; its record is the gap, or is not needed. */
-    if (!zr_space_free(arena, gap, gap))
-        zr_pool_give(&arena->spans, gap);
+    zr_space_free(arena, gap); /* as a block that is freed to nobody in particular */
 }
 
 /* ---- What lies in gaps --------------------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
 #ifndef ZR_SPAN_H
 #define ZR_SPAN_H
 
+#include <stdatomic.h>
+
 #include "alloc/zr.h"
 
 /* The grain of blocks: what CUDA's own allocations are aligned to, and four cache lines. */
@@ -38,9 +40,10 @@ struct zr_span {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
-        size_t requested_bytes; /* block */
-        size_t bin; /* gap: where it is filed by its size; 0: the open end of a zone, in no holes */
+        uint32_t slack_bytes; /* block: of its bytes, those that nobody asked for */
+        uint32_t bin;         /* gap: where it is filed by its size; 0: the open end of a zone, in no holes */
     };
+    _Atomic uint32_t sequence; /* odd while a block is in the index: see zr_span_read() */
     union {
         struct {
             uint64_t stream; /* block */
@@ -65,6 +68,11 @@ struct zr_span {
                       * of which plan's slack, see follow_strays.c */
 };
 
+static inline size_t zr_span_requested_bytes(const struct zr_span *block)
+{
+    return block->bytes - block->slack_bytes;
+}
+
 /* The marks of another span without a tag, in the same zone and of the same owner. */
 static inline union zr_span_marks zr_span_marks_as(const struct zr_span *span, enum zr_span_kind kind)
 {
@@ -78,5 +86,31 @@ static inline size_t zr_span_end(const struct zr_span *span)
 {
     return span->offset_bytes + span->bytes;
 }
+
+/* Records stay spans for as long as the arena lives, so that who looks for a block may hold one that is
+ * another block's by now, or none's: the sequence tells. Of a block in the index these change nothing that
+ * zr_span_read() copies. With the arena's lock: before the index shows the block, and after it does no more.
+ */
+static inline void zr_span_publish(struct zr_span *block)
+{
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_release);
+}
+static inline void zr_span_unpublish(struct zr_span *block)
+{
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_relaxed);
+    /* Before what the record is changed to. Readers are not looked at by ThreadSanitizer, which knows no
+     * fences. */
+#if defined(__SANITIZE_THREAD__)
+    atomic_signal_fence(memory_order_release);
+#else
+    atomic_thread_fence(memory_order_release);
+#endif
+}
+
+/* Copies the place, size, slack, stream, tag and zone of a block as they were at one moment. False: it was in
+ * no index. Any thread, without a lock. */
+bool zr_span_read(const struct zr_span *span, struct zr_span *copy);
 
 #endif

@@ -225,8 +225,7 @@ static bool poll_deferred(struct zr_arena *arena)
     struct zr_span *block = arena->deferred, *kept = NULL;
     while (block) {
         struct zr_span *next = block->uses->next_deferred;
-        /* A span for the gap; without one the block waits for another time. */
-        if (uses_passed(arena, block) && zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
+        if (uses_passed(arena, block)) {
             if (kept)
                 kept->uses->next_deferred = next;
             else
@@ -262,9 +261,8 @@ static bool poll_withheld(struct zr_arena *arena, bool wait)
     while (block) {
         struct zr_span *next = block->withheld;
         arena->deferred_bytes -= block->bytes;
-        if ((zr_streams_number(arena, block->stream) ||
-             (wait && zr_arena_stream_wait(arena, block->stream) == ZR_OK)) &&
-            zr_pool_reserve(&arena->spans, ZR_FREE_SPANS + ZR_PROMISED_SPANS)) {
+        if (zr_streams_number(arena, block->stream) ||
+            (wait && zr_arena_stream_wait(arena, block->stream) == ZR_OK)) {
             zr_arena_vacate(arena, block);
             any |= arena->withheld != block;
         } else {

@@ -8,7 +8,7 @@
 static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_span *block)
 {
     zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + block->offset_bytes,
-                                                        .bytes = block->requested_bytes,
+                                                        .bytes = zr_span_requested_bytes(block),
                                                         .reserved_bytes = block->bytes,
                                                         .tag = (zr_tag)block->tag,
                                                         .stream = block->stream});
