@@ -126,8 +126,7 @@ void zr_arena_note_careful(struct zr_arena *arena)
 {
     arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                      arena->bounded;
-    arena->plain = !arena->careful && !arena->asynchronous;
-    arena->quiet = arena->plain && !arena->follow;
+    arena->noted = arena->careful || arena->follow;
 }
 
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)

@@ -82,9 +82,8 @@ struct zr_arena {
 
     /* Everything below. Not on a line with what threads of other members read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool careful; /* canaries, poison, deep checks, ceilings or a trace: calls have more to do than usual */
-    bool plain;   /* not that, and not asynchronous: dynamic calls have the least to do */
-    bool quiet;   /* plain, and neither a plan nor an observer is there: frees have the least to do */
+    bool careful; /* canaries, poison, deep checks, ceilings or a trace: blocks are noted there */
+    bool noted;   /* careful, or a plan or an observer is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     struct zr_trace *trace;   /* NULL: none */
 
@@ -393,8 +392,8 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 /* ---- ceiling.c: of an arena that is bounded -------------------------------------------------------------
  */
 
-/* Whether a request that came to so many bytes is above a ceiling: then with words, and the lock is given. */
-bool zr_ceiling_refuses(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
+/* ZR_ERR_CEILING, with words, if a request that came to so many bytes is above a ceiling. */
+zr_result zr_ceiling_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
 /* The tag's bytes have grown. */
 void zr_ceiling_note(struct zr_arena *arena, unsigned tag);
 /* The check for an entry of a pool, without the lock; of any arena. What was promised (0: the arena is not
@@ -414,8 +413,15 @@ zr_result zr_careful_freed(struct zr_arena *arena, const struct zr_span *block);
 
 zr_result zr_check_arena(struct zr_arena *arena);
 
-/* ---- allocate.c -----------------------------------------------------------------------------------------
+/* ---- core.c ---------------------------------------------------------------------------------------------
  */
+
+/* A block for the request, which came to the need; in the index and in no books. The caller has reserved
+ * ZR_PROMISED_SPANS and room in the index. */
+zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                        struct zr_span **out);
+/* A block that is in no index and no books any more, and that no other stream uses. */
+void zr_core_free(struct zr_arena *arena, struct zr_span *block);
 
 /* The space of a block that was freed, is in no index and has no uses becomes a gap. */
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);

@@ -51,13 +51,12 @@ static zr_result check(const struct zr_arena *arena, const struct zr_request *re
     return ZR_OK;
 }
 
-bool zr_ceiling_refuses(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
+zr_result zr_ceiling_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
 {
-    if (check(arena, request, bytes) == ZR_OK)
-        return false;
-    zr_trace_event(arena->trace, refused, request);
-    zr_lock_give(&arena->lock);
-    return true;
+    zr_result result = check(arena, request, bytes);
+    if (result != ZR_OK)
+        zr_trace_event(arena->trace, refused, request);
+    return result;
 }
 
 static void raise_to(size_t *most, size_t bytes)

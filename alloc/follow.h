@@ -20,6 +20,8 @@ struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes
  * the copy (zr_span_read()). Any thread inside a read section of the index, or with the lock, without which
  * the block itself may be another by now. */
 struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_span *copy);
+/* Whether memory is kept mapped for what comes beside a plan: a place there is better than the best fit. */
+bool zr_follow_keeps_ready(const struct zr_arena *arena);
 /* Other streams use the block. */
 void zr_follow_note_use(struct zr_span *block);
 

@@ -242,19 +242,6 @@ static inline bool zr_plan_holds(const struct zr_follow_plan *plan, size_t offse
     return offset_bytes - plan->cover.offset_bytes < plan->cover.bytes;
 }
 
-/* The number of the slot whose block begins at the offset, in the plan's region, if it is the first to be
- * looked at; SIZE_MAX: look on. With the lock. */
-static inline size_t zr_plan_at_once(const struct zr_follow_plan *plan, size_t offset_bytes)
-{
-    size_t unit = (offset_bytes - plan->cover.offset_bytes) >> ZR_UNIT_SHIFT;
-    const struct zr_start *place = &plan->places[zr_place_hash(plan, unit)];
-    uint32_t state = atomic_load_explicit(&place->state, memory_order_relaxed);
-    return place->unit == (uint32_t)unit && state >= ZR_START_FIRST &&
-                   plan->steps[state - ZR_START_FIRST].offset_bytes == offset_bytes
-               ? state - ZR_START_FIRST
-               : SIZE_MAX;
-}
-
 /* The number of the slot whose block begins at the offset, in the plan's region; slots_count: none does, and
  * *freed says whether one did before. With the lock. */
 static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t offset_bytes, bool *freed)

@@ -175,6 +175,11 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
     slack->kept_bytes = wanted_bytes;
 }
 
+bool zr_follow_keeps_ready(const struct zr_arena *arena)
+{
+    return arena->follow && arena->follow->plan && arena->follow->settled;
+}
+
 void zr_arena_settle_plan(zr_arena *arena)
 {
     zr_lock_take(&arena->lock);
