@@ -99,7 +99,7 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
     return lane ? zr_follow_next(follow, lane, request) : NULL;
 }
 
-/* A block on the place that a plan has for the request, or on any. lock: arena->lock */
+/* A block on the place that a plan has for the request, or on any. lock: both */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_span **out)
 {
@@ -111,7 +111,7 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
 }
 
 /* The same, when memory is short: what the siblings have idle may do, or what streams still use there. lock:
- * arena->lock, opened meanwhile */
+ * both, opened meanwhile */
 static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
                                                                 const struct zr_request *request,
                                                                 struct zr_need need, struct zr_span **out)
@@ -140,11 +140,42 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
     return result;
 }
 
+/* The same, with all that it takes: memory from wherever there is some. Called with the lock, which is opened
+ * for the supply's; the caller gives both. */
+static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
+                                                struct zr_need need, struct zr_span **out)
+{
+    zr_lock_give(&arena->lock);
+    zr_arena_take(arena);
+    if (unlikely(arena->follow != NULL) && unlikely(arena->follow->gone))
+        zr_follow_bury_gone(arena);
+    zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
+    if (result != ZR_OK)
+        return result;
+    result = allocate(arena, request, need, out);
+    if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
+        result = allocate_from_others(arena, request, need, out);
+    if (unlikely(result != ZR_OK))
+        result = note_failure(arena, result, request, need);
+    return result;
+}
+
+/* A block on memory that is mapped already; NULL: that takes more. lock: arena->lock */
+static inline struct zr_span *try_mapped(struct zr_arena *arena, const struct zr_request *request,
+                                         struct zr_need need)
+{
+    if (unlikely(arena->follow != NULL) && arena->follow->plan)
+        return NULL; /* it may have a place for the request */
+    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+        return NULL;
+    return zr_core_try(arena, request, need);
+}
+
 /* Any request. Called with the lock of the arena that serves it, gives it. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
-    struct zr_span *block;
-    bool work = false;
+    struct zr_span *block = NULL;
+    bool work = false, grown = false;
     *out = NULL;
     if (unlikely(!is_request(arena, request))) {
         zr_lock_give(&arena->lock);
@@ -153,12 +184,11 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     struct zr_need need = need_of(arena, request);
     uint64_t calls = arena->backend_calls_count;
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
-    if (likely(result == ZR_OK)) {
-        result = allocate(arena, request, need, &block);
-        if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
-            result = allocate_from_others(arena, request, need, &block);
-        if (unlikely(result != ZR_OK))
-            result = note_failure(arena, result, request, need);
+    if (likely(result == ZR_OK))
+        block = try_mapped(arena, request, need);
+    if (unlikely(!block) && result == ZR_OK) {
+        result = grow(arena, request, need, &block);
+        grown = true;
     }
     if (likely(result == ZR_OK)) {
         zr_book_in(arena, zr_book_entry_of(block));
@@ -166,9 +196,11 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         if (unlikely(arena->noted))
             work = note_alloc(arena, request, block, need);
     }
-    if (unlikely(arena->check >= ZR_CHECK_ARENA) && calls != arena->backend_calls_count)
+    if (unlikely(grown) && arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count)
         zr_assert(zr_check_arena(arena) == ZR_OK);
     leave(arena);
+    if (unlikely(grown))
+        zr_lock_give(&arena->supply);
     if (unlikely(work))
         zr_follow_work(arena);
     return result;
@@ -276,6 +308,12 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!found))
         return refuse_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
     zr_result result = block ? free_block(arena, block) : ZR_OK;
+    bool gone = unlikely(arena->noted) && arena->follow && arena->follow->gone;
     leave(arena);
+    if (unlikely(gone)) {
+        zr_arena_take(arena);
+        zr_follow_bury_gone(arena);
+        zr_arena_give(arena);
+    }
     return result;
 }

@@ -49,8 +49,11 @@ struct zr_arena *zr_arenas_lock(unsigned number)
         struct zr_arena *arena = arenas;
         while (arena && arena->number != number)
             arena = arena->next;
-        if (arena && zr_lock_try(&arena->lock))
-            return arena;
+        if (arena && zr_lock_try(&arena->supply)) {
+            if (zr_lock_try(&arena->lock))
+                return arena;
+            zr_lock_give(&arena->supply);
+        }
         pthread_mutex_unlock(&arenas_lock);
         if (!arena)
             return NULL;
@@ -76,8 +79,10 @@ static struct zr_arena *next_member(struct zr_arena *arena)
 void zr_arenas_before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&arenas_lock);
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena))
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
+        zr_fork_take(locks, &arena->supply);
         zr_fork_take(locks, &arena->lock);
+    }
 }
 
 void zr_arenas_after_fork(struct zr_fork_locks *locks)
@@ -85,6 +90,7 @@ void zr_arenas_after_fork(struct zr_fork_locks *locks)
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
         if (locks->child)
             zr_follow_after_fork_child(arena);
+        zr_fork_give(locks, &arena->supply);
         zr_fork_give(locks, &arena->lock);
     }
     pthread_mutex_unlock(&arenas_lock);
@@ -251,6 +257,7 @@ static zr_result end_member(struct zr_arena *arena, size_t *leaked_bytes)
 {
     if (leaked_bytes)
         *leaked_bytes += arena->live_bytes;
+    zr_arena_take(arena); /* which ends with the arena */
     zr_result result = zr_release_all(arena);
     tear_down(arena);
     return result;
@@ -295,18 +302,19 @@ zr_backend *zr_arena_backend(const zr_arena *arena)
 
 static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
 {
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     zr_arena_settle(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     if (arena->follow) {
+        zr_follow_bury_gone(arena);
         zr_follow_give_back(arena);
         zr_follow_forget_room(arena);
     }
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     return released;
 }
 

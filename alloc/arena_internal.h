@@ -9,7 +9,10 @@
  *   follow.c  allocations from a plan (and follow_*.c)
  *   watch.c   who is told of maps and unmaps      ceiling.c bytes that tags may have
  *
- * All of it under arena->lock unless a function says otherwise. Lock order: arenas, arena, backend. */
+ * All of it under arena->lock unless a function says otherwise. Who asks the driver for something, or looks
+ * at what is mapped where, has arena->supply too, taken before the lock: then the lock opens for the driver's
+ * calls (zr_arena_open()), and frees, and allocations that need no memory, go on meanwhile. Lock order:
+ * arenas, supply, arena, backend; nobody holds two arenas' locks but who takes all of a family. */
 #ifndef ZR_ARENA_INTERNAL_H
 #define ZR_ARENA_INTERNAL_H
 
@@ -80,6 +83,8 @@ struct zr_arena {
     struct zr_map_watch watches[ZR_WATCHES_MOST];
     unsigned watches_count;
 
+    struct zr_lock supply; /* see above */
+
     /* Everything below. Not on a line with what threads of other members read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool careful; /* canaries, poison, deep checks, ceilings or a trace: blocks are noted there */
@@ -135,6 +140,32 @@ struct zr_arena {
     struct zr_ceilings ceilings, reached;
     size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to entries that pools are about to have, and to tell of */
 };
+
+/* Both locks, from neither. */
+static inline void zr_arena_take(struct zr_arena *arena)
+{
+    zr_lock_take(&arena->supply);
+    zr_lock_take(&arena->lock);
+}
+
+static inline void zr_arena_give(struct zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+    zr_lock_give(&arena->supply);
+}
+
+/* Around a call of the driver, with both (with the lock alone, where nothing is mapped or unmapped): what the
+ * lock covers may change meanwhile, but for what only who has the supply changes: granules, mappings, stock
+ * handles in hand, plans' regions. A block that is in no index yet is its maker's alone. */
+static inline void zr_arena_open(struct zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+}
+
+static inline void zr_arena_close(struct zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+}
 
 static inline size_t zr_round_up(size_t bytes, size_t unit)
 {
@@ -420,6 +451,8 @@ zr_result zr_check_arena(struct zr_arena *arena);
  * ZR_PROMISED_SPANS and room in the index. */
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_span **out);
+/* The same where memory is mapped already: needs the lock alone. NULL: there is no such place. */
+struct zr_span *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
 /* A block that is in no index and no books any more, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_span *block);
 
@@ -505,7 +538,7 @@ void zr_arena_note_careful(struct zr_arena *arena);
 /* ---- Streams ---------------------------------------------------------------------------------------------
  */
 
-/* Waits with an event, which counts as one. lock: arena->lock */
+/* Waits with an event, which counts as one. lock: arena->lock, held meanwhile */
 static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t stream)
 {
     arena->backend_calls_count++;
@@ -515,8 +548,8 @@ static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t st
 /* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
  */
 
-/* The arena of that number with its lock taken, NULL if none. The caller gives the lock, then
- * zr_arenas_unlock(). Nobody waits for an arena's lock with that of the list. */
+/* The arena of that number with its locks taken, NULL if none. The caller gives them, then
+ * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
 struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
 

@@ -207,9 +207,9 @@ zr_result zr_arena_check(zr_arena *arena)
     unsigned count = 1 + atomic_load(&arena->siblings_count);
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {
         struct zr_arena *member = i ? arena->siblings[i - 1] : arena;
-        zr_lock_take(&member->lock);
+        zr_arena_take(member);
         result = zr_check_arena(member);
-        zr_lock_give(&member->lock);
+        zr_arena_give(member);
     }
     return result;
 }

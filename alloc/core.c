@@ -13,21 +13,31 @@
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
-/* Whose gap the block's space becomes. False: nobody's, and nobody can say when its stream has passed. */
+/* Whose gap the block's space becomes. False: nobody's: there is no record for one more stream. */
 static bool find_owner(struct zr_arena *arena, struct zr_span *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
     block->owner = (uint8_t)owner;
     if (owner)
         block->serial = zr_streams_count_free(arena, owner);
-    /* Without a record for one more stream its work must be over. */
-    return owner || zr_arena_stream_wait(arena, block->stream) == ZR_OK;
+    return owner > 0;
 }
 
 static inline bool set_owner(struct zr_arena *arena, struct zr_span *block)
 {
     block->owner = 0;
     return likely(!arena->asynchronous) || find_owner(arena, block);
+}
+
+/* Without a record for one more stream its work must be over. The block is nobody else's meanwhile. */
+static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, const struct zr_span *block)
+{
+    uint64_t stream = block->stream;
+    arena->backend_calls_count++;
+    zr_arena_open(arena);
+    bool passed = zr_backend_stream_wait(arena->backend, stream) == ZR_OK;
+    zr_arena_close(arena);
+    return passed;
 }
 
 /* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
@@ -76,7 +86,7 @@ static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request
  * size anyway, and so long as it is kept for that nothing changes but the work saved. */
 void zr_core_free(struct zr_arena *arena, struct zr_span *block)
 {
-    if (unlikely(!set_owner(arena, block))) {
+    if (unlikely(!set_owner(arena, block)) && !wait_for_stream(arena, block)) {
         zr_streams_withhold(arena, block);
         return;
     }
@@ -120,9 +130,14 @@ static inline struct zr_span *take_mapped(struct zr_arena *arena, struct zr_need
 }
 
 /* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
- * unmap becomes a span that is never used, until the arena ends and asks again. */
+ * unmap becomes a span that is never used, until the arena ends and asks again; with no record for that, all
+ * of the block does. */
 static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_extent stuck)
 {
+    if (stuck.bytes > 0 && !zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS)) {
+        block->kind = ZR_SPAN_LEAVING;
+        return;
+    }
     zr_space_free(arena, block);
     if (stuck.bytes == 0)
         return;
@@ -160,25 +175,23 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     return place;
 }
 
-/* Memory under the place and a block on it, in no books yet. */
-static zr_result settle_on(struct zr_arena *arena, struct zr_place place, struct zr_need need,
-                           struct zr_span **out)
+/* A block on the place, with memory mapped where it is missing: nobody else has the block meanwhile. */
+static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_need need,
+                       struct zr_span **out)
 {
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
                        need.bytes, arena->range_bytes);
-    struct zr_extent part = {place.offset_bytes, need.bytes}, stuck;
-    if (unlikely(place.missing > 0 && arena->follow)) {
-        size_t granule = arena->granule_bytes, missing_bytes = place.missing * granule;
-        size_t all_bytes = zr_round_up(place.offset_bytes + need.bytes, granule) -
-                           zr_round_down(place.offset_bytes, granule);
-        zr_follow_spare(arena, missing_bytes, all_bytes - missing_bytes, true);
-    }
+    struct zr_extent part = {place.offset_bytes, need.bytes}, stuck = {0};
     struct zr_span *block = zr_space_carve(arena, place.gap, part);
+    if (place.missing > 0 && arena->follow)
+        zr_follow_spare(arena, place.missing * arena->granule_bytes, 0, true);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
     /* The last resort: what a plan's region holds and does not use. */
     if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->follow && zr_follow_give_back(arena) > 0)
         result = zr_map(arena, part, &stuck);
+    if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* others have used it up meanwhile */
+        result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK)
         *out = block;
     else
@@ -186,27 +199,20 @@ static zr_result settle_on(struct zr_arena *arena, struct zr_place place, struct
     return result;
 }
 
-static __attribute__((noinline)) zr_result settle(struct zr_arena *arena, const struct zr_request *request,
-                                                  struct zr_need need, struct zr_span **out)
-{
-    zr_result result = settle_on(arena, find_place(arena, request, need), need, out);
-    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
-    while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
-           zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
-        result = settle_on(arena, zr_space_find(arena, need, 0), need, out);
-    return result;
-}
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static inline void describe_block(struct zr_span *block, const struct zr_request *request)
+static inline struct zr_span *hand_out(struct zr_arena *arena, const struct zr_request *request,
+                                       struct zr_span *block)
 {
     block->slack_bytes = (uint32_t)(block->bytes - request->bytes);
     block->stream = request->stream;
     block->uses = NULL;
     block->tag = (uint8_t)request->tag;
+    zr_index_insert(&arena->index, block);
+    return block;
 }
 
-zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
-                        struct zr_span **out)
+struct zr_span *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
     struct zr_span *block = NULL;
     if (zr_warm_may_have(arena, need.bytes))
@@ -214,12 +220,27 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
     if (!block)
         block = take_mapped(arena, need);
     if (unlikely(!block)) {
-        zr_result result = settle(arena, request, need, &block);
-        if (result != ZR_OK)
-            return result;
+        struct zr_place place = find_place(arena, request, need);
+        if (!place.gap || place.missing > 0)
+            return NULL;
+        block = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
     }
-    describe_block(block, request);
-    zr_index_insert(&arena->index, block);
-    *out = block;
-    return ZR_OK;
+    return hand_out(arena, request, block);
+}
+
+zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                        struct zr_span **out)
+{
+    *out = zr_core_try(arena, request, need);
+    if (*out)
+        return ZR_OK;
+    struct zr_span *block;
+    zr_result result = build(arena, find_place(arena, request, need), need, &block);
+    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
+    while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
+           zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
+        result = build(arena, zr_space_find(arena, need, 0), need, &block);
+    if (result == ZR_OK)
+        *out = hand_out(arena, request, block);
+    return result;
 }

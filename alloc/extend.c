@@ -34,8 +34,10 @@ static void destroy_handle(struct zr_arena *arena, struct zr_handle *handle)
     arena->reserved_bytes -= handle->bytes;
     zr_siblings_unreserve(arena, handle->bytes);
     arena->backend_calls_count++;
+    zr_arena_open(arena);
     zr_result result = zr_backend_destroy_handle(arena->backend, handle);
     zr_assert(result == ZR_OK);
+    zr_arena_close(arena);
 }
 
 static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
@@ -51,25 +53,32 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 {
     struct zr_handle_list created = {0};
     struct zr_handle *handle;
+    zr_result result = ZR_OK;
+    size_t calls_count = 0, created_bytes = 0;
     if (!zr_siblings_reserve(arena, bytes))
         return ZR_ERR_MEMORY;
     size_t run = run_bytes(arena, bytes);
     run = run < longest ? run : longest;
-    while (bytes > 0) {
-        while (run > bytes)
+    zr_arena_open(arena);
+    while (bytes > created_bytes) {
+        while (run > bytes - created_bytes)
             run /= 2;
-        arena->backend_calls_count++;
-        zr_result result = zr_backend_create(arena->backend, run, &handle);
-        if (result != ZR_OK) {
-            zr_siblings_unreserve(arena, bytes);
-            destroy_list(arena, &created);
-            return result;
-        }
-        arena->reserved_bytes += run;
+        calls_count++;
+        result = zr_backend_create(arena->backend, run, &handle);
+        if (result != ZR_OK)
+            break;
         handle->serial = arena->serial;
         handle->created = true;
         zr_handle_list_push(&created, handle);
-        bytes -= run;
+        created_bytes += run;
+    }
+    zr_arena_close(arena);
+    arena->backend_calls_count += calls_count;
+    arena->reserved_bytes += created_bytes;
+    if (result != ZR_OK) {
+        zr_siblings_unreserve(arena, bytes - created_bytes);
+        destroy_list(arena, &created);
+        return result;
     }
     while ((handle = zr_handle_list_pop(&created)))
         zr_handle_list_push(list, handle);
@@ -78,43 +87,72 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-/* Takes the handles of a stretch of whole mappings out of it, all of them announced or none; they go to the
- * list in address order. Not announced is what a request had mapped that fails now, or what the driver kept
- * of one that failed before. */
-static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, struct zr_handle_list *list)
+/* A stretch of whole mappings that is about to be unmapped: nobody finds memory there any more. */
+struct leaving {
+    struct zr_extent part;
+    struct zr_handle_list handles;
+    bool announced;
+};
+
+/* All of the stretch is announced or none. Not announced is what a request had mapped that fails now, or what
+ * the driver kept of one that failed before. */
+static void mark_leaving(struct zr_arena *arena, struct zr_extent part, struct leaving *out)
 {
-    struct zr_handle_list taken = {0};
-    struct zr_handle *handle;
-    bool announced = zr_range_mapping(arena->range, part.offset_bytes)->announced;
+    *out = (struct leaving){.part = part,
+                            .announced = zr_range_mapping(arena->range, part.offset_bytes)->announced};
     for (size_t done = 0; done < part.bytes;) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, part.offset_bytes + done);
-        zr_assert(mapping->announced == announced);
-        handle = mapping->handle;
-        zr_handle_list_push(&taken, handle);
-        done += handle->bytes;
+        zr_assert(mapping->announced == out->announced);
+        zr_handle_list_push(&out->handles, mapping->handle);
+        done += mapping->handle->bytes;
     }
-    char *address = arena->base + part.offset_bytes;
-    if (announced)
+    if (out->announced)
         zr_watch_unmapping(arena, part);
     if (arena->poison)
-        zr_poison_clear(address, part.bytes);
-    arena->backend_calls_count++;
-    zr_result result = zr_backend_unmap(arena->range, part);
-    if (result != ZR_OK) {
-        if (arena->poison)
-            zr_poison_free(address, part.bytes);
-        if (announced)
-            zr_watch_kept(arena, part);
-        return result;
-    }
-    if (announced)
-        zr_trace_event(arena->trace, unmap, address, part.bytes);
+        zr_poison_clear(arena->base + part.offset_bytes, part.bytes);
     arena->mapped_bytes -= part.bytes;
     zr_granules_set(arena->granules, part.offset_bytes >> arena->granule_shift,
                     (part.offset_bytes + part.bytes) >> arena->granule_shift, false);
-    while ((handle = zr_handle_list_pop(&taken)))
+}
+
+/* It stays after all, and is what it was. */
+static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
+{
+    struct zr_extent part = leaving->part;
+    arena->mapped_bytes += part.bytes;
+    zr_granules_set(arena->granules, part.offset_bytes >> arena->granule_shift,
+                    (part.offset_bytes + part.bytes) >> arena->granule_shift, true);
+    if (arena->poison)
+        zr_poison_free(arena->base + part.offset_bytes, part.bytes);
+    if (leaving->announced)
+        zr_watch_kept(arena, part);
+}
+
+/* Its handles go to the list, in address order; or the driver keeps it. */
+static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, struct zr_handle_list *list)
+{
+    struct zr_extent part = leaving->part;
+    struct zr_handle *handle;
+    arena->backend_calls_count++;
+    zr_arena_open(arena);
+    zr_result result = zr_backend_unmap(arena->range, part);
+    zr_arena_close(arena);
+    if (result != ZR_OK) {
+        keep_leaving(arena, leaving);
+        return result;
+    }
+    if (leaving->announced)
+        zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
+    while ((handle = zr_handle_list_pop(&leaving->handles)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
+}
+
+static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, struct zr_handle_list *list)
+{
+    struct leaving leaving;
+    mark_leaving(arena, part, &leaving);
+    return unmap_leaving(arena, &leaving, list);
 }
 
 /* How much is wanted, in handles of what length. */
@@ -155,31 +193,25 @@ static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_str
     return part;
 }
 
-static zr_result unmap_wanted(struct zr_arena *arena, struct zr_extent extent, struct want want,
-                              struct zr_handle_list *list, size_t *bytes)
+zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+                   size_t *bytes)
 {
     struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
                                (extent.offset_bytes + extent.bytes) >> arena->granule_shift};
     zr_result result = ZR_OK;
     *bytes = 0;
-    while (result == ZR_OK && *bytes < want.bytes) {
+    while (result == ZR_OK && *bytes < most) {
         where.end = zr_granules_last(arena->granules, where.first, where.end);
         if (where.end == where.first)
             break;
         struct zr_extent part =
-            last_stretch(arena, where, (struct want){want.bytes - *bytes, want.longest}, &where.end);
+            last_stretch(arena, where, (struct want){most - *bytes, SIZE_MAX}, &where.end);
         if (part.bytes > 0)
             result = unmap_stretch(arena, part, list);
         if (part.bytes > 0 && result == ZR_OK)
             *bytes += part.bytes;
     }
     return result;
-}
-
-zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
-                   size_t *bytes)
-{
-    return unmap_wanted(arena, extent, (struct want){most, SIZE_MAX}, list, bytes);
 }
 
 /* ---- From gaps ----------------------------------------------------------------------------------------- */
@@ -195,25 +227,56 @@ static size_t may_scatter(const struct zr_arena *arena)
     return pieces < most ? most - pieces : 0;
 }
 
-/* To unmap granules parts the stretch that they are in: not beyond the budget, or the system refuses. */
-static bool may_part(const struct zr_arena *arena)
+/* To unmap granules parts the stretch that they are in: how often that may be, or the system refuses. */
+static size_t may_part(const struct zr_arena *arena)
 {
-    size_t budget = arena->backend->can.vma_budget;
-    return budget == 0 || zr_backend_pieces_count(arena->backend) < budget;
+    size_t budget = arena->backend->can.vma_budget, pieces = zr_backend_pieces_count(arena->backend);
+    return budget == 0 ? SIZE_MAX : pieces < budget ? budget - pieces : 0;
 }
 
-/* Takes what is wanted from gaps, open ends and large ones first. Returns what it got. */
+/* Marks stretches under gaps, open ends and large ones first, up to what is wanted and `most`. Returns how
+ * many. */
+static unsigned choose_in_gaps(struct zr_arena *arena, struct want want, struct leaving *out, unsigned most)
+{
+    size_t chosen_bytes = 0;
+    unsigned count = 0;
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL);
+         gap && chosen_bytes < want.bytes && count < most; gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch where = zr_gap_granules(arena, gap);
+        while (chosen_bytes < want.bytes && count < most && where.first < where.end) {
+            where.end = zr_granules_last(arena->granules, where.first, where.end);
+            if (where.end == where.first)
+                break;
+            struct zr_extent part = last_stretch(
+                arena, where, (struct want){want.bytes - chosen_bytes, want.longest}, &where.end);
+            if (part.bytes == 0)
+                continue;
+            mark_leaving(arena, part, &out[count++]);
+            chosen_bytes += part.bytes;
+        }
+    }
+    return count;
+}
+
+/* Takes what is wanted from gaps. Returns what it got. */
 static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
-    size_t granule = arena->granule_bytes, got = 0;
+    enum { AT_ONCE = 16 };
+    struct leaving leaving[AT_ONCE];
+    size_t got = 0, most;
     zr_result result = ZR_OK;
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL);
-         gap && got < want.bytes && result == ZR_OK && may_part(arena); gap = zr_space_next_gap(arena, gap)) {
-        struct zr_stretch whole = zr_gap_granules(arena, gap);
-        struct zr_extent extent = {whole.first * granule, (whole.end - whole.first) * granule};
-        size_t taken;
-        result = unmap_wanted(arena, extent, (struct want){want.bytes - got, want.longest}, list, &taken);
-        got += taken;
+    while (got < want.bytes && result == ZR_OK && (most = may_part(arena)) > 0) {
+        unsigned count = choose_in_gaps(arena, (struct want){want.bytes - got, want.longest}, leaving,
+                                        most < AT_ONCE ? (unsigned)most : AT_ONCE);
+        if (count == 0)
+            break;
+        for (unsigned i = 0; i < count; i++) {
+            if (result == ZR_OK)
+                result = unmap_leaving(arena, &leaving[i], list);
+            else
+                keep_leaving(arena, &leaving[i]);
+            got += result == ZR_OK ? leaving[i].part.bytes : 0;
+        }
     }
     return got;
 }
@@ -371,23 +434,25 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
 {
     struct zr_extent extent = extent_of(arena, run);
     zr_result result = ZR_OK;
-    for (size_t done = 0; done < extent.bytes && result == ZR_OK;) {
+    size_t done = 0, calls_count = 0;
+    zr_arena_open(arena);
+    while (done < extent.bytes && result == ZR_OK) {
         struct zr_handle *handle = list->first;
-        size_t at = extent.offset_bytes + done;
-        arena->backend_calls_count++;
-        result = zr_backend_map(arena->range, at, handle);
+        calls_count++;
+        result = zr_backend_map(arena->range, extent.offset_bytes + done, handle);
         if (result != ZR_OK)
             break;
         zr_handle_list_pop(list);
         done += handle->bytes;
-        arena->mapped_bytes += handle->bytes;
-        zr_granules_set(arena->granules, at >> arena->granule_shift,
-                        (at + handle->bytes) >> arena->granule_shift, true);
     }
     if (result == ZR_OK) {
-        arena->backend_calls_count++;
+        calls_count++;
         result = zr_backend_set_access(arena->range, extent);
     }
+    zr_arena_close(arena);
+    arena->backend_calls_count += calls_count;
+    arena->mapped_bytes += done;
+    zr_granules_set(arena->granules, run.first, run.first + (done >> arena->granule_shift), true);
     if (result != ZR_OK)
         return result;
     if (arena->poison)
@@ -497,7 +562,7 @@ void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list)
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
     *out = (struct zr_handle_list){0};
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     zr_result result = take_granules(arena, bytes, out);
     /* The last resorts are those of a block. */
     while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
@@ -510,7 +575,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
         arena->lent_bytes += bytes;
         zr_siblings_note_peak(arena);
     }
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     return result;
 }
 
@@ -529,13 +594,13 @@ size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
     size_t bytes = 0;
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     while ((handle = zr_handle_list_pop(list))) {
         bytes += handle->bytes;
         arena->lent_bytes -= handle->bytes;
         destroy_handle(arena, handle); /* lives for its mappings */
     }
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     return bytes;
 }
 

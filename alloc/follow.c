@@ -361,8 +361,19 @@ static struct zr_span *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
     return &slot->span;
 }
 
+/* Not, after all. */
+static void withdraw(struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
+{
+    struct zr_follow_plan *plan = slot->plan;
+    zr_step_leave(plan, zr_step_of(slot));
+    if (slot->late) /* others have come to where it was to be gone */
+        unmake_late(arena, lane, slot);
+    zr_step_clear_live(plan, zr_step_of(slot), slot->number);
+    zr_step_of(slot)->apart = false;
+}
+
 /* The step is known; whether its place can be had. */
-static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, struct zr_slot *slot)
+static struct zr_span *take(struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
 {
     struct zr_follow *follow = arena->follow;
     struct zr_follow_plan *plan = slot->plan;
@@ -379,13 +390,16 @@ static struct zr_span *take(struct zr_arena *arena, const struct zr_lane *lane, 
         follow->pass.conflicts_count++;
         return NULL;
     }
+    /* It is live first: nobody else is to have its place while the driver maps what is under it. */
+    struct zr_span *block = enter(plan, slot);
     if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) &&
         !zr_follow_map_slot(arena, slot)) {
+        withdraw(arena, lane, slot);
         follow->counts.refused_count++;
         follow->pass.refused_count++;
         return NULL;
     }
-    return enter(plan, slot);
+    return block;
 }
 
 /* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its
@@ -498,9 +512,20 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     }
     if (plan == arena->follow->plan || --plan->live_count > 0)
         return;
-    struct zr_follow_plan **link = &arena->follow->retired;
-    while (*link != plan)
-        link = &(*link)->next;
-    *link = plan->next;
-    zr_follow_bury(arena, plan);
+    arena->follow->gone = true;
+}
+
+void zr_follow_bury_gone(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    follow->gone = false;
+    for (struct zr_follow_plan **link = &follow->retired, *plan; (plan = *link);) {
+        if (plan->live_count > 0) {
+            link = &plan->next;
+            continue;
+        }
+        *link = plan->next;
+        zr_follow_bury(arena, plan);
+        link = &follow->retired; /* the lock was open */
+    }
 }

@@ -13,6 +13,9 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
                                 struct zr_need need);
 /* A planned block that is no longer found, nor counted. */
 void zr_follow_free(struct zr_arena *arena, struct zr_span *block);
+/* Replaced plans may have no live block any more (follow->gone): their regions become free space. Both locks.
+ */
+void zr_follow_bury_gone(struct zr_arena *arena);
 
 /* The block of any kind that begins at the offset, NULL if none does; *freed says that one did before. */
 struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed);

@@ -129,7 +129,8 @@ struct zr_follow_plan {
 
 struct zr_follow {
     struct zr_follow_plan *plan;    /* in force; NULL: none */
-    struct zr_follow_plan *retired; /* replaced, with blocks that are still live */
+    struct zr_follow_plan *retired; /* replaced, with blocks that are still live, or were until `gone` */
+    bool gone;                      /* zr_follow_bury_gone() is due */
     struct zr_follow_plan *dead;    /* without, their records until readers have passed */
     size_t pass_left, pass_count;   /* allocations until the pass is over, and when it began */
     size_t strays_run;              /* in a row */

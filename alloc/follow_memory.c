@@ -123,13 +123,15 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
         return true;
     if (count > ZR_FOLLOW_STREAMS)
         return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
-    for (size_t i = 0; i < count; i++) {
-        arena->backend_calls_count++;
+    arena->backend_calls_count += count;
+    zr_arena_open(arena);
+    for (size_t i = 0; i < count; i++)
         recorded[i] = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
-    }
+    for (size_t i = 0; i < count; i++)
+        recorded[i] = recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK;
+    zr_arena_close(arena);
     for (size_t i = 0; i < count && all; i++)
-        all = (recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK) ||
-              zr_arena_stream_wait(arena, plan->streams[i]) == ZR_OK;
+        all = recorded[i] || zr_arena_stream_wait(arena, plan->streams[i]) == ZR_OK;
     return all;
 }
 
@@ -138,14 +140,15 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
-    bool unmapped = false;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
     if (plan->owed)
         zr_follow_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
+    if (next_idle(arena, plan, idle.end).first == zr_span_end(plan->region) / granule)
+        return 0;
+    plan->epoch++; /* from here on no step has a place that is idle without the supply */
     /* Streams may still work on what was freed here: no gap has them as its owner. */
-    if (next_idle(arena, plan, idle.end).first < zr_span_end(plan->region) / granule &&
-        !zr_follow_wait(arena, plan))
+    if (!zr_follow_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
@@ -162,13 +165,10 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
             if (result == ZR_OK && bytes == 0) /* runs, longer than what is wanted */
                 result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
         }
-        unmapped |= bytes > 0 || plan->pages_count > 0;
         all_bytes += bytes;
         if (result != ZR_OK || all_bytes >= wanted_bytes)
             break;
     }
-    if (unmapped)
-        plan->epoch++;
     while ((handle = zr_handle_list_pop(&list)))
         zr_stock_put(&arena->stock, handle);
     return all_bytes;

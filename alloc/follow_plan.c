@@ -332,11 +332,11 @@ static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan
 static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     zr_result result = plan->begin             ? zr_region_reserve_unused(arena, bytes, &made->region)
                        : made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
                                                : zr_region_reserve(arena, bytes, &made->region);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     if (result != ZR_OK)
         return result;
     for (size_t i = 0; i < made->slots_count; i++)
@@ -414,14 +414,14 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
     if (result == ZR_OK && made)
         result = reserve(arena, made, plan);
     if (result == ZR_OK || (made && made->region)) {
-        zr_lock_take(&arena->lock);
+        zr_arena_take(arena);
         if (result == ZR_OK)
             result = put_in_force(arena, made, plan);
         if (result != ZR_OK)
             zr_region_release(arena, made->region);
         dead = arena->follow->dead;
         arena->follow->dead = NULL;
-        zr_lock_give(&arena->lock);
+        zr_arena_give(arena);
         free_dead(dead);
     }
     if (result != ZR_OK && made)
@@ -649,7 +649,8 @@ zr_result zr_follow_check(struct zr_arena *arena)
     zr_result result = follow && follow->plan ? check_one(arena, follow->plan) : ZR_OK;
     for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan && result == ZR_OK;
          plan = plan->next)
-        result = plan->live_count ? check_one(arena, plan)
-                                  : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept for them");
+        result = plan->live_count || follow->gone
+                     ? check_one(arena, plan)
+                     : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept for them");
     return result;
 }

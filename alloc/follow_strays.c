@@ -182,12 +182,12 @@ bool zr_follow_keeps_ready(const struct zr_arena *arena)
 
 void zr_arena_settle_plan(zr_arena *arena)
 {
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     if (arena->follow && arena->follow->plan) {
         settle(arena, arena->follow);
         zr_follow_begin_pass(arena);
     }
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
 }

@@ -120,16 +120,16 @@ static void take_survey(struct zr_arena *arena, struct survey *out)
     if (siblings == 0)
         return;
     size_t addresses_bytes = out->addresses_bytes;
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     for (unsigned i = 0; i <= siblings; i++) {
         struct zr_arena *other = i < siblings ? head->siblings[i] : head;
         if (other == arena)
             continue;
-        zr_lock_take(&other->lock);
+        zr_arena_take(other);
         survey_member(other, out);
-        zr_lock_give(&other->lock);
+        zr_arena_give(other);
     }
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     out->addresses_bytes = addresses_bytes;
 }
 

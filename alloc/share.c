@@ -44,7 +44,7 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_span *span = NULL;
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
         span = zr_block_exact(arena, offset, &freed);
     zr_result result;
@@ -54,7 +54,7 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     } else {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
     }
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     return result;
 }
 

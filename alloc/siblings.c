@@ -113,14 +113,14 @@ size_t zr_siblings_trim(struct zr_arena *arena)
         struct zr_arena *other = member(head, i);
         if (other == arena)
             continue;
-        zr_lock_take(&other->lock);
+        zr_arena_take(other);
         zr_arena_settle(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         if (other->follow)
             zr_follow_forget_room(other);
         released += zr_trim(other, 0);
-        zr_lock_give(&other->lock);
+        zr_arena_give(other);
     }
     return released;
 }
@@ -137,22 +137,22 @@ bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
     size_t wanted = zr_round_up(bytes, granule) + granule;
     size_t idle = arena->stock.bytes + zr_space_idle_bytes(arena);
     wanted = wanted > idle + granule ? wanted - idle : granule;
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
         struct zr_arena *other = member(head, i % count);
         bool wait = i >= count; /* only if nobody has any */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
-        zr_lock_take(&other->lock);
+        zr_arena_take(other);
         zr_arena_settle(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         do
             got += zr_idle_take(other, wanted - got, &list);
         while (wait && got == 0 && zr_streams_wait(other));
-        zr_lock_give(&other->lock);
+        zr_arena_give(other);
     }
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     zr_idle_add(arena, &list);
     return got > 0;
 }
@@ -194,9 +194,9 @@ void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out)
     unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena_stats one;
-        zr_lock_take(&head->siblings[i]->lock);
+        zr_arena_take(head->siblings[i]);
         zr_stats_fill(head->siblings[i], &one);
-        zr_lock_give(&head->siblings[i]->lock);
+        zr_arena_give(head->siblings[i]);
         add_stats(out, &one);
     }
     if (count == 0)

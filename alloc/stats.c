@@ -43,9 +43,9 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
 {
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "statistics need an arena and somewhere to go");
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     zr_stats_fill(arena, out);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     zr_siblings_stats(arena, out);
     return ZR_OK;
 }
@@ -136,7 +136,7 @@ static bool numbered_arena(const char *name, uint64_t *out)
     if (!arena)
         return false;
     zr_stats_fill(arena, &stats);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     zr_siblings_stats(arena, &stats);
     zr_arenas_unlock();
     return arena_number(&stats, name + digits + 1, out);

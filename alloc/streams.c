@@ -343,7 +343,15 @@ bool zr_streams_wait(struct zr_arena *arena)
         if (zr_streams_poll(arena))
             return true;
         struct waitable first = first_point(arena);
-        if (!first.point || zr_backend_event_wait(arena->backend, first.point) != ZR_OK)
+        struct zr_stream_point point;
+        zr_result result = ZR_ERR_UNAVAILABLE;
+        if (first.point) {
+            point = *first.point; /* others may ask for it, and forget it, meanwhile */
+            zr_arena_open(arena);
+            result = zr_backend_event_wait(arena->backend, &point);
+            zr_arena_close(arena);
+        }
+        if (result != ZR_OK)
             return zr_space_pending_bytes(arena) > 0 && wait_without_points(arena);
     }
 }

@@ -48,7 +48,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
             arena->name);
     }
     /* Under the lock from the look to the switch: two starts must not open one file twice. */
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     if (arena->trace) {
         result =
             zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
@@ -65,7 +65,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
     arena->trace = trace;
     zr_arena_note_careful(arena);
 unwind:
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     if (result != ZR_OK)
         zr_arena_keep_together(arena, -1);
     return result;
@@ -85,11 +85,11 @@ zr_result zr_trace_stop(zr_arena *arena)
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "stopping a trace needs its arena");
-    zr_lock_take(&arena->lock);
+    zr_arena_take(arena);
     struct zr_trace *trace = arena->trace;
     arena->trace = NULL;
     zr_arena_note_careful(arena);
-    zr_lock_give(&arena->lock);
+    zr_arena_give(arena);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
     zr_arena_keep_together(arena, -1);

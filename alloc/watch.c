@@ -142,17 +142,17 @@ static unsigned lock_family(struct zr_arena *head)
 {
     zr_arena_keep_together(head, 1);
     unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
-    zr_lock_take(&head->lock);
+    zr_arena_take(head);
     for (unsigned i = 0; i < count; i++)
-        zr_lock_take(&head->siblings[i]->lock);
+        zr_arena_take(head->siblings[i]);
     return count;
 }
 
 static void unlock_family(struct zr_arena *head, unsigned count)
 {
     for (unsigned i = count; i-- > 0;)
-        zr_lock_give(&head->siblings[i]->lock);
-    zr_lock_give(&head->lock);
+        zr_arena_give(head->siblings[i]);
+    zr_arena_give(head);
     zr_arena_keep_together(head, -1);
 }
 
