@@ -1,7 +1,7 @@
-/* fork.c: takes every lock before fork() and opens it on both sides after: those of the CUDA driver's loading,
- * pools, rings and arenas as fork.h says, then the backends', liburcu's own, and last the error texts', which any of the others'
- * holders may want. Stands on error.c, index.c, arena.c, contiguous.c, ring.c, cuda_driver.c and
- * backend.c. */
+/* fork.c: takes every lock before fork() and opens it on both sides after: those of the CUDA driver's
+ * loading, pools, rings and arenas as fork.h says, then the backends', liburcu's own, and last the error
+ * texts', which any of the others' holders may want. Stands on error.c, index.c, arena.c, contiguous.c,
+ * ring.c, cuda_driver.c and backend.c. */
 #include "alloc/fork.h"
 
 #include <pthread.h>

@@ -152,7 +152,7 @@ static void test_unavailable(void)
     tap_is(in_child(no_descriptors), 0, "a device that cannot export");
     tap_is(in_child(no_pinned_memory), 0, "a driver without pinned memory behind these calls");
     tap_is(in_child(found_later), 0, "a driver that comes later is found");
-    tap_is(in_child(forks_beside_loading), 0, "children forked while a thread loads the driver ask for it, too");
+    tap_is(in_child(forks_beside_loading), 0, "children forked while a thread loads the driver ask for it");
     tap_is(in_child(forks_as_it_loads), 0, "a driver that forks as it starts");
 }
 
