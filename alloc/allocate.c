@@ -393,6 +393,22 @@ static inline struct zr_need need_of(const struct zr_arena *arena, const struct 
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
 
+static zr_result alloc_next(struct zr_arena *arena, const struct zr_request *request, void **out);
+static zr_result look_and_alloc(struct zr_arena *arena, const struct zr_request *request, void **out);
+
+/* A request of one of CUDA's default streams by a name of its own. Called with the lock, gives it. */
+static __attribute__((noinline, cold)) zr_result alloc_default(struct zr_arena *arena,
+                                                               const struct zr_request *request, void **out)
+{
+    struct zr_request named = *request;
+    zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
+    if (result == ZR_OK)
+        return arena->follow ? alloc_next(arena, &named, out) : look_and_alloc(arena, &named, out);
+    zr_lock_give(&arena->lock);
+    *out = NULL;
+    return result;
+}
+
 /* Any request that nobody has looked at yet. Called with the lock, gives it. */
 static __attribute__((noinline)) zr_result look_and_alloc(struct zr_arena *arena,
                                                           const struct zr_request *request, void **out)
@@ -401,6 +417,8 @@ static __attribute__((noinline)) zr_result look_and_alloc(struct zr_arena *arena
         zr_lock_give(&arena->lock);
         return refuse_request(arena, request, out);
     }
+    if (unlikely(request->stream - 1 < 2) && arena->backend->can.default_streams)
+        return alloc_default(arena, request, out);
     struct zr_need need = need_of(arena, request);
     *out = NULL;
     return unlikely(arena->bounded) && zr_ceiling_refuses(arena, request, need.bytes)
