@@ -13,8 +13,8 @@
 #define MOST_PIECES 500
 #define MOST_SEEDS  1000
 #define WORK        UINT64_C(4000000000) /* steps: some seconds, on two cores that do nothing else */
-/* This seed is not found, in ten seconds either. It is beyond MiniMalloc's algorithm too, in 100 s of a core:
- * `build/tests/perfect_test --peer`. */
+/* This seed is not found, in ten seconds either. MiniMalloc's algorithm does not find it in ten seconds of a
+ * core (`build/tests/perfect_test --peer`, which gives it a hundred). */
 #define UNFOUND 17
 
 struct piece {
