@@ -181,9 +181,17 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_give(&arena->lock);
         return refuse_request(arena, request, out);
     }
+    struct zr_request named = *request; /* by the one name that its stream has */
+    zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
+    if (unlikely(result != ZR_OK)) {
+        zr_lock_give(&arena->lock);
+        return result;
+    }
+    request = &named;
     struct zr_need need = need_of(arena, request);
     uint64_t calls = arena->backend_calls_count;
-    zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
+    if (unlikely(arena->bounded))
+        result = zr_ceiling_check(arena, request, need.bytes);
     if (likely(result == ZR_OK))
         block = try_mapped(arena, request, need);
     if (unlikely(!block) && result == ZR_OK) {

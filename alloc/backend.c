@@ -547,6 +547,18 @@ zr_result zr_backend_synchronize(zr_backend *backend)
     return backend->ops->synchronize(backend);
 }
 
+zr_result zr_backend_stream_default(uint64_t *stream)
+{
+    if (*stream == 2)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "stream 2 (CU_STREAM_PER_THREAD, cudaStreamPerThread) is another stream in each thread, "
+            "and memory is ordered by streams that all threads know by one number: give work and "
+            "memory a stream that the thread has made, or 0, the default stream");
+    *stream = 0;
+    return ZR_OK;
+}
+
 zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream)
 {
     bool here = true;

@@ -42,6 +42,7 @@ struct zr_capabilities {
     bool aliases;               /* one handle can be mapped at several addresses */
     bool moves;                 /* unmap here, map there: no copy */
     bool synchronous;           /* streams run in program order: a free is complete when it returns */
+    bool default_streams;       /* 1 is stream 0, and 2 another one in each thread, as CUDA numbers them */
 };
 
 /* One granule, or a run of granules created together that moves as one. */
@@ -183,6 +184,15 @@ ZR_FAMILY bool zr_backend_event_done(zr_backend *backend, const struct zr_stream
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 /* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
+/* Makes the stream the one name that the backend has for it. ZR_ERR_INVALID, with words: it names another one
+ * in each thread, and memory is ordered by streams that all threads know. */
+zr_result zr_backend_stream_default(uint64_t *stream);
+static inline zr_result zr_backend_stream_name(const zr_backend *backend, uint64_t *stream)
+{
+    return __builtin_expect(*stream - 1 < 2 && backend->can.default_streams, 0)
+               ? zr_backend_stream_default(stream)
+               : ZR_OK;
+}
 /* ZR_ERR_INVALID, with words: the stream is another device's or context's, where no event of this backend can
  * be recorded and for which zr_backend_synchronize() does not wait. */
 zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream);

@@ -685,7 +685,8 @@ zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options 
     if (!cuda)
         return ZR_ERR_HOST_MEMORY;
     cuda->front.ops = &cuda_ops;
-    cuda->front.can = (struct zr_capabilities){.host_copies = true, .aliases = true, .moves = true};
+    cuda->front.can = (struct zr_capabilities){
+        .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
     cuda->driver = driver;
     cuda->owner = getpid();
     zr_pool_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);

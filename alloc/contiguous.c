@@ -266,11 +266,15 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
         return zr_fail(ZR_ERR_INVALID,
                        "an alignment of %zu is not a power of two from %d to the granule size, %zu",
                        alignment, ALIGNMENT_LEAST, pool->granule_bytes);
+    uint64_t stream = request->stream;
+    zr_result result = zr_backend_stream_name(pool->backend, &stream);
+    if (result != ZR_OK)
+        return result;
     *plot = (struct zr_plot){
         .bytes = zr_round_up(request->bytes, alignment < ZR_UNIT_BYTES ? alignment : ZR_UNIT_BYTES),
         .requested_bytes = request->bytes,
         .alignment = alignment,
-        .stream = request->stream,
+        .stream = stream,
         .movable = request->movable,
     };
     return ZR_OK;
@@ -419,8 +423,11 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
     struct zr_plot *plot;
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "an entry cannot be returned without its pool");
+    zr_result result = zr_backend_stream_name(pool->backend, &stream);
+    if (result != ZR_OK)
+        return result;
     zr_lock_take(&pool->lock);
-    zr_result result = find(pool, entry, &plot);
+    result = find(pool, entry, &plot);
     if (result == ZR_OK && plot->borrows_count == 0) {
         result =
             zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is returned that was not borrowed", pool->name);

@@ -1,18 +1,20 @@
-/* cuda_driver.c: finds libcuda.so.1 at run time and puts its refusals into words. Stands on error.c. */
+/* cuda_driver.c: finds libcuda.so.1 at run time and puts its refusals into words. Stands on error.c and
+ * fork.c. */
 #define _GNU_SOURCE
 #include "alloc/cuda_driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "alloc/error.h"
+#include "alloc/fork.h"
 
 enum { PATH_ROOM_BYTES = 4096, ASKED_ROOM_BYTES = 256 };
 
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_lock load_lock;
+static _Thread_local bool loading;                  /* this thread has it */
 static char path[PATH_ROOM_BYTES] = "libcuda.so.1"; /* lock: load_lock */
 static struct zr_cuda_driver driver;                /* lock: load_lock until `loaded`, constant after */
 static _Atomic bool loaded;
@@ -182,18 +184,45 @@ unwind:
     return result;
 }
 
+/* NVIDIA's driver forks itself as it starts, for nvidia-modprobe: that thread does not wait for its own lock.
+ */
+void zr_cuda_driver_before_fork(struct zr_fork_locks *locks)
+{
+    if (!loading)
+        zr_fork_take(locks, &load_lock);
+}
+
+void zr_cuda_driver_after_fork(struct zr_fork_locks *locks)
+{
+    if (!loading)
+        zr_fork_give(locks, &load_lock);
+}
+
+static void take_lock(void)
+{
+    zr_fork_prepare();
+    zr_lock_take(&load_lock);
+    loading = true;
+}
+
+static void give_lock(void)
+{
+    loading = false;
+    zr_lock_give(&load_lock);
+}
+
 zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)
 {
     zr_result result = ZR_OK;
     *out = NULL;
     if (!atomic_load_explicit(&loaded, memory_order_acquire)) {
-        pthread_mutex_lock(&load_lock);
+        take_lock();
         if (!atomic_load_explicit(&loaded, memory_order_relaxed)) {
             result = load();
             if (result == ZR_OK)
                 atomic_store_explicit(&loaded, true, memory_order_release);
         }
-        pthread_mutex_unlock(&load_lock);
+        give_lock();
     }
     if (result == ZR_OK)
         *out = &driver;
@@ -203,11 +232,11 @@ zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)
 zr_result zr_cuda_driver_path_set(const char *file)
 {
     zr_result result = ZR_OK;
-    pthread_mutex_lock(&load_lock);
+    take_lock();
     if (atomic_load(&loaded))
         result = zr_fail(ZR_ERR_INVALID, "a CUDA driver is loaded already: %s", path);
     else
         snprintf(path, sizeof path, "%s", file);
-    pthread_mutex_unlock(&load_lock);
+    give_lock();
     return result;
 }

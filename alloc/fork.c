@@ -1,6 +1,7 @@
-/* fork.c: takes every lock before fork() and opens it on both sides after: those of pools, rings and arenas
- * as fork.h says, then the backends', liburcu's own, and last the error texts', which any of the others'
- * holders may want. Stands on error.c, index.c, arena.c, contiguous.c, ring.c and backend.c. */
+/* fork.c: takes every lock before fork() and opens it on both sides after: those of the CUDA driver's
+ * loading, pools, rings and arenas as fork.h says, then the backends', liburcu's own, and last the error
+ * texts', which any of the others' holders may want. Stands on error.c, index.c, arena.c, contiguous.c,
+ * ring.c, cuda_driver.c and backend.c. */
 #include "alloc/fork.h"
 
 #include <pthread.h>
@@ -37,6 +38,7 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
 
 static void give_all(struct zr_fork_locks *locks)
 {
+    zr_cuda_driver_after_fork(locks);
     zr_pools_after_fork(locks);
     zr_rings_after_fork(locks);
     zr_arenas_after_fork(locks);
@@ -46,6 +48,7 @@ static void before_fork(void)
 {
     struct zr_fork_locks locks = {.patience_ns = first_patience_ns};
     for (;;) {
+        zr_cuda_driver_before_fork(&locks);
         zr_pools_before_fork(&locks);
         zr_rings_before_fork(&locks);
         zr_arenas_before_fork(&locks);

@@ -35,6 +35,9 @@ void zr_rings_before_fork(struct zr_fork_locks *locks);
 void zr_rings_after_fork(struct zr_fork_locks *locks);
 void zr_arenas_before_fork(struct zr_fork_locks *locks);
 void zr_arenas_after_fork(struct zr_fork_locks *locks);
+/* The loading of the CUDA driver, which may take seconds: first, so that nobody waits for it meanwhile. */
+void zr_cuda_driver_before_fork(struct zr_fork_locks *locks);
+void zr_cuda_driver_after_fork(struct zr_fork_locks *locks);
 
 /* Wires the handlers, once per process. Whoever makes the first backend calls it. */
 void zr_fork_prepare(void);

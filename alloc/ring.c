@@ -230,6 +230,9 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
         *out = NULL;
     if (!ring || !out)
         return zr_fail(ZR_ERR_INVALID, "a buffer needs a ring and somewhere to go");
+    result = zr_backend_stream_name(ring->backend, &stream);
+    if (result != ZR_OK)
+        return result;
     uint64_t start_ns = timeout_ns && timeout_ns != ZR_RING_WAIT ? zr_os_now_ns() : 0;
     zr_lock_take(&ring->lock);
     for (;;) {
@@ -270,6 +273,9 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
     size_t offset = (size_t)((char *)address - ring->memory);
     if (offset >= ring->memory_bytes || offset % ring->stride_bytes != 0)
         return zr_fail(ZR_ERR_FOREIGN, "no buffer of the ring begins at %p", address);
+    zr_result result = zr_backend_stream_name(ring->backend, &stream);
+    if (result != ZR_OK)
+        return result;
     struct buffer *buffer = &ring->buffers[offset / ring->stride_bytes];
     struct buffer after = {.stream = stream, .used = !ring->backend->can.synchronous};
     if (after.used)

@@ -144,9 +144,11 @@ uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number)
 zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
 {
     bool freed;
-    zr_result result = ZR_OK;
     if (!arena || !block)
         return zr_fail(ZR_ERR_INVALID, "the use of a block needs its arena and its address");
+    zr_result result = zr_backend_stream_name(arena->backend, &stream);
+    if (result != ZR_OK)
+        return result;
     arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_span *span = NULL;

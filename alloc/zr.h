@@ -133,7 +133,10 @@ struct zr_cuda_options {
 
 /* Memory of a GPU through the virtual memory calls of its driver, which is loaded at run time: no toolkit is
  * needed to build, and a machine without one gets a result and words. Stream numbers given to the arena are
- * CUstream values of the device's primary context (the one that the CUDA runtime uses), 0 its default stream.
+ * CUstream values of the device's primary context (the one that the CUDA runtime uses), 0 its default stream,
+ * which CU_STREAM_LEGACY means too. CU_STREAM_PER_THREAD is another stream in each thread: every call that
+ * takes a stream refuses it with ZR_ERR_INVALID and changes nothing. A program compiled with
+ * --default-stream per-thread means that one by 0 in its own calls: it gives streams that it has made.
  * No context need be current, and the current one stays. Copies may begin or end in the program's own
  * memory, which must then stay until the stream has passed them. A child after fork() cannot use it.
  * `options` may be NULL. ZR_ERR_UNAVAILABLE: no driver, too old a driver, no GPU, or one without virtual
@@ -187,10 +190,10 @@ struct zr_request {
 };
 
 /* Allocates one block. The memory is not cleared. On success *out is the block's first byte; on failure *out
- * is NULL. ZR_ERR_INVALID: zero bytes, overflowing size, bad alignment or tag. ZR_ERR_MEMORY: shortage or
- * fragmentation, and the words say which, the largest free run, who pins the holes, what would help.
- * ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system grants. ZR_ERR_CEILING:
- * see there. */
+ * is NULL. ZR_ERR_INVALID: zero bytes, overflowing size, bad alignment or tag, one name for many streams.
+ * ZR_ERR_MEMORY: shortage or fragmentation, and the words say which, the largest free run, who pins the
+ * holes, what would help. ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system
+ * grants. ZR_ERR_CEILING: see there. */
 ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 
 /* Frees a block by its first byte. Work that the block's stream was given before may still run: the stream

@@ -10,6 +10,7 @@
 #include "alloc/error.h"
 #include "alloc/holes.h"
 #include "alloc/option.h"
+#include "alloc/plan.h"
 #include "tests/arena_support.h"
 #include "tests/child.h"
 
@@ -300,6 +301,88 @@ static void test_canary(void)
     zr_option_set(NULL);
 }
 
+enum { PLANNED = 4 };
+static const size_t planned_bytes[PLANNED] = {256, 250, 5000, 240};
+
+/* With the canary, in units. */
+static size_t planned_room(const struct pair *pair, unsigned i)
+{
+    return (planned_bytes[i] + zr_arena_plan_rules(pair->arena).canary_bytes + 255) / 256 * 256;
+}
+
+/* The blocks of one step, every byte of theirs written, all where they are planned. */
+static bool take_planned(const struct pair *pair, char **blocks)
+{
+    bool good = true;
+    for (unsigned i = 0; i < PLANNED; i++) {
+        blocks[i] = take(pair->arena, planned_bytes[i]);
+        memset(blocks[i], 0xa5, planned_bytes[i]);
+        good &= i == 0 || blocks[i] - blocks[i - 1] == (ptrdiff_t)planned_room(pair, i - 1);
+    }
+    return good;
+}
+
+/* Frees them; those that were found damaged, a bit each. */
+static unsigned free_planned(zr_arena *arena, char **blocks)
+{
+    unsigned damaged = 0;
+    for (unsigned i = 0; i < PLANNED; i++)
+        damaged |= (zr_arena_free(arena, blocks[i]) == ZR_ERR_CORRUPT) << i;
+    return damaged;
+}
+
+static void test_planned_canary(void)
+{
+    static const struct {
+        const char *what;
+        unsigned block;
+        ptrdiff_t at;
+        unsigned damaged; /* who tells: an underrun is the neighbour's */
+    } rows[] = {{"nothing", 0, 0, 0},
+                {"the first byte past the end", 0, 256, 1 << 0},
+                {"past an end that is not aligned", 1, 250, 1 << 1},
+                {"the last of a canary", 2, 5119, 1 << 2},
+                {"past the last block", 3, 255, 1 << 3},
+                {"the byte before a block", 2, -1, 1 << 1},
+                {"nothing, after all that", 0, 0, 0}};
+    struct zr_plan_step steps[PLANNED];
+    struct zr_follow_counts counts;
+    char *blocks[PLANNED];
+    zr_option_set("check:3,poison:off");
+    struct pair pair = make_pair(&(struct setting){"host", true, GRANULE, 0, 0, false});
+    size_t end_bytes = 0;
+    for (unsigned i = 0; i < PLANNED; i++) {
+        steps[i] = (struct zr_plan_step){.request = {.bytes = planned_bytes[i], .alignment = 256},
+                                         .thread = zr_thread_number(),
+                                         .offset_bytes = end_bytes,
+                                         .alive_count = PLANNED - i};
+        end_bytes += planned_room(&pair, i);
+    }
+    const struct zr_plan_lane lane = {.count = PLANNED, .any = true};
+    struct zr_plan plan = {
+        .steps = steps, .steps_count = PLANNED, .lanes = &lane, .lanes_count = 1, .region_bytes = GRANULE};
+    tap_result(zr_arena_install_plan(pair.arena, &plan), ZR_OK, "a plan with canaries: %s", zr_last_error());
+    unsigned alarms = 0, beside = 0;
+    for (unsigned i = 0; i < 3; i++) {
+        beside += !take_planned(&pair, blocks);
+        alarms |= free_planned(pair.arena, blocks);
+    }
+    tap_ok(alarms == 0 && beside == 0, "three steps of it without a false alarm");
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        take_planned(&pair, blocks);
+        if (rows[i].at != 0)
+            blocks[rows[i].block][rows[i].at] ^= 1;
+        tap_is(free_planned(pair.arena, blocks), rows[i].damaged, "planned blocks, written: %s",
+               rows[i].what);
+    }
+    zr_arena_follow_counts(pair.arena, &counts);
+    tap_is(counts.planned_count, PLANNED * (3 + sizeof rows / sizeof *rows), "all of them as planned");
+    tap_is(stats_of(pair.arena).live_bytes, 0, "and gone");
+    tap_result(zr_arena_check(pair.arena), ZR_OK, "sound: %s", zr_last_error());
+    end_pair(&pair);
+    zr_option_set(NULL);
+}
+
 /* ---- Other processes ----------------------------------------------------------------------------------- */
 
 static struct pair shared;
@@ -441,6 +524,7 @@ int main(void)
     test_peaks();
     test_trillions();
     test_canary();
+    test_planned_canary();
     test_processes();
     test_limits();
     return tap_done();

@@ -1,6 +1,8 @@
 /* cuda_refusals_test.c: a CUDA driver that is absent, old, short of memory, unwilling, crashed, forked away
  * from or already gone: errors in words, exact books, and no crash. On the emulated driver. */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include "tests/child.h"
@@ -98,6 +100,46 @@ static int found_later(void)
            zr_cuda_driver_path_set("elsewhere") != ZR_ERR_INVALID;
 }
 
+/* Loaded, or refused in words: not waited for. */
+static int ask(void)
+{
+    zr_cuda_driver_get(&cu);
+    return 0;
+}
+
+enum { PATIENCE_SECONDS = 60 };
+static _Atomic bool begun, ended;
+
+static void *load_slowly(void *argument)
+{
+    atomic_store(&begun, true);
+    ask();
+    atomic_store(&ended, true);
+    return argument;
+}
+
+/* One thread sits in the driver's start while another forks, again and again. */
+static int forks_beside_loading(void)
+{
+    pthread_t thread;
+    int bad = 0;
+    emulator->delay("cuInit", 300000000);
+    pthread_create(&thread, NULL, load_slowly, NULL);
+    while (!atomic_load(&begun))
+        nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+    while (!bad && !atomic_load(&ended))
+        bad = in_child_within(ask, PATIENCE_SECONDS);
+    pthread_join(thread, NULL);
+    return bad || !cu;
+}
+
+static int forks_as_it_loads(void)
+{
+    alarm(PATIENCE_SECONDS);
+    setenv("ZR_EMULATOR_FORKS", "1", 1);
+    return zr_cuda_driver_get(&cu) != ZR_OK;
+}
+
 static void test_unavailable(void)
 {
     tap_is(in_child(no_library), 0, "no libcuda.so.1: an error with the way out");
@@ -110,6 +152,8 @@ static void test_unavailable(void)
     tap_is(in_child(no_descriptors), 0, "a device that cannot export");
     tap_is(in_child(no_pinned_memory), 0, "a driver without pinned memory behind these calls");
     tap_is(in_child(found_later), 0, "a driver that comes later is found");
+    tap_is(in_child(forks_beside_loading), 0, "children forked while a thread loads the driver ask for it");
+    tap_is(in_child(forks_as_it_loads), 0, "a driver that forks as it starts");
 }
 
 /* ---- A driver that will not --------------------------------------------------------------------------- */

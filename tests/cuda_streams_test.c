@@ -220,6 +220,56 @@ static void test_peers(void)
     drop_stream(own);
 }
 
+/* ---- The default streams' names ------------------------------------------------------------------------ */
+
+static void test_default_streams(void)
+{
+    start(8 * GRANULE);
+    const zr_cu_stream legacy = (zr_cu_stream)1;
+    const uint64_t each = ZR_CU_STREAM_PER_THREAD;
+    zr_ring *ring = NULL;
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *buffer, *address;
+    struct zr_block_info info;
+    char *block = take(2 * GRANULE, legacy);
+    tap_ok(zr_arena_find(arena, block, &info) == ZR_OK && info.stream == 0, "CU_STREAM_LEGACY is stream 0");
+    emulator->work_ticks(FOREVER);
+    launch(NULL, block, 2 * GRANULE);
+    zr_arena_free(arena, block);
+    tap_ok(take(2 * GRANULE, NULL) == block && emulator->state().pending_count == 1,
+           "which gets at once what it freed by that name");
+    zr_ring_create(&ring,
+                   &(struct zr_ring_options){.arena = arena, .buffers_count = 1, .buffer_bytes = GRANULE});
+    zr_contiguous_create(&pool,
+                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
+    zr_ring_acquire(ring, 1, 0, &buffer);
+    launch(NULL, buffer, GRANULE);
+    zr_ring_release(ring, buffer, 1);
+    tap_ok(zr_ring_acquire(ring, 0, 0, &buffer) == ZR_OK && emulator->state().pending_count == 2,
+           "a ring's buffer as well");
+    zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = GRANULE, .stream = 1}, &entry, &address);
+    tap_ok(zr_arena_find(arena, address, &info) == ZR_OK && info.stream == 0, "and an entry of a pool");
+
+    void *out = &ring;
+    tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = GRANULE, .stream = each}, &out),
+               ZR_ERR_INVALID, "CU_STREAM_PER_THREAD gets no block: %s", zr_last_error());
+    tap_ok(out == NULL && strstr(zr_last_error(), "CU_STREAM_PER_THREAD"), "and the words say why");
+    tap_result(zr_block_use(arena, block, each), ZR_ERR_INVALID, "uses none");
+    tap_result(zr_ring_release(ring, buffer, each), ZR_ERR_INVALID, "a buffer is not released to it");
+    tap_result(zr_ring_release(ring, buffer, 0), ZR_OK, "but to another");
+    tap_result(zr_ring_acquire(ring, each, 0, &buffer), ZR_ERR_INVALID, "nor lent");
+    zr_contiguous_borrow(pool, entry, &address);
+    tap_result(zr_contiguous_return(pool, entry, each), ZR_ERR_INVALID, "an entry is not returned to it");
+    tap_result(zr_contiguous_return(pool, entry, 1), ZR_OK, "but to another");
+    tap_result(
+        zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 1, .stream = each}, &entry, NULL),
+        ZR_ERR_INVALID, "nor appended");
+    zr_ring_destroy(ring);
+    zr_contiguous_destroy(pool, NULL);
+    stop();
+}
+
 /* A release whose event the driver refused holds the buffer no longer than the stream's work does. */
 static void test_ring_later(void)
 {
@@ -355,9 +405,17 @@ static void test_arena_end(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {
-        test_several_uses, test_uses,  test_returned,   test_numbers,  test_count_of_frees,
-        test_destroyed,    test_peers, test_ring_later, test_pool_end, test_pool_ends_under_peer,
-        test_arena_end};
+    static void (*const tests[])(void) = {test_several_uses,
+                                          test_uses,
+                                          test_returned,
+                                          test_numbers,
+                                          test_count_of_frees,
+                                          test_destroyed,
+                                          test_peers,
+                                          test_default_streams,
+                                          test_ring_later,
+                                          test_pool_end,
+                                          test_pool_ends_under_peer,
+                                          test_arena_end};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }

@@ -105,7 +105,8 @@ static void test_bad_names(void)
                    "nor is a pipe, which is not waited for");
         alarm(0);
         int reader = open(in_scratch("pipe"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-        tap_result(zr_file_create(&file, in_scratch("pipe"), ZR_CREATE_REPLACE), ZR_OK, "a pipe is written to");
+        tap_result(zr_file_create(&file, in_scratch("pipe"), ZR_CREATE_REPLACE), ZR_OK,
+                   "a pipe is written to");
         tap_is(fcntl(file.fd, F_GETFL) & O_ACCMODE, O_WRONLY, "and not held open for reading as well");
         zr_file_close(&file);
         close(reader);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/heap.h"
+#include "alloc/plan.h"
 #include "alloc/zr.h"
 #include "tests/tap.h"
 
@@ -89,6 +90,58 @@ static void addresses_used_by_others(void)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (first == block[0])
         memset(first, 1, 64 * GRANULE);
+}
+
+/* A plan of three blocks has been followed three times: the blocks of the fourth, all where they are planned.
+ */
+static void take_planned(char **blocks)
+{
+    struct zr_plan_step steps[3];
+    const struct zr_plan_lane lane = {.count = 3, .any = true};
+    struct zr_follow_counts counts;
+    for (unsigned i = 0; i < 3; i++)
+        steps[i] = (struct zr_plan_step){.request = {.bytes = 1000, .alignment = 256},
+                                         .thread = zr_thread_number(),
+                                         .offset_bytes = i * (size_t)1024,
+                                         .alive_count = 3 - i};
+    if (zr_arena_plan_rules(arena).canary_bytes + 1000 > 1024)
+        abort();
+    zr_arena_install_plan(
+        arena,
+        &(struct zr_plan){
+            .steps = steps, .steps_count = 3, .lanes = &lane, .lanes_count = 1, .region_bytes = GRANULE});
+    for (unsigned round = 0; round < 4; round++)
+        for (unsigned i = 0; i < 6; i++)
+            if (i < 3)
+                memset(blocks[i] = take(1000), 1, 1000);
+            else if (round < 3 && zr_arena_free(arena, blocks[i - 3]) != ZR_OK)
+                abort();
+    zr_arena_follow_counts(arena, &counts);
+    if (counts.planned_count != 12)
+        _exit(125);
+}
+
+static void planned(void)
+{
+    char *blocks[3];
+    take_planned(blocks);
+}
+
+static void planned_and_freed(void)
+{
+    char *blocks[3];
+    take_planned(blocks);
+    zr_arena_free(arena, blocks[1]);
+    touch(blocks[1] + 10);
+}
+
+static void planned_past_the_end(void)
+{
+    char *blocks[3];
+    take_planned(blocks);
+    touch(blocks[1] + 1001);
+    if (zr_arena_free(arena, blocks[1]) == ZR_ERR_CORRUPT) /* with canaries they tell */
+        _exit(1);
 }
 
 static void heap_freed(void)
@@ -172,6 +225,9 @@ static const struct scenario {
     {"the part of a freed block that was not taken again", freed_and_partly_taken, true},
     {"blocks taken again and again", taken_again, false},
     {"addresses that an arena had", addresses_used_by_others, false},
+    {"planned blocks taken again and again", planned, false},
+    {"a planned block that was freed", planned_and_freed, true},
+    {"a byte past a planned block's end", planned_past_the_end, true},
     {"an object of the heap that was freed", heap_freed, true},
     {"a byte past an object's end", heap_past_the_end, true},
     {"an object freed twice", heap_freed_twice, true},
@@ -227,9 +283,15 @@ int main(int count, char **arguments)
     }
     for (unsigned i = 0; i < COUNT; i++) {
         int status = run_apart(arguments[0], i, "");
-        tap_ok(status < 126 && (status != 0) == scenarios[i].reported, "%s: %s", scenarios[i].name,
+        tap_ok(status < 125 && (status != 0) == scenarios[i].reported, "%s: %s", scenarios[i].name,
                scenarios[i].reported ? "reported" : "not reported");
     }
+    for (unsigned i = 0; i < COUNT; i++)
+        if (strstr(scenarios[i].name, "planned")) {
+            int status = run_apart(arguments[0], i, "check:3");
+            tap_ok(status < 125 && (status != 0) == scenarios[i].reported, "with canaries, %s: %s",
+                   scenarios[i].name, scenarios[i].reported ? "reported" : "not reported");
+        }
     tap_is(run_apart(arguments[0], 0, "poison:off"), 0, "poison:off keeps free space to ourselves");
     return tap_done();
 }

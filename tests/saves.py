@@ -33,22 +33,38 @@ def contents(name):
         return file.read()
 
 
+def _once(pairs):
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name is there twice")
+    return dict(pairs)
+
+
 def read_safetensors(name):
-    """({name: (dtype, shape, bytes)}, metadata). Raises ValueError where the format's rules are broken."""
+    """({name: (dtype, shape, bytes)}, metadata). Raises ValueError where the format's rules are broken, or values do
+    not begin at a multiple of 8 bytes."""
     data = contents(name)
+    if len(data) < 8:
+        raise ValueError("there is no header")
     length = struct.unpack("<Q", data[:8])[0]
     header, rest = data[8:8 + length], data[8 + length:]
-    if len(header) != length or header[:1] != b"{":
-        raise ValueError("the header is cut, or does not begin with {")
-    entries = json.loads(header)
+    if length > 100_000_000 or len(header) != length or header[:1] != b"{":
+        raise ValueError("the header is cut or too long, or does not begin with {")
+    if length % 8 != 0:
+        raise ValueError("the values are not aligned")
+    entries = json.loads(header, object_pairs_hook=_once)
     metadata = entries.pop("__metadata__", {})
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata that is no text")
+    if any(set(entry) != {"dtype", "shape", "data_offsets"} for entry in entries.values()):
+        raise ValueError("a field that is missing or unknown")
     tensors, end = {}, 0
     for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         first, last = entry["data_offsets"]
         count = 1
-        for size in entry["shape"]:
-            count *= size
-        if first != end or last - first != count * {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}[entry["dtype"]]:
+        for extent in entry["shape"]:
+            count *= extent
+        size = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}.get(entry["dtype"])
+        if first != end or size is None or last - first != count * size:
             raise ValueError(f"{key}: a hole, or a wrong size")
         tensors[key] = (entry["dtype"], entry["shape"], rest[first:last])
         end = last
@@ -64,6 +80,7 @@ def write_safetensors(name, tensors, metadata=None):
         header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
         data += values
     text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     with open(name, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + data)
 

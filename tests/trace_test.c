@@ -423,6 +423,7 @@ static void test_fork(void)
     int status = 1;
     waitpid(child, &status, 0);
     tap_ok(status == 0, "a forked child may go on calling");
+    tap_is(count_events(trace_path, &result), 100, "and leaves the trace as its parent left it");
     write_many(trace, 100);
     tap_result(zr_trace_close(trace), ZR_OK, "close");
     tap_is(count_events(trace_path, &result), 200, "and none of its events is in the parent's trace");

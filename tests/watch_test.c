@@ -203,6 +203,19 @@ static void test_reasons(void)
     tap_ok(block == NULL && strstr(zr_last_error(), "refused 6291456 bytes") != NULL, "in words");
     tap_ok(mapped(arena) == before && registry.count == 1, "and nothing is mapped for it");
     tap_ok(take(arena, 3 * GRANULE) != NULL, "the next one is served");
+    /* Two pieces of memory for one request, since a granule between them is there: the second is refused. */
+    void *low = take(arena, 2 * GRANULE), *between = take(arena, GRANULE), *high = take(arena, 2 * GRANULE);
+    zr_arena_free(arena, low);
+    zr_arena_free(arena, high);
+    zr_arena_trim(arena, 0, NULL);
+    zr_arena_free(arena, between);
+    before = mapped(arena);
+    size_t known = registry.count;
+    unsigned goings = registry.goings;
+    registry.refuse_nth = registry.calls + 2;
+    tap_ok(!take(arena, 5 * GRANULE) && registry.goings == goings + 1 && registry.wrong == 0,
+           "of two pieces the second is refused: the first goes, once");
+    tap_ok(mapped(arena) == before && registry.count == known, "and all is as it was");
     for (unsigned i = 1; i < ZR_WATCHES_MOST; i++) {
         empty.argument = &registry.known[0][i];
         tap_result(zr_arena_watch(arena, &empty), ZR_OK, "watch %u, of nothing in particular", i + 1);
@@ -211,6 +224,25 @@ static void test_reasons(void)
     zr_arena_free(arena, wall);
     zr_arena_destroy(arena, NULL);
     tap_ok(registry.count == 0 && registry.wrong == 0, "told of the end");
+    zr_backend_destroy(backend);
+}
+
+/* Memory of a sibling comes and goes as the head's does. */
+static void test_siblings(void)
+{
+    static struct registry registry;
+    zr_backend *backend;
+    zr_arena *arena;
+    struct zr_map_watch watch = watch_of(&registry);
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = 2});
+    zr_arena_add_sibling(arena, 1);
+    tap_ok(take(arena, 2 * GRANULE) && take(arena->siblings[0], 3 * GRANULE), "a block from each of two");
+    tap_result(zr_arena_watch(arena, &watch), ZR_OK, "watched together");
+    tap_is(registry.count, 5, "are told of");
+    tap_result(zr_arena_unwatch(arena, &watch), ZR_OK, "and no longer");
+    tap_ok(registry.count == 0 && registry.wrong == 0, "go, for who watched");
+    zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
 }
 
@@ -415,6 +447,7 @@ int main(void)
         tap_skip("the cuda backend: %s", zr_last_error());
     }
     test_reasons();
+    test_siblings();
     test_faults();
     if (emulator)
         test_driver();

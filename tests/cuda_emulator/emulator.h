@@ -9,8 +9,8 @@
  * shows, on any machine, also of one stream among several; with one seed the same calls make the same draws.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
- * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED and _DELAY_NS set what their names say;
- * with its folder in LD_LIBRARY_PATH any program loads it. All are read by cuInit.
+ * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED and _DELAY_NS set what their names say,
+ * _FORKS=1 has cuInit fork; with its folder in LD_LIBRARY_PATH any program loads it. All are read by cuInit.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */

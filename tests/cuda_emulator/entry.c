@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -154,6 +155,12 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
         read_environment();
         for (int i = 0; i < EMU_DEVICES_MOST; i++)
             contexts[i].device = i;
+        /* As NVIDIA's does for nvidia-modprobe. */
+        pid_t child = setting("ZR_EMULATOR_FORKS", 0) ? fork() : -1;
+        if (child == 0)
+            _exit(0);
+        if (child > 0)
+            waitpid(child, NULL, 0);
         if (emu.devices_count == 0)
             code = ZR_CU_NO_DEVICE;
         else
