@@ -140,10 +140,10 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
     return result;
 }
 
-/* The same, with all that it takes: memory from wherever there is some. Called with the lock, which is opened
- * for the supply's; the caller gives both. */
+/* The same, with all that it takes: memory from wherever there is some; or the words for what has failed
+ * before. Called with the lock, which is opened for the supply's; the caller gives both. */
 static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
-                                                struct zr_need need, struct zr_span **out)
+                                                struct zr_need need, zr_result before, struct zr_span **out)
 {
     zr_lock_give(&arena->lock);
     zr_arena_take(arena);
@@ -152,7 +152,7 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
-    result = allocate(arena, request, need, out);
+    result = before == ZR_OK ? allocate(arena, request, need, out) : before;
     if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
         result = allocate_from_others(arena, request, need, out);
     if (unlikely(result != ZR_OK))
@@ -161,14 +161,15 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
 }
 
 /* A block on memory that is mapped already; NULL: that takes more. lock: arena->lock */
-static inline struct zr_span *try_mapped(struct zr_arena *arena, const struct zr_request *request,
-                                         struct zr_need need)
+static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
+                                   struct zr_need need, struct zr_span **out)
 {
     if (unlikely(arena->follow != NULL) && arena->follow->plan)
-        return NULL; /* it may have a place for the request */
+        return ZR_OK; /* it may have a place for the request */
     if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
-        return NULL;
-    return zr_core_try(arena, request, need);
+        return ZR_ERR_HOST_MEMORY;
+    *out = zr_core_try(arena, request, need);
+    return ZR_OK;
 }
 
 /* Any request. Called with the lock of the arena that serves it, gives it. */
@@ -192,11 +193,11 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     uint64_t calls = arena->backend_calls_count;
     if (unlikely(arena->bounded))
         result = zr_ceiling_check(arena, request, need.bytes);
-    if (likely(result == ZR_OK))
-        block = try_mapped(arena, request, need);
-    if (unlikely(!block) && result == ZR_OK) {
-        result = grow(arena, request, need, &block);
-        grown = true;
+    if (likely(result == ZR_OK)) {
+        result = try_mapped(arena, request, need, &block);
+        grown = !block;
+        if (unlikely(grown))
+            result = grow(arena, request, need, result, &block);
     }
     if (likely(result == ZR_OK)) {
         zr_book_in(arena, zr_book_entry_of(block));
