@@ -76,7 +76,7 @@ static struct zr_arena *next_member(struct zr_arena *arena)
     return seat < count ? head->siblings[seat] : head->next;
 }
 
-void zr_arenas_before_fork(struct zr_fork_locks *locks)
+static void before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&arenas_lock);
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
@@ -85,7 +85,7 @@ void zr_arenas_before_fork(struct zr_fork_locks *locks)
     }
 }
 
-void zr_arenas_after_fork(struct zr_fork_locks *locks)
+static void after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
         if (locks->child)
@@ -210,6 +210,8 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
         tear_down(arena);
         return result;
     }
+    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
+    zr_fork_register(ZR_FORK_ARENAS, &room);
     count_arena(arena->backend, 1);
     arenas_add(arena);
     *out = arena;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/error.h"
+#include "alloc/fork.h"
 #include "alloc/fault.h"
 #include "alloc/option.h"
 
@@ -32,9 +33,30 @@ zr_result zr_backend_granule(size_t asked_bytes, size_t *out)
     return ZR_OK;
 }
 
+static void close_all(void)
+{
+    pthread_mutex_lock(&all_lock);
+    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
+        pthread_mutex_lock(&backend->lock);
+        pthread_mutex_lock(&backend->create_lock);
+    }
+}
+
+static void open_all(bool child)
+{
+    (void)child;
+    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
+        pthread_mutex_unlock(&backend->create_lock);
+        pthread_mutex_unlock(&backend->lock);
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
 zr_result zr_backend_init(zr_backend *backend)
 {
+    static const struct zr_fork_room room = {.close = close_all, .open = open_all};
     zr_assert(backend->ops->version == ZR_BACKEND_VERSION);
+    zr_fork_register(ZR_FORK_BACKENDS, &room);
     if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
     backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
@@ -88,24 +110,6 @@ zr_result zr_backend_destroy(zr_backend *backend)
                        backend->ops->name, ranges ? "reserved addresses" : "handles");
     backend->ops->end(backend);
     return ZR_OK;
-}
-
-void zr_backend_before_fork(void)
-{
-    pthread_mutex_lock(&all_lock);
-    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
-        pthread_mutex_lock(&backend->lock);
-        pthread_mutex_lock(&backend->create_lock);
-    }
-}
-
-void zr_backend_after_fork(void)
-{
-    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
-        pthread_mutex_unlock(&backend->create_lock);
-        pthread_mutex_unlock(&backend->lock);
-    }
-    pthread_mutex_unlock(&all_lock);
 }
 
 /* More than any processor's addresses, and within what holes.h and index.h can count. */

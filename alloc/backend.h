@@ -154,9 +154,6 @@ void zr_backend_end(zr_backend *backend);
 zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */
 size_t zr_backend_pieces_count(struct zr_backend *backend);
-/* All locks of all backends, around fork(). */
-void zr_backend_before_fork(void);
-void zr_backend_after_fork(void);
 
 ZR_FAMILY zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID while anything is mapped in it. */

@@ -691,7 +691,6 @@ zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options 
     cuda->owner = getpid();
     zr_pool_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);
     zr_pool_init(&cuda->address_records, sizeof(struct cuda_addresses), ZR_POOL_FAULTS);
-    zr_fork_prepare();
     result = zr_backend_init(&cuda->front);
     if (result != ZR_OK) {
         zr_pages_give(cuda, sizeof *cuda);

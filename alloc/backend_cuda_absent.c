@@ -2,7 +2,6 @@
  * link and get an error value with the way out. */
 #include "alloc/cuda_driver.h"
 #include "alloc/error.h"
-#include "alloc/fork.h"
 
 static zr_result absent(void)
 {
@@ -28,14 +27,4 @@ zr_result zr_cuda_driver_path_set(const char *file)
 {
     (void)file;
     return absent();
-}
-
-void zr_cuda_driver_before_fork(struct zr_fork_locks *locks)
-{
-    (void)locks;
-}
-
-void zr_cuda_driver_after_fork(struct zr_fork_locks *locks)
-{
-    (void)locks;
 }

@@ -587,7 +587,6 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     host->huge =
         !options->small_pages && zr_option_get(ZR_OPTION_HUGE_PAGES) && granule_bytes % HUGE_BYTES == 0;
     zr_pool_init(&host->file_records, sizeof(struct host_file), ZR_POOL_FAULTS);
-    zr_fork_prepare();
     result = zr_backend_init(&host->front);
     if (result != ZR_OK) {
         zr_pages_give(host, sizeof *host);

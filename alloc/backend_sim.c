@@ -209,7 +209,6 @@ zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *o
     sim->next_address = SIM_FIRST_ADDRESS;
     sim->work_ns = options->work_ns;
     memcpy(sim->call_ns, options->call_ns, sizeof sim->call_ns);
-    zr_fork_prepare();
     result = zr_backend_init(&sim->front);
     if (result != ZR_OK) {
         zr_pages_give(sim, sizeof *sim);

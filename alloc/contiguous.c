@@ -23,24 +23,25 @@ enum { ALIGNMENT_LEAST = 16 };
 static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_contiguous *pools;
 
-void zr_pools_close_list(void)
+static void close_list(void)
 {
     pthread_mutex_lock(&pools_lock);
 }
 
-void zr_pools_open_list(void)
+static void open_list(bool child)
 {
+    (void)child;
     pthread_mutex_unlock(&pools_lock);
 }
 
-void zr_pools_before_fork(struct zr_fork_locks *locks)
+static void before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&change_lock);
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
         zr_fork_take(locks, &pool->lock);
 }
 
-void zr_pools_after_fork(struct zr_fork_locks *locks)
+static void after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
         zr_fork_give(locks, &pool->lock);
@@ -49,6 +50,8 @@ void zr_pools_after_fork(struct zr_fork_locks *locks)
 
 static void enlist(struct zr_contiguous *pool)
 {
+    static const struct zr_fork_room room = {before_fork, after_fork, close_list, open_list};
+    zr_fork_register(ZR_FORK_POOLS, &room);
     pthread_mutex_lock(&change_lock);
     pthread_mutex_lock(&pools_lock);
     pool->next = pools;

@@ -186,13 +186,13 @@ unwind:
 
 /* NVIDIA's driver forks itself as it starts, for nvidia-modprobe: that thread does not wait for its own lock.
  */
-void zr_cuda_driver_before_fork(struct zr_fork_locks *locks)
+static void before_fork(struct zr_fork_locks *locks)
 {
     if (!loading)
         zr_fork_take(locks, &load_lock);
 }
 
-void zr_cuda_driver_after_fork(struct zr_fork_locks *locks)
+static void after_fork(struct zr_fork_locks *locks)
 {
     if (!loading)
         zr_fork_give(locks, &load_lock);
@@ -200,7 +200,8 @@ void zr_cuda_driver_after_fork(struct zr_fork_locks *locks)
 
 static void take_lock(void)
 {
-    zr_fork_prepare();
+    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
+    zr_fork_register(ZR_FORK_DRIVER, &room);
     zr_lock_take(&load_lock);
     loading = true;
 }

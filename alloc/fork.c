@@ -1,16 +1,13 @@
-/* fork.c: takes every lock before fork() and opens it on both sides after: those of the CUDA driver's
- * loading, pools, rings and arenas as fork.h says, then the backends', liburcu's own, and last the error
- * texts', which any of the others' holders may want. Stands on error.c, index.c, arena.c, contiguous.c,
- * ring.c, cuda_driver.c and backend.c. */
+/* fork.c: takes every lock before fork() and opens it on both sides after: those of the rooms that have
+ * registered, in their order, then their leaves, and last the error texts', which any of the others' holders
+ * may want. Stands on error.c. */
 #include "alloc/fork.h"
 
 #include <pthread.h>
 #include <stddef.h>
 #include <time.h>
 
-#include "alloc/backend.h"
 #include "alloc/error.h"
-#include "alloc/index.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -36,22 +33,34 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
     zr_lock_give(lock);
 }
 
+static const struct zr_fork_room *_Atomic rooms[ZR_FORK_COUNT];
+
+/* A bit for each room that was there when the fork began; of the thread that forks. */
+static __thread uint8_t forking;
+
+static const struct zr_fork_room *room_at(unsigned order)
+{
+    static const struct zr_fork_room none = {0};
+    return forking >> order & 1 ? atomic_load(&rooms[order]) : &none;
+}
+
 static void give_all(struct zr_fork_locks *locks)
 {
-    zr_cuda_driver_after_fork(locks);
-    zr_pools_after_fork(locks);
-    zr_rings_after_fork(locks);
-    zr_arenas_after_fork(locks);
+    for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
+        if (room_at(i)->after)
+            room_at(i)->after(locks);
 }
 
 static void before_fork(void)
 {
     struct zr_fork_locks locks = {.patience_ns = first_patience_ns};
+    forking = 0;
+    for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
+        forking |= (uint8_t)((atomic_load(&rooms[i]) != NULL) << i);
     for (;;) {
-        zr_cuda_driver_before_fork(&locks);
-        zr_pools_before_fork(&locks);
-        zr_rings_before_fork(&locks);
-        zr_arenas_before_fork(&locks);
+        for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
+            if (room_at(i)->before)
+                room_at(i)->before(&locks);
         if (!locks.failed)
             break;
         give_all(&locks);
@@ -61,25 +70,27 @@ static void before_fork(void)
         locks =
             (struct zr_fork_locks){.patience_ns = more_ns < last_patience_ns ? more_ns : last_patience_ns};
     }
-    zr_pools_close_list();
-    zr_backend_before_fork();
-    zr_index_before_fork();
+    for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
+        if (room_at(i)->close)
+            room_at(i)->close();
+}
+
+static void after_fork(bool child)
+{
+    for (unsigned i = ZR_FORK_COUNT; i-- > 0;)
+        if (room_at(i)->open)
+            room_at(i)->open(child);
+    give_all(&(struct zr_fork_locks){.taken = UINT32_MAX, .child = child});
 }
 
 static void after_fork_parent(void)
 {
-    zr_index_after_fork_parent();
-    zr_backend_after_fork();
-    zr_pools_open_list();
-    give_all(&(struct zr_fork_locks){.taken = UINT32_MAX});
+    after_fork(false);
 }
 
 static void after_fork_child(void)
 {
-    zr_index_after_fork_child();
-    zr_backend_after_fork();
-    zr_pools_open_list();
-    give_all(&(struct zr_fork_locks){.taken = UINT32_MAX, .child = true});
+    after_fork(true);
 }
 
 static void wire(void)
@@ -88,7 +99,8 @@ static void wire(void)
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-void zr_fork_prepare(void)
+void zr_fork_register(enum zr_fork_order order, const struct zr_fork_room *room)
 {
     pthread_once(&once, wire);
+    atomic_store(&rooms[order], room);
 }

@@ -25,21 +25,26 @@ struct zr_fork_locks {
 void zr_fork_take(struct zr_fork_locks *locks, struct zr_lock *lock);
 void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock);
 
-/* The nouns: lock the list, then take each lock; give each, then open the list. */
-void zr_pools_before_fork(struct zr_fork_locks *locks);
-void zr_pools_after_fork(struct zr_fork_locks *locks);
-/* The list itself, once all locks are taken: a search of it is no change. */
-void zr_pools_close_list(void);
-void zr_pools_open_list(void);
-void zr_rings_before_fork(struct zr_fork_locks *locks);
-void zr_rings_after_fork(struct zr_fork_locks *locks);
-void zr_arenas_before_fork(struct zr_fork_locks *locks);
-void zr_arenas_after_fork(struct zr_fork_locks *locks);
-/* The loading of the CUDA driver, which may take seconds: first, so that nobody waits for it meanwhile. */
-void zr_cuda_driver_before_fork(struct zr_fork_locks *locks);
-void zr_cuda_driver_after_fork(struct zr_fork_locks *locks);
-
-/* Wires the handlers, once per process. Whoever makes the first backend calls it. */
-void zr_fork_prepare(void);
+/* What fork() goes through, in this order: a room's objects and their locks. */
+enum zr_fork_order {
+    ZR_FORK_DRIVER = 0, /* its loading may take seconds: first, so that nobody waits for it meanwhile */
+    ZR_FORK_POOLS,
+    ZR_FORK_RINGS,
+    ZR_FORK_ARENAS,
+    ZR_FORK_BACKENDS,
+    ZR_FORK_INDEX,
+    ZR_FORK_COUNT
+};
+struct zr_fork_room {
+    /* Locks the list, and takes each lock; gives each, and opens the list. NULL: there are none. */
+    void (*before)(struct zr_fork_locks *locks);
+    void (*after)(struct zr_fork_locks *locks);
+    /* Leaves, once all locks are taken. NULL: there are none. */
+    void (*close)(void);
+    void (*open)(bool child);
+};
+/* Before the first of the objects is made; again is fine. `room` stays. Wires the handlers, once per process.
+ */
+void zr_fork_register(enum zr_fork_order order, const struct zr_fork_room *room);
 
 #endif

@@ -6,6 +6,7 @@
 #include <urcu/urcu-bp.h>
 
 #include "alloc/error.h"
+#include "alloc/fork.h"
 
 enum {
     CHUNK_SHIFT = ZR_INDEX_LEAF_BITS,
@@ -28,8 +29,17 @@ static inline size_t top_bytes(size_t regions_count)
     return regions_count * sizeof(void *) + (regions_count + 63) / 64 * sizeof(uint64_t);
 }
 
+static void after_fork(bool child)
+{
+    if (child)
+        urcu_bp_after_fork_child();
+    else
+        urcu_bp_after_fork_parent();
+}
+
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
 {
+    static const struct zr_fork_room room = {.close = urcu_bp_before_fork, .open = after_fork};
     size_t count = region_of((range_bytes - 1) >> ZR_UNIT_SHIFT) + 1;
     memset(index, 0, sizeof *index);
     index->regions = zr_pages_take(top_bytes(count));
@@ -40,6 +50,7 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
     zr_pool_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
     zr_pool_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
     zr_pool_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
+    zr_fork_register(ZR_FORK_INDEX, &room);
     /* liburcu ends the process where there is no memory for a thread's first read: now there mostly is. */
     zr_index_read_lock();
     zr_index_read_unlock();
@@ -278,19 +289,4 @@ void zr_index_synchronize(void)
 {
     urcu_bp_synchronize_rcu();
     reads_have_ended();
-}
-
-void zr_index_before_fork(void)
-{
-    urcu_bp_before_fork();
-}
-
-void zr_index_after_fork_parent(void)
-{
-    urcu_bp_after_fork_parent();
-}
-
-void zr_index_after_fork_child(void)
-{
-    urcu_bp_after_fork_child();
 }

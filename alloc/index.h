@@ -318,8 +318,5 @@ void zr_index_read_lock(void);
 void zr_index_read_unlock(void);
 /* Waits until every read section that runs now has ended. No lock may be held that a reader could want. */
 void zr_index_synchronize(void);
-void zr_index_before_fork(void);
-void zr_index_after_fork_parent(void);
-void zr_index_after_fork_child(void);
 
 #endif

@@ -44,14 +44,14 @@ struct zr_ring {
 static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_ring *rings; /* lock: rings_lock */
 
-void zr_rings_before_fork(struct zr_fork_locks *locks)
+static void before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&rings_lock);
     for (struct zr_ring *ring = rings; ring; ring = ring->older)
         zr_fork_take(locks, &ring->lock);
 }
 
-void zr_rings_after_fork(struct zr_fork_locks *locks)
+static void after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_ring *ring = rings; ring; ring = ring->older) {
         if (locks->child) /* the threads that waited are not there */
@@ -63,6 +63,8 @@ void zr_rings_after_fork(struct zr_fork_locks *locks)
 
 static void enlist(struct zr_ring *ring)
 {
+    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
+    zr_fork_register(ZR_FORK_RINGS, &room);
     pthread_mutex_lock(&rings_lock);
     ring->older = rings;
     if (rings)
