@@ -24,6 +24,11 @@ static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
             return zr_fail(ZR_ERR_INVALID,
                            "buffer %" PRIu64 " ends at %" PRIu64 ", before it begins at %" PRIu64, buffer->id,
                            buffer->upper, buffer->lower);
+        if (lifetimes->period > 0 &&
+            (buffer->lower >= lifetimes->period || buffer->upper - buffer->lower > lifetimes->period))
+            return zr_fail(ZR_ERR_INVALID,
+                           "buffer %" PRIu64 " is alive from %" PRIu64 " to %" PRIu64 " in a period of %" PRIu64,
+                           buffer->id, buffer->lower, buffer->upper, lifetimes->period);
         if (buffer->bytes > ZR_LIFETIMES_MOST_BYTES - sum_bytes)
             return zr_fail(ZR_ERR_INVALID,
                            "with buffer %" PRIu64 " of %" PRIu64 " bytes the sum of all passes 2^62 bytes",
@@ -37,7 +42,7 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     size_t count = lifetimes->count, k = 0;
-    uint64_t live_bytes = 0, peak_bytes = 0;
+    uint64_t live_bytes = 0, peak_bytes = 0, crossing_bytes = 0;
 
     zr_result result = check_buffers(lifetimes);
     if (result)
@@ -47,10 +52,17 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
     result = scratch.result;
     if (result)
         goto unwind;
-    /* Deaths first, so that at one moment they come first after the stable sort as well. */
-    for (size_t i = 0; i < count; i++)
-        if (lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
-            ends[k++] = (struct zr_sort_pair){lifetimes->buffers[i].upper, (uint32_t)i << 1};
+    /* Deaths first, so that at one moment they come first after the stable sort as well. What is alive across
+     * the period's boundary is there from the start. */
+    for (size_t i = 0; i < count; i++) {
+        const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        bool crosses = lifetimes->period > 0 && buffer->upper > lifetimes->period;
+        if (buffer->lower < buffer->upper)
+            ends[k++] = (struct zr_sort_pair){crosses ? buffer->upper - lifetimes->period : buffer->upper,
+                                              (uint32_t)i << 1};
+        crossing_bytes += crosses ? buffer->bytes : 0;
+    }
+    live_bytes = peak_bytes = crossing_bytes;
     for (size_t i = 0; i < count; i++)
         if (lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
             ends[k++] = (struct zr_sort_pair){lifetimes->buffers[i].lower, (uint32_t)i << 1 | 1};
@@ -60,7 +72,7 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
         live_bytes = ends[e].value & 1 ? live_bytes + bytes : live_bytes - bytes;
         peak_bytes = live_bytes > peak_bytes ? live_bytes : peak_bytes;
     }
-    zr_assert(live_bytes == 0);
+    zr_assert(live_bytes == crossing_bytes);
     lifetimes->lower_bound_bytes = peak_bytes;
 unwind:
     zr_scratch_end(&scratch);

@@ -1,5 +1,5 @@
-/* pack.c: zr_pack(): from quick placements over better orders to the search, until the target is met or time
- * is up.
+/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to the
+ * search, until the target is met or time is up.
  *
  * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
  * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
@@ -23,6 +23,7 @@ static const struct zr_improve_start starts[] = {
     {ZR_FIT_BY_DURATION, true, false}, {ZR_FIT_BY_SIZE_THEN_DURATION, false, false},
     {ZR_FIT_BY_AREA, false, false},
 };
+#define COMPARED       32 /* pairs of items in a step, as items are placed one after the other */
 #define STARTS_COUNT   (sizeof starts / sizeof *starts)
 #define CHAINS_COUNT   3 /* of them go on after the first placement */
 #define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
@@ -37,8 +38,7 @@ struct packer {
     size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
     uint64_t start_ns;
 
-    uint64_t *best_offset; /* by item */
-    uint64_t best_height;
+    struct zr_pack_best best;
 
     struct zr_improve chains[STARTS_COUNT];
     unsigned chain_trials; /* per round */
@@ -113,10 +113,10 @@ static zr_result run_round(struct round *round)
 
 static void take_best(struct packer *packer, const uint64_t *offset, uint64_t height)
 {
-    if (height >= packer->best_height)
+    if (height >= packer->best.height)
         return;
-    memcpy(packer->best_offset, offset, packer->problem.count * sizeof *offset);
-    packer->best_height = height;
+    memcpy(packer->best.offset, offset, packer->problem.count * sizeof *offset);
+    packer->best.height = height;
 }
 
 /* ---- Quick placements and better orders ---------------------------------------------------------------- */
@@ -129,7 +129,7 @@ static void begin_chain(struct packer *packer, unsigned job)
 static void improve_chain(struct packer *packer, unsigned job)
 {
     struct zr_improve *chain = &packer->chains[job];
-    bool leads = chain->best_height == packer->best_height;
+    bool leads = chain->best_height == packer->best.height;
     zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
                    &packer->watches[job]);
 }
@@ -144,12 +144,25 @@ static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, 
     return result;
 }
 
+/* What comes before any order: quick however many items there are, and the answer where there is no time for
+ * more. A chain compares every item with every other: where the work is not enough for that, it is over. */
+static zr_result place_from_ends(struct packer *packer)
+{
+    uint64_t count = packer->problem.count, compared = count * count / COMPARED * STARTS_COUNT;
+    zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->watch, &packer->best,
+                                         packer->scratch.arena);
+    if (compared > packer->watch.work_left)
+        packer->watch.work_left = 0;
+    return result;
+}
+
 static zr_result begin_chains(struct packer *packer)
 {
     zr_result result = ZR_OK;
+    if (packer->best.height <= packer->target || zr_pack_time_up(&packer->watch))
+        return ZR_OK;
     for (unsigned c = 0; c < STARTS_COUNT && !result; c++)
         result = zr_improve_make(&packer->chains[c], &packer->problem, &packer->scratch);
-    packer->chains[0].fit.must_finish = true; /* so that there is an answer, however short the time */
     packer->chain_trials = 1 + ROUND_PLACEMENTS / packer->problem.count;
     return result ? result : run_chains(packer, begin_chain, STARTS_COUNT);
 }
@@ -238,7 +251,7 @@ static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_
 static zr_result improve(struct packer *packer, uint64_t rounds)
 {
     zr_result result = ZR_OK;
-    for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best_height > packer->target &&
+    for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best.height > packer->target &&
                          !zr_pack_time_up(&packer->watch);
          r++)
         result = run_chains(packer, improve_chain, CHAINS_COUNT);
@@ -251,17 +264,17 @@ static zr_result search_lowest(struct packer *packer)
 {
     uint64_t proved = packer->problem.bound_units; /* nothing is lower */
     zr_result result = ZR_OK;
-    for (uint64_t rounds = 3; packer->best_height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
+    for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
         uint64_t low = proved, target = proved;
         result = improve(packer, rounds / 3);
-        while (low < packer->best_height && !result && !zr_pack_time_up(&packer->watch)) {
+        while (low < packer->best.height && !result && !zr_pack_time_up(&packer->watch)) {
             enum zr_search_verdict verdict;
             result = search_within(packer, target, rounds, &verdict);
             if (verdict != ZR_SEARCH_FOUND)
                 low = target + 1;
             if (verdict == ZR_SEARCH_IMPOSSIBLE)
                 proved = target + 1;
-            target = low + (packer->best_height - low) / 2;
+            target = low + (packer->best.height - low) / 2;
         }
         if (result)
             return result;
@@ -275,10 +288,10 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
     bool able = zr_search_able(&packer->problem);
     zr_result result = ZR_OK;
     packer->target = capacity;
-    *verdict = packer->best_height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
+    *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
     while (!result && !*verdict && !zr_pack_time_up(&packer->watch)) {
         result = improve(packer, able ? 1 : 0);
-        if (packer->best_height <= capacity)
+        if (packer->best.height <= capacity)
             *verdict = ZR_SEARCH_FOUND;
         else if (!result && able)
             result = search_within(packer, capacity, 16, verdict);
@@ -289,7 +302,6 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
 static zr_result go_lowest(struct packer *packer)
 {
     bool able = zr_search_able(&packer->problem);
-    packer->target = packer->problem.bound_units;
     return able ? search_lowest(packer) : improve(packer, 0);
 }
 
@@ -301,7 +313,7 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
         lifetimes->buffers[i].offset_bytes = 0;
     for (uint32_t i = 0; i < packer->problem.count; i++)
         lifetimes->buffers[packer->problem.buffer[i]].offset_bytes =
-            packer->best_offset[i] * packer->problem.unit_bytes;
+            packer->best.offset[i] * packer->problem.unit_bytes;
     for (size_t i = 0; i < lifetimes->count; i++) {
         uint64_t end = lifetimes->buffers[i].offset_bytes + lifetimes->buffers[i].bytes;
         height_bytes = end > height_bytes ? end : height_bytes;
@@ -312,12 +324,16 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
 /* Sizes are rounded up to whole units and a capacity may end within one, so there are two capacities: what
  * meets the lower one fits for certain, what cannot meet the higher one cannot fit. With sizes that are whole
  * units they are the same. */
+static uint64_t surely_within(const struct packer *packer, const struct zr_pack_options *options)
+{
+    return options->capacity_bytes / packer->problem.unit_bytes;
+}
+
 static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetimes,
                              const struct zr_pack_options *options, enum zr_pack_verdict *out)
 {
     uint64_t alignment = options->alignment_bytes ? options->alignment_bytes : 1;
-    uint64_t divisor = packer->problem.unit_bytes / alignment;
-    uint64_t surely = options->capacity_bytes / alignment / divisor;
+    uint64_t divisor = packer->problem.unit_bytes / alignment, surely = surely_within(packer, options);
     uint64_t at_most =
         (options->capacity_bytes / alignment + (options->capacity_bytes % alignment != 0)) / divisor;
     enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
@@ -355,7 +371,7 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
                      const struct zr_pack_here *here, struct zr_pack_report *report)
 {
     struct packer packer = {.scratch.arena = lifetimes->host_arena,
-                            .best_height = UINT64_MAX,
+                            .best.height = UINT64_MAX,
                             .stack_bytes = here->stack_bytes,
                             .start_ns = zr_os_now_ns()};
     enum zr_pack_verdict verdict = ZR_PACK_FOUND;
@@ -377,10 +393,14 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
         return result;
     result = zr_pack_problem_make(&packer.problem, lifetimes,
                                   options->alignment_bytes ? options->alignment_bytes : 1, &packer.scratch);
-    packer.best_offset = zr_scratch_take(&packer.scratch, packer.problem.count, sizeof *packer.best_offset);
+    packer.best.offset = zr_scratch_take(&packer.scratch, packer.problem.count, sizeof *packer.best.offset);
     result = result ? result : packer.scratch.result;
     if (!result && packer.problem.count > 0) {
-        result = begin_chains(&packer);
+        packer.target =
+            options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
+        result = place_from_ends(&packer);
+        if (!result)
+            result = begin_chains(&packer);
         if (!result && options->capacity_bytes)
             result = pack_within(&packer, lifetimes, options, &verdict);
         else if (!result)

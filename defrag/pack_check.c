@@ -94,10 +94,29 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
     return ZR_OK;
 }
 
+/* Where time is periodic, a buffer that is alive across the boundary has two lives: up to there, and from there
+ * on. */
+static bool crosses(const struct zr_lifetimes *lifetimes, const struct zr_buffer *buffer)
+{
+    return lifetimes->period > 0 && buffer->upper > lifetimes->period;
+}
+
+static zr_result check_period(const struct zr_lifetimes *lifetimes)
+{
+    for (size_t i = 0; lifetimes->period > 0 && i < lifetimes->count; i++) {
+        const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        if (buffer->lower >= lifetimes->period ||
+            (buffer->upper > buffer->lower && buffer->upper - buffer->lower > lifetimes->period))
+            return zr_fail(ZR_ERR_INVALID, "buffer %" PRIu64 " overlaps itself in a period of %" PRIu64,
+                           buffer->id, lifetimes->period);
+    }
+    return ZR_OK;
+}
+
 /* What the sweep goes through: births and deaths in order of time, and each buffer's rank in order of offset.
  */
 struct sweep {
-    size_t alive_count; /* buffers with bytes and a lifetime */
+    size_t ends_count;
     struct zr_sort_pair *by_offset, *ends, *spare;
     uint32_t *rank; /* by buffer */
     struct rank_set live;
@@ -109,23 +128,31 @@ static void order_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetime
     for (size_t i = 0; i < lifetimes->count; i++)
         if (lifetimes->buffers[i].bytes > 0 && lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
             sweep->by_offset[n++] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};
-    sweep->alive_count = n;
     zr_sort_pairs(sweep->by_offset, sweep->spare, n);
     for (size_t r = 0; r < n; r++)
         sweep->rank[sweep->by_offset[r].value] = (uint32_t)r;
     /* At one moment deaths come first: lifetimes are half open. */
-    for (size_t r = 0; r < n; r++, k++)
-        sweep->ends[k] = (struct zr_sort_pair){lifetimes->buffers[sweep->by_offset[r].value].upper,
-                                               sweep->by_offset[r].value << 1};
-    for (size_t r = 0; r < n; r++, k++)
-        sweep->ends[k] = (struct zr_sort_pair){lifetimes->buffers[sweep->by_offset[r].value].lower,
-                                               sweep->by_offset[r].value << 1 | 1};
+    for (size_t r = 0; r < n; r++) {
+        uint32_t number = sweep->by_offset[r].value;
+        const struct zr_buffer *buffer = &lifetimes->buffers[number];
+        if (crosses(lifetimes, buffer))
+            sweep->ends[k++] = (struct zr_sort_pair){buffer->upper - lifetimes->period, number << 1};
+        sweep->ends[k++] = (struct zr_sort_pair){
+            crosses(lifetimes, buffer) ? lifetimes->period : buffer->upper, number << 1};
+    }
+    for (size_t r = 0; r < n; r++) {
+        uint32_t number = sweep->by_offset[r].value;
+        if (crosses(lifetimes, &lifetimes->buffers[number]))
+            sweep->ends[k++] = (struct zr_sort_pair){0, number << 1 | 1};
+        sweep->ends[k++] = (struct zr_sort_pair){lifetimes->buffers[number].lower, number << 1 | 1};
+    }
+    sweep->ends_count = k;
     zr_sort_pairs(sweep->ends, sweep->spare, k);
 }
 
 static zr_result run_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetimes)
 {
-    for (size_t e = 0; e < 2 * sweep->alive_count; e++) {
+    for (size_t e = 0; e < sweep->ends_count; e++) {
         const struct zr_buffer *buffer = &lifetimes->buffers[sweep->ends[e].value >> 1];
         size_t rank = sweep->rank[sweep->ends[e].value >> 1], other;
         if (!(sweep->ends[e].value & 1)) {
@@ -156,11 +183,16 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
     if (count >= (size_t)1 << 30)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers are more than the checker can number", count);
     zr_result result = check_heights(lifetimes, height_bytes);
+    if (!result)
+        result = check_period(lifetimes);
     if (result)
         return result;
+    size_t twice = 0;
+    for (size_t i = 0; i < count; i++)
+        twice += crosses(lifetimes, &lifetimes->buffers[i]);
     sweep.by_offset = zr_scratch_take(&scratch, count, sizeof *sweep.by_offset);
-    sweep.ends = zr_scratch_take(&scratch, 2 * count, sizeof *sweep.ends);
-    sweep.spare = zr_scratch_take(&scratch, 2 * count, sizeof *sweep.spare);
+    sweep.ends = zr_scratch_take(&scratch, 2 * (count + twice), sizeof *sweep.ends);
+    sweep.spare = zr_scratch_take(&scratch, 2 * (count + twice), sizeof *sweep.spare);
     sweep.rank = zr_scratch_take(&scratch, count, sizeof *sweep.rank);
     set_take(&sweep.live, &scratch, count);
     result = scratch.result;

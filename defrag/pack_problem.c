@@ -50,30 +50,82 @@ static void gather_items(struct zr_pack_problem *problem, const struct zr_lifeti
     problem->unit_bytes = problem->count ? alignment_bytes * divisor : alignment_bytes;
 }
 
-/* Goes through births and deaths; a section ends with the first death after a birth. */
-static void cut_sections(struct zr_pack_problem *problem, const struct zr_sort_pair *ends)
+/* Births and deaths in order of time. */
+struct sweep {
+    struct zr_sort_pair *ends; /* values: item * 2, of a birth + 1 */
+    size_t count, start;       /* start: before this one the fewest units are alive */
+    uint64_t crossing_units;   /* alive there */
+};
+
+static void find_start(struct sweep *sweep, const struct zr_pack_problem *problem)
 {
-    uint64_t live = 0;
-    uint32_t section = 0;
-    bool born = false;
-    for (size_t e = 0; e < 2 * (size_t)problem->count; e++) {
-        uint32_t item = ends[e].value >> 1;
-        if (ends[e].value & 1) {
-            problem->first[item] = section;
+    uint64_t live = sweep->crossing_units;
+    for (size_t e = 0; e < sweep->count; e++) {
+        if (live < sweep->crossing_units) {
+            sweep->crossing_units = live;
+            sweep->start = e;
+        }
+        uint64_t units = problem->units[sweep->ends[e].value >> 1];
+        live = sweep->ends[e].value & 1 ? live + units : live - units;
+    }
+}
+
+static void end_section(struct zr_pack_problem *problem, uint64_t live)
+{
+    problem->load[problem->sections_count++] = live;
+    problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
+}
+
+/* Goes through births and deaths; a section ends with the first death after a birth. An item whose death comes
+ * first is alive across the boundary. */
+static void cut_sections(struct zr_pack_problem *problem, const struct sweep *sweep)
+{
+    uint64_t live = sweep->crossing_units;
+    bool born = live > 0;
+    for (uint32_t i = 0; i < problem->count; i++)
+        problem->first[i] = UINT32_MAX;
+    for (size_t k = 0; k < sweep->count; k++) {
+        size_t e = sweep->start + k;
+        uint32_t end = sweep->ends[e < sweep->count ? e : e - sweep->count].value, item = end >> 1;
+        if (end & 1) {
+            problem->first[item] = problem->sections_count;
             live += problem->units[item];
             born = true;
             continue;
         }
-        if (born) {
-            problem->load[section++] = live;
-            problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
-            born = false;
-        }
-        problem->last[item] = section;
+        if (born)
+            end_section(problem, live);
+        born = false;
+        problem->last[item] = problem->sections_count;
+        problem->crossing_count += problem->first[item] == UINT32_MAX;
         live -= problem->units[item];
     }
-    problem->sections_count = section;
-    zr_assert(live == 0);
+    zr_assert(live == sweep->crossing_units);
+    if (born)
+        end_section(problem, live);
+}
+
+/* Those that are alive across the boundary end above the sections' count; if that is in all sections, they
+ * need no boundary. */
+static void extend_crossing(struct zr_pack_problem *problem)
+{
+    for (uint32_t i = 0; problem->crossing_count > 0 && i < problem->count; i++) {
+        if (problem->last[i] > problem->first[i])
+            continue;
+        problem->last[i] += problem->sections_count;
+        if (problem->last[i] - problem->first[i] < problem->sections_count)
+            continue;
+        problem->first[i] = 0;
+        problem->last[i] = problem->sections_count;
+        problem->crossing_count--;
+    }
+}
+
+static uint64_t highest_of(uint64_t *const *maxima, uint32_t first, uint32_t last)
+{
+    unsigned level = 31 - (unsigned)__builtin_clz(last - first);
+    uint64_t a = maxima[level][first], b = maxima[level][last - (UINT32_C(1) << level)];
+    return a > b ? a : b;
 }
 
 /* The highest load of any range of sections, from maxima over ranges of powers of two. */
@@ -92,13 +144,12 @@ static void find_hottest(struct zr_pack_problem *problem, struct zr_scratch *scr
         }
     }
     for (uint32_t i = 0; i < problem->count; i++) {
-        uint32_t length = problem->last[i] - problem->first[i];
-        unsigned level = 31 - (unsigned)__builtin_clz(length);
-        uint64_t a = maxima[level][problem->first[i]],
-                 b = maxima[level][problem->last[i] - (UINT32_C(1) << level)];
-        problem->hottest[i] = a > b ? a : b;
-        problem->duration[i] = length;
-        problem->lives_count += length;
+        uint32_t around = zr_pack_around(problem, i);
+        uint64_t hottest = highest_of(maxima, problem->first[i], zr_pack_last(problem, i));
+        uint64_t other = around > 0 ? highest_of(maxima, 0, around) : 0;
+        problem->hottest[i] = other > hottest ? other : hottest;
+        problem->duration[i] = problem->last[i] - problem->first[i];
+        problem->lives_count += problem->duration[i];
     }
 }
 
@@ -106,23 +157,30 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
                                uint64_t alignment_bytes, struct zr_scratch *scratch)
 {
     struct zr_scratch own = {.arena = scratch->arena};
-    size_t k = 0;
+    struct sweep sweep = {0};
 
     *out = (struct zr_pack_problem){0};
     take_arrays(out, lifetimes->count, scratch);
-    struct zr_sort_pair *ends = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *ends);
+    sweep.ends = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *sweep.ends);
     struct zr_sort_pair *spare = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *spare);
     zr_result result = scratch->result ? scratch->result : own.result;
     if (result)
         goto unwind;
     gather_items(out, lifetimes, alignment_bytes);
     /* Deaths first: the sort keeps that order within one moment, and lifetimes are half open. */
+    for (uint32_t i = 0; i < out->count; i++) {
+        uint64_t upper = lifetimes->buffers[out->buffer[i]].upper;
+        bool crosses = lifetimes->period > 0 && upper > lifetimes->period;
+        sweep.ends[sweep.count++] = (struct zr_sort_pair){crosses ? upper - lifetimes->period : upper, i << 1};
+        sweep.crossing_units += crosses ? out->units[i] : 0;
+    }
     for (uint32_t i = 0; i < out->count; i++)
-        ends[k++] = (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].upper, i << 1};
-    for (uint32_t i = 0; i < out->count; i++)
-        ends[k++] = (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].lower, i << 1 | 1};
-    zr_sort_pairs(ends, spare, k);
-    cut_sections(out, ends);
+        sweep.ends[sweep.count++] =
+            (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].lower, i << 1 | 1};
+    zr_sort_pairs(sweep.ends, spare, sweep.count);
+    find_start(&sweep, out);
+    cut_sections(out, &sweep);
+    extend_crossing(out);
     find_hottest(out, &own);
     result = own.result;
 unwind:

@@ -61,9 +61,13 @@ struct zr_buffer {
     uint64_t id;           /* as in the file */
 };
 
+/* On a line, or with a period: what is placed is gone through over and over, a period after the other. Of a
+ * period P times are below P, and a buffer with `upper` above P, at most lower + P, is alive across the
+ * boundary: in [lower, P), and in [0, upper - P) of the period that follows. */
 struct zr_lifetimes {
     struct zr_buffer *buffers;
     size_t count;
+    uint64_t period;            /* in the unit of lower and upper; 0: a line */
     uint64_t lower_bound_bytes; /* largest sum of live bytes */
     zr_arena *host_arena;
 };
@@ -103,15 +107,16 @@ struct zr_pack_report {
 };
 
 /* Places every buffer; deterministic for the same input when the time does not run out. Scratch comes from
- * the lifetimes' host arena and is given back. */
+ * the lifetimes' host arena and is given back. ZR_ERR_INVALID: a buffer whose times cannot be, or sizes whose
+ * sum passes 2^62 bytes. */
 ZR_API zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                          struct zr_pack_report *report);
 /* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
  * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. Times
- * are below 2^32, and the scratch is 32 bytes for each moment. */
+ * are below 2^32 (ZR_ERR_INVALID), and the scratch is 32 bytes for each moment. */
 ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
 /* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
- * ZR_ERR_CORRUPT names a pair that does. */
+ * ZR_ERR_CORRUPT names a pair that does; ZR_ERR_INVALID a buffer that overlaps itself in the next period. */
 ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
 /* ---- Learning ------------------------------------------------------------------------------------------ */

@@ -466,12 +466,12 @@ static void test_faults(void)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_METADATA, ZR_FAULT_THREAD, ZR_FAULT_MAP,
                                                ZR_FAULT_CREATE};
-    cut_rectangle(30, 60, 3000);
+    cut_rectangle(60, 100, 5000);
     for (unsigned s = 0; s < 4; s++) {
         unsigned failed = 0, leaked = 0, nth = 1;
         for (; nth < 4000; nth += 1 + nth / 8) {
             struct zr_pack_report report;
-            struct zr_lifetimes set = set_of(30);
+            struct zr_lifetimes set = set_of(60);
             zr_backend *other_backend;
             zr_arena *other = NULL;
             size_t left = 0;
@@ -481,7 +481,7 @@ static void test_faults(void)
             set.host_arena = other;
             zr_fault_set(sites[s], nth);
             zr_result result =
-                zr_pack(&set, &(struct zr_pack_options){.capacity_bytes = 3200, .threads = 2}, &report);
+                zr_pack(&set, &(struct zr_pack_options){.capacity_bytes = 5000, .threads = 2}, &report);
             uint64_t passes = zr_fault_set(sites[s], 0);
             failed += result != ZR_OK;
             zr_arena_destroy(other, &left);
