@@ -27,7 +27,8 @@ static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
         if (lifetimes->period > 0 &&
             (buffer->lower >= lifetimes->period || buffer->upper - buffer->lower > lifetimes->period))
             return zr_fail(ZR_ERR_INVALID,
-                           "buffer %" PRIu64 " is alive from %" PRIu64 " to %" PRIu64 " in a period of %" PRIu64,
+                           "buffer %" PRIu64 " is alive from %" PRIu64 " to %" PRIu64
+                           " in a period of %" PRIu64,
                            buffer->id, buffer->lower, buffer->upper, lifetimes->period);
         if (buffer->bytes > ZR_LIFETIMES_MOST_BYTES - sum_bytes)
             return zr_fail(ZR_ERR_INVALID,

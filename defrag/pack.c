@@ -1,5 +1,5 @@
-/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to the
- * search, until the target is met or time is up.
+/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to
+ * the search, until the target is met or time is up.
  *
  * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
  * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
@@ -13,7 +13,6 @@
 
 #define MOST_THREADS     16
 #define DEFAULT_NS       UINT64_C(10000000000)
-#define IMPROVE_STACK    ((size_t)1 << 20) /* instrumented builds keep their own data on it */
 #define ROUND_PLACEMENTS 150000 /* an improving round's work: placements of single items per chain, about */
 
 /* The chains of orders, the most promising first. */
@@ -23,7 +22,7 @@ static const struct zr_improve_start starts[] = {
     {ZR_FIT_BY_DURATION, true, false}, {ZR_FIT_BY_SIZE_THEN_DURATION, false, false},
     {ZR_FIT_BY_AREA, false, false},
 };
-#define COMPARED       32 /* pairs of items in a step, as items are placed one after the other */
+#define COMPARED       8 /* pairs of items in a step, as items are placed one after the other */
 #define STARTS_COUNT   (sizeof starts / sizeof *starts)
 #define CHAINS_COUNT   3 /* of them go on after the first placement */
 #define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
@@ -36,6 +35,7 @@ struct packer {
     struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
     size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
+    bool able;          /* to search */
     uint64_t start_ns;
 
     struct zr_pack_best best;
@@ -53,13 +53,13 @@ struct packer {
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* One round: `run` is called once for every job below `count`. */
+/* One round: `run` is called once for every job from the next one on that is below `count`. */
 struct round {
     struct packer *packer;
     void (*run)(struct packer *packer, unsigned job);
+    _Atomic unsigned next;
     unsigned count;
     size_t stack_bytes;
-    _Atomic unsigned next;
 };
 
 static void *work(void *argument)
@@ -134,11 +134,14 @@ static void improve_chain(struct packer *packer, unsigned job)
                    &packer->watches[job]);
 }
 
-static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned count)
+/* The chains [first, count). */
+static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned first,
+                            unsigned count)
 {
-    struct round round = {.packer = packer, .run = run, .count = count, .stack_bytes = IMPROVE_STACK};
+    struct round round = {
+        .packer = packer, .run = run, .next = first, .count = count, .stack_bytes = ZR_PACK_STACK_BYTES};
     zr_result result = run_round(&round);
-    for (unsigned c = 0; c < count && !result; c++)
+    for (unsigned c = first; c < count && !result; c++)
         if (packer->chains[c].best_height != ZR_FIT_FAILED)
             take_best(packer, packer->chains[c].best_offset, packer->chains[c].best_height);
     return result;
@@ -148,7 +151,7 @@ static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, 
  * more. A chain compares every item with every other: where the work is not enough for that, it is over. */
 static zr_result place_from_ends(struct packer *packer)
 {
-    uint64_t count = packer->problem.count, compared = count * count / COMPARED * STARTS_COUNT;
+    uint64_t count = packer->problem.count, compared = count * count / COMPARED;
     zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->watch, &packer->best,
                                          packer->scratch.arena);
     if (compared > packer->watch.work_left)
@@ -156,15 +159,25 @@ static zr_result place_from_ends(struct packer *packer)
     return result;
 }
 
-static zr_result begin_chains(struct packer *packer)
+/* The chains [first, count), if they are still wanted. */
+static zr_result begin_chains(struct packer *packer, unsigned first, unsigned count)
 {
     zr_result result = ZR_OK;
     if (packer->best.height <= packer->target || zr_pack_time_up(&packer->watch))
         return ZR_OK;
-    for (unsigned c = 0; c < STARTS_COUNT && !result; c++)
+    for (unsigned c = first; c < count && !result; c++)
         result = zr_improve_make(&packer->chains[c], &packer->problem, &packer->scratch);
     packer->chain_trials = 1 + ROUND_PLACEMENTS / packer->problem.count;
-    return result ? result : run_chains(packer, begin_chain, STARTS_COUNT);
+    return result ? result : run_chains(packer, begin_chain, first, count);
+}
+
+/* From both ends, then the most promising order, then the others. */
+static zr_result place_quickly(struct packer *packer)
+{
+    zr_result result = place_from_ends(packer);
+    if (!result)
+        result = begin_chains(packer, 0, 1);
+    return result ? result : begin_chains(packer, 1, STARTS_COUNT);
 }
 
 /* ---- Searching ----------------------------------------------------------------------------------------- */
@@ -254,7 +267,7 @@ static zr_result improve(struct packer *packer, uint64_t rounds)
     for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best.height > packer->target &&
                          !zr_pack_time_up(&packer->watch);
          r++)
-        result = run_chains(packer, improve_chain, CHAINS_COUNT);
+        result = run_chains(packer, improve_chain, 0, CHAINS_COUNT);
     return result;
 }
 
@@ -285,15 +298,14 @@ static zr_result search_lowest(struct packer *packer)
 /* Down to the capacity in units, or a proof that there is no way. */
 static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr_search_verdict *verdict)
 {
-    bool able = zr_search_able(&packer->problem);
     zr_result result = ZR_OK;
     packer->target = capacity;
     *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
     while (!result && !*verdict && !zr_pack_time_up(&packer->watch)) {
-        result = improve(packer, able ? 1 : 0);
+        result = improve(packer, packer->able ? 1 : 0);
         if (packer->best.height <= capacity)
             *verdict = ZR_SEARCH_FOUND;
-        else if (!result && able)
+        else if (!result && packer->able)
             result = search_within(packer, capacity, 16, verdict);
     }
     return result;
@@ -301,8 +313,7 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
 
 static zr_result go_lowest(struct packer *packer)
 {
-    bool able = zr_search_able(&packer->problem);
-    return able ? search_lowest(packer) : improve(packer, 0);
+    return packer->able ? search_lowest(packer) : improve(packer, 0);
 }
 
 /* The best offsets in bytes; returns the height. */
@@ -398,9 +409,8 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
     if (!result && packer.problem.count > 0) {
         packer.target =
             options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
-        result = place_from_ends(&packer);
-        if (!result)
-            result = begin_chains(&packer);
+        packer.able = !here->no_search && zr_search_able(&packer.problem);
+        result = place_quickly(&packer);
         if (!result && options->capacity_bytes)
             result = pack_within(&packer, lifetimes, options, &verdict);
         else if (!result)

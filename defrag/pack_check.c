@@ -94,8 +94,8 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
     return ZR_OK;
 }
 
-/* Where time is periodic, a buffer that is alive across the boundary has two lives: up to there, and from there
- * on. */
+/* Where time is periodic, a buffer that is alive across the boundary has two lives: up to there, and from
+ * there on. */
 static bool crosses(const struct zr_lifetimes *lifetimes, const struct zr_buffer *buffer)
 {
     return lifetimes->period > 0 && buffer->upper > lifetimes->period;

@@ -29,9 +29,10 @@ struct ends {
     const struct zr_pack_problem *problem;
     struct zr_pack_watch *watch;
     uint32_t count;
-    uint32_t *item;   /* by moment: who is born */
-    uint32_t *alive;  /* by moment: how many moments that item lives, its own included */
-    uint64_t *offset; /* by moment; of one that hangs, until the ceiling is known: its lower end, from there down */
+    uint32_t *item;  /* by moment: who is born */
+    uint32_t *alive; /* by moment: how many moments that item lives, its own included */
+    uint64_t *
+        offset; /* by moment; of one that hangs, until the ceiling is known: its lower end, from there down */
     uint32_t *by_duration, *by_size; /* moments, the largest first */
     struct zr_skyline sky;
     struct stretch met[2 * SHORT_MOST];
@@ -108,7 +109,8 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
         if (ends->alive[other] > short_most || ends->offset[other] == FREE ||
             (i < before && ends->alive[other] <= before - i))
             continue;
-        ends->met[met_count++] = (struct stretch){ends->offset[other] - units_of(ends, other), ends->offset[other]};
+        ends->met[met_count++] =
+            (struct stretch){ends->offset[other] - units_of(ends, other), ends->offset[other]};
     }
     zr_pack_spend(ends->watch, (before + alive) / SCANNED + met_count);
     return met_count;

@@ -91,7 +91,8 @@ void zr_fit_sort(struct zr_fit *fit)
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
         for (uint32_t at = 0; at < tile->used; at++)
-            if (tile->first[at] == fit->problem->first[tile->item[at]]) /* not what lies behind the boundary */
+            if (tile->first[at] ==
+                fit->problem->first[tile->item[at]]) /* not what lies behind the boundary */
                 fit->sorted[k++] = tile->item[at];
     }
 }

@@ -22,15 +22,18 @@
  * scratch.h. */
 struct zr_pack_here {
     const _Atomic bool *cancelled;
-    size_t stack_bytes; /* for the packer alone */
+    size_t stack_bytes; /* for the packer alone: ZR_PACK_STACK_BYTES, or more for searches */
+    bool no_search;     /* a search takes megabytes */
 };
+#define ZR_PACK_STACK_BYTES                                                                                  \
+    ((size_t)1 << 18) /* for all but searches; instrumented builds keep their own data on it */
 zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                      const struct zr_pack_here *here, struct zr_pack_report *report);
 
 /* ---- The problem --------------------------------------------------------------------------------------- */
 
-/* Buffers with bytes and a lifetime are items. Time falls into sections, each a moment of items that are alive
- * together: two items share a section exactly if they share a moment.
+/* Buffers with bytes and a lifetime are items. Time falls into sections, each a moment of items that are
+ * alive together: two items share a section exactly if they share a moment.
  *
  * Where time is periodic, the first section follows the last. An item that is alive across that boundary has
  * `last` above the sections' count, as a buffer has `upper` above the period. The boundary lies where the
@@ -107,7 +110,7 @@ static inline uint64_t zr_pack_random(uint64_t *state)
 
 /* The highest so far at each moment. What passes the last moment goes on at the first. */
 struct zr_skyline {
-    size_t moments, leaves;     /* leaves: a power of two */
+    size_t moments, leaves;    /* leaves: a power of two */
     uint64_t *highest, *whole; /* by node of a tree: the highest anywhere in it; at least that all over it */
 };
 zr_result zr_skyline_make(struct zr_skyline *out, size_t moments, struct zr_scratch *scratch);
@@ -116,9 +119,9 @@ void zr_skyline_clear(struct zr_skyline *sky);
 uint64_t zr_skyline_highest(const struct zr_skyline *sky, size_t first, size_t end);
 void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t height);
 
-/* Several placements from both ends until one is no higher than `target`; the lowest of them goes to `best` if
- * it is lower than that. The first is made however little time there is. The work is count x log count, and
- * scratch from the arena some hundred bytes an item. */
+/* Several placements from both ends until one is no higher than `target`; the lowest of them goes to `best`
+ * if it is lower than that. The first is made however little time there is. The work is count x log count,
+ * and scratch from the arena some hundred bytes an item. */
 zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
                             struct zr_pack_watch *watch, struct zr_pack_best *best, zr_arena *arena);
 

@@ -76,8 +76,8 @@ static void end_section(struct zr_pack_problem *problem, uint64_t live)
     problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
 }
 
-/* Goes through births and deaths; a section ends with the first death after a birth. An item whose death comes
- * first is alive across the boundary. */
+/* Goes through births and deaths; a section ends with the first death after a birth. An item whose death
+ * comes first is alive across the boundary. */
 static void cut_sections(struct zr_pack_problem *problem, const struct sweep *sweep)
 {
     uint64_t live = sweep->crossing_units;
@@ -171,7 +171,8 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
     for (uint32_t i = 0; i < out->count; i++) {
         uint64_t upper = lifetimes->buffers[out->buffer[i]].upper;
         bool crosses = lifetimes->period > 0 && upper > lifetimes->period;
-        sweep.ends[sweep.count++] = (struct zr_sort_pair){crosses ? upper - lifetimes->period : upper, i << 1};
+        sweep.ends[sweep.count++] =
+            (struct zr_sort_pair){crosses ? upper - lifetimes->period : upper, i << 1};
         sweep.crossing_units += crosses ? out->units[i] : 0;
     }
     for (uint32_t i = 0; i < out->count; i++)

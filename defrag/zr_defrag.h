@@ -181,6 +181,38 @@ struct zr_learner_stats {
 };
 ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
+/* ---- Rehearsing ---------------------------------------------------------------------------------------- */
+
+/* For a program that knows its step before it runs it: a step is gone through once, on an arena of its own
+ * (on the sim backend, say), and the blocks of its passes get places, which an arena keeps to in the run:
+ * each is mapped once, and from then on no step calls the driver. A pass is what a step repeats, such as a
+ * micro-batch; every pass asks for the same blocks in the same order. What is not as in the rehearsal takes
+ * the arena's own way.
+ *
+ * The places depend on sizes, lifetimes and the granule alone: they are the same on each rank. */
+typedef struct zr_rehearsal zr_rehearsal;
+
+/* Watches an arena; one at a time may, a learner included. Passes of one step are to follow, each at most so
+ * many allocations long, the last with those of the step's end. The caller owns *out; both arenas outlive
+ * it. ZR_ERR_INVALID: no arena, or it is watched already. */
+ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
+                                     zr_arena *host_arena);
+/* A pass begins. What comes after the last one's is the step's end. */
+ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);
+/* The step is over: ends the watch and finds places. Once. *found false: the passes differ, hold blocks
+ * beyond the step, or are more than 524,288 allocations long. */
+ZR_API zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found);
+/* Bytes of addresses that the places take, and the most that is live in them at a time. */
+ZR_API size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal);
+ZR_API size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal);
+/* From now on the arena keeps to the places, for the calling thread. Each pass begins with
+ * zr_rehearsal_rewind(). ZR_ERR_ADDRESSES: there are none in a row for the places. */
+ZR_API zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena);
+/* A pass begins on an arena that keeps to places; on any other nothing happens. */
+ZR_API void zr_rehearsal_rewind(zr_arena *arena);
+/* NULL is fine. The places that an arena keeps to stay in force. */
+ZR_API void zr_rehearsal_destroy(zr_rehearsal *rehearsal);
+
 /* ---- Replay -------------------------------------------------------------------------------------------- */
 
 enum zr_policy {
