@@ -105,6 +105,7 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     rest->buffers = zr_scratch_take(scratch, all->count, sizeof *rest->buffers);
     if (!rest->buffers)
         return scratch->result;
+    rest->period = all->period;
     for (size_t i = 0; i < all->count; i++)
         if (whole_granules(place, i) == 0) {
             rest->buffers[rest->count] = all->buffers[i];
@@ -136,6 +137,14 @@ static size_t unit_of(const struct lane_place *place)
     return unit ? unit : 1;
 }
 
+/* Colours know no period: what is alive across its boundary has its pages for all of it. */
+static struct zr_colour_block block_of(const struct lane_place *place, const struct zr_buffer *buffer)
+{
+    bool crosses = buffer->upper > place->lifetimes->period;
+    return (struct zr_colour_block){.lower = crosses ? 0 : (uint32_t)buffer->lower,
+                                    .upper = (uint32_t)(crosses ? place->lifetimes->period : buffer->upper)};
+}
+
 /* The rest, fixed where it was packed, then the whole blocks in their order. */
 static void list_blocks(struct lane_place *place)
 {
@@ -147,19 +156,17 @@ static void list_blocks(struct lane_place *place)
         const struct zr_buffer *buffer = &place->rest.buffers[i];
         uint32_t first = (uint32_t)(buffer->offset_bytes / granule),
                  end = (uint32_t)granules_of(place, buffer->offset_bytes + buffer->bytes);
-        *block = (struct zr_colour_block){.lower = (uint32_t)buffer->lower,
-                                          .upper = (uint32_t)buffer->upper,
-                                          .pages_count = end - first,
-                                          .first = first};
+        *block = block_of(place, buffer);
+        block->pages_count = end - first;
+        block->first = first;
         if (end > colouring->fixed_pages_count)
             colouring->fixed_pages_count = end;
     }
     for (size_t i = 0; i < all->count; i++)
-        if (whole_granules(place, i) > 0)
-            *block++ = (struct zr_colour_block){
-                .lower = (uint32_t)all->buffers[i].lower,
-                .upper = (uint32_t)all->buffers[i].upper,
-                .pages_count = (uint32_t)(whole_granules(place, i) / place->unit_granules)};
+        if (whole_granules(place, i) > 0) {
+            *block = block_of(place, &all->buffers[i]);
+            block++->pages_count = (uint32_t)(whole_granules(place, i) / place->unit_granules);
+        }
 }
 
 /* How many addresses the lane may have, in pages of the colouring. */

@@ -1,8 +1,8 @@
 /* learner_plan.c: from two occurrences of a period to the steps of a plan.
  *
  * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
- * longer of the two it had. The circle of steps is cut where the fewest bytes cross; a block that does cross
- * keeps its place to itself. What lives longer than a period is known and stays dynamic. */
+ * longer of the two it had. The steps begin where the fewest bytes are alive across the boundary of the
+ * period. What lives longer than a period is known and stays dynamic. */
 #include "defrag/learner.h"
 
 #include <string.h>
@@ -397,12 +397,8 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
         if (work->upper[step] == 0)
             continue;
         steps[i].alive_count = (uint32_t)(work->upper[step] - step);
-        uint64_t upper = i + steps[i].alive_count;
-        buffers[placed] = (struct zr_buffer){.id = i,
-                                             .bytes = seen->bytes,
-                                             .lower = upper > count ? 0 : i,
-                                             .upper = upper > count ? count : upper};
-        placed++;
+        buffers[placed++] =
+            (struct zr_buffer){.id = i, .bytes = seen->bytes, .lower = i, .upper = i + steps[i].alive_count};
     }
     /* Some of the third occurrence has passed already. */
     size_t passed = work->lane->count - work->lane->first_count - work->lane->second_count;
@@ -413,7 +409,7 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
                                  .any_stream = work->lane->any_stream,
                                  .thread = work->lane->thread,
                                  .stream = work->lane->stream};
-    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed};
+    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
     candidate->maps[candidate->plan.lanes_count] =
         (struct zr_seen_map){.steps = work->in_second,
                              .position = work->lane->position + (uint32_t)work->lane->first_count,
