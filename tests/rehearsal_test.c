@@ -1,10 +1,9 @@
-/* rehearsal_test.c: packing with a period, and rehearsals: none share addresses while they are alive, a step
- * that goes as it was rehearsed calls no driver after the first, however long it is and whatever happens
+/* rehearsal_test.c: places for the blocks of a rehearsed pass: none share addresses while they are alive, a
+ * step that goes as it was rehearsed calls no driver after the first, however long it is and whatever happens
  * between steps; and what does not repeat has no places. */
 #include <string.h>
 
 #include "alloc/plan.h"
-#include "defrag/pack_internal.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"
@@ -12,156 +11,7 @@
 #include "zero/plan.h"
 #include "zero/replica.h"
 
-/* ---- Periods ------------------------------------------------------------------------------------------- */
-
-enum { BUFFERS_MAX = 12000, GRANULE = 64 << 10 };
-static struct zr_buffer buffers[BUFFERS_MAX];
-
-static struct zr_lifetimes set_of(size_t count, uint64_t period)
-{
-    return (struct zr_lifetimes){
-        .buffers = buffers, .count = count, .period = period, .host_arena = host_arena};
-}
-
-/* Pairs that are alive together, be it in a later period of one of them, and share a byte; and buffers that
- * end above the height. */
-static size_t faults_of(const struct zr_lifetimes *set, uint64_t height_bytes)
-{
-    size_t faults = 0;
-    for (size_t i = 0; i < set->count; i++) {
-        const struct zr_buffer *a = &set->buffers[i];
-        faults += a->offset_bytes + a->bytes > height_bytes;
-        for (size_t k = 0; k < i; k++) {
-            const struct zr_buffer *b = &set->buffers[k];
-            bool together = (a->lower < b->upper && b->lower < a->upper) ||
-                            (a->lower + set->period < b->upper) || (b->lower + set->period < a->upper);
-            faults += together && a->lower < a->upper && b->lower < b->upper &&
-                      a->offset_bytes < b->offset_bytes + b->bytes &&
-                      b->offset_bytes < a->offset_bytes + a->bytes;
-        }
-    }
-    return faults;
-}
-
-/* The most that is alive at a time, moment by moment. */
-static uint64_t live_of(const struct zr_lifetimes *set)
-{
-    uint64_t most = 0;
-    for (uint64_t at = 0; at < set->period; at++) {
-        uint64_t live = 0;
-        for (const struct zr_buffer *b = set->buffers; b < set->buffers + set->count; b++)
-            live += (at + set->period - b->lower) % set->period < b->upper - b->lower ? b->bytes : 0;
-        most = live > most ? live : most;
-    }
-    return most;
-}
-
-/* Buffers of up to 2^`bits` grains that live for at most `longest` moments, one in four for longer. */
-static void draw_buffers(const struct zr_lifetimes *set, size_t longest, size_t bits)
-{
-    for (size_t i = 0; i < set->count; i++) {
-        size_t most = random_below(4) && longest < set->period ? longest : set->period;
-        uint64_t lower = random_below(set->period), upper = lower + 1 + random_below(most);
-        buffers[i] = (struct zr_buffer){
-            lower, upper, 256 * (1 + random_below((size_t)1 << random_below(bits))), SIZE_MAX / 2, i};
-    }
-}
-
-/* Of each kind many sets are packed, from both ends alone or with all that there is; rounded; and damaged,
- * which the checker is to see exactly if it shows. */
-static const struct {
-    const char *name;
-    size_t count_most, period_most, longest, bits;
-    uint64_t work;
-    unsigned sets;
-    double ratio_most; /* of what is live */
-} kinds[] = {
-    {"few buffers", 8, 6, 3, 4, 1 << 16, 400, 1.5},
-    {"short lifetimes, from both ends", 700, 700, 24, 12, 1, 60, 2},
-    {"short lifetimes", 300, 300, 24, 12, 1 << 20, 60, 1.3},
-    {"long lifetimes", 60, 1000, 1000, 12, 1 << 20, 60, 1.3},
-    {"a period of one moment", 20, 1, 1, 6, 1 << 16, 20, 1},
-};
-
-static void test_periods(void)
-{
-    for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        size_t faults = 0, wrong = 0;
-        double worst = 1, ratio;
-        for (unsigned n = 0; n < kinds[k].sets; n++) {
-            struct zr_lifetimes set =
-                set_of(1 + random_below(kinds[k].count_most), 1 + random_below(kinds[k].period_most));
-            struct zr_pack_report report = {0};
-            uint64_t height = 0;
-            draw_buffers(&set, kinds[k].longest, kinds[k].bits);
-            wrong += zr_pack(&set, &(struct zr_pack_options){.work = kinds[k].work}, &report) != ZR_OK;
-            wrong += report.lower_bound_bytes != live_of(&set) || report.height_bytes < live_of(&set);
-            faults += faults_of(&set, report.height_bytes);
-            ratio = (double)report.height_bytes / (double)report.lower_bound_bytes;
-            worst = ratio > worst ? ratio : worst;
-            wrong += zr_pack_round(&set, 768, &height) != ZR_OK || zr_pack_check(&set, height) != ZR_OK;
-            faults += faults_of(&set, height);
-            buffers[random_below(set.count)].offset_bytes = 256 * random_below(height / 256);
-            wrong += (zr_pack_check(&set, height) != ZR_OK) != (faults_of(&set, height) > 0);
-        }
-        tap_is(faults, 0, "%s: none lies on one that is alive, rounded or not", kinds[k].name);
-        tap_is(wrong, 0, "%s: what is live is counted right, and the checker is", kinds[k].name);
-        tap_ok(worst <= kinds[k].ratio_most, "%s: at most %.3f times what is live", kinds[k].name, worst);
-    }
-}
-
-/* A puzzle with one answer, wherever its period begins; and times that cannot be. */
-static void test_by_hand(void)
-{
-    static const unsigned tight[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1},
-                                        {3, 5, 2}, {4, 5, 1}, {5, 6, 3}};
-    static const unsigned refused[][2] = {{5, 6}, {0, 6}, {4, 10}};
-    struct zr_pack_report report;
-    for (unsigned turn = 0; turn < 6; turn++) {
-        struct zr_lifetimes set = set_of(7, 6);
-        for (unsigned i = 0; i < 7; i++) {
-            uint64_t lower = (tight[i][0] + turn) % 6;
-            buffers[i] = (struct zr_buffer){lower, lower + tight[i][1] - tight[i][0], tight[i][2], 9, i};
-        }
-        zr_pack(&set, &(struct zr_pack_options){.work = 1 << 16}, &report);
-        tap_ok(report.height_bytes == 3 && faults_of(&set, 3) == 0, "a puzzle, turned by %u, is solved",
-               turn);
-    }
-    for (unsigned i = 0; i < 3; i++) {
-        struct zr_lifetimes set = set_of(1, 5);
-        buffers[0] = (struct zr_buffer){refused[i][0], refused[i][1], 1, 0, i};
-        tap_ok(zr_pack(&set, &(struct zr_pack_options){.work = 1}, &report) == ZR_ERR_INVALID &&
-                   zr_pack_check(&set, 1) == ZR_ERR_INVALID,
-               "alive from %u to %u in a period of 5: refused", refused[i][0], refused[i][1]);
-    }
-}
-
-/* A network of so many layers: each keeps some blocks until its backward comes, with passing ones in between,
- * of which some are still there when the next layer begins, and the last when the next pass does. */
-static void test_deep(size_t layers)
-{
-    enum { KEPT = 4, LAYER = KEPT + 2, BACK = 3 };
-    size_t forward = layers * LAYER, count = forward + layers * BACK;
-    struct zr_lifetimes set = set_of(count, count);
-    struct zr_pack_report report = {0};
-    for (size_t i = 0; i < count; i++) {
-        size_t in = i % LAYER, back = (i - forward) % BACK, moments = LAYER + in,
-               grains = 50 * in + i / LAYER % 3;
-        if (i >= forward) {
-            moments = BACK + 2 * back;
-            grains = 90 + 11 * back;
-        } else if (in < KEPT) {
-            moments = forward + (layers - i / LAYER) * BACK - i;
-            grains = 7 + 3 * in;
-        }
-        buffers[i] = (struct zr_buffer){i, i + moments, 256 * grains, 0, i};
-    }
-    zr_pack(&set, &(struct zr_pack_options){.work = 1}, &report); /* none is left for more than both ends */
-    tap_ok(faults_of(&set, report.height_bytes) == 0 &&
-               report.height_bytes < report.lower_bound_bytes + 4 * GRANULE,
-           "a pass of %zu allocations takes %zu bytes where %zu are live", count, (size_t)report.height_bytes,
-           (size_t)report.lower_bound_bytes);
-}
+enum { GRANULE = 64 << 10 };
 
 /* ---- Sequences made up ------------------------------------------------------------------------------- */
 
@@ -488,10 +338,6 @@ int main(void)
 {
     random_state = run_seed();
     tap_result(records_begin(), ZR_OK, "memory for records");
-    test_by_hand();
-    test_periods();
-    test_deep(40);
-    test_deep(1200);
     test_sequences();
     test_refused();
     test_training();
