@@ -85,30 +85,15 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
 {
     for (size_t i = 0; i < lifetimes->count; i++) {
         const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        if (lifetimes->period > 0 && buffer->upper > buffer->lower &&
+            (buffer->lower >= lifetimes->period || buffer->upper - buffer->lower > lifetimes->period))
+            return zr_fail(ZR_ERR_INVALID, "buffer %" PRIu64 " overlaps itself in a period of %" PRIu64,
+                           buffer->id, lifetimes->period);
         if (buffer->bytes > height_bytes || buffer->offset_bytes > height_bytes - buffer->bytes)
             return zr_fail(ZR_ERR_CORRUPT,
                            "buffer %" PRIu64 " at offset %" PRIu64 " with %" PRIu64
                            " bytes ends above %" PRIu64,
                            buffer->id, buffer->offset_bytes, buffer->bytes, height_bytes);
-    }
-    return ZR_OK;
-}
-
-/* Where time is periodic, a buffer that is alive across the boundary has two lives: up to there, and from
- * there on. */
-static bool crosses(const struct zr_lifetimes *lifetimes, const struct zr_buffer *buffer)
-{
-    return lifetimes->period > 0 && buffer->upper > lifetimes->period;
-}
-
-static zr_result check_period(const struct zr_lifetimes *lifetimes)
-{
-    for (size_t i = 0; lifetimes->period > 0 && i < lifetimes->count; i++) {
-        const struct zr_buffer *buffer = &lifetimes->buffers[i];
-        if (buffer->lower >= lifetimes->period ||
-            (buffer->upper > buffer->lower && buffer->upper - buffer->lower > lifetimes->period))
-            return zr_fail(ZR_ERR_INVALID, "buffer %" PRIu64 " overlaps itself in a period of %" PRIu64,
-                           buffer->id, lifetimes->period);
     }
     return ZR_OK;
 }
@@ -122,9 +107,22 @@ struct sweep {
     struct rank_set live;
 };
 
+/* When a buffer is born, or gone: twice if it is alive across the boundary of a period. */
+static void add_ends(struct sweep *sweep, const struct zr_lifetimes *lifetimes, uint32_t number, bool born)
+{
+    const struct zr_buffer *buffer = &lifetimes->buffers[number];
+    uint64_t period = lifetimes->period, time = born ? buffer->lower : buffer->upper;
+    if (period > 0 && buffer->upper > period) {
+        sweep->ends[sweep->ends_count++] =
+            (struct zr_sort_pair){born ? 0 : buffer->upper - period, number << 1 | born};
+        time = born ? time : period;
+    }
+    sweep->ends[sweep->ends_count++] = (struct zr_sort_pair){time, number << 1 | born};
+}
+
 static void order_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetimes)
 {
-    size_t n = 0, k = 0;
+    size_t n = 0;
     for (size_t i = 0; i < lifetimes->count; i++)
         if (lifetimes->buffers[i].bytes > 0 && lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
             sweep->by_offset[n++] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};
@@ -132,22 +130,11 @@ static void order_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetime
     for (size_t r = 0; r < n; r++)
         sweep->rank[sweep->by_offset[r].value] = (uint32_t)r;
     /* At one moment deaths come first: lifetimes are half open. */
-    for (size_t r = 0; r < n; r++) {
-        uint32_t number = sweep->by_offset[r].value;
-        const struct zr_buffer *buffer = &lifetimes->buffers[number];
-        if (crosses(lifetimes, buffer))
-            sweep->ends[k++] = (struct zr_sort_pair){buffer->upper - lifetimes->period, number << 1};
-        sweep->ends[k++] = (struct zr_sort_pair){
-            crosses(lifetimes, buffer) ? lifetimes->period : buffer->upper, number << 1};
-    }
-    for (size_t r = 0; r < n; r++) {
-        uint32_t number = sweep->by_offset[r].value;
-        if (crosses(lifetimes, &lifetimes->buffers[number]))
-            sweep->ends[k++] = (struct zr_sort_pair){0, number << 1 | 1};
-        sweep->ends[k++] = (struct zr_sort_pair){lifetimes->buffers[number].lower, number << 1 | 1};
-    }
-    sweep->ends_count = k;
-    zr_sort_pairs(sweep->ends, sweep->spare, k);
+    for (size_t r = 0; r < n; r++)
+        add_ends(sweep, lifetimes, sweep->by_offset[r].value, false);
+    for (size_t r = 0; r < n; r++)
+        add_ends(sweep, lifetimes, sweep->by_offset[r].value, true);
+    zr_sort_pairs(sweep->ends, sweep->spare, sweep->ends_count);
 }
 
 static zr_result run_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetimes)
@@ -178,21 +165,16 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct sweep sweep = {0};
-    size_t count = lifetimes->count;
+    size_t count = lifetimes->count, ends = (lifetimes->period ? 4 : 2) * count;
 
     if (count >= (size_t)1 << 30)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers are more than the checker can number", count);
     zr_result result = check_heights(lifetimes, height_bytes);
-    if (!result)
-        result = check_period(lifetimes);
     if (result)
         return result;
-    size_t twice = 0;
-    for (size_t i = 0; i < count; i++)
-        twice += crosses(lifetimes, &lifetimes->buffers[i]);
     sweep.by_offset = zr_scratch_take(&scratch, count, sizeof *sweep.by_offset);
-    sweep.ends = zr_scratch_take(&scratch, 2 * (count + twice), sizeof *sweep.ends);
-    sweep.spare = zr_scratch_take(&scratch, 2 * (count + twice), sizeof *sweep.spare);
+    sweep.ends = zr_scratch_take(&scratch, ends, sizeof *sweep.ends);
+    sweep.spare = zr_scratch_take(&scratch, ends, sizeof *sweep.spare);
     sweep.rank = zr_scratch_take(&scratch, count, sizeof *sweep.rank);
     set_take(&sweep.live, &scratch, count);
     result = scratch.result;

@@ -1,8 +1,8 @@
-/* pack_problem.c: lifetimes as items over sections of time. Stands on sort.h and scratch.h. */
+/* pack_problem.c: lifetimes as items over sections of time. Stands on lifetimes.c. */
 #include "alloc/error.h"
 #include "alloc/os.h"
+#include "defrag/lifetimes.h"
 #include "defrag/pack_internal.h"
-#include "alloc/sort.h"
 
 bool zr_pack_time_up(const struct zr_pack_watch *watch)
 {
@@ -50,24 +50,24 @@ static void gather_items(struct zr_pack_problem *problem, const struct zr_lifeti
     problem->unit_bytes = problem->count ? alignment_bytes * divisor : alignment_bytes;
 }
 
-/* Births and deaths in order of time. */
-struct sweep {
-    struct zr_sort_pair *ends; /* values: item * 2, of a birth + 1 */
-    size_t count, start;       /* start: before this one the fewest units are alive */
-    uint64_t crossing_units;   /* alive there */
+/* Where the period is cut: before this end of a lifetime the fewest units are alive. */
+struct cut {
+    size_t at;
+    uint64_t units;
 };
 
-static void find_start(struct sweep *sweep, const struct zr_pack_problem *problem)
+static struct cut find_cut(const struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
+                           const uint32_t *item, uint64_t crossing_units)
 {
-    uint64_t live = sweep->crossing_units;
+    struct cut best = {0, crossing_units};
+    uint64_t live = crossing_units;
     for (size_t e = 0; e < sweep->count; e++) {
-        if (live < sweep->crossing_units) {
-            sweep->crossing_units = live;
-            sweep->start = e;
-        }
-        uint64_t units = problem->units[sweep->ends[e].value >> 1];
+        if (live < best.units)
+            best = (struct cut){e, live};
+        uint64_t units = problem->units[item[sweep->ends[e].value >> 1]];
         live = sweep->ends[e].value & 1 ? live + units : live - units;
     }
+    return best;
 }
 
 static void end_section(struct zr_pack_problem *problem, uint64_t live)
@@ -78,16 +78,17 @@ static void end_section(struct zr_pack_problem *problem, uint64_t live)
 
 /* Goes through births and deaths; a section ends with the first death after a birth. An item whose death
  * comes first is alive across the boundary. */
-static void cut_sections(struct zr_pack_problem *problem, const struct sweep *sweep)
+static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
+                         const uint32_t *items, struct cut cut)
 {
-    uint64_t live = sweep->crossing_units;
+    uint64_t live = cut.units;
     bool born = live > 0;
     for (uint32_t i = 0; i < problem->count; i++)
         problem->first[i] = UINT32_MAX;
     for (size_t k = 0; k < sweep->count; k++) {
-        size_t e = sweep->start + k;
-        uint32_t end = sweep->ends[e < sweep->count ? e : e - sweep->count].value, item = end >> 1;
-        if (end & 1) {
+        size_t e = cut.at + k < sweep->count ? cut.at + k : cut.at + k - sweep->count;
+        uint32_t item = items[sweep->ends[e].value >> 1];
+        if (sweep->ends[e].value & 1) {
             problem->first[item] = problem->sections_count;
             live += problem->units[item];
             born = true;
@@ -100,7 +101,7 @@ static void cut_sections(struct zr_pack_problem *problem, const struct sweep *sw
         problem->crossing_count += problem->first[item] == UINT32_MAX;
         live -= problem->units[item];
     }
-    zr_assert(live == sweep->crossing_units);
+    zr_assert(live == cut.units);
     if (born)
         end_section(problem, live);
 }
@@ -157,30 +158,23 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
                                uint64_t alignment_bytes, struct zr_scratch *scratch)
 {
     struct zr_scratch own = {.arena = scratch->arena};
-    struct sweep sweep = {0};
+    struct zr_lifetimes_sweep sweep;
+    uint64_t crossing_units = 0;
 
     *out = (struct zr_pack_problem){0};
     take_arrays(out, lifetimes->count, scratch);
-    sweep.ends = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *sweep.ends);
-    struct zr_sort_pair *spare = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *spare);
-    zr_result result = scratch->result ? scratch->result : own.result;
+    uint32_t *item = zr_scratch_take(&own, lifetimes->count, sizeof *item); /* by buffer */
+    zr_result result = zr_lifetimes_sweep(&sweep, lifetimes, &own);
+    result = scratch->result ? scratch->result : result;
     if (result)
         goto unwind;
     gather_items(out, lifetimes, alignment_bytes);
-    /* Deaths first: the sort keeps that order within one moment, and lifetimes are half open. */
     for (uint32_t i = 0; i < out->count; i++) {
-        uint64_t upper = lifetimes->buffers[out->buffer[i]].upper;
-        bool crosses = lifetimes->period > 0 && upper > lifetimes->period;
-        sweep.ends[sweep.count++] =
-            (struct zr_sort_pair){crosses ? upper - lifetimes->period : upper, i << 1};
-        sweep.crossing_units += crosses ? out->units[i] : 0;
+        item[out->buffer[i]] = i;
+        if (lifetimes->period > 0 && lifetimes->buffers[out->buffer[i]].upper > lifetimes->period)
+            crossing_units += out->units[i];
     }
-    for (uint32_t i = 0; i < out->count; i++)
-        sweep.ends[sweep.count++] =
-            (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].lower, i << 1 | 1};
-    zr_sort_pairs(sweep.ends, spare, sweep.count);
-    find_start(&sweep, out);
-    cut_sections(out, &sweep);
+    cut_sections(out, &sweep, item, find_cut(out, &sweep, item, crossing_units));
     extend_crossing(out);
     find_hottest(out, &own);
     result = own.result;

@@ -19,10 +19,7 @@ enum {
 
 struct moment {
     struct zr_request request; /* alignment as it is kept */
-    size_t bytes;              /* with rounding */
-    uint32_t held;             /* moments to its free, within its pass and the step's end */
-    uint32_t left_until;       /* the moment of the next pass at which it was freed */
-    bool leaves;               /* it was, once at least */
+    uint32_t left; /* 1 + the moment of the next pass at which it was freed; 0: never left to it */
 };
 
 struct live {
@@ -36,13 +33,12 @@ struct zr_rehearsal {
     size_t granule_bytes;      /* of the arena */
     uint32_t most;
     struct moment *moments; /* [most] */
-    uint32_t moments_count;
-    struct live *live; /* [2 most], in the order of allocation: of a pass, and left by the one before */
+    struct live *live;      /* [2 most], in the order of allocation: of a pass, and left by the one before */
     size_t live_count;
     uint32_t passes_count;
     uint32_t pass_length, now; /* of every pass but the last; allocations of the present one */
     bool differs;
-    struct zr_lifetimes lifetimes; /* of the moments, with their places */
+    struct zr_lifetimes lifetimes; /* of the moments so far, within their pass; then with their places */
     size_t live_bytes, region_bytes;
 };
 
@@ -53,11 +49,6 @@ static bool is_same(const struct moment *moment, const struct zr_observation *wh
     const struct zr_request *request = &moment->request;
     return request->bytes == what->request->bytes && request->tag == what->request->tag &&
            request->stream == what->request->stream && request->alignment == what->alignment;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 static unsigned note_allocation(void *state, const struct zr_observation *what)
@@ -71,10 +62,12 @@ static unsigned note_allocation(void *state, const struct zr_observation *what)
         rehearsal->differs = true;
         return ZR_OBSERVER_NOTHING;
     }
-    if (at == rehearsal->moments_count) {
-        rehearsal->moments[at] = (struct moment){.request = *what->request, .bytes = what->bytes};
+    if (at == rehearsal->lifetimes.count) {
+        rehearsal->moments[at].request = *what->request;
         rehearsal->moments[at].request.alignment = what->alignment;
-        rehearsal->moments_count++;
+        rehearsal->lifetimes.buffers[at] =
+            (struct zr_buffer){.id = at, .lower = at, .upper = (uint64_t)at + 1, .bytes = what->bytes};
+        rehearsal->lifetimes.count++;
     }
     rehearsal->differs |= !is_same(&rehearsal->moments[at], what);
     rehearsal->live[rehearsal->live_count++] = (struct live){what->offset_bytes, at, rehearsal->passes_count};
@@ -93,16 +86,14 @@ static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
         return; /* from before the step, or nobody asks any more */
     struct live gone = rehearsal->live[at];
     struct moment *moment = &rehearsal->moments[gone.moment];
+    struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.moment];
     memmove(&rehearsal->live[at], &rehearsal->live[at + 1],
             (--rehearsal->live_count - at) * sizeof *rehearsal->live);
-    if (gone.pass == rehearsal->passes_count) {
-        moment->held = larger(rehearsal->now - gone.moment, moment->held);
-    } else if (gone.pass + 1 == rehearsal->passes_count) {
-        moment->leaves = true;
-        moment->left_until = larger(rehearsal->now, moment->left_until);
-    } else {
-        rehearsal->differs = true;
-    }
+    if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
+        buffer->upper = rehearsal->now;
+    if (gone.pass + 1 == rehearsal->passes_count && rehearsal->now >= moment->left)
+        moment->left = rehearsal->now + 1;
+    rehearsal->differs |= gone.pass + 1 < rehearsal->passes_count;
 }
 
 static unsigned note_pass_of_plan(void *state, const struct zr_pass *pass)
@@ -118,31 +109,30 @@ static const struct zr_observer observer = {
 zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
                               zr_arena *host_arena)
 {
-    if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a rehearsal needs somewhere to go");
-    *out = NULL;
-    if (!arena || !host_arena)
-        return zr_fail(ZR_ERR_INVALID, "a rehearsal needs an arena to watch and one for its records");
+    if (!out || !arena || !host_arena)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a rehearsal needs an arena to watch, one for records, and a place to go");
     struct zr_scratch scratch = {.arena = host_arena};
     size_t most = allocations_most < PLACED_MOST ? allocations_most : PLACED_MOST;
     struct zr_rehearsal *rehearsal = zr_scratch_take(&scratch, 1, sizeof *rehearsal);
     struct moment *moments = zr_scratch_take(&scratch, most, sizeof *moments);
     struct live *live = zr_scratch_take(&scratch, 2 * most, sizeof *live);
+    struct zr_buffer *buffers = zr_scratch_take(&scratch, most, sizeof *buffers);
     zr_result result = scratch.result;
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
+        *rehearsal = (struct zr_rehearsal){.arena = arena,
+                                           .scratch = scratch,
+                                           .granule_bytes = zr_arena_plan_rules(arena).granule_bytes,
+                                           .most = (uint32_t)most,
+                                           .moments = moments,
+                                           .live = live,
+                                           .lifetimes = {.buffers = buffers, .host_arena = host_arena}};
         result = zr_arena_observe(arena, &observer, rehearsal);
-    if (result != ZR_OK) {
-        zr_scratch_end(&scratch);
-        return result;
     }
-    *rehearsal = (struct zr_rehearsal){.arena = arena,
-                                       .scratch = scratch,
-                                       .granule_bytes = zr_arena_plan_rules(arena).granule_bytes,
-                                       .most = (uint32_t)most,
-                                       .moments = moments,
-                                       .live = live};
-    *out = rehearsal;
-    return ZR_OK;
+    if (result != ZR_OK)
+        zr_scratch_end(&scratch);
+    *out = result == ZR_OK ? rehearsal : NULL;
+    return result;
 }
 
 void zr_rehearsal_pass(zr_rehearsal *rehearsal)
@@ -158,23 +148,16 @@ void zr_rehearsal_pass(zr_rehearsal *rehearsal)
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* The moments of a block, from its own on, around the boundary where it leaves its pass. */
-static uint32_t duration(const struct zr_rehearsal *rehearsal, uint32_t at)
+/* Blocks left to the next pass are alive around the boundary. False: one lives for longer than a period. */
+static bool extend_left(struct zr_rehearsal *rehearsal)
 {
-    const struct moment *moment = &rehearsal->moments[at];
-    uint32_t held = moment->held;
-    if (moment->leaves)
-        held = rehearsal->moments_count - at + moment->left_until;
-    return held > 0 ? held : 1;
-}
-
-static bool can_be_placed(const struct zr_rehearsal *rehearsal)
-{
-    if (rehearsal->differs || rehearsal->live_count > 0 || rehearsal->moments_count == 0)
-        return false;
-    for (uint32_t i = 0; i < rehearsal->moments_count; i++)
-        if (duration(rehearsal, i) > rehearsal->moments_count)
+    uint64_t period = rehearsal->lifetimes.period = rehearsal->lifetimes.count;
+    for (size_t i = 0; i < period; i++) {
+        if (rehearsal->moments[i].left > 0)
+            rehearsal->lifetimes.buffers[i].upper = period + rehearsal->moments[i].left - 1;
+        if (rehearsal->lifetimes.buffers[i].upper > i + period)
             return false;
+    }
     return true;
 }
 
@@ -202,24 +185,11 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
 
 zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
 {
-    size_t count = rehearsal->moments_count;
-
     zr_arena_observe(rehearsal->arena, NULL, NULL);
     rehearsal->arena = NULL;
-    *found = can_be_placed(rehearsal);
-    if (!*found)
-        return ZR_OK;
-    struct zr_buffer *buffers = zr_scratch_take(&rehearsal->scratch, count, sizeof *buffers);
-    if (!buffers)
-        return rehearsal->scratch.result;
-    for (uint32_t i = 0; i < count; i++)
-        buffers[i] = (struct zr_buffer){.id = i,
-                                        .lower = i,
-                                        .upper = (uint64_t)i + duration(rehearsal, i),
-                                        .bytes = rehearsal->moments[i].bytes};
-    rehearsal->lifetimes = (struct zr_lifetimes){
-        .buffers = buffers, .count = count, .period = count, .host_arena = rehearsal->scratch.arena};
-    return pack(rehearsal);
+    *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&
+             extend_left(rehearsal);
+    return *found ? pack(rehearsal) : ZR_OK;
 }
 
 size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal)
