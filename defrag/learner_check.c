@@ -15,11 +15,6 @@ struct pieces {
     size_t count;
 };
 
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at
  * most. */
 static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
@@ -29,7 +24,8 @@ static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint
         return offset;
     while ((last + 1) * granule_bytes < offset + *bytes && plan->pages[last + 1] == plan->pages[last] + 1)
         last++;
-    *bytes = least(*bytes, (last + 1) * granule_bytes - offset);
+    if (*bytes > (last + 1) * granule_bytes - offset)
+        *bytes = (last + 1) * granule_bytes - offset;
     return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
 }
 

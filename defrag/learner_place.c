@@ -118,22 +118,12 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
 }
 
-static size_t common_divisor(size_t a, size_t b)
-{
-    while (b > 0) {
-        size_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* The largest page that all blocks are multiples of; a granule beside a rest. */
 static size_t unit_of(const struct lane_place *place)
 {
     size_t unit = 0;
     for (size_t i = 0; place->rest.count == 0 && i < place->lifetimes->count; i++)
-        unit = common_divisor(whole_granules(place, i), unit);
+        unit = zr_pack_common_divisor(whole_granules(place, i), unit);
     return unit ? unit : 1;
 }
 

@@ -61,6 +61,17 @@ zr_result zr_lifetimes_sweep(struct zr_lifetimes_sweep *out, const struct zr_lif
             ends[out->count++] = (struct zr_sort_pair){time, (uint32_t)i << 1 | born};
         }
     zr_sort_pairs(ends, spare, out->count);
+    uint64_t live_bytes = out->crossing_bytes, least_bytes = live_bytes;
+    for (size_t e = 0; e < out->count; e++) {
+        if (live_bytes < least_bytes) {
+            least_bytes = live_bytes;
+            out->least_at = e;
+        }
+        uint64_t bytes = lifetimes->buffers[ends[e].value >> 1].bytes;
+        live_bytes = ends[e].value & 1 ? live_bytes + bytes : live_bytes - bytes;
+        out->peak_bytes = live_bytes > out->peak_bytes ? live_bytes : out->peak_bytes;
+    }
+    zr_assert(live_bytes == out->crossing_bytes);
     return ZR_OK;
 }
 
@@ -72,16 +83,8 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
     zr_result result = check_buffers(lifetimes);
     if (!result)
         result = zr_lifetimes_sweep(&sweep, lifetimes, &scratch);
-    if (!result) {
-        uint64_t live_bytes = sweep.crossing_bytes, peak_bytes = live_bytes;
-        for (size_t e = 0; e < sweep.count; e++) {
-            uint64_t bytes = lifetimes->buffers[sweep.ends[e].value >> 1].bytes;
-            live_bytes = sweep.ends[e].value & 1 ? live_bytes + bytes : live_bytes - bytes;
-            peak_bytes = live_bytes > peak_bytes ? live_bytes : peak_bytes;
-        }
-        zr_assert(live_bytes == sweep.crossing_bytes);
-        lifetimes->lower_bound_bytes = peak_bytes;
-    }
+    if (!result)
+        lifetimes->lower_bound_bytes = sweep.peak_bytes;
     zr_scratch_end(&scratch);
     return result;
 }

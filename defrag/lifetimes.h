@@ -21,6 +21,8 @@ struct zr_lifetimes_sweep {
     struct zr_sort_pair *ends; /* values: the buffer's number * 2, of a birth + 1 */
     size_t count;
     uint64_t crossing_bytes; /* alive across the boundary */
+    uint64_t peak_bytes;     /* the most that is alive */
+    size_t least_at;         /* before this one the fewest bytes are alive; a birth, where there are any */
 };
 zr_result zr_lifetimes_sweep(struct zr_lifetimes_sweep *out, const struct zr_lifetimes *lifetimes,
                              struct zr_scratch *scratch);

@@ -49,25 +49,15 @@ static uint64_t units_of(const struct ends *ends, uint32_t moment)
 static void number_moments(struct ends *ends, uint32_t *births)
 {
     const struct zr_pack_problem *problem = ends->problem;
-    uint32_t sections = problem->sections_count, sum = 0;
     for (uint32_t i = 0; i < ends->count; i++)
-        births[problem->first[i]]++;
-    for (uint32_t s = 0; s <= sections; s++) {
-        uint32_t born = births[s];
-        births[s] = sum; /* before the section */
-        sum += born;
-    }
-    for (uint32_t i = 0; i < ends->count; i++) {
-        uint32_t last = problem->last[i], around = zr_pack_around(problem, i);
-        /* Up to the births of the section where it is gone. */
-        ends->alive[i] = around > 0 ? ends->count + births[around] : births[last];
-    }
-    uint32_t *end = ends->by_size; /* not in use yet */
-    memcpy(end, ends->alive, ends->count * sizeof *end);
-    for (uint32_t i = 0; i < ends->count; i++) {
-        uint32_t moment = births[problem->first[i]]++;
-        ends->item[moment] = i;
-        ends->alive[moment] = end[i] - moment;
+        births[problem->first[i] + 1]++;
+    for (uint32_t s = 0; s < problem->sections_count; s++)
+        births[s + 1] += births[s]; /* all before the section */
+    for (uint32_t i = 0; i < ends->count; i++)
+        ends->item[births[problem->first[i]]++] = i; /* and in the end with the section's own */
+    for (uint32_t m = 0; m < ends->count; m++) {
+        uint32_t last = problem->last[ends->item[m]], around = zr_pack_around(problem, ends->item[m]);
+        ends->alive[m] = (around > 0 ? ends->count + births[around - 1] : births[last - 1]) - m;
     }
 }
 

@@ -97,6 +97,16 @@ static inline void zr_pack_spend(struct zr_pack_watch *watch, uint64_t work)
     watch->work_left -= work < watch->work_left ? work : watch->work_left;
 }
 
+static inline uint64_t zr_pack_common_divisor(uint64_t a, uint64_t b)
+{
+    while (b > 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* xorshift: cheap, and the same everywhere. */
 static inline uint64_t zr_pack_random(uint64_t *state)
 {

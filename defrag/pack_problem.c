@@ -11,16 +11,6 @@ bool zr_pack_time_up(const struct zr_pack_watch *watch)
            (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
 }
 
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 static void take_arrays(struct zr_pack_problem *problem, size_t count, struct zr_scratch *scratch)
 {
     problem->first = zr_scratch_take(scratch, count, sizeof *problem->first);
@@ -43,31 +33,11 @@ static void gather_items(struct zr_pack_problem *problem, const struct zr_lifeti
         uint32_t item = problem->count++;
         problem->buffer[item] = (uint32_t)i;
         problem->units[item] = (buffer->bytes - 1) / alignment_bytes + 1;
-        divisor = common_divisor(divisor, problem->units[item]);
+        divisor = zr_pack_common_divisor(divisor, problem->units[item]);
     }
     for (uint32_t i = 0; i < problem->count; i++)
         problem->units[i] /= divisor;
     problem->unit_bytes = problem->count ? alignment_bytes * divisor : alignment_bytes;
-}
-
-/* Where the period is cut: before this end of a lifetime the fewest units are alive. */
-struct cut {
-    size_t at;
-    uint64_t units;
-};
-
-static struct cut find_cut(const struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
-                           const uint32_t *item, uint64_t crossing_units)
-{
-    struct cut best = {0, crossing_units};
-    uint64_t live = crossing_units;
-    for (size_t e = 0; e < sweep->count; e++) {
-        if (live < best.units)
-            best = (struct cut){e, live};
-        uint64_t units = problem->units[item[sweep->ends[e].value >> 1]];
-        live = sweep->ends[e].value & 1 ? live + units : live - units;
-    }
-    return best;
 }
 
 static void end_section(struct zr_pack_problem *problem, uint64_t live)
@@ -76,17 +46,21 @@ static void end_section(struct zr_pack_problem *problem, uint64_t live)
     problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
 }
 
-/* Goes through births and deaths; a section ends with the first death after a birth. An item whose death
- * comes first is alive across the boundary. */
+/* Goes through births and deaths, from where the fewest bytes are alive; a section ends with the first death
+ * after a birth. An item whose death comes first is alive across the boundary. */
 static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
-                         const uint32_t *items, struct cut cut)
+                         const uint32_t *items, uint64_t crossing_units)
 {
-    uint64_t live = cut.units;
-    bool born = live > 0;
+    uint64_t live = crossing_units;
+    for (size_t e = 0; e < sweep->least_at; e++) {
+        uint64_t units = problem->units[items[sweep->ends[e].value >> 1]];
+        live = sweep->ends[e].value & 1 ? live + units : live - units;
+    }
+    bool born = false; /* the first of them is a birth */
     for (uint32_t i = 0; i < problem->count; i++)
         problem->first[i] = UINT32_MAX;
     for (size_t k = 0; k < sweep->count; k++) {
-        size_t e = cut.at + k < sweep->count ? cut.at + k : cut.at + k - sweep->count;
+        size_t e = (sweep->least_at + k) % sweep->count;
         uint32_t item = items[sweep->ends[e].value >> 1];
         if (sweep->ends[e].value & 1) {
             problem->first[item] = problem->sections_count;
@@ -101,7 +75,6 @@ static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifeti
         problem->crossing_count += problem->first[item] == UINT32_MAX;
         live -= problem->units[item];
     }
-    zr_assert(live == cut.units);
     if (born)
         end_section(problem, live);
 }
@@ -174,7 +147,7 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
         if (lifetimes->period > 0 && lifetimes->buffers[out->buffer[i]].upper > lifetimes->period)
             crossing_units += out->units[i];
     }
-    cut_sections(out, &sweep, item, find_cut(out, &sweep, item, crossing_units));
+    cut_sections(out, &sweep, item, crossing_units);
     extend_crossing(out);
     find_hottest(out, &own);
     result = own.result;
