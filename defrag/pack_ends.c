@@ -29,19 +29,13 @@ struct ends {
     const struct zr_pack_problem *problem;
     struct zr_pack_watch *watch;
     uint32_t count;
-    uint32_t *item;  /* by moment: who is born */
-    uint32_t *alive; /* by moment: how many moments that item lives, its own included */
-    uint64_t *
-        offset; /* by moment; of one that hangs, until the ceiling is known: its lower end, from there down */
+    uint32_t *item;          /* by moment: who is born */
+    uint64_t *units, *alive; /* by moment: that item's size; how many moments it lives, its own included */
+    uint64_t *offset;        /* by moment; of one that hangs its lower end, from a ceiling not known yet */
     uint32_t *by_duration, *by_size; /* moments, the largest first */
     struct zr_skyline sky;
     struct stretch met[2 * SHORT_MOST];
 };
-
-static uint64_t units_of(const struct ends *ends, uint32_t moment)
-{
-    return ends->problem->units[ends->item[moment]];
-}
 
 /* ---- Moments ------------------------------------------------------------------------------------------- */
 
@@ -57,24 +51,20 @@ static void number_moments(struct ends *ends, uint32_t *births)
         ends->item[births[problem->first[i]]++] = i; /* and in the end with the section's own */
     for (uint32_t m = 0; m < ends->count; m++) {
         uint32_t last = problem->last[ends->item[m]], around = zr_pack_around(problem, ends->item[m]);
+        ends->units[m] = problem->units[ends->item[m]];
         ends->alive[m] = (around > 0 ? ends->count + births[around - 1] : births[last - 1]) - m;
     }
 }
 
-/* The moments by falling size or duration, then the other one. */
+/* The moments by falling size and by falling duration, each then by the other. */
 static void sort_moments(struct ends *ends, struct zr_sort_pair *pairs)
 {
-    uint32_t count = ends->count;
-    for (unsigned by_size = 0; by_size < 2; by_size++) {
-        for (uint32_t m = 0; m < count; m++)
-            pairs[m] = (struct zr_sort_pair){by_size ? ~(uint64_t)ends->alive[m] : ~units_of(ends, m), m};
-        zr_sort_pairs(pairs, pairs + count, count);
-        for (uint32_t k = 0; k < count; k++)
-            pairs[k].key = by_size ? ~units_of(ends, pairs[k].value) : ~(uint64_t)ends->alive[pairs[k].value];
-        zr_sort_pairs(pairs, pairs + count, count);
-        for (uint32_t k = 0; k < count; k++)
-            (by_size ? ends->by_size : ends->by_duration)[k] = pairs[k].value;
-    }
+    for (uint32_t m = 0; m < ends->count; m++)
+        ends->by_size[m] = ends->by_duration[m] = m;
+    zr_pack_sort_falling(ends->by_size, ends->count, ends->alive, pairs);
+    zr_pack_sort_falling(ends->by_size, ends->count, ends->units, pairs);
+    zr_pack_sort_falling(ends->by_duration, ends->count, ends->units, pairs);
+    zr_pack_sort_falling(ends->by_duration, ends->count, ends->alive, pairs);
 }
 
 /* ---- Placing ------------------------------------------------------------------------------------------- */
@@ -84,14 +74,14 @@ static void lay(struct ends *ends, uint32_t moment)
 {
     size_t end = (size_t)moment + ends->alive[moment];
     ends->offset[moment] = zr_skyline_highest(&ends->sky, moment, end);
-    zr_skyline_raise(&ends->sky, moment, end, ends->offset[moment] + units_of(ends, moment));
+    zr_skyline_raise(&ends->sky, moment, end, ends->offset[moment] + ends->units[moment]);
 }
 
 /* Those that hang already and meet the item: they are born within its time, or before it and are still there.
  */
 static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most)
 {
-    uint32_t alive = ends->alive[moment], count = ends->count, met_count = 0;
+    uint32_t alive = (uint32_t)ends->alive[moment], count = ends->count, met_count = 0;
     uint32_t before = short_most < count - alive ? short_most : count - alive;
     uint32_t other = moment >= before ? moment - before : moment + count - before;
 
@@ -100,7 +90,7 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
             (i < before && ends->alive[other] <= before - i))
             continue;
         ends->met[met_count++] =
-            (struct stretch){ends->offset[other] - units_of(ends, other), ends->offset[other]};
+            (struct stretch){ends->offset[other] - ends->units[other], ends->offset[other]};
     }
     zr_pack_spend(ends->watch, (before + alive) / SCANNED + met_count);
     return met_count;
@@ -110,7 +100,7 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
 static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
 {
     uint32_t met_count = find_met(ends, moment, short_most);
-    uint64_t units = units_of(ends, moment), end = units;
+    uint64_t units = ends->units[moment], end = units;
 
     /* Until all of them in a row are clear of it. */
     for (uint32_t i = 0, clear = 0; clear < met_count; i = i + 1 == met_count ? 0 : i + 1) {
@@ -177,6 +167,7 @@ zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t targ
     size_t count = problem->count;
 
     ends.item = zr_scratch_take(&scratch, count, sizeof *ends.item);
+    ends.units = zr_scratch_take(&scratch, count, sizeof *ends.units);
     ends.alive = zr_scratch_take(&scratch, count, sizeof *ends.alive);
     ends.offset = zr_scratch_take(&scratch, count, sizeof *ends.offset);
     ends.by_duration = zr_scratch_take(&scratch, count, sizeof *ends.by_duration);

@@ -241,16 +241,13 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
 
 /* ---- Orders -------------------------------------------------------------------------------------------- */
 
-/* Sorts the order so far by falling key, stably. */
-static void sort_falling(struct zr_fit *fit, const uint64_t *key)
+void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, struct zr_sort_pair *pairs)
 {
-    struct zr_sort_pair *pairs = fit->pairs;
-    uint32_t count = fit->problem->count;
     for (uint32_t k = 0; k < count; k++)
-        pairs[k] = (struct zr_sort_pair){~key[fit->order[k]], fit->order[k]};
+        pairs[k] = (struct zr_sort_pair){~key[order[k]], order[k]};
     zr_sort_pairs(pairs, pairs + count, count);
     for (uint32_t k = 0; k < count; k++)
-        fit->order[k] = pairs[k].value;
+        order[k] = pairs[k].value;
 }
 
 void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
@@ -268,11 +265,11 @@ void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
     }
     bool by_duration =
         key == ZR_FIT_BY_DURATION || key == ZR_FIT_BY_SIZE_THEN_DURATION || key == ZR_FIT_BY_HEAT;
-    sort_falling(fit, problem->units); /* ties of the keys below */
+    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* ties of the keys below */
     if (by_duration)
-        sort_falling(fit, problem->duration);
+        zr_pack_sort_falling(fit->order, count, problem->duration, fit->pairs);
     if (key != ZR_FIT_BY_SIZE && key != ZR_FIT_BY_DURATION)
-        sort_falling(fit, fit->keys);
+        zr_pack_sort_falling(fit->order, count, fit->keys, fit->pairs);
     for (uint32_t k = 0; k < count; k++)
         fit->rank[fit->order[k]] = k;
 }

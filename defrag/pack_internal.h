@@ -116,6 +116,9 @@ static inline uint64_t zr_pack_random(uint64_t *state)
     return *state;
 }
 
+/* Sorts an order by falling key, stably. `pairs`: scratch of 2 count. */
+void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, struct zr_sort_pair *pairs);
+
 /* ---- From both ends ------------------------------------------------------------------------------------ */
 
 /* The highest so far at each moment. What passes the last moment goes on at the first. */
