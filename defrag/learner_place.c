@@ -37,27 +37,6 @@ struct lane_place {
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Goes on from `first`, as low as can be with the work. The better answer is left in the offsets. */
-static zr_result pack_lower(struct lane_place *place, uint64_t work, struct zr_pack_report *report)
-{
-    struct zr_lifetimes *lifetimes = place->lifetimes;
-    struct zr_scratch scratch = {0};
-    struct zr_pack_report first = *report;
-    uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
-    if (!offsets)
-        return scratch.result;
-    for (size_t i = 0; i < lifetimes->count; i++)
-        offsets[i] = lifetimes->buffers[i].offset_bytes;
-    zr_result result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = work}, &place->here, report);
-    if (result == ZR_OK && report->height_bytes > first.height_bytes) {
-        for (size_t i = 0; i < lifetimes->count; i++)
-            lifetimes->buffers[i].offset_bytes = offsets[i];
-        *report = first;
-    }
-    zr_scratch_end(&scratch);
-    return result;
-}
-
 /* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
  * all. */
 static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *lifetimes,
@@ -228,6 +207,8 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     struct zr_pack_report report;
     uint64_t left = place->work;
     struct coloured coloured = {0};
+    struct zr_pack_here on = place->here; /* from what the target left */
+    on.placed = true;
     zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
     bool found = report.verdict == ZR_PACK_FOUND;
@@ -238,7 +219,7 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     }
     left -= left / TARGET_DIVISOR;
     if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
-        result = pack_lower(place, left, &report);
+        result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = left}, &on, &report);
     if (result == ZR_OK)
         result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
     *granules = granules_of(place, report.height_bytes);

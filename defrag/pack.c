@@ -316,6 +316,18 @@ static zr_result go_lowest(struct packer *packer)
     return packer->able ? search_lowest(packer) : improve(packer, 0);
 }
 
+/* The placement that is there already. */
+static void take_placed(struct packer *packer, const struct zr_lifetimes *lifetimes)
+{
+    packer->best.height = 0;
+    for (uint32_t i = 0; i < packer->problem.count; i++) {
+        packer->best.offset[i] =
+            lifetimes->buffers[packer->problem.buffer[i]].offset_bytes / packer->problem.unit_bytes;
+        uint64_t end = packer->best.offset[i] + packer->problem.units[i];
+        packer->best.height = end > packer->best.height ? end : packer->best.height;
+    }
+}
+
 /* The best offsets in bytes; returns the height. */
 static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lifetimes)
 {
@@ -410,6 +422,8 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
         packer.target =
             options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
         packer.able = !here->no_search && zr_search_able(&packer.problem);
+        if (here->placed)
+            take_placed(&packer, lifetimes);
         result = place_quickly(&packer);
         if (!result && options->capacity_bytes)
             result = pack_within(&packer, lifetimes, options, &verdict);

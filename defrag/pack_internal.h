@@ -24,6 +24,7 @@ struct zr_pack_here {
     const _Atomic bool *cancelled;
     size_t stack_bytes; /* for the packer alone: ZR_PACK_STACK_BYTES, or more for searches */
     bool no_search;     /* a search takes megabytes */
+    bool placed;        /* the offsets are a placement of the same sizes: it is the answer if none is lower */
 };
 #define ZR_PACK_STACK_BYTES                                                                                  \
     ((size_t)1 << 18) /* for all but searches; instrumented builds keep their own data on it */

@@ -185,6 +185,8 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
 
 zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
 {
+    if (!rehearsal || !found || !rehearsal->arena)
+        return zr_fail(ZR_ERR_INVALID, "places are found once, for a rehearsal");
     zr_arena_observe(rehearsal->arena, NULL, NULL);
     rehearsal->arena = NULL;
     *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&
@@ -206,6 +208,8 @@ size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal)
 
 zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
 {
+    if (!rehearsal || !arena || rehearsal->region_bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "there are no places to install");
     struct zr_scratch scratch = {.arena = rehearsal->scratch.arena};
     size_t count = rehearsal->lifetimes.count;
     struct zr_plan_lane lane = {.count = count, .any = true};

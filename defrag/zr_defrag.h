@@ -1,4 +1,5 @@
-/* zr_defrag.h: traces as sequences and lifetimes, the packer, and replay. The public header of defrag/.
+/* zr_defrag.h: traces as sequences and lifetimes, the packer, plans learned or rehearsed, and replay. The
+ * public header of defrag/.
  *
  * Memory of every object here comes from a host arena that the caller names (tag other), which must outlive
  * the object, and a learner's from the system: no malloc, so that it can run inside a preloaded program. An
@@ -199,14 +200,14 @@ ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t
                                      zr_arena *host_arena);
 /* A pass begins. What comes after the last one's is the step's end. */
 ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);
-/* The step is over: ends the watch and finds places. Once. *found false: the passes differ, hold blocks
- * beyond the step, or are more than 524,288 allocations long. */
+/* The step is over: ends the watch and finds places. *found false: the passes differ, hold blocks beyond the
+ * step, or are more than 524,288 allocations long. ZR_ERR_INVALID: a second time. */
 ZR_API zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found);
 /* Bytes of addresses that the places take, and the most that is live in them at a time. */
 ZR_API size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal);
 ZR_API size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal);
 /* From now on the arena keeps to the places, for the calling thread. Each pass begins with
- * zr_rehearsal_rewind(). ZR_ERR_ADDRESSES: there are none in a row for the places. */
+ * zr_rehearsal_rewind(). ZR_ERR_INVALID: no places; ZR_ERR_ADDRESSES: no addresses in a row for them. */
 ZR_API zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena);
 /* A pass begins on an arena that keeps to places; on any other nothing happens. */
 ZR_API void zr_rehearsal_rewind(zr_arena *arena);

@@ -165,6 +165,9 @@ static void test_refused(void)
             zr_arena_alloc(bench.arena, &(struct zr_request){.bytes = 64, .tag = ZR_TAG_GRAD}, &kept);
         run_step(bench.arena, &one, ways[w].keeps ? 0 : 1, rehearsal);
         tap_ok(zr_rehearsal_place(rehearsal, &found) == ZR_OK && found == ways[w].found, "%s", ways[w].name);
+        tap_ok(zr_rehearsal_place(rehearsal, &found) == ZR_ERR_INVALID &&
+                   zr_rehearsal_install(rehearsal, bench.arena) == (ways[w].found ? ZR_OK : ZR_ERR_INVALID),
+               "once, and what there is can be installed");
         zr_rehearsal_destroy(rehearsal);
         zr_arena_free(bench.arena, kept);
         tap_is(bench_close(&bench), 0, "and nothing is left behind");
