@@ -188,7 +188,7 @@ $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/li
 		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(kernels_libs) -lm || \
 		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_FAMILY: see alloc/family.h" >&2; exit 1; }
 
-train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(heap_src) $(alloc_src))
+train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(defrag_src) $(heap_src) $(alloc_src))
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"

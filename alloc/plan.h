@@ -1,8 +1,9 @@
 /* plan.h: a plan for a repeating sequence of allocations, and a window for whoever makes one. Private to zr.
  *
- * alloc/ follows plans and does not make them; defrag/ makes them (defrag/learner.c). A plan is a list of
- * steps per lane: what will be asked for, in order and over and over, and where in the plan's region it goes.
- * Nothing depends on the program keeping to it: what differs takes the dynamic path (alloc/follow.c). */
+ * alloc/ follows plans and does not make them; defrag/ does (defrag/learner.c, defrag/rehearsal.c). A plan is
+ * a list of steps per lane: what will be asked for, in order and over and over, and where in the plan's
+ * region it goes. Nothing depends on the program keeping to it: what differs takes the dynamic path
+ * (alloc/follow.c). */
 #ifndef ZR_PLAN_H
 #define ZR_PLAN_H
 

@@ -174,9 +174,9 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     struct zr_candidate *candidate = &learner->candidate;
     zr_result result = zr_learner_look(learner, view);
     if (result == ZR_OK)
-        result = zr_candidate_make(
-            candidate, view->lanes, view->lanes_count,
-            (struct zr_pack_here){&learner->helper.cancelled, zr_helper_room(&learner->helper)});
+        result = zr_candidate_make(candidate, view->lanes, view->lanes_count,
+                                   (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
+                                                         .stack_bytes = zr_helper_room(&learner->helper)});
     bool joint = learner->split && view->lanes_count > 0 && view->lanes[0].any;
     bool later = result != ZR_OK && candidate->left_count > 0;
     bool loose = !later && joint &&

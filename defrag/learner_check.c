@@ -1,7 +1,7 @@
 /* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as
  * the arena gets it: nothing that the plan was made from is looked at.
  *
- * A block is alive for the steps that the plan says, round the end of its lane too. Where granules have
+ * A block is alive for the steps that the plan says, also across the end of its lane. Where granules have
  * pages, a block is as many pieces as its granules' pages are not in a row, each at its page's place. */
 #include "defrag/learner.h"
 
@@ -15,18 +15,6 @@ struct pieces {
     size_t count;
 };
 
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static void add_piece(struct pieces *pieces, struct zr_buffer piece)
-{
-    if (pieces->buffers)
-        pieces->buffers[pieces->count] = piece;
-    pieces->count++;
-}
-
 /* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at
  * most. */
 static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
@@ -36,31 +24,28 @@ static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint
         return offset;
     while ((last + 1) * granule_bytes < offset + *bytes && plan->pages[last + 1] == plan->pages[last] + 1)
         last++;
-    *bytes = least(*bytes, (last + 1) * granule_bytes - offset);
+    if (*bytes > (last + 1) * granule_bytes - offset)
+        *bytes = (last + 1) * granule_bytes - offset;
     return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
 }
 
-/* A block at step `at` of its lane, once more where it lives beyond the lane's end. */
+/* A block at step `at` of its lane. */
 static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
                       const struct zr_plan_lane *lane, size_t at)
 {
     const struct zr_plan_step *step = &plan->steps[lane->first + at];
     uint64_t bytes = (step->request.bytes + rules.canary_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
-    uint64_t upper = at + step->alive_count, left;
+    uint64_t left;
     for (uint64_t done = 0; done < bytes; done += left) {
         left = bytes - done;
         uint64_t offset = memory_at(plan, rules.granule_bytes, step->offset_bytes + done, &left);
-        struct zr_buffer piece = {.id = lane->first + at,
-                                  .lower = at,
-                                  .upper = least(upper, lane->count),
-                                  .bytes = left,
-                                  .offset_bytes = offset};
-        add_piece(pieces, piece);
-        if (upper > lane->count) {
-            piece.lower = 0;
-            piece.upper = upper - lane->count;
-            add_piece(pieces, piece);
-        }
+        if (pieces->buffers)
+            pieces->buffers[pieces->count] = (struct zr_buffer){.id = lane->first + at,
+                                                                .lower = at,
+                                                                .upper = at + step->alive_count,
+                                                                .bytes = left,
+                                                                .offset_bytes = offset};
+        pieces->count++;
     }
 }
 
@@ -99,8 +84,9 @@ static zr_result check_lane(const struct zr_plan *plan, struct zr_plan_rules rul
     if (result == ZR_OK) {
         add_lane(&pieces, plan, rules, &plan->lanes[number]);
         *extent = extent_of(&pieces, number);
-        result = zr_pack_check(&(struct zr_lifetimes){.buffers = pieces.buffers, .count = pieces.count},
-                               zr_plan_memory_bytes(plan, rules.granule_bytes));
+        const struct zr_lifetimes lifetimes = {
+            .buffers = pieces.buffers, .count = pieces.count, .period = plan->lanes[number].count};
+        result = zr_pack_check(&lifetimes, zr_plan_memory_bytes(plan, rules.granule_bytes));
     }
     zr_scratch_end(&scratch);
     return result;

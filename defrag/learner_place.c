@@ -37,27 +37,6 @@ struct lane_place {
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Goes on from `first`, as low as can be with the work. The better answer is left in the offsets. */
-static zr_result pack_lower(struct lane_place *place, uint64_t work, struct zr_pack_report *report)
-{
-    struct zr_lifetimes *lifetimes = place->lifetimes;
-    struct zr_scratch scratch = {0};
-    struct zr_pack_report first = *report;
-    uint64_t *offsets = zr_scratch_take(&scratch, lifetimes->count, sizeof *offsets);
-    if (!offsets)
-        return scratch.result;
-    for (size_t i = 0; i < lifetimes->count; i++)
-        offsets[i] = lifetimes->buffers[i].offset_bytes;
-    zr_result result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = work}, &place->here, report);
-    if (result == ZR_OK && report->height_bytes > first.height_bytes) {
-        for (size_t i = 0; i < lifetimes->count; i++)
-            lifetimes->buffers[i].offset_bytes = offsets[i];
-        *report = first;
-    }
-    zr_scratch_end(&scratch);
-    return result;
-}
-
 /* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
  * all. */
 static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *lifetimes,
@@ -105,6 +84,7 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     rest->buffers = zr_scratch_take(scratch, all->count, sizeof *rest->buffers);
     if (!rest->buffers)
         return scratch->result;
+    rest->period = all->period;
     for (size_t i = 0; i < all->count; i++)
         if (whole_granules(place, i) == 0) {
             rest->buffers[rest->count] = all->buffers[i];
@@ -117,23 +97,21 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
     return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
 }
 
-static size_t common_divisor(size_t a, size_t b)
-{
-    while (b > 0) {
-        size_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* The largest page that all blocks are multiples of; a granule beside a rest. */
 static size_t unit_of(const struct lane_place *place)
 {
     size_t unit = 0;
     for (size_t i = 0; place->rest.count == 0 && i < place->lifetimes->count; i++)
-        unit = common_divisor(whole_granules(place, i), unit);
+        unit = zr_pack_common_divisor(whole_granules(place, i), unit);
     return unit ? unit : 1;
+}
+
+/* Colours know no period: what is alive across its boundary has its pages for all of it. */
+static struct zr_colour_block block_of(const struct lane_place *place, const struct zr_buffer *buffer)
+{
+    bool crosses = buffer->upper > place->lifetimes->period;
+    return (struct zr_colour_block){.lower = crosses ? 0 : (uint32_t)buffer->lower,
+                                    .upper = (uint32_t)(crosses ? place->lifetimes->period : buffer->upper)};
 }
 
 /* The rest, fixed where it was packed, then the whole blocks in their order. */
@@ -147,19 +125,17 @@ static void list_blocks(struct lane_place *place)
         const struct zr_buffer *buffer = &place->rest.buffers[i];
         uint32_t first = (uint32_t)(buffer->offset_bytes / granule),
                  end = (uint32_t)granules_of(place, buffer->offset_bytes + buffer->bytes);
-        *block = (struct zr_colour_block){.lower = (uint32_t)buffer->lower,
-                                          .upper = (uint32_t)buffer->upper,
-                                          .pages_count = end - first,
-                                          .first = first};
+        *block = block_of(place, buffer);
+        block->pages_count = end - first;
+        block->first = first;
         if (end > colouring->fixed_pages_count)
             colouring->fixed_pages_count = end;
     }
     for (size_t i = 0; i < all->count; i++)
-        if (whole_granules(place, i) > 0)
-            *block++ = (struct zr_colour_block){
-                .lower = (uint32_t)all->buffers[i].lower,
-                .upper = (uint32_t)all->buffers[i].upper,
-                .pages_count = (uint32_t)(whole_granules(place, i) / place->unit_granules)};
+        if (whole_granules(place, i) > 0) {
+            *block = block_of(place, &all->buffers[i]);
+            block++->pages_count = (uint32_t)(whole_granules(place, i) / place->unit_granules);
+        }
 }
 
 /* How many addresses the lane may have, in pages of the colouring. */
@@ -231,6 +207,8 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     struct zr_pack_report report;
     uint64_t left = place->work;
     struct coloured coloured = {0};
+    struct zr_pack_here on = place->here; /* from what the target left */
+    on.placed = true;
     zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
     bool found = report.verdict == ZR_PACK_FOUND;
@@ -241,7 +219,7 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     }
     left -= left / TARGET_DIVISOR;
     if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
-        result = pack_lower(place, left, &report);
+        result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = left}, &on, &report);
     if (result == ZR_OK)
         result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
     *granules = granules_of(place, report.height_bytes);

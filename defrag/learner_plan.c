@@ -1,13 +1,14 @@
 /* learner_plan.c: from two occurrences of a period to the steps of a plan.
  *
  * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
- * longer of the two it had. The circle of steps is cut where the fewest bytes cross; a block that does cross
- * keeps its place to itself. What lives longer than a period is known and stays dynamic. */
+ * longer of the two it had. The steps begin where the fewest bytes are alive across the boundary of the
+ * period. What lives longer than a period is known and stays dynamic. */
 #include "defrag/learner.h"
 
 #include <string.h>
 
 #include "alloc/error.h"
+#include "defrag/lifetimes.h"
 
 enum {
     SHIFT_MOST = 96,    /* strays in a row that aligning gets over */
@@ -239,8 +240,9 @@ struct lane_work {
     struct pair *pairs;
     size_t count;                   /* steps */
     uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
-    uint32_t *upper;    /* by step: freed before that step, above `count` in the next period; 0: dynamic */
-    uint64_t *crossing; /* by step: bytes alive across the boundary before it */
+    uint32_t *upper; /* by step: freed before that step, above `count` in the next period; 0: dynamic */
+    size_t cut;      /* the plan's first step: before it the fewest bytes are alive */
+    uint64_t crossing_bytes; /* alive before the first step */
 };
 
 /* By lifetimes too, so that a stray among equal sizes leaves no other misplaced; else by what was asked for.
@@ -335,44 +337,32 @@ static uint32_t upper_in_second(const struct lane_work *work, uint32_t at)
 
 static void find_lifetimes(struct zr_candidate *candidate, struct lane_work *work)
 {
-    uint64_t alive = 0;
-    memset(work->crossing, 0, (work->count + 1) * sizeof *work->crossing);
     for (size_t step = 0; step < work->count; step++) {
         const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
         uint32_t upper = upper_in_first(work, work->pairs[step].first);
         uint32_t other = upper_in_second(work, work->pairs[step].second);
         upper = upper != UINT32_MAX && other > upper ? other : upper;
         candidate->step_bytes += seen->bytes;
-        work->upper[step] = 0;
-        if (upper == UINT32_MAX || upper - step > work->count) {
-            candidate->outlive_bytes += seen->bytes;
-            continue;
-        }
-        work->upper[step] = upper;
-        /* Differences first, summed up below. Alive across the boundaries (step, upper). */
-        if (upper - step < 2)
-            continue;
-        work->crossing[step + 1] += seen->bytes;
-        if (upper <= work->count) {
-            work->crossing[upper] -= seen->bytes;
-        } else {
-            alive += seen->bytes;
-            work->crossing[upper - work->count] -= seen->bytes;
-        }
-    }
-    for (size_t step = 0; step < work->count; step++) {
-        alive += work->crossing[step];
-        work->crossing[step] = alive;
+        bool outlives = upper == UINT32_MAX || upper - step > work->count;
+        candidate->outlive_bytes += outlives ? seen->bytes : 0;
+        work->upper[step] = outlives ? 0 : upper;
     }
 }
 
-static size_t best_cut(const struct lane_work *work)
+static zr_result find_cut(struct lane_work *work, struct zr_scratch *scratch)
 {
-    size_t best = 0;
-    for (size_t step = 1; step < work->count; step++)
-        if (work->crossing[step] < work->crossing[best])
-            best = step;
-    return best;
+    struct zr_lifetimes lifetimes = {.count = work->count, .period = work->count};
+    struct zr_lifetimes_sweep sweep;
+    lifetimes.buffers = zr_scratch_take(scratch, work->count, sizeof *lifetimes.buffers);
+    for (size_t step = 0; lifetimes.buffers && step < work->count; step++)
+        lifetimes.buffers[step] =
+            (struct zr_buffer){.lower = step,
+                               .upper = work->upper[step] ? work->upper[step] : step,
+                               .bytes = work->lane->seen[work->pairs[step].first].bytes};
+    zr_result result = zr_lifetimes_sweep(&sweep, &lifetimes, scratch);
+    work->cut = result == ZR_OK && sweep.count > 0 ? sweep.ends[sweep.least_at].key : 0;
+    work->crossing_bytes = sweep.crossing_bytes;
+    return result;
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -380,7 +370,7 @@ static size_t best_cut(const struct lane_work *work)
 static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *work, struct zr_plan_lane *out,
                            struct zr_lifetimes *lifetimes)
 {
-    size_t cut = best_cut(work), count = work->count, placed = 0;
+    size_t cut = work->cut, count = work->count, placed = 0;
     struct zr_plan_step *steps = candidate->steps + candidate->plan.steps_count;
     struct zr_buffer *buffers = zr_scratch_take(&candidate->scratch, count, sizeof *buffers);
     if (!buffers)
@@ -397,12 +387,8 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
         if (work->upper[step] == 0)
             continue;
         steps[i].alive_count = (uint32_t)(work->upper[step] - step);
-        uint64_t upper = i + steps[i].alive_count;
-        buffers[placed] = (struct zr_buffer){.id = i,
-                                             .bytes = seen->bytes,
-                                             .lower = upper > count ? 0 : i,
-                                             .upper = upper > count ? count : upper};
-        placed++;
+        buffers[placed++] =
+            (struct zr_buffer){.id = i, .bytes = seen->bytes, .lower = i, .upper = i + steps[i].alive_count};
     }
     /* Some of the third occurrence has passed already. */
     size_t passed = work->lane->count - work->lane->first_count - work->lane->second_count;
@@ -413,14 +399,14 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
                                  .any_stream = work->lane->any_stream,
                                  .thread = work->lane->thread,
                                  .stream = work->lane->stream};
-    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed};
+    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
     candidate->maps[candidate->plan.lanes_count] =
         (struct zr_seen_map){.steps = work->in_second,
                              .position = work->lane->position + (uint32_t)work->lane->first_count,
                              .count = (uint32_t)work->lane->second_count,
                              .cut = cut};
-    uint64_t crossing = work->crossing[0];
-    candidate->rest_bytes += work->lane->rest_bytes > crossing ? work->lane->rest_bytes - crossing : 0;
+    if (work->lane->rest_bytes > work->crossing_bytes)
+        candidate->rest_bytes += work->lane->rest_bytes - work->crossing_bytes;
     candidate->seen_count += work->lane->second_count;
     size_t longer = work->lane->first_count > work->lane->second_count ? work->lane->first_count
                                                                        : work->lane->second_count;
@@ -474,13 +460,14 @@ static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *wor
     work->in_first = zr_scratch_take(scratch, lane->first_count + 1, sizeof *work->in_first);
     work->in_second = zr_scratch_take(&candidate->scratch, lane->second_count + 1, sizeof *work->in_second);
     work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
-    work->crossing = zr_scratch_take(scratch, work->count + 1, sizeof *work->crossing);
     if (scratch->result != ZR_OK || candidate->scratch.result != ZR_OK)
         return ZR_ERR_HOST_MEMORY;
     count_steps(work->in_first, lane->first_count, work, false);
     count_steps(work->in_second, lane->second_count, work, true);
     find_lifetimes(candidate, work);
-    zr_result result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
+    zr_result result = find_cut(work, scratch);
+    if (result == ZR_OK)
+        result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
     candidate->plan.lanes_count += result == ZR_OK;
     return result == ZR_OK ? note_strays(candidate, work, scratch) : result;
 }

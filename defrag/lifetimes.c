@@ -24,6 +24,12 @@ static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
             return zr_fail(ZR_ERR_INVALID,
                            "buffer %" PRIu64 " ends at %" PRIu64 ", before it begins at %" PRIu64, buffer->id,
                            buffer->upper, buffer->lower);
+        if (lifetimes->period > 0 &&
+            (buffer->lower >= lifetimes->period || buffer->upper - buffer->lower > lifetimes->period))
+            return zr_fail(ZR_ERR_INVALID,
+                           "buffer %" PRIu64 " is alive from %" PRIu64 " to %" PRIu64
+                           " in a period of %" PRIu64,
+                           buffer->id, buffer->lower, buffer->upper, lifetimes->period);
         if (buffer->bytes > ZR_LIFETIMES_MOST_BYTES - sum_bytes)
             return zr_fail(ZR_ERR_INVALID,
                            "with buffer %" PRIu64 " of %" PRIu64 " bytes the sum of all passes 2^62 bytes",
@@ -33,36 +39,52 @@ static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
     return ZR_OK;
 }
 
+zr_result zr_lifetimes_sweep(struct zr_lifetimes_sweep *out, const struct zr_lifetimes *lifetimes,
+                             struct zr_scratch *scratch)
+{
+    struct zr_sort_pair *ends = zr_scratch_take(scratch, 2 * lifetimes->count, sizeof *ends);
+    struct zr_sort_pair *spare = zr_scratch_take(scratch, 2 * lifetimes->count, sizeof *spare);
+    *out = (struct zr_lifetimes_sweep){.ends = ends};
+    if (scratch->result)
+        return scratch->result;
+    /* Deaths first, so that at one moment they come first after the stable sort as well. */
+    for (unsigned born = 0; born < 2; born++)
+        for (size_t i = 0; i < lifetimes->count; i++) {
+            const struct zr_buffer *buffer = &lifetimes->buffers[i];
+            uint64_t time = born ? buffer->lower : buffer->upper;
+            if (buffer->bytes == 0 || buffer->lower == buffer->upper)
+                continue;
+            if (!born && lifetimes->period > 0 && time > lifetimes->period) {
+                time -= lifetimes->period;
+                out->crossing_bytes += buffer->bytes;
+            }
+            ends[out->count++] = (struct zr_sort_pair){time, (uint32_t)i << 1 | born};
+        }
+    zr_sort_pairs(ends, spare, out->count);
+    uint64_t live_bytes = out->crossing_bytes, least_bytes = live_bytes;
+    for (size_t e = 0; e < out->count; e++) {
+        if (live_bytes < least_bytes) {
+            least_bytes = live_bytes;
+            out->least_at = e;
+        }
+        uint64_t bytes = lifetimes->buffers[ends[e].value >> 1].bytes;
+        live_bytes = ends[e].value & 1 ? live_bytes + bytes : live_bytes - bytes;
+        out->peak_bytes = live_bytes > out->peak_bytes ? live_bytes : out->peak_bytes;
+    }
+    zr_assert(live_bytes == out->crossing_bytes);
+    return ZR_OK;
+}
+
 zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
-    size_t count = lifetimes->count, k = 0;
-    uint64_t live_bytes = 0, peak_bytes = 0;
+    struct zr_lifetimes_sweep sweep;
 
     zr_result result = check_buffers(lifetimes);
-    if (result)
-        return result;
-    struct zr_sort_pair *ends = zr_scratch_take(&scratch, 2 * count, sizeof *ends);
-    struct zr_sort_pair *spare = zr_scratch_take(&scratch, 2 * count, sizeof *spare);
-    result = scratch.result;
-    if (result)
-        goto unwind;
-    /* Deaths first, so that at one moment they come first after the stable sort as well. */
-    for (size_t i = 0; i < count; i++)
-        if (lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
-            ends[k++] = (struct zr_sort_pair){lifetimes->buffers[i].upper, (uint32_t)i << 1};
-    for (size_t i = 0; i < count; i++)
-        if (lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
-            ends[k++] = (struct zr_sort_pair){lifetimes->buffers[i].lower, (uint32_t)i << 1 | 1};
-    zr_sort_pairs(ends, spare, k);
-    for (size_t e = 0; e < k; e++) {
-        uint64_t bytes = lifetimes->buffers[ends[e].value >> 1].bytes;
-        live_bytes = ends[e].value & 1 ? live_bytes + bytes : live_bytes - bytes;
-        peak_bytes = live_bytes > peak_bytes ? live_bytes : peak_bytes;
-    }
-    zr_assert(live_bytes == 0);
-    lifetimes->lower_bound_bytes = peak_bytes;
-unwind:
+    if (!result)
+        result = zr_lifetimes_sweep(&sweep, lifetimes, &scratch);
+    if (!result)
+        lifetimes->lower_bound_bytes = sweep.peak_bytes;
     zr_scratch_end(&scratch);
     return result;
 }

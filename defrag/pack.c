@@ -1,5 +1,5 @@
-/* pack.c: zr_pack(): from quick placements over better orders to the search, until the target is met or time
- * is up.
+/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to
+ * the search, until the target is met or time is up.
  *
  * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
  * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
@@ -13,7 +13,6 @@
 
 #define MOST_THREADS     16
 #define DEFAULT_NS       UINT64_C(10000000000)
-#define IMPROVE_STACK    ((size_t)1 << 20) /* instrumented builds keep their own data on it */
 #define ROUND_PLACEMENTS 150000 /* an improving round's work: placements of single items per chain, about */
 
 /* The chains of orders, the most promising first. */
@@ -23,6 +22,7 @@ static const struct zr_improve_start starts[] = {
     {ZR_FIT_BY_DURATION, true, false}, {ZR_FIT_BY_SIZE_THEN_DURATION, false, false},
     {ZR_FIT_BY_AREA, false, false},
 };
+#define COMPARED       8 /* pairs of items in a step, as items are placed one after the other */
 #define STARTS_COUNT   (sizeof starts / sizeof *starts)
 #define CHAINS_COUNT   3 /* of them go on after the first placement */
 #define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
@@ -35,10 +35,10 @@ struct packer {
     struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
     size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
+    bool able;          /* to search */
     uint64_t start_ns;
 
-    uint64_t *best_offset; /* by item */
-    uint64_t best_height;
+    struct zr_pack_best best;
 
     struct zr_improve chains[STARTS_COUNT];
     unsigned chain_trials; /* per round */
@@ -53,13 +53,13 @@ struct packer {
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* One round: `run` is called once for every job below `count`. */
+/* One round: `run` is called once for every job from the next one on that is below `count`. */
 struct round {
     struct packer *packer;
     void (*run)(struct packer *packer, unsigned job);
+    _Atomic unsigned next;
     unsigned count;
     size_t stack_bytes;
-    _Atomic unsigned next;
 };
 
 static void *work(void *argument)
@@ -113,10 +113,10 @@ static zr_result run_round(struct round *round)
 
 static void take_best(struct packer *packer, const uint64_t *offset, uint64_t height)
 {
-    if (height >= packer->best_height)
+    if (height >= packer->best.height)
         return;
-    memcpy(packer->best_offset, offset, packer->problem.count * sizeof *offset);
-    packer->best_height = height;
+    memcpy(packer->best.offset, offset, packer->problem.count * sizeof *offset);
+    packer->best.height = height;
 }
 
 /* ---- Quick placements and better orders ---------------------------------------------------------------- */
@@ -129,29 +129,55 @@ static void begin_chain(struct packer *packer, unsigned job)
 static void improve_chain(struct packer *packer, unsigned job)
 {
     struct zr_improve *chain = &packer->chains[job];
-    bool leads = chain->best_height == packer->best_height;
+    bool leads = chain->best_height == packer->best.height;
     zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
                    &packer->watches[job]);
 }
 
-static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned count)
+/* The chains [first, count). */
+static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned first,
+                            unsigned count)
 {
-    struct round round = {.packer = packer, .run = run, .count = count, .stack_bytes = IMPROVE_STACK};
+    struct round round = {
+        .packer = packer, .run = run, .next = first, .count = count, .stack_bytes = ZR_PACK_STACK_BYTES};
     zr_result result = run_round(&round);
-    for (unsigned c = 0; c < count && !result; c++)
+    for (unsigned c = first; c < count && !result; c++)
         if (packer->chains[c].best_height != ZR_FIT_FAILED)
             take_best(packer, packer->chains[c].best_offset, packer->chains[c].best_height);
     return result;
 }
 
-static zr_result begin_chains(struct packer *packer)
+/* What comes before any order: quick however many items there are, and the answer where there is no time for
+ * more. A chain compares every item with every other: where the work is not enough for that, it is over. */
+static zr_result place_from_ends(struct packer *packer)
+{
+    uint64_t count = packer->problem.count, compared = count * count / COMPARED;
+    zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->watch, &packer->best,
+                                         packer->scratch.arena);
+    if (compared > packer->watch.work_left)
+        packer->watch.work_left = 0;
+    return result;
+}
+
+/* The chains [first, count), if they are still wanted. */
+static zr_result begin_chains(struct packer *packer, unsigned first, unsigned count)
 {
     zr_result result = ZR_OK;
-    for (unsigned c = 0; c < STARTS_COUNT && !result; c++)
+    if (packer->best.height <= packer->target || zr_pack_time_up(&packer->watch))
+        return ZR_OK;
+    for (unsigned c = first; c < count && !result; c++)
         result = zr_improve_make(&packer->chains[c], &packer->problem, &packer->scratch);
-    packer->chains[0].fit.must_finish = true; /* so that there is an answer, however short the time */
     packer->chain_trials = 1 + ROUND_PLACEMENTS / packer->problem.count;
-    return result ? result : run_chains(packer, begin_chain, STARTS_COUNT);
+    return result ? result : run_chains(packer, begin_chain, first, count);
+}
+
+/* From both ends, then the most promising order, then the others. */
+static zr_result place_quickly(struct packer *packer)
+{
+    zr_result result = place_from_ends(packer);
+    if (!result)
+        result = begin_chains(packer, 0, 1);
+    return result ? result : begin_chains(packer, 1, STARTS_COUNT);
 }
 
 /* ---- Searching ----------------------------------------------------------------------------------------- */
@@ -238,10 +264,10 @@ static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_
 static zr_result improve(struct packer *packer, uint64_t rounds)
 {
     zr_result result = ZR_OK;
-    for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best_height > packer->target &&
+    for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best.height > packer->target &&
                          !zr_pack_time_up(&packer->watch);
          r++)
-        result = run_chains(packer, improve_chain, CHAINS_COUNT);
+        result = run_chains(packer, improve_chain, 0, CHAINS_COUNT);
     return result;
 }
 
@@ -251,17 +277,17 @@ static zr_result search_lowest(struct packer *packer)
 {
     uint64_t proved = packer->problem.bound_units; /* nothing is lower */
     zr_result result = ZR_OK;
-    for (uint64_t rounds = 3; packer->best_height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
+    for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
         uint64_t low = proved, target = proved;
         result = improve(packer, rounds / 3);
-        while (low < packer->best_height && !result && !zr_pack_time_up(&packer->watch)) {
+        while (low < packer->best.height && !result && !zr_pack_time_up(&packer->watch)) {
             enum zr_search_verdict verdict;
             result = search_within(packer, target, rounds, &verdict);
             if (verdict != ZR_SEARCH_FOUND)
                 low = target + 1;
             if (verdict == ZR_SEARCH_IMPOSSIBLE)
                 proved = target + 1;
-            target = low + (packer->best_height - low) / 2;
+            target = low + (packer->best.height - low) / 2;
         }
         if (result)
             return result;
@@ -272,15 +298,14 @@ static zr_result search_lowest(struct packer *packer)
 /* Down to the capacity in units, or a proof that there is no way. */
 static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr_search_verdict *verdict)
 {
-    bool able = zr_search_able(&packer->problem);
     zr_result result = ZR_OK;
     packer->target = capacity;
-    *verdict = packer->best_height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
+    *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
     while (!result && !*verdict && !zr_pack_time_up(&packer->watch)) {
-        result = improve(packer, able ? 1 : 0);
-        if (packer->best_height <= capacity)
+        result = improve(packer, packer->able ? 1 : 0);
+        if (packer->best.height <= capacity)
             *verdict = ZR_SEARCH_FOUND;
-        else if (!result && able)
+        else if (!result && packer->able)
             result = search_within(packer, capacity, 16, verdict);
     }
     return result;
@@ -288,9 +313,19 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
 
 static zr_result go_lowest(struct packer *packer)
 {
-    bool able = zr_search_able(&packer->problem);
-    packer->target = packer->problem.bound_units;
-    return able ? search_lowest(packer) : improve(packer, 0);
+    return packer->able ? search_lowest(packer) : improve(packer, 0);
+}
+
+/* The placement that is there already. */
+static void take_placed(struct packer *packer, const struct zr_lifetimes *lifetimes)
+{
+    packer->best.height = 0;
+    for (uint32_t i = 0; i < packer->problem.count; i++) {
+        packer->best.offset[i] =
+            lifetimes->buffers[packer->problem.buffer[i]].offset_bytes / packer->problem.unit_bytes;
+        uint64_t end = packer->best.offset[i] + packer->problem.units[i];
+        packer->best.height = end > packer->best.height ? end : packer->best.height;
+    }
 }
 
 /* The best offsets in bytes; returns the height. */
@@ -301,7 +336,7 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
         lifetimes->buffers[i].offset_bytes = 0;
     for (uint32_t i = 0; i < packer->problem.count; i++)
         lifetimes->buffers[packer->problem.buffer[i]].offset_bytes =
-            packer->best_offset[i] * packer->problem.unit_bytes;
+            packer->best.offset[i] * packer->problem.unit_bytes;
     for (size_t i = 0; i < lifetimes->count; i++) {
         uint64_t end = lifetimes->buffers[i].offset_bytes + lifetimes->buffers[i].bytes;
         height_bytes = end > height_bytes ? end : height_bytes;
@@ -312,12 +347,16 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
 /* Sizes are rounded up to whole units and a capacity may end within one, so there are two capacities: what
  * meets the lower one fits for certain, what cannot meet the higher one cannot fit. With sizes that are whole
  * units they are the same. */
+static uint64_t surely_within(const struct packer *packer, const struct zr_pack_options *options)
+{
+    return options->capacity_bytes / packer->problem.unit_bytes;
+}
+
 static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetimes,
                              const struct zr_pack_options *options, enum zr_pack_verdict *out)
 {
     uint64_t alignment = options->alignment_bytes ? options->alignment_bytes : 1;
-    uint64_t divisor = packer->problem.unit_bytes / alignment;
-    uint64_t surely = options->capacity_bytes / alignment / divisor;
+    uint64_t divisor = packer->problem.unit_bytes / alignment, surely = surely_within(packer, options);
     uint64_t at_most =
         (options->capacity_bytes / alignment + (options->capacity_bytes % alignment != 0)) / divisor;
     enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
@@ -355,7 +394,7 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
                      const struct zr_pack_here *here, struct zr_pack_report *report)
 {
     struct packer packer = {.scratch.arena = lifetimes->host_arena,
-                            .best_height = UINT64_MAX,
+                            .best.height = UINT64_MAX,
                             .stack_bytes = here->stack_bytes,
                             .start_ns = zr_os_now_ns()};
     enum zr_pack_verdict verdict = ZR_PACK_FOUND;
@@ -377,10 +416,15 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
         return result;
     result = zr_pack_problem_make(&packer.problem, lifetimes,
                                   options->alignment_bytes ? options->alignment_bytes : 1, &packer.scratch);
-    packer.best_offset = zr_scratch_take(&packer.scratch, packer.problem.count, sizeof *packer.best_offset);
+    packer.best.offset = zr_scratch_take(&packer.scratch, packer.problem.count, sizeof *packer.best.offset);
     result = result ? result : packer.scratch.result;
     if (!result && packer.problem.count > 0) {
-        result = begin_chains(&packer);
+        packer.target =
+            options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
+        packer.able = !here->no_search && zr_search_able(&packer.problem);
+        if (here->placed)
+            take_placed(&packer, lifetimes);
+        result = place_quickly(&packer);
         if (!result && options->capacity_bytes)
             result = pack_within(&packer, lifetimes, options, &verdict);
         else if (!result)

@@ -85,6 +85,10 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
 {
     for (size_t i = 0; i < lifetimes->count; i++) {
         const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        if (lifetimes->period > 0 && buffer->upper > buffer->lower &&
+            (buffer->lower >= lifetimes->period || buffer->upper - buffer->lower > lifetimes->period))
+            return zr_fail(ZR_ERR_INVALID, "buffer %" PRIu64 " overlaps itself in a period of %" PRIu64,
+                           buffer->id, lifetimes->period);
         if (buffer->bytes > height_bytes || buffer->offset_bytes > height_bytes - buffer->bytes)
             return zr_fail(ZR_ERR_CORRUPT,
                            "buffer %" PRIu64 " at offset %" PRIu64 " with %" PRIu64
@@ -97,35 +101,45 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
 /* What the sweep goes through: births and deaths in order of time, and each buffer's rank in order of offset.
  */
 struct sweep {
-    size_t alive_count; /* buffers with bytes and a lifetime */
+    size_t ends_count;
     struct zr_sort_pair *by_offset, *ends, *spare;
     uint32_t *rank; /* by buffer */
     struct rank_set live;
 };
 
+/* When a buffer is born, or gone: twice if it is alive across the boundary of a period. */
+static void add_ends(struct sweep *sweep, const struct zr_lifetimes *lifetimes, uint32_t number, bool born)
+{
+    const struct zr_buffer *buffer = &lifetimes->buffers[number];
+    uint64_t period = lifetimes->period, time = born ? buffer->lower : buffer->upper;
+    if (period > 0 && buffer->upper > period) {
+        sweep->ends[sweep->ends_count++] =
+            (struct zr_sort_pair){born ? 0 : buffer->upper - period, number << 1 | born};
+        time = born ? time : period;
+    }
+    sweep->ends[sweep->ends_count++] = (struct zr_sort_pair){time, number << 1 | born};
+}
+
 static void order_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetimes)
 {
-    size_t n = 0, k = 0;
+    size_t n = 0;
     for (size_t i = 0; i < lifetimes->count; i++)
         if (lifetimes->buffers[i].bytes > 0 && lifetimes->buffers[i].lower < lifetimes->buffers[i].upper)
             sweep->by_offset[n++] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};
-    sweep->alive_count = n;
     zr_sort_pairs(sweep->by_offset, sweep->spare, n);
     for (size_t r = 0; r < n; r++)
         sweep->rank[sweep->by_offset[r].value] = (uint32_t)r;
     /* At one moment deaths come first: lifetimes are half open. */
-    for (size_t r = 0; r < n; r++, k++)
-        sweep->ends[k] = (struct zr_sort_pair){lifetimes->buffers[sweep->by_offset[r].value].upper,
-                                               sweep->by_offset[r].value << 1};
-    for (size_t r = 0; r < n; r++, k++)
-        sweep->ends[k] = (struct zr_sort_pair){lifetimes->buffers[sweep->by_offset[r].value].lower,
-                                               sweep->by_offset[r].value << 1 | 1};
-    zr_sort_pairs(sweep->ends, sweep->spare, k);
+    for (size_t r = 0; r < n; r++)
+        add_ends(sweep, lifetimes, sweep->by_offset[r].value, false);
+    for (size_t r = 0; r < n; r++)
+        add_ends(sweep, lifetimes, sweep->by_offset[r].value, true);
+    zr_sort_pairs(sweep->ends, sweep->spare, sweep->ends_count);
 }
 
 static zr_result run_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetimes)
 {
-    for (size_t e = 0; e < 2 * sweep->alive_count; e++) {
+    for (size_t e = 0; e < sweep->ends_count; e++) {
         const struct zr_buffer *buffer = &lifetimes->buffers[sweep->ends[e].value >> 1];
         size_t rank = sweep->rank[sweep->ends[e].value >> 1], other;
         if (!(sweep->ends[e].value & 1)) {
@@ -151,7 +165,7 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
 {
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct sweep sweep = {0};
-    size_t count = lifetimes->count;
+    size_t count = lifetimes->count, ends = (lifetimes->period ? 4 : 2) * count;
 
     if (count >= (size_t)1 << 30)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers are more than the checker can number", count);
@@ -159,8 +173,8 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
     if (result)
         return result;
     sweep.by_offset = zr_scratch_take(&scratch, count, sizeof *sweep.by_offset);
-    sweep.ends = zr_scratch_take(&scratch, 2 * count, sizeof *sweep.ends);
-    sweep.spare = zr_scratch_take(&scratch, 2 * count, sizeof *sweep.spare);
+    sweep.ends = zr_scratch_take(&scratch, ends, sizeof *sweep.ends);
+    sweep.spare = zr_scratch_take(&scratch, ends, sizeof *sweep.spare);
     sweep.rank = zr_scratch_take(&scratch, count, sizeof *sweep.rank);
     set_take(&sweep.live, &scratch, count);
     result = scratch.result;

@@ -20,7 +20,7 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
     size_t count = problem->count;
     *out = (struct zr_fit){.problem = problem};
     /* Every split leaves two tiles at least half full, and so does the filling but for the last one. */
-    out->tiles_count = (uint32_t)(count / (ZR_FIT_TILE / 2) + 2);
+    out->tiles_count = (uint32_t)((count + problem->crossing_count) / (ZR_FIT_TILE / 2) + 2);
     out->order = zr_scratch_take(scratch, count, sizeof *out->order);
     out->rank = zr_scratch_take(scratch, count, sizeof *out->rank);
     out->offset = zr_scratch_take(scratch, count, sizeof *out->offset);
@@ -34,11 +34,37 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
 
 /* ---- The placed items ---------------------------------------------------------------------------------- */
 
-static void tile_put(struct zr_fit *fit, struct zr_fit_tile *tile, uint32_t at, uint32_t item)
+/* An item in its sections before the boundary, or behind it. */
+struct part {
+    uint32_t item, first, last;
+};
+
+static struct part before(const struct zr_fit *fit, uint32_t item)
 {
-    tile->first[at] = fit->problem->first[item];
-    tile->last[at] = fit->problem->last[item];
-    tile->item[at] = item;
+    return (struct part){item, fit->problem->first[item], zr_pack_last(fit->problem, item)};
+}
+
+static struct part behind(const struct zr_fit *fit, uint32_t item)
+{
+    return (struct part){item, 0, zr_pack_around(fit->problem, item)};
+}
+
+static void tile_put(struct zr_fit_tile *tile, uint32_t at, struct part part)
+{
+    tile->first[at] = part.first;
+    tile->last[at] = part.last;
+    tile->item[at] = part.item;
+}
+
+static void append(struct zr_fit *fit, struct part part)
+{
+    struct zr_fit_tile *tile = &fit->tiles[fit->row[fit->row_count - 1]];
+    if (tile->used == TILE_FILL) {
+        fit->row[fit->row_count] = fit->row_count;
+        tile = &fit->tiles[fit->row_count++];
+        tile->used = 0;
+    }
+    tile_put(tile, tile->used++, part);
 }
 
 /* Makes the tiles anew from those of fit->sorted that come before `from` in the order. */
@@ -50,15 +76,11 @@ static void refill(struct zr_fit *fit, uint32_t from)
     fit->tiles[0].used = 0;
     for (uint32_t k = 0; left > 0; k++) {
         uint32_t item = fit->sorted[k];
-        struct zr_fit_tile *tile = &fit->tiles[fit->row[fit->row_count - 1]];
         if (fit->rank[item] >= from)
             continue;
-        if (tile->used == TILE_FILL) {
-            fit->row[fit->row_count] = fit->row_count;
-            tile = &fit->tiles[fit->row_count++];
-            tile->used = 0;
-        }
-        tile_put(fit, tile, tile->used++, item);
+        append(fit, before(fit, item));
+        if (behind(fit, item).last > 0)
+            append(fit, behind(fit, item));
         left--;
     }
 }
@@ -68,8 +90,10 @@ void zr_fit_sort(struct zr_fit *fit)
     uint32_t k = 0;
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
-        memcpy(fit->sorted + k, tile->item, tile->used * sizeof *tile->item);
-        k += tile->used;
+        for (uint32_t at = 0; at < tile->used; at++)
+            if (tile->first[at] ==
+                fit->problem->first[tile->item[at]]) /* not what lies behind the boundary */
+                fit->sorted[k++] = tile->item[at];
     }
 }
 
@@ -88,9 +112,9 @@ static void split_tile(struct zr_fit *fit, uint32_t place)
 }
 
 /* Adds an item, whose offset is set, behind all that lie no higher. */
-static void insert(struct zr_fit *fit, uint32_t item)
+static void insert(struct zr_fit *fit, struct part part)
 {
-    uint64_t offset = fit->offset[item];
+    uint64_t offset = fit->offset[part.item];
     uint32_t low = 0, high = fit->row_count - 1;
     while (low < high) { /* the last tile that begins no higher */
         uint32_t middle = (low + high + 1) / 2;
@@ -112,11 +136,11 @@ static void insert(struct zr_fit *fit, uint32_t item)
         else
             end = middle;
     }
-    uint32_t behind = tile->used - at;
-    memmove(tile->first + at + 1, tile->first + at, behind * sizeof *tile->first);
-    memmove(tile->last + at + 1, tile->last + at, behind * sizeof *tile->last);
-    memmove(tile->item + at + 1, tile->item + at, behind * sizeof *tile->item);
-    tile_put(fit, tile, at, item);
+    uint32_t above = tile->used - at;
+    memmove(tile->first + at + 1, tile->first + at, above * sizeof *tile->first);
+    memmove(tile->last + at + 1, tile->last + at, above * sizeof *tile->last);
+    memmove(tile->item + at + 1, tile->item + at, above * sizeof *tile->item);
+    tile_put(tile, at, part);
     tile->used++;
 }
 
@@ -147,13 +171,15 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;
-    uint32_t first = problem->first[item], last = problem->last[item];
+    struct part own = before(fit, item), around = behind(fit, item);
     uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_gap = UINT64_MAX, steps = 0;
 
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
         for (uint32_t at = 0; at < tile->used; at += 16, steps++) {
-            uint32_t bits = neighbours(tile, at, first, last);
+            uint32_t bits = neighbours(tile, at, own.first, own.last);
+            if (around.last > 0)
+                bits |= neighbours(tile, at, 0, around.last);
             if (tile->used - at < 16)
                 bits &= (UINT32_C(1) << (tile->used - at)) - 1;
             for (; bits; bits &= bits - 1, steps++) {
@@ -182,7 +208,6 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
 {
     const struct zr_pack_problem *problem = fit->problem;
     uint64_t height = 0, work = from;
-    bool hurry = false;
 
     for (uint32_t k = 0; k < from; k++) {
         uint64_t end = fit->offset[fit->order[k]] + problem->units[fit->order[k]];
@@ -196,16 +221,17 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
         if (k % 256 == 255) {
             zr_pack_spend(watch, work);
             work = 0;
-            hurry = hurry || zr_pack_time_up(watch);
+            if (zr_pack_time_up(watch))
+                return ZR_FIT_FAILED;
         }
-        if (hurry && !fit->must_finish)
-            return ZR_FIT_FAILED;
-        fit->offset[item] = hurry ? height : find_gap(fit, item, limit, &work);
+        fit->offset[item] = find_gap(fit, item, limit, &work);
         if (fit->offset[item] == ZR_FIT_FAILED) {
             height = ZR_FIT_FAILED;
             break;
         }
-        insert(fit, item);
+        insert(fit, before(fit, item));
+        if (behind(fit, item).last > 0)
+            insert(fit, behind(fit, item));
         uint64_t end = fit->offset[item] + problem->units[item];
         height = end > height ? end : height;
     }
@@ -215,16 +241,13 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
 
 /* ---- Orders -------------------------------------------------------------------------------------------- */
 
-/* Sorts the order so far by falling key, stably. */
-static void sort_falling(struct zr_fit *fit, const uint64_t *key)
+void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, struct zr_sort_pair *pairs)
 {
-    struct zr_sort_pair *pairs = fit->pairs;
-    uint32_t count = fit->problem->count;
     for (uint32_t k = 0; k < count; k++)
-        pairs[k] = (struct zr_sort_pair){~key[fit->order[k]], fit->order[k]};
+        pairs[k] = (struct zr_sort_pair){~key[order[k]], order[k]};
     zr_sort_pairs(pairs, pairs + count, count);
     for (uint32_t k = 0; k < count; k++)
-        fit->order[k] = pairs[k].value;
+        order[k] = pairs[k].value;
 }
 
 void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
@@ -242,11 +265,11 @@ void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
     }
     bool by_duration =
         key == ZR_FIT_BY_DURATION || key == ZR_FIT_BY_SIZE_THEN_DURATION || key == ZR_FIT_BY_HEAT;
-    sort_falling(fit, problem->units); /* ties of the keys below */
+    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* ties of the keys below */
     if (by_duration)
-        sort_falling(fit, problem->duration);
+        zr_pack_sort_falling(fit->order, count, problem->duration, fit->pairs);
     if (key != ZR_FIT_BY_SIZE && key != ZR_FIT_BY_DURATION)
-        sort_falling(fit, fit->keys);
+        zr_pack_sort_falling(fit->order, count, fit->keys, fit->pairs);
     for (uint32_t k = 0; k < count; k++)
         fit->rank[fit->order[k]] = k;
 }

@@ -71,11 +71,12 @@ static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
     uint32_t section = problem->first[top], length = problem->last[top] - section;
+    uint32_t count = problem->sections_count;
     if (zr_pack_random(&chain->random) % 4 == 0)
-        return section + (uint32_t)(zr_pack_random(&chain->random) % length);
+        return (section + (uint32_t)(zr_pack_random(&chain->random) % length)) % count;
     for (uint32_t s = problem->first[top]; s < problem->last[top]; s++)
-        if (problem->load[s] > problem->load[section])
-            section = s;
+        if (problem->load[s < count ? s : s - count] > problem->load[section])
+            section = s < count ? s : s - count;
     return section;
 }
 
@@ -88,7 +89,7 @@ static uint32_t list_gaps(struct zr_improve *chain, uint32_t section, uint64_t *
     *sum_units = 0;
     for (uint32_t k = 0; k < problem->count; k++) {
         uint32_t item = chain->sorted[k];
-        if (problem->first[item] > section || problem->last[item] <= section)
+        if (!zr_pack_alive_in(problem, item, section, section + 1))
             continue;
         if (chain->offset[item] > top) {
             chain->gap_item[gaps] = item;
@@ -104,10 +105,11 @@ static uint32_t list_gaps(struct zr_improve *chain, uint32_t section, uint64_t *
 static uint32_t find_support(const struct zr_improve *chain, uint32_t item)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
-    uint32_t support = item;
+    uint32_t support = item, first = problem->first[item], last = zr_pack_last(problem, item);
+    uint32_t around = zr_pack_around(problem, item);
     for (uint32_t i = 0; i < problem->count; i++)
         if (chain->offset[i] + problem->units[i] == chain->offset[item] &&
-            problem->first[i] < problem->last[item] && problem->last[i] > problem->first[item] &&
+            (zr_pack_alive_in(problem, i, first, last) || zr_pack_alive_in(problem, i, 0, around)) &&
             chain->fit.rank[i] < chain->fit.rank[support])
             support = i;
     return support;

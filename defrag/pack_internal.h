@@ -1,9 +1,9 @@
 /* pack_internal.h: the parts of the packer. Private to defrag/pack*.c.
  *
- * pack_problem.c turns lifetimes into items over few sections of time. pack_fit.c places items in a given
- * order, each where it fits. pack_improve.c changes the order where a placement wastes memory. pack_search.c
- * looks through all placements worth looking at, with the help of pack_edge.c. pack.c conducts them and
- * writes the answer back.
+ * pack_problem.c turns lifetimes into items over few sections of time. pack_ends.c places nested lifetimes
+ * from both ends of the addresses, at little cost. pack_fit.c places items in a given order, each where it
+ * fits. pack_improve.c changes the order where a placement wastes memory. pack_search.c looks through all
+ * placements worth looking at, with the help of pack_edge.c. pack.c conducts them and writes the answer back.
  *
  * Heights, offsets and sizes are in units here: the greatest common divisor of the aligned sizes. */
 #ifndef ZR_PACK_INTERNAL_H
@@ -22,19 +22,28 @@
  * scratch.h. */
 struct zr_pack_here {
     const _Atomic bool *cancelled;
-    size_t stack_bytes; /* for the packer alone */
+    size_t stack_bytes; /* for the packer alone: ZR_PACK_STACK_BYTES, or more for searches */
+    bool no_search;     /* a search takes megabytes */
+    bool placed;        /* the offsets are a placement of the same sizes: it is the answer if none is lower */
 };
+#define ZR_PACK_STACK_BYTES                                                                                  \
+    ((size_t)1 << 18) /* for all but searches; instrumented builds keep their own data on it */
 zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                      const struct zr_pack_here *here, struct zr_pack_report *report);
 
 /* ---- The problem --------------------------------------------------------------------------------------- */
 
-/* Buffers with bytes and a lifetime are items. Time falls into sections, each the moment of a maximal set of
- * items that are alive together: two items share a section exactly if they share a moment. */
+/* Buffers with bytes and a lifetime are items. Time falls into sections, each a moment of items that are
+ * alive together: two items share a section exactly if they share a moment.
+ *
+ * Where time is periodic, the first section follows the last. An item that is alive across that boundary has
+ * `last` above the sections' count, as a buffer has `upper` above the period. The boundary lies where the
+ * fewest bytes cross it: where none do, the problem is one on a line. */
 struct zr_pack_problem {
     uint32_t count;          /* items */
-    uint32_t sections_count; /* at most `count` */
-    uint32_t *first, *last;  /* by item: alive in sections [first, last) */
+    uint32_t sections_count; /* at most `count` + 1 */
+    uint32_t crossing_count; /* items alive across the boundary */
+    uint32_t *first, *last;  /* by item: alive in sections [first, last), at most all of them */
     uint64_t *units;         /* by item: size, above 0 */
     uint64_t *hottest;       /* by item: the highest load of its sections */
     uint64_t *duration;      /* by item: last - first */
@@ -48,6 +57,32 @@ struct zr_pack_problem {
 /* Arrays come from `scratch`. The lifetimes have been measured. */
 zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_lifetimes *lifetimes,
                                uint64_t alignment_bytes, struct zr_scratch *scratch);
+
+/* The sections of an item up to the boundary end here, and those behind it: none, as for most, or the first
+ * so many. */
+static inline uint32_t zr_pack_last(const struct zr_pack_problem *problem, uint32_t item)
+{
+    return problem->last[item] < problem->sections_count ? problem->last[item] : problem->sections_count;
+}
+
+static inline uint32_t zr_pack_around(const struct zr_pack_problem *problem, uint32_t item)
+{
+    return problem->last[item] - zr_pack_last(problem, item);
+}
+
+/* Whether an item is alive in some of the sections [first, last), which do not cross the boundary. */
+static inline bool zr_pack_alive_in(const struct zr_pack_problem *problem, uint32_t item, uint32_t first,
+                                    uint32_t last)
+{
+    return (problem->first[item] < last && problem->last[item] > first) ||
+           (first < last && zr_pack_around(problem, item) > first);
+}
+
+/* The lowest placement so far. */
+struct zr_pack_best {
+    uint64_t *offset; /* by item */
+    uint64_t height;  /* UINT64_MAX: none yet */
+};
 
 /* What a job watches, each its own: the clock, and how much work it may do. What a job does depends on the
  * work alone where there is no end of the time. */
@@ -63,6 +98,16 @@ static inline void zr_pack_spend(struct zr_pack_watch *watch, uint64_t work)
     watch->work_left -= work < watch->work_left ? work : watch->work_left;
 }
 
+static inline uint64_t zr_pack_common_divisor(uint64_t a, uint64_t b)
+{
+    while (b > 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* xorshift: cheap, and the same everywhere. */
 static inline uint64_t zr_pack_random(uint64_t *state)
 {
@@ -71,6 +116,28 @@ static inline uint64_t zr_pack_random(uint64_t *state)
     *state ^= *state << 17;
     return *state;
 }
+
+/* Sorts an order by falling key, stably. `pairs`: scratch of 2 count. */
+void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, struct zr_sort_pair *pairs);
+
+/* ---- From both ends ------------------------------------------------------------------------------------ */
+
+/* The highest so far at each moment. What passes the last moment goes on at the first. */
+struct zr_skyline {
+    size_t moments, leaves;    /* leaves: a power of two */
+    uint64_t *highest, *whole; /* by node of a tree: the highest anywhere in it; at least that all over it */
+};
+zr_result zr_skyline_make(struct zr_skyline *out, size_t moments, struct zr_scratch *scratch);
+void zr_skyline_clear(struct zr_skyline *sky);
+/* Of [first, end), which is not empty; first < moments, end <= first + moments. */
+uint64_t zr_skyline_highest(const struct zr_skyline *sky, size_t first, size_t end);
+void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t height);
+
+/* Several placements from both ends until one is no higher than `target`; the lowest of them goes to `best`
+ * if it is lower than that. The first is made however little time there is. The work is count x log count,
+ * and scratch from the arena some hundred bytes an item. */
+zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
+                            struct zr_pack_watch *watch, struct zr_pack_best *best, zr_arena *arena);
 
 /* ---- Fitting in order ---------------------------------------------------------------------------------- */
 
@@ -81,7 +148,8 @@ struct zr_fit_tile {
     uint32_t item[ZR_FIT_TILE];
 };
 
-/* One placement in the making: items in `order`, those placed so far in order of offset in tiles. */
+/* One placement in the making: items in `order`, those placed so far in order of offset in tiles, one that
+ * crosses the boundary twice: before and behind it. */
 struct zr_fit {
     const struct zr_pack_problem *problem;
     uint32_t *order, *rank; /* each the inverse of the other */
@@ -91,7 +159,6 @@ struct zr_fit {
     uint32_t *row; /* the tiles in order */
     uint32_t row_count, tiles_count;
     uint32_t *sorted;           /* scratch: the placed items in order of offset */
-    bool must_finish;           /* when time is up: stack the rest instead of failing */
     struct zr_sort_pair *pairs; /* scratch of zr_fit_order() */
     uint64_t *keys;
 };

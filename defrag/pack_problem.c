@@ -1,24 +1,14 @@
-/* pack_problem.c: lifetimes as items over sections of time. Stands on sort.h and scratch.h. */
+/* pack_problem.c: lifetimes as items over sections of time. Stands on lifetimes.c. */
 #include "alloc/error.h"
 #include "alloc/os.h"
+#include "defrag/lifetimes.h"
 #include "defrag/pack_internal.h"
-#include "alloc/sort.h"
 
 bool zr_pack_time_up(const struct zr_pack_watch *watch)
 {
     return watch->work_left == 0 ||
            (watch->cancelled && atomic_load_explicit(watch->cancelled, memory_order_relaxed)) ||
            (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
-}
-
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 static void take_arrays(struct zr_pack_problem *problem, size_t count, struct zr_scratch *scratch)
@@ -43,37 +33,73 @@ static void gather_items(struct zr_pack_problem *problem, const struct zr_lifeti
         uint32_t item = problem->count++;
         problem->buffer[item] = (uint32_t)i;
         problem->units[item] = (buffer->bytes - 1) / alignment_bytes + 1;
-        divisor = common_divisor(divisor, problem->units[item]);
+        divisor = zr_pack_common_divisor(divisor, problem->units[item]);
     }
     for (uint32_t i = 0; i < problem->count; i++)
         problem->units[i] /= divisor;
     problem->unit_bytes = problem->count ? alignment_bytes * divisor : alignment_bytes;
 }
 
-/* Goes through births and deaths; a section ends with the first death after a birth. */
-static void cut_sections(struct zr_pack_problem *problem, const struct zr_sort_pair *ends)
+static void end_section(struct zr_pack_problem *problem, uint64_t live)
 {
-    uint64_t live = 0;
-    uint32_t section = 0;
-    bool born = false;
-    for (size_t e = 0; e < 2 * (size_t)problem->count; e++) {
-        uint32_t item = ends[e].value >> 1;
-        if (ends[e].value & 1) {
-            problem->first[item] = section;
+    problem->load[problem->sections_count++] = live;
+    problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
+}
+
+/* Goes through births and deaths, from where the fewest bytes are alive; a section ends with the first death
+ * after a birth. An item whose death comes first is alive across the boundary. */
+static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
+                         const uint32_t *items, uint64_t crossing_units)
+{
+    uint64_t live = crossing_units;
+    for (size_t e = 0; e < sweep->least_at; e++) {
+        uint64_t units = problem->units[items[sweep->ends[e].value >> 1]];
+        live = sweep->ends[e].value & 1 ? live + units : live - units;
+    }
+    bool born = false; /* the first of them is a birth */
+    for (uint32_t i = 0; i < problem->count; i++)
+        problem->first[i] = UINT32_MAX;
+    for (size_t k = 0; k < sweep->count; k++) {
+        size_t e = (sweep->least_at + k) % sweep->count;
+        uint32_t item = items[sweep->ends[e].value >> 1];
+        if (sweep->ends[e].value & 1) {
+            problem->first[item] = problem->sections_count;
             live += problem->units[item];
             born = true;
             continue;
         }
-        if (born) {
-            problem->load[section++] = live;
-            problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
-            born = false;
-        }
-        problem->last[item] = section;
+        if (born)
+            end_section(problem, live);
+        born = false;
+        problem->last[item] = problem->sections_count;
+        problem->crossing_count += problem->first[item] == UINT32_MAX;
         live -= problem->units[item];
     }
-    problem->sections_count = section;
-    zr_assert(live == 0);
+    if (born)
+        end_section(problem, live);
+}
+
+/* Those that are alive across the boundary end above the sections' count; if that is in all sections, they
+ * need no boundary. */
+static void extend_crossing(struct zr_pack_problem *problem)
+{
+    for (uint32_t i = 0; problem->crossing_count > 0 && i < problem->count; i++) {
+        if (problem->last[i] > problem->first[i])
+            continue;
+        problem->last[i] += problem->sections_count;
+        if (problem->last[i] - problem->first[i] < problem->sections_count)
+            continue;
+        problem->first[i] = 0;
+        problem->last[i] = problem->sections_count;
+        problem->crossing_count--;
+    }
+}
+
+static uint64_t highest_of(uint64_t *const *maxima, uint32_t first, uint32_t last)
+{
+    unsigned level = 31 - (unsigned)__builtin_clz(last - first);
+    uint64_t a = maxima[level][first], b = maxima[level][last - (UINT32_C(1) << level)];
+    return a > b ? a : b;
 }
 
 /* The highest load of any range of sections, from maxima over ranges of powers of two. */
@@ -92,13 +118,12 @@ static void find_hottest(struct zr_pack_problem *problem, struct zr_scratch *scr
         }
     }
     for (uint32_t i = 0; i < problem->count; i++) {
-        uint32_t length = problem->last[i] - problem->first[i];
-        unsigned level = 31 - (unsigned)__builtin_clz(length);
-        uint64_t a = maxima[level][problem->first[i]],
-                 b = maxima[level][problem->last[i] - (UINT32_C(1) << level)];
-        problem->hottest[i] = a > b ? a : b;
-        problem->duration[i] = length;
-        problem->lives_count += length;
+        uint32_t around = zr_pack_around(problem, i);
+        uint64_t hottest = highest_of(maxima, problem->first[i], zr_pack_last(problem, i));
+        uint64_t other = around > 0 ? highest_of(maxima, 0, around) : 0;
+        problem->hottest[i] = other > hottest ? other : hottest;
+        problem->duration[i] = problem->last[i] - problem->first[i];
+        problem->lives_count += problem->duration[i];
     }
 }
 
@@ -106,23 +131,24 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
                                uint64_t alignment_bytes, struct zr_scratch *scratch)
 {
     struct zr_scratch own = {.arena = scratch->arena};
-    size_t k = 0;
+    struct zr_lifetimes_sweep sweep;
+    uint64_t crossing_units = 0;
 
     *out = (struct zr_pack_problem){0};
     take_arrays(out, lifetimes->count, scratch);
-    struct zr_sort_pair *ends = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *ends);
-    struct zr_sort_pair *spare = zr_scratch_take(&own, 2 * lifetimes->count, sizeof *spare);
-    zr_result result = scratch->result ? scratch->result : own.result;
+    uint32_t *item = zr_scratch_take(&own, lifetimes->count, sizeof *item); /* by buffer */
+    zr_result result = zr_lifetimes_sweep(&sweep, lifetimes, &own);
+    result = scratch->result ? scratch->result : result;
     if (result)
         goto unwind;
     gather_items(out, lifetimes, alignment_bytes);
-    /* Deaths first: the sort keeps that order within one moment, and lifetimes are half open. */
-    for (uint32_t i = 0; i < out->count; i++)
-        ends[k++] = (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].upper, i << 1};
-    for (uint32_t i = 0; i < out->count; i++)
-        ends[k++] = (struct zr_sort_pair){lifetimes->buffers[out->buffer[i]].lower, i << 1 | 1};
-    zr_sort_pairs(ends, spare, k);
-    cut_sections(out, ends);
+    for (uint32_t i = 0; i < out->count; i++) {
+        item[out->buffer[i]] = i;
+        if (lifetimes->period > 0 && lifetimes->buffers[out->buffer[i]].upper > lifetimes->period)
+            crossing_units += out->units[i];
+    }
+    cut_sections(out, &sweep, item, crossing_units);
+    extend_crossing(out);
     find_hottest(out, &own);
     result = own.result;
 unwind:

@@ -72,7 +72,8 @@ struct stand {
 
 bool zr_search_able(const struct zr_pack_problem *problem)
 {
-    return problem->count > 0 && problem->count <= MOST_ITEMS && problem->lives_count <= MOST_LIVES;
+    return problem->count > 0 && problem->count <= MOST_ITEMS && problem->lives_count <= MOST_LIVES &&
+           problem->crossing_count == 0;
 }
 
 static uint32_t depth_for(const struct zr_pack_problem *problem)

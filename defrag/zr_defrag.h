@@ -1,4 +1,5 @@
-/* zr_defrag.h: traces as sequences and lifetimes, the packer, and replay. The public header of defrag/.
+/* zr_defrag.h: traces as sequences and lifetimes, the packer, plans learned or rehearsed, and replay. The
+ * public header of defrag/.
  *
  * Memory of every object here comes from a host arena that the caller names (tag other), which must outlive
  * the object, and a learner's from the system: no malloc, so that it can run inside a preloaded program. An
@@ -61,9 +62,13 @@ struct zr_buffer {
     uint64_t id;           /* as in the file */
 };
 
+/* On a line, or with a period: what is placed is gone through over and over, a period after the other. Of a
+ * period P times are below P, and a buffer with `upper` above P, at most lower + P, is alive across the
+ * boundary: in [lower, P), and in [0, upper - P) of the period that follows. */
 struct zr_lifetimes {
     struct zr_buffer *buffers;
     size_t count;
+    uint64_t period;            /* in the unit of lower and upper; 0: a line */
     uint64_t lower_bound_bytes; /* largest sum of live bytes */
     zr_arena *host_arena;
 };
@@ -103,15 +108,16 @@ struct zr_pack_report {
 };
 
 /* Places every buffer; deterministic for the same input when the time does not run out. Scratch comes from
- * the lifetimes' host arena and is given back. */
+ * the lifetimes' host arena and is given back. ZR_ERR_INVALID: a buffer whose times cannot be, or sizes whose
+ * sum passes 2^62 bytes. */
 ZR_API zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                          struct zr_pack_report *report);
 /* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
  * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. Times
- * are below 2^32, and the scratch is 32 bytes for each moment. */
+ * are below 2^32 (ZR_ERR_INVALID), and the scratch is 32 bytes for each moment. */
 ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
 /* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
- * ZR_ERR_CORRUPT names a pair that does. */
+ * ZR_ERR_CORRUPT names a pair that does; ZR_ERR_INVALID a buffer that overlaps itself in the next period. */
 ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
 /* ---- Learning ------------------------------------------------------------------------------------------ */
@@ -175,6 +181,38 @@ struct zr_learner_stats {
     bool no_thread;             /* the system refused a thread: nothing is learned */
 };
 ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
+
+/* ---- Rehearsing ---------------------------------------------------------------------------------------- */
+
+/* For a program that knows its step before it runs it: a step is gone through once, on an arena of its own
+ * (on the sim backend, say), and the blocks of its passes get places, which an arena keeps to in the run:
+ * each is mapped once, and from then on no step calls the driver. A pass is what a step repeats, such as a
+ * micro-batch; every pass asks for the same blocks in the same order. What is not as in the rehearsal takes
+ * the arena's own way.
+ *
+ * The places depend on sizes, lifetimes and the granule alone: they are the same on each rank. */
+typedef struct zr_rehearsal zr_rehearsal;
+
+/* Watches an arena; one at a time may, a learner included. Passes of one step are to follow, each at most so
+ * many allocations long, the last with those of the step's end. The caller owns *out; both arenas outlive
+ * it. ZR_ERR_INVALID: no arena, or it is watched already. */
+ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
+                                     zr_arena *host_arena);
+/* A pass begins. What comes after the last one's is the step's end. */
+ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);
+/* The step is over: ends the watch and finds places. *found false: the passes differ, hold blocks beyond the
+ * step, or are more than 524,288 allocations long. ZR_ERR_INVALID: a second time. */
+ZR_API zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found);
+/* Bytes of addresses that the places take, and the most that is live in them at a time. */
+ZR_API size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal);
+ZR_API size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal);
+/* From now on the arena keeps to the places, for the calling thread. Each pass begins with
+ * zr_rehearsal_rewind(). ZR_ERR_INVALID: no places; ZR_ERR_ADDRESSES: no addresses in a row for them. */
+ZR_API zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena);
+/* A pass begins on an arena that keeps to places; on any other nothing happens. */
+ZR_API void zr_rehearsal_rewind(zr_arena *arena);
+/* NULL is fine. The places that an arena keeps to stay in force. */
+ZR_API void zr_rehearsal_destroy(zr_rehearsal *rehearsal);
 
 /* ---- Replay -------------------------------------------------------------------------------------------- */
 

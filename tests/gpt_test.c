@@ -289,9 +289,9 @@ static void test_recompute(void)
     for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
         struct rig rig;
         struct zr_byte_plan plan;
-        zr_repeat *repeat = NULL;
+        zr_rehearsal *places = NULL;
         struct zr_plan_request request = {.shape = shape,
-                                          .repeat = &repeat,
+                                          .places = &places,
                                           .world = 1,
                                           .threads = 1,
                                           .bucket_bytes = 4096,
@@ -304,9 +304,9 @@ static void test_recompute(void)
         request.shape.recompute = recompute;
         request.host_arena = rig.host_arena;
         tap_result(zr_plan_make(&plan, &request), ZR_OK, "recompute %d: a plan", recompute);
-        tap_ok(repeat != NULL && zr_repeat_install(repeat, rig.arena) == ZR_OK, "recompute %d: its places",
+        tap_ok(places != NULL && zr_rehearsal_install(places, rig.arena) == ZR_OK, "recompute %d: its places",
                recompute);
-        zr_repeat_destroy(repeat);
+        zr_rehearsal_destroy(places);
         for (unsigned step = 1; step <= 3; step++) {
             double loss = NAN, gradient_norm;
             zr_arena_get_stats(rig.arena, &stats);

@@ -236,6 +236,44 @@ static void test_lifetimes(void)
     end(&run);
 }
 
+/* What a step leaves to the next one has its place for as long as it lives, not for all of the period. */
+static void test_boundary(void)
+{
+    enum { KEPT = 20 };
+    struct run run;
+    struct zr_arena_stats stats;
+    void *blocks[KEPT + 3] = {0};
+    uint64_t before = 0;
+    begin(&run, 0);
+    do_event(&run, blocks, &(struct event){.alloc = true, .block = KEPT + 2, .bytes = 24 * MIB});
+    for (uint32_t round = 0; round < 12; round++) {
+        before = calls(&run);
+        for (uint32_t i = 0; i < KEPT; i++) {
+            do_event(&run, blocks, &(struct event){.alloc = true, .block = i, .bytes = (1 + i) * 256 * KIB});
+            if (i == 12) /* more of this step is alive by then */
+                do_event(&run, blocks, &(struct event){.block = KEPT + (round + 1) % 2});
+        }
+        for (uint32_t i = KEPT; i-- > 0;) {
+            do_event(&run, blocks, &(struct event){.block = i});
+            if (i == 13)
+                do_event(&run, blocks,
+                         &(struct event){.alloc = true, .block = KEPT + round % 2, .bytes = 20 * MIB});
+        }
+        if (round == 0) /* the room that the first plan starts in */
+            do_event(&run, blocks, &(struct event){.block = KEPT + 2});
+        before = calls(&run) - before;
+        zr_learner_wait(run.learner);
+    }
+    zr_arena_get_stats(run.arena, &stats);
+    struct zr_learner_stats learned = stats_of(&run);
+    tap_ok(learned.passes_count > 0 && before == 0 && learned.conflicts_count == 0 &&
+               learned.region_bytes < stats.peak_live_bytes - 24 * MIB + 4 * MIB,
+           "a block alive across the boundary: %zu bytes where %zu are live, %llu plans refused",
+           learned.region_bytes, stats.peak_live_bytes, (unsigned long long)learned.refused_plans_count);
+    do_event(&run, blocks, &(struct event){.block = KEPT + 1});
+    end(&run);
+}
+
 /* Layers before steps, steps before files: what is outside of the period is seen once. */
 static void test_setup(void)
 {
@@ -542,6 +580,7 @@ int main(void)
     }
     test_period();
     test_lifetimes();
+    test_boundary();
     test_setup();
     test_strays(seed);
     test_changed();

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc/plan.h"
+#include "defrag/zr_defrag.h"
 #include "zero/gpt_inside.h"
 
 zr_result gpt_inspect(struct zr_gpt *model, size_t layer, const char *what, const void *values,
@@ -203,12 +203,12 @@ static zr_result final_norm(struct zr_gpt *model)
 }
 
 /* From the tokens to the input of the head. Every pass begins here, and asks for the same blocks in the same
- * order up to the head, see repeat.h. */
+ * order up to the head: see zr_rehearsal_create(). */
 static zr_result forward(struct zr_gpt *model, size_t batch, bool keep)
 {
     zr_result result;
     model->batch = batch;
-    zr_arena_rewind_plan(model->options.arena);
+    zr_rehearsal_rewind(model->options.arena);
     result = embed(model);
     if (result == ZR_OK)
         result = run_blocks(model, keep);

@@ -5,9 +5,7 @@
 
 #include "alloc/plan.h"
 #include "zero/engine.h"
-#include "zero/repeat.h"
 #include "zero/replica.h"
-#include "zero/take.h"
 #include "zero/timeline.h"
 
 /* Micro-batches of a step that are rehearsed: the first, one that begins as every later one does, the last.
@@ -26,12 +24,12 @@ struct rehearsal {
     size_t granule_bytes; /* of the arena */
     zr_comm *comm;
     struct zr_replica replica;
-    zr_repeat *repeat;        /* places to keep to, or NULL */
-    zr_repeat **found_repeat; /* NULL: nobody asks for places; *found_repeat NULL: none are found */
-    uint64_t sent_by_step;    /* elements, in the last step */
-    uint64_t sent_by_middle;  /* in its last micro-batch but one */
-    bool repeats;             /* by the clock, if there is one: that one goes as those that are left out */
-    size_t bound_bytes;       /* given up by whoever keeps as much between steps */
+    zr_rehearsal *places;        /* to keep to, or NULL */
+    zr_rehearsal **found_places; /* NULL: nobody asks for places; *found_places NULL: none are found */
+    uint64_t sent_by_step;       /* elements, in the last step */
+    uint64_t sent_by_middle;     /* in its last micro-batch but one */
+    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
+    size_t bound_bytes;          /* given up by whoever keeps as much between steps */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -69,7 +67,7 @@ static uint64_t allocations_of(const struct rehearsal *rehearsal)
 
 /* `watch`: of the step's allocations; NULL: none. *last_pass: allocations of the last micro-batch and the
  * step's end. */
-static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch, uint64_t *last_pass)
+static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch, uint64_t *last_pass)
 {
     struct zr_replica *replica = &rehearsal->replica;
     struct zr_timeline *timeline = replica->options.timeline;
@@ -89,7 +87,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_repeat *watch, ui
             marks[2] = zr_timeline_mark_now(timeline);
         }
         if (watch)
-            zr_repeat_pass(watch);
+            zr_rehearsal_pass(watch);
         if (m + 1 == rehearsal->micro_batches)
             rehearsal->sent_by_middle = sent_elements(rehearsal) - begun;
         begun = sent_elements(rehearsal);
@@ -116,24 +114,24 @@ static zr_result do_without(zr_result result)
 static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
     uint64_t last_pass;
-    zr_repeat *watch = NULL;
+    zr_rehearsal *watch = NULL;
     bool found = false;
     zr_result result = rehearse_step(rehearsal, NULL, &last_pass);
 
-    if (result == ZR_OK && rehearsal->found_repeat)
-        result =
-            do_without(zr_repeat_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
+    if (result == ZR_OK && rehearsal->found_places)
+        result = do_without(
+            zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
     if (result == ZR_OK)
         result = rehearse_step(rehearsal, watch, &last_pass);
     if (result == ZR_OK && watch) {
-        zr_result placed = zr_repeat_place(watch, &found);
+        zr_result placed = zr_rehearsal_place(watch, &found);
         found &= placed == ZR_OK;
         result = do_without(placed);
     }
     if (found)
-        *rehearsal->found_repeat = watch;
+        *rehearsal->found_places = watch;
     else
-        zr_repeat_destroy(watch);
+        zr_rehearsal_destroy(watch);
     return result;
 }
 
@@ -206,8 +204,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         zr_replica_close(&rehearsal->replica);
         return ZR_OK;
     }
-    if (rehearsal->repeat)
-        result = zr_repeat_install(rehearsal->repeat, rehearsal->arena);
+    if (rehearsal->places)
+        result = zr_rehearsal_install(rehearsal->places, rehearsal->arena);
     if (result == ZR_OK)
         result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
@@ -309,10 +307,10 @@ bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t gran
 
 /* Once more, as the run will go, with the places that were found. *places is NULL after it where the plan is
  * better off without: there are no addresses for them, or they cost more than they are worth. */
-static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_repeat **places)
+static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_rehearsal **places)
 {
     struct zr_byte_plan placed;
-    rehearsal->repeat = *places;
+    rehearsal->places = *places;
     zr_result result = rehearse_alone(&placed, rehearsal);
     if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
         return result;
@@ -321,7 +319,7 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
         *out = placed;
         return ZR_OK;
     }
-    zr_repeat_destroy(*places);
+    zr_rehearsal_destroy(*places);
     *places = NULL;
     return ZR_OK;
 }
@@ -329,7 +327,7 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
 static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_request *request,
                             size_t bound_bytes)
 {
-    zr_repeat *repeat = NULL;
+    zr_rehearsal *places = NULL;
     struct rehearsal rehearsal = {.request = request,
                                   .bound_bytes = bound_bytes,
                                   .asked = request->micro_batches ? request->micro_batches : 1};
@@ -338,20 +336,20 @@ static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_reque
     rehearsal.micro_batches = rehearsal.asked;
     if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all)
         rehearsal.micro_batches = MICRO_BATCHES_MOST;
-    rehearsal.found_repeat = request->live_only ? NULL : &repeat;
+    rehearsal.found_places = request->live_only ? NULL : &places;
     if (request->timeline) {
-        rehearsal.found_repeat = NULL;
+        rehearsal.found_places = NULL;
         result = rehearse_timed(out, &rehearsal);
     } else {
         result = rehearse_alone(out, &rehearsal);
     }
-    rehearsal.found_repeat = NULL;
-    if (result == ZR_OK && repeat)
-        result = rehearse_placed(out, &rehearsal, &repeat);
-    if (request->repeat)
-        *request->repeat = result == ZR_OK ? repeat : NULL;
-    if (!request->repeat || result != ZR_OK)
-        zr_repeat_destroy(repeat);
+    rehearsal.found_places = NULL;
+    if (result == ZR_OK && places)
+        result = rehearse_placed(out, &rehearsal, &places);
+    if (request->places)
+        *request->places = result == ZR_OK ? places : NULL;
+    if (!request->places || result != ZR_OK)
+        zr_rehearsal_destroy(places);
     return result;
 }
 
@@ -364,11 +362,11 @@ zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *
 {
     struct zr_plan_request lower = *request;
     struct zr_byte_plan plan;
-    zr_repeat *repeat = NULL;
+    zr_rehearsal *places = NULL;
     zr_result result = zr_plan_make(out, request);
 
-    if (request->repeat)
-        lower.repeat = &repeat;
+    if (request->places)
+        lower.places = &places;
     while (result == ZR_OK && request->world > 1 && lower.stage-- > 0) {
         result = make_below(&plan, &lower, out->peak_reserved_bytes);
         if (result == ZR_ERR_ADDRESSES) { /* far more than the higher one, which is at hand */
@@ -376,20 +374,20 @@ zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *
             plan.peak_reserved_bytes = SIZE_MAX;
         }
         if (result != ZR_OK || plan.peak_reserved_bytes >= out->peak_reserved_bytes) {
-            zr_repeat_destroy(repeat);
-            repeat = NULL;
+            zr_rehearsal_destroy(places);
+            places = NULL;
             continue;
         }
         *out = plan;
-        if (request->repeat) {
-            zr_repeat_destroy(*request->repeat);
-            *request->repeat = repeat;
-            repeat = NULL;
+        if (request->places) {
+            zr_rehearsal_destroy(*request->places);
+            *request->places = places;
+            places = NULL;
         }
     }
-    if (result != ZR_OK && request->repeat) {
-        zr_repeat_destroy(*request->repeat);
-        *request->repeat = NULL;
+    if (result != ZR_OK && request->places) {
+        zr_rehearsal_destroy(*request->places);
+        *request->places = NULL;
     }
     return result;
 }

@@ -3,8 +3,8 @@
 #ifndef ZR_BYTE_PLAN_H
 #define ZR_BYTE_PLAN_H
 
+#include "defrag/zr_defrag.h"
 #include "zero/gpt.h"
-#include "zero/repeat.h"
 
 struct zr_plan_request {
     struct zr_gpt_shape shape;
@@ -22,7 +22,7 @@ struct zr_plan_request {
     bool walks_all; /* every micro-batch is rehearsed, not the first, the last and one for all others */
     /* Gets the places that the plan's reserved bytes count on, of the caller; NULL if there are none. NULL:
      * not wanted. */
-    zr_repeat **repeat;
+    zr_rehearsal **places;
 };
 
 struct zr_byte_plan {

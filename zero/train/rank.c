@@ -194,7 +194,7 @@ static zr_result open_memory(struct zr_rank *rank)
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
         result = make_request(&request, rank->config, rank->rank, rank->host_arena);
-    request.repeat = &rank->repeat;
+    request.places = &rank->places;
     if (result == ZR_OK)
         result = zr_plan_place(&rank->plan, &request);
     if (result == ZR_OK)
@@ -302,9 +302,9 @@ static zr_result check_addresses_left(const struct zr_rank *rank)
 /* The blocks of a step get their places, next to what is kept between steps. */
 static zr_result keep_places(struct zr_rank *rank)
 {
-    zr_result result = rank->repeat ? zr_repeat_install(rank->repeat, rank->arena) : ZR_OK;
-    zr_repeat_destroy(rank->repeat);
-    rank->repeat = NULL;
+    zr_result result = rank->places ? zr_rehearsal_install(rank->places, rank->arena) : ZR_OK;
+    zr_rehearsal_destroy(rank->places);
+    rank->places = NULL;
     return result;
 }
 
@@ -370,7 +370,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
-    zr_repeat_destroy(rank->repeat);
+    zr_rehearsal_destroy(rank->places);
     if (rank->traced)
         zr_trace_stop(rank->arena);
     if (rank->arena)

@@ -23,7 +23,7 @@ struct zr_rank {
     zr_arena *arena;      /* tensors and the ring: what the plan speaks of */
     bool heap_started;
     struct zr_byte_plan plan;
-    zr_repeat *repeat;           /* the places that the plan counts on; NULL: none, or the arena has them */
+    zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;
     zr_team *team;
