@@ -14,88 +14,6 @@
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
-/* ---- All arenas of the process ------------------------------------------------------------------------- */
-
-static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct zr_arena *arenas; /* by number; lock: arenas_lock */
-
-static void arenas_add(struct zr_arena *arena)
-{
-    struct zr_arena **link = &arenas;
-    pthread_mutex_lock(&arenas_lock);
-    while (*link && (*link)->number == arena->number) {
-        arena->number++;
-        link = &(*link)->next;
-    }
-    arena->next = *link;
-    *link = arena;
-    pthread_mutex_unlock(&arenas_lock);
-}
-
-static void arenas_remove(struct zr_arena *arena)
-{
-    struct zr_arena **link = &arenas;
-    pthread_mutex_lock(&arenas_lock);
-    while (*link != arena)
-        link = &(*link)->next;
-    *link = arena->next;
-    pthread_mutex_unlock(&arenas_lock);
-}
-
-struct zr_arena *zr_arenas_lock(unsigned number)
-{
-    for (;;) {
-        pthread_mutex_lock(&arenas_lock);
-        struct zr_arena *arena = arenas;
-        while (arena && arena->number != number)
-            arena = arena->next;
-        if (arena && zr_lock_try(&arena->supply)) {
-            if (zr_lock_try(&arena->lock))
-                return arena;
-            zr_lock_give(&arena->supply);
-        }
-        pthread_mutex_unlock(&arenas_lock);
-        if (!arena)
-            return NULL;
-        sched_yield(); /* the arena may end before its lock is had */
-    }
-}
-
-void zr_arenas_unlock(void)
-{
-    pthread_mutex_unlock(&arenas_lock);
-}
-
-/* The member after this one, of the family and then of the next; NULL after the last. lock: arenas_lock */
-static struct zr_arena *next_member(struct zr_arena *arena)
-{
-    struct zr_arena *head = arena->head;
-    unsigned count = atomic_load(&head->siblings_count), seat = 0;
-    while (arena != head && head->siblings[seat++] != arena)
-        ;
-    return seat < count ? head->siblings[seat] : head->next;
-}
-
-static void before_fork(struct zr_fork_locks *locks)
-{
-    pthread_mutex_lock(&arenas_lock);
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
-        zr_fork_take(locks, &arena->supply);
-        zr_fork_take(locks, &arena->lock);
-    }
-}
-
-static void after_fork(struct zr_fork_locks *locks)
-{
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
-        if (locks->child)
-            zr_follow_after_fork_child(arena);
-        zr_fork_give(locks, &arena->supply);
-        zr_fork_give(locks, &arena->lock);
-    }
-    pthread_mutex_unlock(&arenas_lock);
-}
-
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static void count_arena(zr_backend *backend, int change)
@@ -128,13 +46,6 @@ static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
     return result;
 }
 
-void zr_arena_note_careful(struct zr_arena *arena)
-{
-    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
-                     arena->bounded;
-    arena->noted = arena->careful || arena->follow;
-}
-
 static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
 {
     zr_backend *backend = options->backend;
@@ -153,6 +64,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->shared = arena->members_most > 1;
     arena->asynchronous = !backend->can.synchronous;
     zr_arena_note_careful(arena);
+    arena->map_calls = &zr_watch_calls;
     arena->stock.granule_bytes = arena->granule_bytes;
     zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
     zr_pool_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
@@ -210,10 +122,8 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
         tear_down(arena);
         return result;
     }
-    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
-    zr_fork_register(ZR_FORK_ARENAS, &room);
     count_arena(arena->backend, 1);
-    arenas_add(arena);
+    zr_arenas_add(arena);
     *out = arena;
     return ZR_OK;
 }
@@ -222,7 +132,7 @@ unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count)
 {
     struct zr_arena *arena = NULL;
     unsigned made = 0;
-    pthread_mutex_lock(&arenas_lock);
+    zr_arenas_close();
     if (1 + atomic_load(&head->siblings_count) != count || head->together || head->no_more)
         goto unlock; /* somebody was faster */
     arena = zr_pages_take(sizeof *arena);
@@ -242,17 +152,8 @@ unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count)
         head->no_more = true;
     }
 unlock:
-    pthread_mutex_unlock(&arenas_lock);
+    zr_arenas_unlock();
     return made;
-}
-
-bool zr_arena_keep_together(struct zr_arena *head, int change)
-{
-    pthread_mutex_lock(&arenas_lock);
-    atomic_fetch_add(&head->together, (unsigned)change);
-    bool alone = atomic_load(&head->siblings_count) == 0;
-    pthread_mutex_unlock(&arenas_lock);
-    return alone;
 }
 
 static zr_result end_member(struct zr_arena *arena, size_t *leaked_bytes)
@@ -280,7 +181,7 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
     zr_lock_give(&arena->lock);
     if (result != ZR_OK)
         return result;
-    arenas_remove(arena);
+    zr_arenas_remove(arena);
     if (arena->trace)
         result = zr_trace_close(arena->trace);
     arena->trace = NULL;
@@ -332,6 +233,15 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     return ZR_OK;
 }
 
+void zr_arena_settle_plan(zr_arena *arena)
+{
+    zr_arena_take(arena);
+    zr_follow_settle(arena);
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_arena_give(arena);
+}
+
 /* ---- Search -------------------------------------------------------------------------------------------- */
 
 zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out)
@@ -351,7 +261,8 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
             *out = zr_block_info_of(arena, &copy);
         zr_index_read_unlock();
     }
-    return found || zr_pools_find(arena->head, pointer, out)
+    const struct zr_pool_calls *pools = atomic_load(&arena->head->pool_calls);
+    return found || (pools && pools->find(arena->head, pointer, out))
                ? ZR_OK
                : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
 }

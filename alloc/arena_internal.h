@@ -26,6 +26,7 @@
 #include "alloc/stock.h"
 #include "alloc/streams.h"
 #include "alloc/trace.h"
+#include "alloc/option.h"
 #include "alloc/zr.h"
 
 enum { ZR_ARENA_NAME_BYTES = 32 };
@@ -43,6 +44,50 @@ enum { ZR_WARM_BLOCKS = 4 };
 
 /* Two cache lines: processors fetch them in pairs. */
 enum { ZR_LINE_BYTES = 128 };
+
+/* Granules by number, without `end`. */
+struct zr_stretch {
+    size_t first, end;
+};
+
+/* What the core calls upwards: each room that has something to say there registers its functions. */
+
+/* Who is told of what is mapped (watch.c). Set at creation. */
+struct zr_map_calls {
+    /* The mappings that the request under way has made in these granules have access already. The failure of
+     * one who watches: nobody knows of them. */
+    zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
+    /* What was announced in the extent, of whole mappings, is about to go; has gone; stays after all. */
+    void (*unmapping)(struct zr_arena *arena, struct zr_extent part);
+    void (*unmapped)(struct zr_arena *arena, struct zr_extent part);
+    void (*kept)(struct zr_arena *arena, struct zr_extent part);
+};
+
+/* What a plan has of the arena's (follow*.c). NULL: none was ever in force, nor an observer there. */
+struct zr_plan_calls {
+    /* A planned block that is no longer found, nor counted. */
+    void (*freed)(struct zr_arena *arena, struct zr_span *block);
+    /* Whether memory is kept mapped for what comes beside the plan: a place there is better than the best
+     * fit. */
+    bool (*keeps_ready)(const struct zr_arena *arena);
+    /* So many bytes are about to be asked for, of the stock and the driver. */
+    void (*asked)(struct zr_arena *arena, size_t missing_bytes);
+    /* Gives back what regions hold and do not use; returns the bytes. Both locks. */
+    size_t (*give_back)(struct zr_arena *arena);
+    /* In a child after fork(). */
+    void (*forked)(struct zr_arena *arena);
+};
+
+/* Contiguous pools of the arena's granules (contiguous*.c). NULL: there was never one. */
+/* The pool's part of the arena's totals. lock: arena->lock */
+struct zr_pool_books {
+    size_t live_bytes, requested_bytes, pending_bytes, idle_bytes, entries_count;
+    size_t live_by_tag_bytes[ZR_TAG_COUNT]; /* of all pools together */
+};
+struct zr_pool_calls {
+    void (*books)(const struct zr_arena *arena, struct zr_pool_books *out);
+    bool (*find)(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out);
+};
 
 /* Arenas beside the head of a family. */
 enum { ZR_SIBLINGS_MOST = 7 };
@@ -90,7 +135,9 @@ struct zr_arena {
     bool careful; /* canaries, poison, deep checks, ceilings or a trace: blocks are noted there */
     bool noted;   /* careful, or a plan or an observer is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
-    struct zr_trace *trace;   /* NULL: none */
+    const struct zr_plan_calls *plan_calls;
+    const struct zr_map_calls *map_calls;
+    struct zr_trace *trace; /* NULL: none */
 
     /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
      * stale: the copy is made at the next free, not at each of the allocations that lead up to the peak. What
@@ -134,6 +181,7 @@ struct zr_arena {
     size_t reserved_bytes; /* handles owned: mapped, lent and stock */
 
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
+    const struct zr_pool_calls *_Atomic pool_calls;
 
     /* The tags' ceilings (ceiling.c): then the arena is careful. */
     _Atomic bool bounded; /* written under lock */
@@ -165,6 +213,14 @@ static inline void zr_arena_open(struct zr_arena *arena)
 static inline void zr_arena_close(struct zr_arena *arena)
 {
     zr_lock_take(&arena->lock);
+}
+
+static inline void zr_arena_pool_books(const struct zr_arena *arena, struct zr_pool_books *out)
+{
+    const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
+    *out = (struct zr_pool_books){0};
+    if (pools)
+        pools->books(arena, out);
 }
 
 static inline size_t zr_round_up(size_t bytes, size_t unit)
@@ -335,9 +391,6 @@ void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
 size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
 /* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
-struct zr_stretch {
-    size_t first, end;
-};
 struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap);
 /* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
  * NULL; ends with NULL. A gap without a whole granule ends the walk. */
@@ -370,6 +423,8 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 /* Granules, still mapped, that streams may use for all that anybody knows: they leave the books and are
  * nobody's again. The list is empty then; returns the bytes. */
 size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list);
+/* A handle that is mapped nowhere, or lives for its mappings, goes to the driver. Both locks. */
+void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
 /* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
  * request under way. */
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
@@ -384,16 +439,26 @@ void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
 
-/* ---- watch.c --------------------------------------------------------------------------------------------
+/* ---- watch.c, tracing.c -----------------------------------------------------------------------------------
  */
 
-/* Announces the mappings that the request under way has made in these granules, with access already, to those
- * who watch and to the trace. The failure of one who watches: nobody knows of them. */
-zr_result zr_watch_mapped(struct zr_arena *arena, struct zr_stretch where);
-/* What was announced in the extent, of whole mappings, is about to go; the trace is the caller's. */
-void zr_watch_unmapping(struct zr_arena *arena, struct zr_extent part);
-/* The driver kept it after all. */
-void zr_watch_kept(struct zr_arena *arena, struct zr_extent part);
+extern const struct zr_map_calls zr_watch_calls;
+
+/* ---- registry.c -------------------------------------------------------------------------------------------
+ */
+
+/* Counts bytes against the family's limit; false with words. Any lock may be held. */
+bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
+void zr_limit_release(struct zr_arena *arena, size_t bytes);
+void zr_limit_note_peak(struct zr_arena *arena);
+/* Once the trace, the ceilings, the canaries, the poison, the check level or who follows are other than
+ * before. */
+static inline void zr_arena_note_careful(struct zr_arena *arena)
+{
+    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
+                     arena->bounded;
+    arena->noted = arena->careful || arena->follow;
+}
 
 /* ---- region.c: addresses for a plan ----------------------------------------------------------------------
  */
@@ -497,10 +562,6 @@ static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const 
         return zr_siblings_of(arena, address);
     return arena;
 }
-/* Counts bytes against the family's limit; false with words. Any lock may be held. */
-bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes);
-void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes);
-void zr_siblings_note_peak(struct zr_arena *arena);
 /* Gives back what the other members have idle; returns the bytes. */
 size_t zr_siblings_trim(struct zr_arena *arena);
 /* For a need of `bytes` that the member cannot meet: what others have idle comes into its stock, as much as
@@ -520,8 +581,6 @@ static inline void zr_siblings_tell(struct zr_arena *arena)
     if (__builtin_expect(difference + most > 2 * most, 0))
         zr_siblings_tell_now(arena);
 }
-/* Adds the siblings' numbers to the head's. */
-void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out);
 /* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */
 unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count);
 /* With change 1 all threads allocate from the head until it is called with -1; true if it has no siblings.
@@ -530,10 +589,6 @@ bool zr_arena_keep_together(struct zr_arena *head, int change);
 
 /* ---- arena.c --------------------------------------------------------------------------------------------
  */
-
-/* Once the trace, the ceilings, the canaries, the poison, the check level or who follows are other than
- * before. */
-void zr_arena_note_careful(struct zr_arena *arena);
 
 /* ---- Streams ---------------------------------------------------------------------------------------------
  */
@@ -545,12 +600,18 @@ static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t st
     return zr_backend_stream_wait(arena->backend, stream);
 }
 
-/* ---- arena.c: the list of all arenas ---------------------------------------------------------------------
+/* ---- registry.c: the list of all arenas
+ * ---------------------------------------------------------------------
  */
 
 /* The arena of that number with its locks taken, NULL if none. The caller gives them, then
  * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
 struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
+/* Nobody adds an arena or a member until it is unlocked. */
+void zr_arenas_close(void);
+/* Gives it the lowest number that is free. */
+void zr_arenas_add(struct zr_arena *arena);
+void zr_arenas_remove(struct zr_arena *arena);
 
 #endif

@@ -155,7 +155,7 @@ static zr_result check_holes(const struct zr_holes *holes, size_t want_count)
 static void add_pools(const struct zr_arena *arena, struct sums *sums)
 {
     struct zr_pool_books pools;
-    zr_pools_books(arena, &pools);
+    zr_arena_pool_books(arena, &pools);
     sums->live_bytes += pools.live_bytes;
     sums->requested_bytes += pools.requested_bytes;
     sums->blocks_count += pools.entries_count;

@@ -61,6 +61,7 @@ static void enlist(struct zr_contiguous *pool)
     pthread_mutex_unlock(&pools_lock);
     pthread_mutex_unlock(&change_lock);
     zr_lock_take(&pool->arena->lock);
+    atomic_store(&pool->arena->pool_calls, &zr_contiguous_calls);
     pool->next_of_arena = pool->arena->pools;
     pool->arena->pools = pool;
     zr_lock_give(&pool->arena->lock);
@@ -99,7 +100,7 @@ static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, st
     return true;
 }
 
-bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out)
+static bool find_in_pools(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out)
 {
     bool found = false;
     pthread_mutex_lock(&pools_lock);
@@ -114,6 +115,8 @@ bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_
     pthread_mutex_unlock(&pools_lock);
     return found;
 }
+
+const struct zr_pool_calls zr_contiguous_calls = {zr_pools_books, find_in_pools};
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 

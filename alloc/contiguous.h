@@ -44,12 +44,6 @@ struct zr_entry_slot {
     uint32_t next_free;   /* number + 1 of the next free slot; 0: none */
 };
 
-/* The pool's part of the arena's totals. lock: arena->lock */
-struct zr_pool_books {
-    size_t live_bytes, requested_bytes, pending_bytes, idle_bytes, entries_count;
-    size_t live_by_tag_bytes[ZR_TAG_COUNT]; /* of all pools together */
-};
-
 struct zr_contiguous {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
@@ -162,13 +156,11 @@ void zr_contiguous_publish(struct zr_contiguous *pool);
 
 zr_result zr_contiguous_move_down(struct zr_contiguous *pool);
 
-/* ---- For the arena: lock: arena->lock ---------------------------------------------------------------------
+/* ---- For the arena ---------------------------------------------------------------------------------------
  */
 
-/* What all pools of the arena hold together. */
+extern const struct zr_pool_calls zr_contiguous_calls;
+/* What all pools of the arena hold together. lock: arena->lock */
 void zr_pools_books(const struct zr_arena *arena, struct zr_pool_books *out);
-
-/* Whatever the caller holds: the live entry that holds the address, of any pool of the arena. */
-bool zr_pools_find(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out);
 
 #endif

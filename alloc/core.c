@@ -5,7 +5,6 @@
 #include "alloc/arena_internal.h"
 
 #include "alloc/error.h"
-#include "alloc/follow.h"
 #include "alloc/warm.h"
 
 #define likely(condition)   __builtin_expect(!!(condition), 1)
@@ -101,7 +100,7 @@ void zr_core_free(struct zr_arena *arena, struct zr_span *block)
 void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
 {
     if (block->zone == ZR_ZONE_COUNT) {
-        zr_follow_free(arena, block);
+        arena->plan_calls->freed(arena, block);
         return;
     }
     if (set_owner(arena, block))
@@ -163,7 +162,7 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
         zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
-    if (place.missing > 0 && zr_follow_keeps_ready(arena)) {
+    if (place.missing > 0 && arena->plan_calls && arena->plan_calls->keeps_ready(arena)) {
         /* Asking the streams may have given an idle number to another. */
         owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
         struct zr_place ready = zr_space_find_ready(arena, need, owner);
@@ -184,11 +183,12 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
                        need.bytes, arena->range_bytes);
     struct zr_extent part = {place.offset_bytes, need.bytes}, stuck = {0};
     struct zr_span *block = zr_space_carve(arena, place.gap, part);
-    if (place.missing > 0 && arena->follow)
-        zr_follow_spare(arena, place.missing * arena->granule_bytes, 0, true);
+    if (place.missing > 0 && arena->plan_calls)
+        arena->plan_calls->asked(arena, place.missing * arena->granule_bytes);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
     /* The last resort: what a plan's region holds and does not use. */
-    if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->follow && zr_follow_give_back(arena) > 0)
+    if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->plan_calls &&
+        arena->plan_calls->give_back(arena) > 0)
         result = zr_map(arena, part, &stuck);
     if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* others have used it up meanwhile */
         result = ZR_ERR_HOST_MEMORY;

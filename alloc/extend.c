@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "alloc/error.h"
-#include "alloc/follow.h"
 #include "alloc/option.h"
 #include "alloc/poison.h"
 
@@ -29,10 +28,10 @@ static size_t run_bytes(const struct zr_arena *arena, size_t bytes)
     return arena->granule_bytes << (63 - __builtin_clzl(run));
 }
 
-static void destroy_handle(struct zr_arena *arena, struct zr_handle *handle)
+void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle)
 {
     arena->reserved_bytes -= handle->bytes;
-    zr_siblings_unreserve(arena, handle->bytes);
+    zr_limit_release(arena, handle->bytes);
     arena->backend_calls_count++;
     zr_arena_open(arena);
     zr_result result = zr_backend_destroy_handle(arena->backend, handle);
@@ -44,7 +43,7 @@ static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
     while ((handle = zr_handle_list_pop(list)))
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
 }
 
 /* All of it or nothing; no handle longer than `longest`. */
@@ -55,7 +54,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
     struct zr_handle *handle;
     zr_result result = ZR_OK;
     size_t calls_count = 0, created_bytes = 0;
-    if (!zr_siblings_reserve(arena, bytes))
+    if (!zr_limit_reserve(arena, bytes))
         return ZR_ERR_MEMORY;
     size_t run = run_bytes(arena, bytes);
     run = run < longest ? run : longest;
@@ -76,7 +75,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
     arena->backend_calls_count += calls_count;
     arena->reserved_bytes += created_bytes;
     if (result != ZR_OK) {
-        zr_siblings_unreserve(arena, bytes - created_bytes);
+        zr_limit_release(arena, bytes - created_bytes);
         destroy_list(arena, &created);
         return result;
     }
@@ -107,7 +106,7 @@ static void mark_leaving(struct zr_arena *arena, struct zr_extent part, struct l
         done += mapping->handle->bytes;
     }
     if (out->announced)
-        zr_watch_unmapping(arena, part);
+        arena->map_calls->unmapping(arena, part);
     if (arena->poison)
         zr_poison_clear(arena->base + part.offset_bytes, part.bytes);
     arena->mapped_bytes -= part.bytes;
@@ -125,7 +124,7 @@ static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
     if (arena->poison)
         zr_poison_free(arena->base + part.offset_bytes, part.bytes);
     if (leaving->announced)
-        zr_watch_kept(arena, part);
+        arena->map_calls->kept(arena, part);
 }
 
 /* Its handles go to the list, in address order; or the driver keeps it. */
@@ -142,7 +141,7 @@ static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, 
         return result;
     }
     if (leaving->announced)
-        zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
+        arena->map_calls->unmapped(arena, part);
     while ((handle = zr_handle_list_pop(&leaving->handles)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
@@ -299,7 +298,7 @@ static size_t take_stock(struct zr_arena *arena, struct want want, size_t scatte
             scatter -= scatter > 0;
         } else {
             given += handle->bytes;
-            destroy_handle(arena, handle);
+            zr_handle_destroy(arena, handle);
         }
     }
     return got;
@@ -313,7 +312,7 @@ static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
     struct zr_handle *handle;
     while ((handle = zr_handle_list_pop(list)))
         if (handle->created && handle->serial == arena->serial)
-            destroy_handle(arena, handle);
+            zr_handle_destroy(arena, handle);
         else
             zr_stock_put(&arena->stock, handle);
 }
@@ -327,7 +326,7 @@ static size_t break_up(struct zr_arena *arena)
     struct zr_handle *handle = zr_stock_take_larger(&arena->stock, 2 * granule);
     if (handle) {
         bytes = handle->bytes;
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
         return bytes;
     }
     for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap; gap = zr_space_next_gap(arena, gap)) {
@@ -357,7 +356,7 @@ static void break_up_stock(struct zr_arena *arena, size_t bytes)
         if (!handle)
             return;
         freed += handle->bytes;
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
     }
 }
 
@@ -501,14 +500,14 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = map_stretch(arena, run, &list);
     if (result == ZR_OK)
-        result = zr_watch_mapped(arena, where);
+        result = arena->map_calls->mapped(arena, where);
     if (result != ZR_OK) {
         struct zr_extent none = {0};
         put_back(arena, &list);
         unmap_again(arena, where, stuck ? stuck : &none);
         return result;
     }
-    zr_siblings_note_peak(arena);
+    zr_limit_note_peak(arena);
     return ZR_OK;
 }
 
@@ -559,51 +558,6 @@ void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list)
     put_back(arena, list);
 }
 
-zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
-{
-    *out = (struct zr_handle_list){0};
-    zr_arena_take(arena);
-    zr_result result = take_granules(arena, bytes, out);
-    /* The last resorts are those of a block. */
-    while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
-        result = take_granules(arena, bytes, out);
-    if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
-        result = take_granules(arena, bytes, out);
-    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, bytes))
-        result = take_granules(arena, bytes, out);
-    if (result == ZR_OK) {
-        arena->lent_bytes += bytes;
-        zr_siblings_note_peak(arena);
-    }
-    zr_arena_give(arena);
-    return result;
-}
-
-void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
-{
-    struct zr_handle *handle;
-    zr_lock_take(&arena->lock);
-    while ((handle = zr_handle_list_pop(list))) {
-        arena->lent_bytes -= handle->bytes;
-        zr_stock_put(&arena->stock, handle);
-    }
-    zr_lock_give(&arena->lock);
-}
-
-size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list)
-{
-    struct zr_handle *handle;
-    size_t bytes = 0;
-    zr_arena_take(arena);
-    while ((handle = zr_handle_list_pop(list))) {
-        bytes += handle->bytes;
-        arena->lent_bytes -= handle->bytes;
-        destroy_handle(arena, handle); /* lives for its mappings */
-    }
-    zr_arena_give(arena);
-    return bytes;
-}
-
 /* ---- Giving back --------------------------------------------------------------------------------------- */
 
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
@@ -614,7 +568,7 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
     while (arena->stock.bytes + idle > keep_bytes &&
            (handle = zr_stock_take(&arena->stock, arena->stock.bytes))) {
         released += handle->bytes;
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
     }
     if (arena->stock.bytes == 0 && idle > keep_bytes)
         released += steal(
@@ -630,7 +584,7 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
  * mappings. Unmaps one at a time what cannot be unmapped at once. False if something stays. */
 static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch, bool passed)
 {
-    zr_watch_unmapping(arena, stretch);
+    arena->map_calls->unmapping(arena, stretch);
     for (size_t done = 0; done < stretch.bytes;) {
         struct zr_handle *handle = zr_range_mapping(arena->range, stretch.offset_bytes + done)->handle;
         done += handle->bytes;
@@ -639,7 +593,7 @@ static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch, bo
             continue;
         }
         arena->mapped_bytes -= handle->bytes;
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
     }
     if (arena->poison)
         zr_poison_clear(arena->base + stretch.offset_bytes, stretch.bytes);
@@ -679,7 +633,7 @@ zr_result zr_release_all(struct zr_arena *arena)
         }
     }
     while ((handle = zr_stock_take(&arena->stock, arena->stock.bytes)))
-        destroy_handle(arena, handle);
+        zr_handle_destroy(arena, handle);
     zr_assert(arena->mapped_bytes == 0 && arena->alias_bytes == 0 &&
               arena->reserved_bytes == arena->lent_bytes);
     if (all)

@@ -23,8 +23,8 @@ struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes
  * the copy (zr_span_read()). Any thread inside a read section of the index, or with the lock, without which
  * the block itself may be another by now. */
 struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_span *copy);
-/* Whether memory is kept mapped for what comes beside a plan: a place there is better than the best fit. */
-bool zr_follow_keeps_ready(const struct zr_arena *arena);
+/* zr_arena_settle_plan(), with both locks. */
+void zr_follow_settle(struct zr_arena *arena);
 /* Other streams use the block. */
 void zr_follow_note_use(struct zr_span *block);
 
@@ -53,7 +53,6 @@ zr_result zr_follow_check(struct zr_arena *arena);
 /* True in a region where a granule may have been mapped for a step, got no access or was not announced, and
  * was kept by the driver all the same. The next step on it tries anew. */
 bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes);
-void zr_follow_after_fork_child(struct zr_arena *arena);
 /* Before the arena ends; nothing is unmapped. */
 void zr_follow_end(struct zr_arena *arena);
 

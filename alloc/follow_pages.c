@@ -131,7 +131,7 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
         if (result == ZR_OK && arena->poison)
             zr_poison_free(arena->base + extent.offset_bytes, extent.bytes);
     }
-    return result == ZR_OK ? zr_watch_mapped(arena, under) : result;
+    return result == ZR_OK ? arena->map_calls->mapped(arena, under) : result;
 }
 
 /* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the books, for the next
@@ -194,7 +194,7 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot)
         zr_granules_put_back(arena, &list);
         return result;
     }
-    zr_siblings_note_peak(arena);
+    zr_limit_note_peak(arena);
     return ZR_OK;
 }
 
@@ -229,7 +229,7 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan
                                (where.end - where.first) * arena->granule_bytes};
     char *address = arena->base + extent.offset_bytes;
     if (announced)
-        zr_watch_unmapping(arena, extent);
+        arena->map_calls->unmapping(arena, extent);
     if (arena->poison)
         zr_poison_clear(address, extent.bytes);
     arena->backend_calls_count++;
@@ -238,11 +238,11 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan
         if (arena->poison)
             zr_poison_free(address, extent.bytes);
         if (announced)
-            zr_watch_kept(arena, extent);
+            arena->map_calls->kept(arena, extent);
         return result;
     }
     if (announced)
-        zr_trace_event(arena->trace, unmap, address, extent.bytes);
+        arena->map_calls->unmapped(arena, extent);
     for (size_t at = where.first; at < where.end; at++) {
         struct zr_handle *left = count_page(arena, plan, at, NULL);
         if (!left)

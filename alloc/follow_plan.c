@@ -25,6 +25,28 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
     arena->follow->dead = plan;
 }
 
+static bool keeps_ready(const struct zr_arena *arena)
+{
+    return arena->follow->plan && arena->follow->settled;
+}
+
+static void spare(struct zr_arena *arena, size_t missing_bytes)
+{
+    zr_follow_spare(arena, missing_bytes, 0, true);
+}
+
+static void forked(struct zr_arena *arena)
+{
+    if (arena->follow->observer && arena->follow->observer->forked)
+        arena->follow->observer->forked(arena->follow->state);
+}
+
+static const struct zr_plan_calls calls = {.freed = zr_follow_free,
+                                           .keeps_ready = keeps_ready,
+                                           .asked = spare,
+                                           .give_back = zr_follow_give_back,
+                                           .forked = forked};
+
 static zr_result make_follow(struct zr_arena *arena)
 {
     if (arena->follow)
@@ -37,6 +59,7 @@ static zr_result make_follow(struct zr_arena *arena)
     if (!lost) {
         follow->pass_left = follow->pass_count = SIZE_MAX;
         arena->follow = follow;
+        arena->plan_calls = &calls;
         zr_arena_note_careful(arena);
     }
     zr_lock_give(&arena->lock);
@@ -445,6 +468,7 @@ void zr_follow_end(struct zr_arena *arena)
         }
     zr_pages_give(follow, sizeof *follow);
     arena->follow = NULL;
+    arena->plan_calls = NULL;
     zr_arena_note_careful(arena);
 }
 
@@ -526,12 +550,6 @@ void zr_follow_work(struct zr_arena *arena)
     /* Observers come and go only while no other thread is in a call, so this needs no lock. */
     if (arena->follow->observer && arena->follow->observer->work)
         arena->follow->observer->work(arena->follow->state);
-}
-
-void zr_follow_after_fork_child(struct zr_arena *arena)
-{
-    if (arena->follow && arena->follow->observer && arena->follow->observer->forked)
-        arena->follow->observer->forked(arena->follow->state);
 }
 
 void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)

@@ -169,25 +169,16 @@ static void settle(struct zr_arena *arena, struct zr_follow *follow)
         slack->refused_bytes = wanted_bytes;
         return;
     }
-    zr_siblings_note_peak(arena);
+    zr_limit_note_peak(arena);
     zr_follow_allow(arena, arena->reserved_bytes);
     map_slack(arena, wanted_bytes);
     slack->kept_bytes = wanted_bytes;
 }
 
-bool zr_follow_keeps_ready(const struct zr_arena *arena)
+void zr_follow_settle(struct zr_arena *arena)
 {
-    return arena->follow && arena->follow->plan && arena->follow->settled;
-}
-
-void zr_arena_settle_plan(zr_arena *arena)
-{
-    zr_arena_take(arena);
-    if (arena->follow && arena->follow->plan) {
-        settle(arena, arena->follow);
-        zr_follow_begin_pass(arena);
-    }
-    if (arena->check >= ZR_CHECK_ARENA)
-        zr_assert(zr_check_arena(arena) == ZR_OK);
-    zr_arena_give(arena);
+    if (!arena->follow || !arena->follow->plan)
+        return;
+    settle(arena, arena->follow);
+    zr_follow_begin_pass(arena);
 }

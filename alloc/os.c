@@ -39,11 +39,6 @@ void zr_os_clock_set(uint64_t (*now_ns)(void))
 
 /* A guard page would have to be protected inside a granule that other blocks share, so the low end of a stack
  * holds a pattern instead; a thread that ran over it is found out when it is joined. */
-#if defined(__SANITIZE_THREAD__)
-#define STACK_DEFAULT_BYTES ((size_t)2 << 20) /* the sanitizer keeps 0.9 MB of its own on every stack */
-#else
-#define STACK_DEFAULT_BYTES ((size_t)256 << 10)
-#endif
 #define CANARY_WORDS ((size_t)128)
 #define CANARY       UINT64_C(0x5a7ac4a9a11dead1)
 
@@ -105,32 +100,6 @@ static zr_result start(struct zr_thread *out, size_t stack_bytes, void *(*run)(v
                          error);
 }
 
-zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes, void *(*run)(void *),
-                          void *argument)
-{
-    long page_bytes = sysconf(_SC_PAGESIZE), least_bytes = sysconf(_SC_THREAD_STACK_MIN);
-    struct zr_request request = {.bytes = stack_bytes ? stack_bytes : STACK_DEFAULT_BYTES,
-                                 .tag = ZR_TAG_OTHER};
-
-    *out = (struct zr_thread){.arena = arena};
-    if (!arena || !run)
-        return zr_fail(ZR_ERR_INVALID, "a thread needs an arena for its stack and a function to run");
-    request.alignment = (size_t)page_bytes;
-    request.bytes &= ~(size_t)15;
-    if (least_bytes > 0 && request.bytes < (size_t)least_bytes)
-        return zr_fail(ZR_ERR_INVALID, "a thread's stack of %zu bytes is below the system's least, %ld",
-                       request.bytes, least_bytes);
-    zr_result result = zr_arena_alloc(arena, &request, &out->stack);
-    if (result != ZR_OK)
-        return result;
-    result = start(out, request.bytes, run, argument);
-    if (result == ZR_OK)
-        return ZR_OK;
-    zr_arena_free(arena, out->stack);
-    *out = (struct zr_thread){0};
-    return result;
-}
-
 zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void *(*run)(void *),
                              void *argument)
 {
@@ -141,16 +110,11 @@ zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void 
     return result;
 }
 
-void zr_thread_join(struct zr_thread *thread)
+void zr_thread_join_on(struct zr_thread *thread)
 {
-    if (!thread->stack)
-        return;
     int error = pthread_join(thread->handle, NULL);
     zr_assert(error == 0);
     zr_assert(canary_whole(thread->stack));
-    if (thread->arena)
-        zr_arena_free(thread->arena, thread->stack);
-    *thread = (struct zr_thread){0};
 }
 
 /* ---- Shared words ------------------------------------------------------------------------------------ */

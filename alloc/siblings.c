@@ -63,46 +63,7 @@ struct zr_arena *zr_siblings_take(struct zr_arena *head)
     return arena;
 }
 
-struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address)
-{
-    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
-    for (unsigned i = 0; i < count; i++)
-        if ((size_t)((const char *)address - head->siblings[i]->base) < head->siblings[i]->range->bytes)
-            return head->siblings[i];
-    return head;
-}
-
 /* ---- Memory that is the family's ----------------------------------------------------------------------- */
-
-static void raise_to(_Atomic size_t *most, size_t bytes)
-{
-    size_t now = atomic_load_explicit(most, memory_order_relaxed);
-    while (now < bytes && !atomic_compare_exchange_weak(most, &now, bytes))
-        ;
-}
-
-bool zr_siblings_reserve(struct zr_arena *arena, size_t bytes)
-{
-    struct zr_arena *head = arena->head;
-    size_t now = atomic_load(&head->family_reserved_bytes);
-    do {
-        if (head->limit_bytes && (now > head->limit_bytes || bytes > head->limit_bytes - now)) {
-            zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now, head->limit_bytes);
-            return false;
-        }
-    } while (!atomic_compare_exchange_weak(&head->family_reserved_bytes, &now, now + bytes));
-    return true;
-}
-
-void zr_siblings_unreserve(struct zr_arena *arena, size_t bytes)
-{
-    atomic_fetch_sub(&arena->head->family_reserved_bytes, bytes);
-}
-
-void zr_siblings_note_peak(struct zr_arena *arena)
-{
-    raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
-}
 
 size_t zr_siblings_trim(struct zr_arena *arena)
 {
@@ -155,54 +116,4 @@ bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
     zr_arena_take(arena);
     zr_idle_add(arena, &list);
     return got > 0;
-}
-
-/* ---- Numbers ------------------------------------------------------------------------------------------- */
-
-void zr_siblings_tell_now(struct zr_arena *arena)
-{
-    struct zr_arena *head = arena->head;
-    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
-    arena->told_bytes = arena->live_bytes;
-    size_t now = atomic_fetch_add(&head->family_live_bytes, difference) + difference;
-    if (now < SIZE_MAX / 2)
-        raise_to(&head->family_peak_live_bytes, now);
-}
-
-/* What the members have in common is added up; what the head alone knows stays. */
-static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *one)
-{
-    sum->live_bytes += one->live_bytes;
-    sum->requested_bytes += one->requested_bytes;
-    sum->mapped_bytes += one->mapped_bytes;
-    sum->stock_bytes += one->stock_bytes;
-    sum->reserved_bytes += one->reserved_bytes;
-    sum->pending_bytes += one->pending_bytes;
-    sum->stranded_bytes += one->stranded_bytes;
-    sum->peak_requested_bytes += one->peak_requested_bytes;
-    sum->blocks_count += one->blocks_count;
-    sum->allocations_count += one->allocations_count;
-    sum->backend_calls_count += one->backend_calls_count;
-    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++) {
-        sum->live_by_tag_bytes[tag] += one->live_by_tag_bytes[tag];
-        sum->peak_by_tag_bytes[tag] += one->peak_by_tag_bytes[tag];
-    }
-}
-
-void zr_siblings_stats(struct zr_arena *head, struct zr_arena_stats *out)
-{
-    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) {
-        struct zr_arena_stats one;
-        zr_arena_take(head->siblings[i]);
-        zr_stats_fill(head->siblings[i], &one);
-        zr_arena_give(head->siblings[i]);
-        add_stats(out, &one);
-    }
-    if (count == 0)
-        return;
-    size_t known = atomic_load(&head->family_peak_live_bytes);
-    out->peak_live_bytes = known > out->peak_live_bytes ? known : out->peak_live_bytes;
-    if (out->live_bytes > out->peak_live_bytes)
-        out->peak_live_bytes = out->live_bytes;
 }

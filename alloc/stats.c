@@ -33,10 +33,48 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
     memcpy(out->peak_by_tag_bytes, arena->at_peak ? arena->live_by_tag_bytes : arena->peak_by_tag_bytes,
            sizeof out->peak_by_tag_bytes);
     struct zr_pool_books pools;
-    zr_pools_books(arena, &pools);
+    zr_arena_pool_books(arena, &pools);
     out->mapped_bytes += arena->lent_bytes;
     out->pending_bytes += pools.pending_bytes;
     out->stranded_bytes += arena->lent_bytes - pools.pending_bytes - pools.idle_bytes; /* modulo 2^64 */
+}
+
+/* What the members have in common is added up; what the head alone knows stays. */
+static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *one)
+{
+    sum->live_bytes += one->live_bytes;
+    sum->requested_bytes += one->requested_bytes;
+    sum->mapped_bytes += one->mapped_bytes;
+    sum->stock_bytes += one->stock_bytes;
+    sum->reserved_bytes += one->reserved_bytes;
+    sum->pending_bytes += one->pending_bytes;
+    sum->stranded_bytes += one->stranded_bytes;
+    sum->peak_requested_bytes += one->peak_requested_bytes;
+    sum->blocks_count += one->blocks_count;
+    sum->allocations_count += one->allocations_count;
+    sum->backend_calls_count += one->backend_calls_count;
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        sum->live_by_tag_bytes[tag] += one->live_by_tag_bytes[tag];
+        sum->peak_by_tag_bytes[tag] += one->peak_by_tag_bytes[tag];
+    }
+}
+
+static void add_siblings(struct zr_arena *head, struct zr_arena_stats *out)
+{
+    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        struct zr_arena_stats one;
+        zr_arena_take(head->siblings[i]);
+        zr_stats_fill(head->siblings[i], &one);
+        zr_arena_give(head->siblings[i]);
+        add_stats(out, &one);
+    }
+    if (count == 0)
+        return;
+    size_t known = atomic_load(&head->family_peak_live_bytes);
+    out->peak_live_bytes = known > out->peak_live_bytes ? known : out->peak_live_bytes;
+    if (out->live_bytes > out->peak_live_bytes)
+        out->peak_live_bytes = out->live_bytes;
 }
 
 zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
@@ -46,7 +84,7 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
     zr_arena_take(arena);
     zr_stats_fill(arena, out);
     zr_arena_give(arena);
-    zr_siblings_stats(arena, out);
+    add_siblings(arena, out);
     return ZR_OK;
 }
 
@@ -137,7 +175,7 @@ static bool numbered_arena(const char *name, uint64_t *out)
         return false;
     zr_stats_fill(arena, &stats);
     zr_arena_give(arena);
-    zr_siblings_stats(arena, &stats);
+    add_siblings(arena, &stats);
     zr_arenas_unlock();
     return arena_number(&stats, name + digits + 1, out);
 }

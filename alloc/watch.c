@@ -93,7 +93,7 @@ static void set_announced(struct zr_arena *arena, struct zr_extent run, bool ann
 
 /* ---- For the arena; lock: the member's ----------------------------------------------------------------- */
 
-zr_result zr_watch_mapped(struct zr_arena *arena, struct zr_stretch where)
+static zr_result announce(struct zr_arena *arena, struct zr_stretch where)
 {
     zr_result result = ZR_OK;
     struct zr_extent run;
@@ -119,7 +119,7 @@ zr_result zr_watch_mapped(struct zr_arena *arena, struct zr_stretch where)
     return result;
 }
 
-void zr_watch_unmapping(struct zr_arena *arena, struct zr_extent part)
+static void announce_unmapping(struct zr_arena *arena, struct zr_extent part)
 {
     size_t first = part.offset_bytes >> arena->granule_shift, end = run_end(arena, part);
     struct zr_extent run;
@@ -129,11 +129,18 @@ void zr_watch_unmapping(struct zr_arena *arena, struct zr_extent part)
         tell_going(arena, run, arena->head->watches_count);
 }
 
-void zr_watch_kept(struct zr_arena *arena, struct zr_extent part)
+static void announce_kept(struct zr_arena *arena, struct zr_extent part)
 {
     for (unsigned i = 0; i < arena->head->watches_count; i++)
         tell_one(arena, &arena->head->watches[i], part);
 }
+
+static void announce_unmapped(struct zr_arena *arena, struct zr_extent part)
+{
+    zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
+}
+
+const struct zr_map_calls zr_watch_calls = {announce, announce_unmapping, announce_unmapped, announce_kept};
 
 /* ---- Coming and going ---------------------------------------------------------------------------------- */
 
