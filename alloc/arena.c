@@ -307,10 +307,8 @@ static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
     zr_arena_settle(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
-    if (arena->follow) {
+    if (arena->follow)
         zr_follow_give_back(arena);
-        zr_follow_forget_room(arena);
-    }
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);

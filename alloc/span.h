@@ -61,8 +61,7 @@ struct zr_span {
         };
         union zr_span_marks marks;
     };
-    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting; block beside a plan:
-                      * of which plan's slack, see follow_strays.c */
+    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting */
 };
 
 /* The marks of another span without a tag, in the same zone and of the same owner. */
