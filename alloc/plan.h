@@ -56,8 +56,7 @@ struct zr_plan {
      */
     const uint32_t *pages;
     size_t pages_count; /* 0 without pages */
-    /* What came beside the steps when they were seen, and the most it held at once then. */
-    size_t strays_count, strays_seen_bytes;
+    size_t strays_count; /* what came beside the steps when they were seen */
     /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
      * comes into force: sets the lanes' cursors to where they are by now. False: it is out of date, and the
      * plan before stays. Such a plan gives out no place until the arena would hold no more than start_bytes,
