@@ -11,24 +11,15 @@
 
 #include "alloc/heap.h"
 #include "alloc/zr.h"
+#include "tests/blocks.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(void)
 {
     zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 64 * GRANULE});
-}
-
-static char *take(size_t bytes)
-{
-    void *block = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &block);
-    return block;
 }
 
 static void touch(char *byte)
