@@ -152,9 +152,12 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
+    /* Others that ask while the driver is called see these bytes as taken. */
+    arena->promised_by_tag_bytes[request->tag] += need.bytes;
     result = before == ZR_OK ? allocate(arena, request, need, out) : before;
     if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
         result = allocate_from_others(arena, request, need, out);
+    arena->promised_by_tag_bytes[request->tag] -= need.bytes;
     if (unlikely(result != ZR_OK))
         result = note_failure(arena, result, request, need);
     return result;

@@ -212,7 +212,6 @@ static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
     if (arena->follow) {
         zr_follow_bury_gone(arena);
         zr_follow_give_back(arena);
-        zr_follow_forget_room(arena);
     }
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)

@@ -186,7 +186,7 @@ struct zr_arena {
     /* The tags' ceilings (ceiling.c): then the arena is careful. */
     _Atomic bool bounded; /* written under lock */
     struct zr_ceilings ceilings, reached;
-    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to entries that pools are about to have, and to tell of */
+    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to blocks and entries of pools that are being made */
 };
 
 /* Both locks, from neither. */

@@ -424,13 +424,9 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
 static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane,
                        const struct zr_slot *slot)
 {
-    struct zr_follow *follow = arena->follow;
     if (plan->lanes_count > 1 ? slot != lane->slots : !has_room(arena, plan))
         return false;
     lane->deferred = false;
-    /* What came since the plan was made is none of what comes beside it. */
-    follow->slack.number++;
-    follow->slack.now_bytes = follow->slack.most_bytes = 0;
     zr_follow_begin_pass(arena);
     return true;
 }

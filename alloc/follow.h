@@ -42,9 +42,6 @@ size_t zr_follow_give_back(struct zr_arena *arena);
  * replaced plans do not use; then, where a dynamic block would lead beyond what the arena may hold, what the
  * plan does not use just now. */
 void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic);
-/* Before memory goes back to the driver: what was kept for strays may go with it, and what there was no
- * memory for may be had afterwards. The next settling keeps it anew. */
-void zr_follow_forget_room(struct zr_arena *arena);
 /* What it would give back. */
 size_t zr_follow_idle_bytes(struct zr_arena *arena);
 /* The live planned block after this one, NULL at the end; NULL gives the first. In no order. */

@@ -3,7 +3,7 @@
  *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
  *   follow_memory.c  granules that regions do not need
- *   follow_strays.c  granules kept for strays
+ *   follow_strays.c  what a plan has made idle
  *   follow_pages.c   granules of regions that lie at several addresses
  *   follow_places.c  blocks by address */
 #ifndef ZR_FOLLOW_INTERNAL_H
@@ -138,17 +138,9 @@ struct zr_follow {
     struct zr_pass pass;
     struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
 
-    /* Of dynamic blocks: what those that came since the plan is in force hold now, and at most; what is kept
-     * mapped for them; what there was no memory for; what the plan's maker has seen them hold, and what it
-     * expects, once there is any. */
-    struct zr_slack {
-        size_t now_bytes, most_bytes, kept_bytes, refused_bytes, seen_bytes, expected_bytes;
-        bool any;
-        uint32_t number; /* of the plan: of slacks before it blocks are left */
-    } slack;
     size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
-    bool settled;
-    unsigned settled_count; /* times that strays made the driver map since: each keeps more */
+    bool unplanned;       /* something came beside the plan's steps when they were seen */
+    bool settled;         /* what the plan has made idle is given back */
 
     const struct zr_observer *observer;
     void *state;
@@ -363,8 +355,6 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
  * was something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
-/* A dynamic block came or went. */
-void zr_follow_swing(struct zr_follow *follow, struct zr_span *block, bool freed);
 
 /* The granules under a span. */
 static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena, const struct zr_span *span)

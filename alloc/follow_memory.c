@@ -199,7 +199,7 @@ void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped
 
 void zr_follow_allow(struct zr_arena *arena, size_t bytes)
 {
-    bytes += arena->granule_bytes + (arena->follow->slack.any ? bytes / 64 : 0);
+    bytes += arena->granule_bytes + (arena->follow->unplanned ? bytes / 64 : 0);
     if (arena->follow->allowed_bytes < bytes)
         arena->follow->allowed_bytes = bytes;
 }

@@ -9,6 +9,7 @@
  * its readers. */
 #include "alloc/error.h"
 #include "alloc/follow_internal.h"
+#include "alloc/sort.h"
 
 /* ---- Making the table ---------------------------------------------------------------------------------- */
 
@@ -23,30 +24,9 @@ struct zr_places_layout zr_places_lay_out(size_t steps_count)
     return at;
 }
 
-/* Lets the rank at `at` down to where it belongs in a heap, the highest address on top. */
-static void sift(struct zr_rank *ranks, size_t at, size_t count)
+static bool lies_before(const void *a, const void *b)
 {
-    struct zr_rank own = ranks[at];
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && ranks[child + 1].offset_bytes > ranks[child].offset_bytes)
-            child++;
-        if (ranks[child].offset_bytes <= own.offset_bytes)
-            break;
-        ranks[at] = ranks[child];
-    }
-    ranks[at] = own;
-}
-
-static void sort(struct zr_rank *ranks, size_t count)
-{
-    for (size_t i = count / 2; i-- > 0;)
-        sift(ranks, i, count);
-    for (size_t end = count; end-- > 1;) {
-        struct zr_rank largest = ranks[0];
-        ranks[0] = ranks[end];
-        ranks[end] = largest;
-        sift(ranks, 0, end);
-    }
+    return ((const struct zr_rank *)a)->offset_bytes < ((const struct zr_rank *)b)->offset_bytes;
 }
 
 /* A new entry of the table for the address. */
@@ -71,7 +51,7 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
         if (from->steps[i].offset_bytes != ZR_PLAN_NOWHERE)
             plan->ranks[count++] =
                 (struct zr_rank){.offset_bytes = from->steps[i].offset_bytes, .number = (uint32_t)i};
-    sort(plan->ranks, count);
+    zr_sort_in_place(&(struct zr_sort_records){plan->ranks, count, sizeof *plan->ranks, lies_before});
     for (size_t i = 0; i < count; i++)
         plan->ranks_count += i == 0 || plan->ranks[i].offset_bytes != plan->ranks[i - 1].offset_bytes;
     /* As dense as half of it: what is not used is not touched. */

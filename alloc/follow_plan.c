@@ -386,12 +386,8 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     }
     follow->plan = made;
     if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
-        follow->slack = (struct zr_slack){.seen_bytes = plan->strays_seen_bytes,
-                                          .expected_bytes = plan->strays_bytes,
-                                          .any = plan->strays_count > 0,
-                                          .number = follow->slack.number + 1};
+        follow->unplanned = plan->strays_count > 0;
     follow->settled = false;
-    follow->settled_count = 0;
     follow->allowed_bytes = 0;
     zr_follow_allow(arena, arena->reserved_bytes);
     zr_follow_allow(arena, arena->peak_reserved_bytes);
@@ -514,12 +510,6 @@ bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *reque
 {
     struct zr_follow *follow = arena->follow;
     bool due = follow->work_due;
-    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
-        if (follow->plan)
-            zr_follow_swing(follow, block, false);
-        else
-            block->serial = 0;
-    }
     follow->work_due = false;
     if (!follow->awake)
         return due;
@@ -539,8 +529,6 @@ bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *reque
 void zr_follow_note_free(struct zr_arena *arena, struct zr_span *block)
 {
     struct zr_follow *follow = arena->follow;
-    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED && follow->plan, 0))
-        zr_follow_swing(follow, block, true);
     if (__builtin_expect(follow->awake, 0))
         follow->observer->freed(follow->state, block->offset_bytes, arena->live_bytes);
 }

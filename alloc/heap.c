@@ -430,10 +430,3 @@ void zr_heap_free(void *object)
     if (flags)
         give(object, flags);
 }
-
-char *zr_heap_copy_string(const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    char *copy = allocate(bytes, false);
-    return copy ? memcpy(copy, text, bytes) : NULL;
-}

@@ -21,6 +21,5 @@ void *zr_heap_alloc(size_t bytes) __attribute__((malloc, alloc_size(1)));
 void *zr_heap_zalloc(size_t count, size_t bytes) __attribute__((malloc, alloc_size(1, 2)));
 void *zr_heap_realloc(void *old, size_t bytes) __attribute__((alloc_size(2)));
 void zr_heap_free(void *object);
-char *zr_heap_copy_string(const char *text); /* owned by the caller */
 
 #endif

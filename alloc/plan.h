@@ -57,8 +57,7 @@ struct zr_plan {
      */
     const uint32_t *pages;
     size_t pages_count; /* 0 without pages */
-    /* What came beside the steps when they were seen, the most it held at once then, and what it may hold. */
-    size_t strays_count, strays_seen_bytes, strays_bytes;
+    size_t strays_count; /* what came beside the steps when they were seen */
     /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
      * comes into force: sets the lanes' cursors to where they are by now. False: it is out of date, and the
      * plan before stays. Such a plan gives out no place until the arena would hold no more than start_bytes,
@@ -141,13 +140,9 @@ void zr_arena_unhold(zr_arena *arena);
 /* Wakes the observer or lets it sleep. Held. */
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 
-/* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer, and
- * keeps mapped for what comes beside the plan as much as that took at most since it is in force, and half of
- * it again, as far as the half is no more than a sixteenth of the plan and 16 granules; at least what the
- * plan says, once anything has come; and no more than that margin and the plan's largest step, or what strays
- * held before the plan, or twice the margin, or what was reserved at the peak. Each later call only adds to
- * that. What a trim takes is kept anew; what there is no memory for is asked for once. Takes the lock itself.
- */
+/* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer. What
+ * comes beside the plan from then on takes its memory from the driver once, and keeps it. Takes the lock
+ * itself. */
 void zr_arena_settle_plan(zr_arena *arena);
 
 struct zr_follow_counts {

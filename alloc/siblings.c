@@ -78,8 +78,6 @@ size_t zr_siblings_trim(struct zr_arena *arena)
         zr_arena_settle(other);
         if (other->asynchronous)
             zr_streams_poll(other);
-        if (other->follow)
-            zr_follow_forget_room(other);
         released += zr_trim(other, 0);
         zr_arena_give(other);
     }

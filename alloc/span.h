@@ -64,8 +64,7 @@ struct zr_span {
         };
         union zr_span_marks marks;
     };
-    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting; block beside a plan:
-                      * of which plan's slack, see follow_strays.c */
+    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting */
 };
 
 static inline size_t zr_span_requested_bytes(const struct zr_span *block)

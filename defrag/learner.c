@@ -51,8 +51,7 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
 }
 
 /* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
- * zr_learner_allowed_bytes(). What is kept for strays is not counted: it comes later, once there have been
- * any, and has a bound of its own (alloc/follow_strays.c). */
+ * zr_learner_allowed_bytes(). */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
                           const struct view *view, uint64_t plan_bytes)
 {
@@ -161,7 +160,6 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
         result = zr_candidate_check(candidate, rules);
     if (result != ZR_OK)
         return result;
-    zr_candidate_expect_strays(candidate);
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
     candidate->plan.start_bytes =

@@ -76,9 +76,6 @@ static inline uint64_t zr_candidate_part(uint64_t work, unsigned parts)
 /* The independent checker of the plan that was made: no two blocks that may be live at one time have a byte
  * of memory in common, and lanes have none at any time. ZR_ERR_CORRUPT names two that do. */
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules);
-/* What strays may hold at most, if they are of the sizes and lifetimes of the plan's steps and come as often
- * as when those were seen: into the plan. */
-void zr_candidate_expect_strays(struct zr_candidate *candidate);
 void zr_candidate_end(struct zr_candidate *candidate);
 
 /* From now on the learner's thread begins nothing but in zr_learner_wait(), so that what a replay or a test

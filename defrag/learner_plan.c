@@ -415,43 +415,6 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
     return ZR_OK;
 }
 
-/* ---- Strays -------------------------------------------------------------------------------------------- */
-
-/* What is no step, in both occurrences and in as much of the third as has been seen, if that is like the
- * first; the most bytes that it held at once. */
-static zr_result note_strays(struct zr_candidate *candidate, const struct lane_work *work,
-                             struct zr_scratch *scratch)
-{
-    const struct zr_seen_lane *lane = work->lane;
-    size_t both = lane->first_count + lane->second_count, rest = lane->count - both;
-    bool *is_step = zr_scratch_take(scratch, lane->count, sizeof *is_step);
-    uint64_t *due = zr_scratch_take(scratch, lane->count + 1, sizeof *due), live = 0, most = 0;
-    struct pair *third = zr_scratch_take(scratch, lane->first_count, sizeof *third);
-    if (scratch->result != ZR_OK)
-        return scratch->result;
-    memset(due, 0, (lane->count + 1) * sizeof *due);
-    memset(is_step, 0, both * sizeof *is_step);
-    for (size_t i = 0; i < work->count; i++)
-        is_step[work->pairs[i].first] = is_step[lane->first_count + work->pairs[i].second] = true;
-    size_t count = align_greedily((struct stretch){.seen = lane->seen, .count = lane->first_count},
-                                  (struct stretch){.seen = lane->seen + both, .count = rest}, third);
-    memset(is_step + both, count == 0, rest * sizeof *is_step);
-    for (size_t i = 0; i < count; i++)
-        is_step[both + third[i].second] = true;
-    for (size_t i = 0; i < lane->count; i++) {
-        const struct zr_seen *seen = &lane->seen[i];
-        live -= due[i];
-        if (is_step[i])
-            continue;
-        live += seen->bytes;
-        most = live > most ? live : most;
-        if (seen->upper != ZR_SEEN_LIVE && seen->upper <= lane->count)
-            due[seen->upper] += seen->bytes;
-    }
-    candidate->plan.strays_seen_bytes += most;
-    return ZR_OK;
-}
-
 /* The steps of a lane whose occurrences have been told apart. */
 static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *work, struct zr_scratch *scratch)
 {
@@ -469,7 +432,7 @@ static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *wor
     if (result == ZR_OK)
         result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
     candidate->plan.lanes_count += result == ZR_OK;
-    return result == ZR_OK ? note_strays(candidate, work, scratch) : result;
+    return result;
 }
 
 static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *seen)

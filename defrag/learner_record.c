@@ -498,8 +498,8 @@ static bool may_rest(const struct zr_learner *learner)
     return learner->good_count >= (enough > RUN_ENOUGH ? enough : RUN_ENOUGH);
 }
 
-/* Whether the driver is to be left alone now, and more or less is to be kept for strays. A new plan's first
- * pass maps its granules; what was there before it is settled at its end. */
+/* Whether the driver is to be left alone now. A new plan's first pass maps its granules; what was there
+ * before it is given back at its end. */
 static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
 {
     size_t all = pass->allocations_count;
@@ -509,14 +509,6 @@ static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
     if (steady && first) {
         learner->fresh = false;
         learner->settle_due = true;
-        learner->loud_count = 0;
-    }
-    /* What a pass has mapped for its strays stays; where that is not enough for the next, there will be more.
-     */
-    if (steady && !first && pass->strays_count > 0 && pass->driver_calls_count > 0 &&
-        ++learner->loud_count == LOUD_ENOUGH) {
-        learner->settle_due = true;
-        learner->loud_count = 0;
     }
     return steady && (first || pass->driver_calls_count == 0);
 }

@@ -28,7 +28,6 @@ enum {
     LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
     STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
     CONFLICTS_MOST = 250,
-    LOUD_ENOUGH = 2,  /* passes with driver calls: more is kept for strays */
     COPIED_MOST = 64, /* records, in one hold of the lock */
     HOPS_MOST =
         4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
@@ -142,7 +141,6 @@ struct zr_learner {
     bool asleep;
     bool fresh;          /* the plan has not been gone through yet */
     bool settle_due;     /* it has: what it left idle can go */
-    unsigned loud_count; /* passes that called the driver since it was settled */
     bool at_work;        /* the helper, on something that was due */
     struct zr_learner_stats stats;
 };

@@ -226,6 +226,12 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
 zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                     struct zr_replay_report *out)
 {
+    return zr_replay_varied(sequence, options, &(struct zr_variation){0}, out);
+}
+
+zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                           const struct zr_variation *how, struct zr_replay_report *out)
+{
     if (!sequence || !options || !out || !sequence->host_arena ||
         (unsigned)options->policy >= ZR_POLICY_COUNT)
         return zr_fail(ZR_ERR_INVALID, "a replay needs a sequence, a policy and somewhere to put its report");
@@ -239,7 +245,7 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
     struct run run = {.failed_at = UINT64_MAX};
     void *room = NULL;
     *out = (struct zr_replay_report){.failed_at = UINT64_MAX};
-    zr_result result = zr_vary_begin(&run.vary, sequence, &options->variation);
+    zr_result result = zr_vary_begin(&run.vary, sequence, how);
     if (result != ZR_OK)
         goto unwind;
     size_t handles_bytes = (zr_vary_blocks_most(&run.vary) + (size_t)1) * sizeof *run.handles;

@@ -225,23 +225,6 @@ enum zr_policy {
 };
 ZR_API const char *zr_policy_name(enum zr_policy policy);
 
-/* How repeats differ from the sequence and from each other, so that a policy meets what a program does. All
- * zero: not at all. What is drawn depends on the seed and the repeat, never on the policy. */
-struct zr_variation {
-    /* Of a hundred allocations, so many are followed by another one that is not in the sequence: size and tag
-     * of a random allocation of the sequence, thread and stream of the one that it follows; it is freed after
-     * as many events as another random one lives. Other strays in each repeat. 0 to 100. */
-    unsigned stray_percent;
-    /* So many copies of the sequence run at once, each on threads of its own, and take turns of 1 to 64
-     * events. 0: 1; 64 at most. The turns are the same in each repeat, or drawn anew. */
-    unsigned copies;
-    bool loose_turns;
-    /* From this repeat on, counted from 1, every size is another: equal sizes stay equal, and each becomes
-     * 3/4, 7/8, 9/8 or 5/4 of what it was. 0: never. */
-    unsigned change_at;
-    uint64_t seed;
-};
-
 struct zr_replay_options {
     enum zr_policy policy;
     uint64_t capacity_bytes; /* of the sim backend; 0: none */
@@ -251,7 +234,6 @@ struct zr_replay_options {
      * on the machine. False: it works between repeats, and the next one waits until it has nothing to do, as
      * in a program whose step takes longer than that. */
     bool no_wait;
-    struct zr_variation variation;
 };
 
 struct zr_replay_report {

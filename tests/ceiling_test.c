@@ -40,13 +40,6 @@ static zr_result ask(zr_tag tag, size_t bytes, void **out)
     return zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = tag}, out);
 }
 
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats out;
-    zr_arena_get_stats(arena, &out);
-    return out;
-}
-
 static struct zr_ceilings none(void)
 {
     struct zr_ceilings ceilings = {.together_bytes = SIZE_MAX};

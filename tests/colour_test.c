@@ -71,13 +71,6 @@ static void let_pass(void)
     zr_backend_synchronize(backend);
 }
 
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats out;
-    zr_arena_get_stats(arena, &out);
-    return out;
-}
-
 /* The memory under an address. */
 static const struct zr_handle *handle_at(const char *address)
 {

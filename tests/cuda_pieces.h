@@ -16,11 +16,11 @@ static const struct zr_cuda_driver *cu; /* what this process has loaded; see zr_
 
 static inline zr_backend *create(const struct zr_cuda_options *options)
 {
-    zr_backend *backend = NULL;
-    zr_result result = zr_backend_cuda_create(&backend, options);
+    zr_backend *made = NULL;
+    zr_result result = zr_backend_cuda_create(&made, options);
     if (result != ZR_OK)
         tap_ok(false, "a backend: %s", zr_last_error());
-    return backend;
+    return made;
 }
 
 /* A range with one granule mapped at its start, with access. */

@@ -2,10 +2,8 @@
  * streams are waited for. On the emulated driver. */
 #include "alloc/arena_internal.h"
 #include "alloc/plan.h"
+#include "tests/blocks.h"
 #include "tests/cuda_streams.h"
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(void)
 {
@@ -21,14 +19,6 @@ static void stop(void)
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
     tap_ok(nothing_left(), "nothing is left");
-}
-
-static char *take(size_t bytes, zr_cu_stream stream)
-{
-    void *out = NULL;
-    zr_arena_alloc(
-        arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD, .stream = number_of(stream)}, &out);
-    return out;
 }
 
 static struct zr_plan_step step(size_t bytes, size_t offset_bytes, zr_cu_stream stream)
@@ -51,13 +41,6 @@ static void install_two(zr_cu_stream stream)
                                                               .lanes_count = 1,
                                                               .region_bytes = 4 * GRANULE}),
                ZR_OK, "a plan");
-}
-
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats now;
-    zr_arena_get_stats(arena, &now);
-    return now;
 }
 
 static struct zr_follow_counts counts(void)
@@ -112,7 +95,7 @@ static void refuse_first(void)
     /* The call of the access, then all: the unmaps of the way back, and the step's dynamic place. */
     emulator->fail(
         &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
-    tap_ok(take(3 * GRANULE, NULL) == NULL, "a step whose access is refused, and the unmaps that follow");
+    tap_ok(take_on(3 * GRANULE, 0) == NULL, "a step whose access is refused, and the unmaps that follow");
     emulator->fail(&(struct zr_emulator_fault){0});
     tap_is(counts().refused_count, 1, "counts as refused");
     tap_ok(stats().mapped_bytes > 0 && told == 0, "the driver kept some of it, and nobody was told of it");
@@ -129,7 +112,7 @@ static void find_access(void)
     emulator->fail(
         &(struct zr_emulator_fault){.call = "cuMemSetAccess", .nth = 1, .count = 1, .code = ZR_CU_UNKNOWN});
     uint64_t unmaps = emulator->calls("cuMemUnmap");
-    take(3 * GRANULE, NULL);
+    take_on(3 * GRANULE, 0);
     tap_ok(emulator->calls("cuMemUnmap") > unmaps, "an access that is refused is followed by unmaps");
     emulator->fail(&(struct zr_emulator_fault){0});
     uint64_t most = emulator->calls(NULL) - before;
@@ -139,7 +122,7 @@ static void find_access(void)
         install_two(NULL);
         emulator->fail(
             &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
-        take(3 * GRANULE, NULL);
+        take_on(3 * GRANULE, 0);
         emulator->fail(&(struct zr_emulator_fault){0});
         bool kept = stats().mapped_bytes == 3 * GRANULE;
         stop();
@@ -152,10 +135,10 @@ static void test_kept(void)
 {
     find_access();
     refuse_first();
-    char *block = take(2 * GRANULE + 512, NULL);
+    char *block = take_on(2 * GRANULE + 512, 0);
     tap_ok(block && writable(block, 2 * GRANULE + 512), "the next step on it has memory that can be used");
     zr_arena_free(arena, block);
-    block = take(3 * GRANULE, NULL);
+    block = take_on(3 * GRANULE, 0);
     tap_ok(block && writable(block, 3 * GRANULE), "and the one after");
     zr_arena_free(arena, block);
     tap_is(counts().planned_count, 2, "both as planned");
@@ -166,7 +149,7 @@ static void test_kept(void)
 
     refuse_first();
     fail_from_now_on("cuMemUnmap", UINT64_MAX / 2);
-    block = take(3 * GRANULE, NULL);
+    block = take_on(3 * GRANULE, 0);
     tap_ok(!block || writable(block, 3 * GRANULE), "while the driver keeps it no step gets it");
     tap_is(counts().refused_count, 2, "which counts as refused too");
     zr_arena_free(arena, block);
@@ -176,7 +159,7 @@ static void test_kept(void)
     char *blocks[16];
     bool good = true;
     for (unsigned i = 0; i < 16; i++)
-        good &= (blocks[i] = take(2 * GRANULE, NULL)) && writable(blocks[i], 2 * GRANULE);
+        good &= (blocks[i] = take_on(2 * GRANULE, 0)) && writable(blocks[i], 2 * GRANULE);
     tap_ok(good, "and no block gets it afterwards");
     for (unsigned i = 0; i < 16; i++)
         zr_arena_free(arena, blocks[i]);
@@ -192,12 +175,12 @@ static void test_kept(void)
 static void test_serials(void)
 {
     start();
-    char *block = take(GRANULE + GRANULE / 2, NULL);
+    char *block = take_on(GRANULE + GRANULE / 2, 0);
     size_t offset = (size_t)(block - arena->base) + GRANULE;
     arena->serial = zr_range_mapping(arena->range, offset)->handle->serial + (UINT64_C(1) << 32) - 1;
     emulator->fail(
         &(struct zr_emulator_fault){.call = "cuMemSetAccess", .nth = 1, .count = 1, .code = ZR_CU_UNKNOWN});
-    char *beside = take(GRANULE + GRANULE / 4, NULL);
+    char *beside = take_on(GRANULE + GRANULE / 4, 0);
     emulator->fail(&(struct zr_emulator_fault){0});
     tap_ok(!beside, "a request that shares a granule with a block, after many others, fails");
     tap_ok(writable(block, GRANULE + GRANULE / 2), "and the block keeps its memory");
@@ -213,12 +196,12 @@ static void test_waits(void)
     start();
     zr_cu_stream own = new_stream(), other = new_stream();
     install_two(own);
-    char *kept = take(GRANULE / 2, other);
+    char *kept = take_on(GRANULE / 2, number_of(other));
     emulator->work_ticks(FOREVER);
     launch(other, kept, GRANULE / 2);
     uint64_t waits = emulator->calls("cuCtxSynchronize");
     for (unsigned i = 0; i < 2; i++) {
-        char *first = take(3 * GRANULE, own);
+        char *first = take_on(3 * GRANULE, number_of(own));
         emulator->work_ticks(FOREVER / 4);
         launch(own, first, 3 * GRANULE);
         zr_arena_free(arena, first);
@@ -230,10 +213,10 @@ static void test_waits(void)
         tap_is(emulator->state().pending_count, 1, "%s waits for the plan's own",
                i == 0 ? "a trim" : "a plan's end");
         if (i == 0)
-            zr_arena_free(arena, take(2 * GRANULE + 512, own));
+            zr_arena_free(arena, take_on(2 * GRANULE + 512, number_of(own)));
     }
     tap_is(emulator->calls("cuCtxSynchronize"), waits, "and not for the device");
-    char *next = take(3 * GRANULE, other);
+    char *next = take_on(3 * GRANULE, number_of(other));
     tap_ok(next != NULL, "the region is anybody's");
     emulator->work_ticks(3);
     zr_arena_free(arena, next);
@@ -264,7 +247,7 @@ static void test_waits_for_all(void)
                                                        .region_bytes = STREAMS * GRANULE});
         emulator->work_ticks(FOREVER);
         for (unsigned i = 0; i < STREAMS; i++) {
-            char *block = take(GRANULE, streams[i]);
+            char *block = take_on(GRANULE, number_of(streams[i]));
             if (i == slow)
                 launch(streams[i], block, GRANULE);
             zr_arena_free(arena, block);

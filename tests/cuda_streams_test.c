@@ -2,10 +2,8 @@
  * they may still use is nobody else's, and counts as what it is. On the emulated driver, whose work is late.
  */
 #include "alloc/arena_internal.h"
+#include "tests/blocks.h"
 #include "tests/cuda_streams.h"
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(size_t limit_bytes)
 {
@@ -23,20 +21,6 @@ static void stop(void)
     tap_result(zr_backend_synchronize(backend), ZR_OK, "nothing crashed");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
     tap_ok(nothing_left(), "nothing is left");
-}
-
-static char *take(size_t bytes, zr_cu_stream stream)
-{
-    void *block = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .stream = number_of(stream)}, &block);
-    return block;
-}
-
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats now;
-    zr_arena_get_stats(arena, &now);
-    return now;
 }
 
 /* Every call of the driver fails, or of one kind, until it is said otherwise. */
@@ -60,15 +44,15 @@ static void test_several_uses(void)
         others[i] = new_stream();
     for (unsigned slow = 0; slow < USES; slow++) {
         start(4 * GRANULE);
-        char *block = take(2 * GRANULE, own);
+        char *block = take_on(2 * GRANULE, number_of(own));
         for (unsigned i = 0; i < USES; i++)
             zr_block_use(arena, block, number_of(others[i]));
         emulator->work_ticks(FOREVER);
         launch(others[slow], block, 2 * GRANULE);
         tap_result(zr_arena_free(arena, block), ZR_OK, "freed while the %uth of its streams works", slow + 2);
-        char *next = take(2 * GRANULE, own);
+        char *next = take_on(2 * GRANULE, number_of(own));
         tap_ok(next && next != block && emulator->state().pending_count == 1, "its memory is nobody else's");
-        char *last = take(2 * GRANULE, own);
+        char *last = take_on(2 * GRANULE, number_of(own));
         tap_ok(last && emulator->state().pending_count == 0, "until that has passed");
         zr_arena_free(arena, next);
         zr_arena_free(arena, last);
@@ -84,19 +68,19 @@ static void test_uses(void)
 {
     start(4 * GRANULE);
     zr_cu_stream own = new_stream(), other = new_stream();
-    char *block = take(2 * GRANULE, own);
+    char *block = take_on(2 * GRANULE, number_of(own));
     zr_block_use(arena, block, number_of(other));
     emulator->work_ticks(FOREVER);
     launch(other, block, 2 * GRANULE);
     all_fail(NULL);
     tap_result(zr_arena_free(arena, block), ZR_OK, "a free while the driver fails");
     tap_is(stats().pending_bytes, 2 * GRANULE, "is pending");
-    tap_ok(take(3 * GRANULE, own) == NULL && stats().pending_bytes == 2 * GRANULE,
+    tap_ok(take_on(3 * GRANULE, number_of(own)) == NULL && stats().pending_bytes == 2 * GRANULE,
            "and stays so while it cannot be waited for");
     none_fails();
-    char *next = take(2 * GRANULE, own);
+    char *next = take_on(2 * GRANULE, number_of(own));
     tap_ok(next && next != block && emulator->state().pending_count == 1, "its memory is nobody else's");
-    tap_ok(take(2 * GRANULE, own) && emulator->state().pending_count == 0,
+    tap_ok(take_on(2 * GRANULE, number_of(own)) && emulator->state().pending_count == 0,
            "until the driver answers again, and the stream has passed");
     stop();
     drop_stream(own);
@@ -111,8 +95,8 @@ static void test_numbers(void)
     start(2 * (ZR_STREAMS_MOST + 1) * GRANULE);
     for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++) {
         streams[i] = new_stream();
-        blocks[i] = take(GRANULE, streams[i]);
-        take(GRANULE, streams[i]); /* gaps do not touch */
+        blocks[i] = take_on(GRANULE, number_of(streams[i]));
+        take_on(GRANULE, number_of(streams[i])); /* gaps do not touch */
     }
     for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
         zr_arena_free(arena, blocks[i]);
@@ -126,10 +110,10 @@ static void test_numbers(void)
     tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
     unsigned got = 0;
     bool early = false;
-    for (; got < ZR_STREAMS_MOST && take(GRANULE, streams[0]); got++)
+    for (; got < ZR_STREAMS_MOST && take_on(GRANULE, number_of(streams[0])); got++)
         early |= emulator->state().pending_count == 0;
     tap_ok(got == ZR_STREAMS_MOST && !early, "all others' memory is had before it");
-    tap_ok(take(GRANULE, streams[0]) && emulator->state().pending_count == 0,
+    tap_ok(take_on(GRANULE, number_of(streams[0])) && emulator->state().pending_count == 0,
            "then its own, once it has passed");
     stop();
     for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++)
@@ -141,7 +125,7 @@ static void test_count_of_frees(void)
 {
     start(4 * GRANULE);
     zr_cu_stream own = new_stream(), other = new_stream();
-    char *first = take(GRANULE, own), *second = take(2 * GRANULE, own);
+    char *first = take_on(GRANULE, number_of(own)), *second = take_on(2 * GRANULE, number_of(own));
     zr_arena_free(arena, first);
     arena->streams[1]->freed += UINT32_C(1) << 30;
     emulator->work_ticks(FOREVER);
@@ -150,9 +134,9 @@ static void test_count_of_frees(void)
     zr_arena_free(arena, second);
     none_fails();
     tap_is(stats().pending_bytes, 3 * GRANULE, "frees are pending whose stream cannot be waited for");
-    tap_ok(take(GRANULE - 512, other) && emulator->state().pending_count == 1,
+    tap_ok(take_on(GRANULE - 512, number_of(other)) && emulator->state().pending_count == 1,
            "others do with what there is");
-    tap_ok(take(2 * GRANULE, other) && emulator->state().pending_count == 0, "until the stream has passed");
+    tap_ok(take_on(2 * GRANULE, number_of(other)) && emulator->state().pending_count == 0, "until the stream has passed");
     stop();
     drop_stream(own);
     drop_stream(other);
@@ -163,9 +147,9 @@ static void test_destroyed(void)
 {
     start(2 * GRANULE);
     zr_cu_stream own = new_stream(), other = new_stream();
-    zr_arena_free(arena, take(2 * GRANULE, own));
+    zr_arena_free(arena, take_on(2 * GRANULE, number_of(own)));
     drop_stream(own);
-    tap_ok(take(2 * GRANULE, other) != NULL, "what a destroyed stream has left is had: %s", zr_last_error());
+    tap_ok(take_on(2 * GRANULE, number_of(other)) != NULL, "what a destroyed stream has left is had: %s", zr_last_error());
     stop();
     drop_stream(other);
 }
@@ -176,7 +160,7 @@ static void test_peers(void)
 {
     start(4 * GRANULE);
     zr_cu_stream own = new_stream(), peer = new_stream_of(1);
-    char *block = take(2 * GRANULE, own);
+    char *block = take_on(2 * GRANULE, number_of(own));
     uint64_t records = emulator->calls("cuEventRecord");
     tap_result(zr_block_use(arena, block, number_of(peer)), ZR_ERR_INVALID,
                "a peer's stream uses no block: %s", zr_last_error());
@@ -184,17 +168,17 @@ static void test_peers(void)
     tap_result(zr_block_use(arena, block, 0), ZR_OK, "the default stream does");
     zr_arena_free(arena, block);
     tap_is(emulator->calls("cuEventRecord") - records, 1, "and is the only one that the free asks");
-    tap_ok(take(4 * GRANULE, own), "then the memory is anybody's");
+    tap_ok(take_on(4 * GRANULE, number_of(own)), "then the memory is anybody's");
     stop();
 
     start(4 * GRANULE);
-    block = take(2 * GRANULE, peer);
+    block = take_on(2 * GRANULE, number_of(peer));
     zr_arena_free(arena, block);
-    char *other = take(2 * GRANULE, own);
+    char *other = take_on(2 * GRANULE, number_of(own));
     tap_ok(other && other != block, "what a peer's stream has freed is nobody else's");
-    tap_ok(take(2 * GRANULE, own) == NULL && stats().pending_bytes == 2 * GRANULE,
+    tap_ok(take_on(2 * GRANULE, number_of(own)) == NULL && stats().pending_bytes == 2 * GRANULE,
            "however short memory is: it stays pending");
-    tap_ok(take(2 * GRANULE, peer) == block, "that stream gets it again");
+    tap_ok(take_on(2 * GRANULE, number_of(peer)) == block, "that stream gets it again");
     stop();
 
     start(4 * GRANULE);
@@ -232,12 +216,12 @@ static void test_default_streams(void)
     zr_entry entry;
     void *buffer, *address;
     struct zr_block_info info;
-    char *block = take(2 * GRANULE, legacy);
+    char *block = take_on(2 * GRANULE, (uint64_t)(uintptr_t)legacy);
     tap_ok(zr_arena_find(arena, block, &info) == ZR_OK && info.stream == 0, "CU_STREAM_LEGACY is stream 0");
     emulator->work_ticks(FOREVER);
     launch(NULL, block, 2 * GRANULE);
     zr_arena_free(arena, block);
-    tap_ok(take(2 * GRANULE, NULL) == block && emulator->state().pending_count == 1,
+    tap_ok(take(2 * GRANULE) == block && emulator->state().pending_count == 1,
            "which gets at once what it freed by that name");
     zr_ring_create(&ring,
                    &(struct zr_ring_options){.arena = arena, .buffers_count = 1, .buffer_bytes = GRANULE});
@@ -318,7 +302,7 @@ static void test_pool_end(void)
     tap_is(emulator->state().mappings_count, mapped, "its mappings stay");
     tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0 && zr_arena_check(arena) == ZR_OK,
            "and its granules are nobody's: %s", zr_last_error());
-    tap_ok(take(2 * GRANULE, NULL) && emulator->state().pending_count == 1, "others get other memory");
+    tap_ok(take_on(2 * GRANULE, 0) && emulator->state().pending_count == 1, "others get other memory");
     emulator->work_ticks(3);
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_synchronize(backend), ZR_OK, "the work ends well");
@@ -388,7 +372,7 @@ static void test_arena_end(void)
     start(4 * GRANULE);
     size_t before = emulator->state().mappings_count;
     zr_cu_stream own = new_stream();
-    char *block = take(2 * GRANULE, own);
+    char *block = take_on(2 * GRANULE, number_of(own));
     emulator->work_ticks(FOREVER);
     launch(own, block, 2 * GRANULE);
     zr_arena_free(arena, block);

@@ -71,11 +71,11 @@ static inline const struct zr_emulator *cuda_emulator_alone(void)
  * no card. *emulator: NULL on a card. */
 static inline bool cuda_driver(const struct zr_emulator **emulator)
 {
-    zr_backend *backend = NULL;
+    zr_backend *cuda = NULL;
     *emulator = cuda_on_card() ? NULL : cuda_emulator();
-    zr_result result = zr_backend_cuda_create(&backend, NULL);
-    if (backend)
-        zr_backend_destroy(backend);
+    zr_result result = zr_backend_cuda_create(&cuda, NULL);
+    if (cuda)
+        zr_backend_destroy(cuda);
     if (result == ZR_ERR_UNAVAILABLE)
         tap_skip("%s", zr_last_error());
     return result != ZR_ERR_UNAVAILABLE;

@@ -12,13 +12,11 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/option.h"
+#include "tests/blocks.h"
 #include "tests/folder.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(size_t limit_bytes)
 {
@@ -30,13 +28,6 @@ static void stop(void)
 {
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
-}
-
-static char *take(size_t bytes, zr_tag tag)
-{
-    void *block = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = tag}, &block);
-    return block;
 }
 
 /* ---- The check ----------------------------------------------------------------------------------------- */
@@ -61,9 +52,9 @@ static void test_check(void)
 {
     void *large;
     start(0);
-    take(1000, ZR_TAG_PARAM);
-    char *large_block = take(3 * GRANULE, ZR_TAG_GRAD);
-    take(GRANULE, ZR_TAG_OTHER);
+    take_as(arena, 1000, ZR_TAG_PARAM, 0);
+    char *large_block = take_as(arena, 3 * GRANULE, ZR_TAG_GRAD, 0);
+    take_as(arena, GRANULE, ZR_TAG_OTHER, 0);
     zr_arena_free(arena, large_block);
     damage(&arena->live_bytes, "live bytes that are none");
     damage(&arena->requested_bytes, "requests that nobody made");
@@ -144,7 +135,7 @@ static void test_giving_back(void)
     size_t count = 1, lead;
     int status = 1;
     start(0);
-    char *block = take(4 * GRANULE, ZR_TAG_PARAM);
+    char *block = take_as(arena, 4 * GRANULE, ZR_TAG_PARAM, 0);
     zr_block_export(arena, block, &segment, &count, &lead);
     tap_is(file_bytes(segment.fd), 4 * GRANULE, "four granules take four granules of memory");
     memset(block, 'p', 4 * GRANULE);
@@ -163,7 +154,7 @@ static void test_giving_back(void)
     zr_arena_trim(arena, 0, NULL);
     tap_is(file_bytes(segment.fd), 0, "a trim gives it back to the system");
     struct zr_handle *handle = NULL;
-    block = take(GRANULE, ZR_TAG_PARAM);
+    block = take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
     strcpy(block, "here");
     tap_result(zr_backend_create(backend, SIZE_MAX - GRANULE + 1, &handle), ZR_ERR_MEMORY,
                "all bytes there are");
@@ -177,8 +168,8 @@ static void test_imports(void)
     size_t count = 1, lead = 1;
     void *imported = NULL, *none;
     start(0);
-    take(GRANULE, ZR_TAG_PARAM);
-    char *block = take(2 * GRANULE, ZR_TAG_PARAM);
+    take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
+    char *block = take_as(arena, 2 * GRANULE, ZR_TAG_PARAM, 0);
     zr_block_export(arena, block, segment, &count, &lead);
     tap_is(lead, 0, "a block on a granule has no lead");
     strcpy(block, "one");
@@ -230,7 +221,7 @@ static void test_two_releases(void)
     size_t count = 1, lead;
     unsigned rounds = 0;
     start(0);
-    zr_block_export(arena, take(GRANULE, ZR_TAG_PARAM), &segment, &count, &lead);
+    zr_block_export(arena, take_as(arena, GRANULE, ZR_TAG_PARAM, 0), &segment, &count, &lead);
     int files = open_descriptors();
     for (; rounds < ROUNDS && releases_good == rounds && releases_foreign == rounds; rounds++) {
         pthread_t thread;

@@ -566,12 +566,36 @@ static void test_random(uint64_t seed)
     }
 }
 
+/* What the dynamic path held before goes back in pieces, once; what comes beside the plan keeps its memory. */
+static void test_settled(void)
+{
+    begin(0);
+    zr_arena_free(arena, take(100 * MIB));
+    install_four();
+    go_round();
+    zr_arena_settle_plan(arena);
+    tap_is(reserved(), 4 * MIB, "after its first pass a plan holds its own memory, no more");
+    zr_arena_free(arena, take(9 * MIB));
+    uint64_t before = calls();
+    for (unsigned i = 0; i < 3; i++) {
+        zr_arena_settle_plan(arena);
+        tap_ok(go_round(), "the plan goes on");
+        zr_arena_free(arena, take(9 * MIB));
+    }
+    tap_is(calls() - before, 0, "an allocation beside it asks the driver the first time alone");
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(reserved(), 0, "and a trim takes all");
+    tap_ok(go_round(), "which the plan gets again");
+    end();
+}
+
 int main(void)
 {
     uint64_t seed = run_seed();
     test_as_planned();
     test_departures();
     test_spared();
+    test_settled();
     test_lost();
     test_replaced();
     test_refused();

@@ -8,23 +8,15 @@
 #include <unistd.h>
 
 #include "alloc/contiguous.h"
+#include "tests/blocks.h"
 #include "tests/child.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
 enum { BLOCKS = 2000, PATIENCE_SECONDS = 120 };
 
-static zr_backend *backend;
-static zr_arena *arena;
 static _Atomic bool over;
 static void *block; /* live throughout */
-
-static void *take(size_t bytes)
-{
-    void *out;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &out);
-    return out;
-}
 
 /* ---- A thread's first failure -------------------------------------------------------------------------- */
 

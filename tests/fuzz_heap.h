@@ -73,11 +73,4 @@ void zr_heap_free(void *object)
     free(object);
 }
 
-char *zr_heap_copy_string(const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    char *copy = zr_heap_alloc(bytes);
-    return copy ? memcpy(copy, text, bytes) : NULL;
-}
-
 #endif

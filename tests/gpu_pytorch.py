@@ -7,7 +7,10 @@ to there; then the operation at which memory ran out, and the most that was requ
 not: zr replay does not say it. Of free blocks of one size PyTorch takes the one at the lowest address, and the driver's
 addresses are not ours: a trace that differs where they do not rise is called undecided.
 
-    tests/gpu_pytorch.py [--traces FOLDER] [--only WORDS]
+    tests/gpu_pytorch.py [--traces FOLDER] [--only WORDS] [--record FILE | --recorded FILE]
+
+--record writes PyTorch's answers for the sequences below to a table; --recorded compares with such a table where there
+is no PyTorch, as tests/gpu_pytorch.t does with gpu_pytorch_peaks.json.
 
 Exit code 0: all that can be compared is equal; 1: some differ, or nothing was compared; 2: no trace; 77: there is no PyTorch
 here, or no card."""
@@ -296,6 +299,33 @@ def ask_torch(sequences, policy):
             return {**told, "answers": answers}
 
 
+# ---- Its answers in a table: [policy, sequence, operations, failed_at, requested, [[operation, peak], ..]] -------------
+
+
+def to_row(policy, sequence, answer):
+    peaks = [[i, peak] for i, peak in enumerate(answer["peaks"]) if peak > max(answer["peaks"][:i], default=0)]
+    return [policy, sequence.name, len(answer["peaks"]), answer["failed_at"], answer["requested"], peaks]
+
+
+def of_row(row):
+    _, _, count, failed_at, requested, growth = row
+    peaks = [max((peak for at, peak in growth if at <= i), default=0) for i in range(count)]
+    return {"peaks": peaks, "failed_at": failed_at, "requested": requested, "rising": True, "left": 0,
+            "reserved": max(peaks, default=0), "allocated": requested}
+
+
+def write_table(path, provenance, rows):
+    with open(path, "w") as file:
+        file.write(f'{{"provenance": {json.dumps(provenance)}, "rows": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]}\n")
+
+
+def ask_table(table, sequences, policy):
+    """What ask_torch() answers, from the table; sequences that it has not are left out."""
+    rows = {row[1]: row for row in table["rows"] if row[0] == policy}
+    known = [sequence for sequence in sequences if sequence.name in rows]
+    return known, {"from": table["provenance"], "answers": [of_row(rows[sequence.name]) for sequence in known]}
+
+
 # ---- zr's side -------------------------------------------------------------------------------------------------------
 
 
@@ -410,19 +440,25 @@ def judge(sequence, policy, answer, folder):
     return "different", difference
 
 
-def compare_all(sequences, policy, counts):
-    """Prints a line for each and counts the verdicts; returns why there is nothing to compare with, or None."""
+def compare_all(sequences, policy, counts, table, rows):
+    """Prints a line for each and counts the verdicts; what PyTorch answers becomes rows. Returns whose answers they are,
+    and why there are none, or None."""
     sequences = [sequence for sequence in sequences if policy in sequence.policies]
-    told = ask_torch(sequences, policy)
-    if "absent" in told:
-        return told["absent"]
-    print(f"# zr replay --policy {policy} beside PyTorch {told['torch']} on {told['card']}")
+    if table:
+        sequences, told = ask_table(table, sequences, policy)
+    else:
+        told = ask_torch(sequences, policy)
+        if "absent" in told:
+            return None, told["absent"]
+        told["from"] = f"PyTorch {told['torch']} on {told['card']}"
+        rows += [to_row(policy, *pair) for pair in zip(sequences, told["answers"]) if not pair[0].is_trace]
+    print(f"# zr replay --policy {policy} beside {told['from']}")
     with tempfile.TemporaryDirectory(prefix="zr-pytorch-") as folder:
         for sequence, answer in zip(sequences, told["answers"], strict=True):
             verdict, words = judge(sequence, policy, answer, folder)
             counts[verdict] += 1
             print(f"{verdict:12} {policy}: {sequence.name}: {words}", flush=True)
-    return None
+    return told["from"], None
 
 
 def main():
@@ -430,6 +466,8 @@ def main():
     parser.add_argument("--traces", default=os.path.join(ROOT, "..", "shared", "traces"),
                         help="a folder of snapshots and MiniMalloc CSVs, if it is there")
     parser.add_argument("--only", default="", help="sequences whose name has these words")
+    parser.add_argument("--record", metavar="FILE", help="write PyTorch's answers to a table")
+    parser.add_argument("--recorded", metavar="FILE", help="compare with such a table instead of PyTorch")
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drive:
@@ -443,11 +481,17 @@ def main():
     if not chosen:
         parser.error(f"no sequence's name has '{options.only}'")
     counts = dict.fromkeys(("equal", "different", "undecided", "not compared"), 0)
+    table, rows = None, []
+    if options.recorded:
+        with open(options.recorded) as file:
+            table = json.load(file)
     for policy in POLICIES:
-        reason = compare_all(chosen, policy, counts)
+        provenance, reason = compare_all(chosen, policy, counts, table, rows)
         if reason:
             print(f"zr: the policies of zr replay are not compared with PyTorch: {reason}")
             return ABSENT
+    if options.record:
+        write_table(options.record, provenance, rows)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return 1 if counts["different"] or not counts["equal"] else 0
 

@@ -60,8 +60,8 @@ static void test_objects(void)
     tap_result(zr_heap_start(arena), ZR_ERR_INVALID, "one heap per process");
     tap_is(stats().live_bytes, before, "a heap without objects takes nothing");
 
-    char *text = zr_heap_copy_string("a string");
-    tap_ok(text && strcmp(text, "a string") == 0 && in_arena(text), "a copied string lies in the arena");
+    char *text = zr_heap_alloc(9);
+    tap_ok(text && in_arena(text), "an object lies in the arena");
     tap_is(stats().live_by_tag_bytes[ZR_TAG_OTHER], stats().live_bytes, "under the tag other");
     unsigned char *zeros = zr_heap_zalloc(1000, 999);
     size_t sum = 0;

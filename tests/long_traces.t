@@ -93,9 +93,7 @@ def check_trace(name, replay_bar, pack_bar):
         return
     unit = MINIMALLOC_UNIT if pack_bar is None else 1
     check_whole_run(name, unit, replay_bar, check_pack(name, pack_bar))
-    for words, options in ((f"{REPEATS} repeats, 1 % of strays, seed 1", ("--stray", "1")),
-                           (f"{REPEATS} repeats, 2 threads, seed 1", ("--threads", "2"))):
-        replay(name, unit, words, *options, "--seed", "1", "--repeat", str(REPEATS))
+    replay(name, unit, f"{REPEATS} repeats, 2 threads, seed 1", "--threads", "2", "--seed", "1", "--repeat", str(REPEATS))
     replay(name, unit, f"{CHANGED_REPEATS} repeats, other sizes from repeat {CHANGE_AT} on", "--change-at",
            str(CHANGE_AT), "--repeat", str(CHANGED_REPEATS))
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <semaphore.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "alloc/arena_internal.h"
@@ -78,10 +79,17 @@ static void *take(size_t bytes, uint64_t stream)
     return block;
 }
 
-/* More than is mapped: from the driver. */
+static zr_result take_grad(size_t bytes)
+{
+    void *block;
+    return zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD, .stream = 1},
+                          &block);
+}
+
+/* More than is mapped: from the driver, and all that the tag may have. */
 static bool grow(void)
 {
-    return take(4 * GRANULE, 1) != NULL;
+    return take_grad(4 * GRANULE) == ZR_OK;
 }
 
 /* More than the driver has: from under what was freed, which no gap takes whole. */
@@ -135,6 +143,10 @@ static void play(const struct scene *scene)
     ops.set_access = set_access, ops.event_wait = event_wait;
     backend->ops = &ops;
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    struct zr_ceilings ceilings;
+    memset(&ceilings, 0xff, sizeof ceilings);
+    ceilings.by_tag_bytes[ZR_TAG_GRAD] = 4 * GRANULE;
+    zr_arena_set_ceilings(arena, &ceilings);
     large = take(2 * GRANULE, 1);
     for (unsigned i = 0; i < 2; i++) {
         parts[i] = take(5 * GRANULE, waits ? 2 : 1);
@@ -151,8 +163,10 @@ static void play(const struct scene *scene)
     bool found = zr_arena_find(arena, large, &info) == ZR_OK;
     bool freed = zr_arena_free(arena, small) == ZR_OK && zr_arena_free(arena, large) == ZR_OK;
     void *again = take(GRANULE / 64, 1);
+    zr_result refused = scene->act == grow ? take_grad(GRANULE / 64) : ZR_ERR_CEILING;
     sem_post(&go_on);
     pthread_join(thread, NULL);
+    tap_result(refused, ZR_ERR_CEILING, "%s: bytes that are being mapped count for their tag", scene->name);
     tap_ok(found && freed && again, "%s: meanwhile another searches, frees and allocates", scene->name);
     tap_ok(acted, "%s: and it has what it asked for", scene->name);
     tap_result(zr_arena_check(arena), ZR_OK, "%s: sound: %s", scene->name, zr_last_error());

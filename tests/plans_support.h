@@ -4,25 +4,15 @@
 #define ZR_PLANS_SUPPORT_H
 
 #include "alloc/plan.h"
+#include "tests/blocks.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-
-/* The arena under a plan. */
-static zr_backend *backend;
-static zr_arena *arena;
 
 static inline struct zr_follow_counts counts(void)
 {
     struct zr_follow_counts out;
     zr_arena_follow_counts(arena, &out);
-    return out;
-}
-
-static inline char *take(size_t bytes)
-{
-    void *out = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &out);
     return out;
 }
 

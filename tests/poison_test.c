@@ -12,24 +12,15 @@
 #include "alloc/heap.h"
 #include "alloc/plan.h"
 #include "alloc/zr.h"
+#include "tests/blocks.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(void)
 {
     zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 64 * GRANULE});
-}
-
-static char *take(size_t bytes)
-{
-    void *block = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes}, &block);
-    return block;
 }
 
 static void touch(char *byte)
@@ -100,7 +91,7 @@ static void take_planned(char **blocks)
     const struct zr_plan_lane lane = {.count = 3, .any = true};
     struct zr_follow_counts counts;
     for (unsigned i = 0; i < 3; i++)
-        steps[i] = (struct zr_plan_step){.request = {.bytes = 1000, .alignment = 256},
+        steps[i] = (struct zr_plan_step){.request = {.bytes = 1000, .alignment = 256, .tag = ZR_TAG_GRAD},
                                          .thread = zr_thread_number(),
                                          .offset_bytes = i * (size_t)1024,
                                          .alive_count = 3 - i};

@@ -6,13 +6,11 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/error.h"
+#include "tests/blocks.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
 enum { THREADS = 4, HOLES = 4 };
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(size_t limit_bytes)
 {
@@ -33,13 +31,6 @@ static void stop(void)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
-static void *take(struct zr_arena *member, size_t bytes, zr_tag tag)
-{
-    void *block = NULL;
-    zr_arena_alloc(member, &(struct zr_request){.bytes = bytes, .tag = tag}, &block);
-    return block;
-}
-
 static void says(const char *words)
 {
     tap_ok(strstr(zr_last_error(), words) != NULL, "\"%s\"", words);
@@ -52,14 +43,14 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
     start(2 * HOLES * GRANULE);
     struct zr_arena *sibling = arena->siblings[0], *holed = holes_in_sibling ? sibling : arena,
                     *full = holes_in_sibling ? arena : sibling, *asked = ask_sibling ? sibling : arena;
-    tap_ok(take(full, HOLES * GRANULE, ZR_TAG_GRAD) != NULL, "one member is full");
+    tap_ok(take_as(full, HOLES * GRANULE, ZR_TAG_GRAD, 0) != NULL, "one member is full");
     for (unsigned i = 0; i < HOLES; i++) {
-        take(holed, GRANULE / 2, ZR_TAG_PARAM);
-        holes[i] = take(holed, GRANULE / 2, ZR_TAG_ACTIVATION);
+        take_as(holed, GRANULE / 2, ZR_TAG_PARAM, 0);
+        holes[i] = take_as(holed, GRANULE / 2, ZR_TAG_ACTIVATION, 0);
     }
     for (unsigned i = 0; i < HOLES; i++)
         zr_arena_free(arena, holes[i]);
-    void *none = take(asked, 2 * GRANULE, ZR_TAG_COMM);
+    void *none = take_as(asked, 2 * GRANULE, ZR_TAG_COMM, 0);
     tap_ok(none == NULL, "%s is asked, holes in %s: %s", ask_sibling ? "the sibling" : "the head",
            holes_in_sibling ? "the sibling" : "the head", zr_last_error());
     says("arena \"shared\" has no 131.07 kB (131072 bytes) for comm: fragmentation. ");
@@ -67,7 +58,7 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
     says("the largest free run 32.77 kB (32768 bytes), pinned by blocks of param (131.07 kB). ");
     says("ZR_CONF=granule:32k");
     says("524288 of its limit of 524288 bytes");
-    tap_ok(take(asked, 4 * GRANULE, ZR_TAG_COMM) == NULL, "more than is free anywhere");
+    tap_ok(take_as(asked, 4 * GRANULE, ZR_TAG_COMM, 0) == NULL, "more than is free anywhere");
     says(": shortage. ");
     stop();
 }
@@ -83,7 +74,7 @@ static void *exhaust(void *own)
     void *blocks[MOST];
     for (unsigned round = 0; round < ROUNDS; round++) {
         unsigned count = 0;
-        while (count < MOST && (blocks[count] = take(own, GRANULE / 2 + 256 * round, ZR_TAG_GRAD)))
+        while (count < MOST && (blocks[count] = take_as(own, GRANULE / 2 + 256 * round, ZR_TAG_GRAD, 0)))
             count++;
         if (count < MOST) {
             atomic_fetch_add(&reports, 1);

@@ -12,13 +12,11 @@
 #include "alloc/fault.h"
 #include "alloc/plan.h"
 #include "defrag/zr_defrag.h"
+#include "tests/blocks.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
 enum { THREADS = 4, HELD = 64 };
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(unsigned threads, size_t limit_bytes)
 {
@@ -39,32 +37,11 @@ static void stop(size_t want_leaked)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
-static void *take(size_t bytes)
-{
-    void *block = NULL;
-    zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &block);
-    return block;
-}
-
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats now;
-    zr_arena_get_stats(arena, &now);
-    return now;
-}
-
 /* Makes a sibling by hand, for what must not hang on how threads meet, and sends this thread's requests to a
  * member. */
 static void add_sibling(void)
 {
     tap_is(zr_arena_add_sibling(arena, 1 + atomic_load(&arena->siblings_count)), 1, "a sibling");
-}
-
-static void *take_from(struct zr_arena *member, size_t bytes)
-{
-    void *block = NULL;
-    zr_arena_alloc(member, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_GRAD}, &block);
-    return block;
 }
 
 /* ---- Threads that meet --------------------------------------------------------------------------------- */
@@ -157,7 +134,7 @@ static void test_family(void)
     char *a = take(4 * GRANULE);
     add_sibling();
     struct zr_arena *sibling = arena->siblings[0];
-    char *b = take_from(sibling, 4 * GRANULE);
+    char *b = take_as(sibling, 4 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "a block from each");
     struct zr_arena_stats now = stats();
     tap_ok(now.live_bytes == 8 * GRANULE && now.reserved_bytes == 8 * GRANULE && now.blocks_count == 2 &&
@@ -167,14 +144,14 @@ static void test_family(void)
     tap_result(zr_arena_find(arena, b + 5, &info), ZR_OK, "a block of the sibling is found");
     tap_result(zr_arena_free(arena, b + 256), ZR_ERR_FOREIGN, "what is not its first byte is not freed");
     tap_result(zr_block_use(arena, b, 3), ZR_OK, "used by a stream");
-    tap_ok(take_from(sibling, 4 * GRANULE) == NULL, "one limit for both: %s", zr_last_error());
+    tap_ok(take_as(sibling, 4 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "one limit for both: %s", zr_last_error());
     zr_arena_free(arena, a);
-    tap_ok(take_from(sibling, 9 * GRANULE) == NULL, "nor more than the limit, with what the other has idle");
+    tap_ok(take_as(sibling, 9 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "nor more than the limit, with what the other has idle");
     now = stats();
     tap_ok(now.stock_bytes > 0 && now.mapped_bytes + now.stock_bytes == now.reserved_bytes,
            "which is in its stock, and in the numbers: %zu + %zu of %zu bytes", now.mapped_bytes,
            now.stock_bytes, now.reserved_bytes);
-    a = take_from(sibling, 5 * GRANULE);
+    a = take_as(sibling, 5 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a != NULL, "what one has idle, the other gets");
     tap_is(stats().reserved_bytes, 9 * GRANULE, "under the limit");
     tap_result(zr_arena_free(arena, b), ZR_OK, "freed where it lies");
@@ -193,7 +170,7 @@ static void test_shares(void)
     start(2, 12 * GRANULE);
     add_sibling();
     struct zr_arena *sibling = arena->siblings[0];
-    char *a = take(2 * GRANULE), *b = take_from(sibling, 10 * GRANULE);
+    char *a = take(2 * GRANULE), *b = take_as(sibling, 10 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "all of the limit");
     zr_arena_free(arena, b);
     zr_fault_set(ZR_FAULT_CREATE, 0);
@@ -218,7 +195,7 @@ static void test_pending(void)
             &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
         ZR_OK, "an arena whose streams run later");
     add_sibling();
-    char *a = take_from(arena->siblings[0], 4 * GRANULE);
+    char *a = take_as(arena->siblings[0], 4 * GRANULE, ZR_TAG_GRAD, 0);
     zr_arena_free(arena, a);
     a = take(4 * GRANULE);
     tap_ok(a != NULL, "rather than fail, an allocation waits for the sibling's streams: %s", zr_last_error());
@@ -237,7 +214,7 @@ static void test_pool(void)
             &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
         ZR_OK, "an arena with a pool");
     add_sibling();
-    char *a = take(2 * GRANULE), *b = take_from(arena->siblings[0], 2 * GRANULE);
+    char *a = take(2 * GRANULE), *b = take_as(arena->siblings[0], 2 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "a block from each");
     zr_arena_free(arena, a);
     zr_arena_free(arena, b);
@@ -257,7 +234,7 @@ static void test_peak(void)
     start(THREADS, 0);
     add_sibling();
     zr_arena_alloc(arena->siblings[0], &(struct zr_request){.bytes = 50 << 20}, &block);
-    void *more = take_from(arena->siblings[0], 4 << 20);
+    void *more = take_as(arena->siblings[0], 4 << 20, ZR_TAG_GRAD, 0);
     tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena,
                                                                            .tag = ZR_TAG_GRAD,
                                                                            .reserve_bytes = 256 << 20}),

@@ -6,13 +6,11 @@
 
 #include "alloc/arena_internal.h"
 #include "alloc/fault.h"
+#include "tests/blocks.h"
 #include "tests/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
 enum { WORK_NS = 1000 };
-
-static zr_backend *backend;
-static zr_arena *arena;
 
 static void start(size_t limit_bytes)
 {
@@ -30,45 +28,30 @@ static void stop(void)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
-static void *take(size_t bytes, uint64_t stream)
-{
-    void *block = NULL;
-    if (zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .stream = stream}, &block) != ZR_OK)
-        tap_note("%zu bytes: %s", bytes, zr_last_error());
-    return block;
-}
-
-static struct zr_arena_stats stats(void)
-{
-    struct zr_arena_stats now;
-    zr_arena_get_stats(arena, &now);
-    return now;
-}
-
 static void test_order(void)
 {
     start(0);
-    char *a = take(3 * GRANULE + 512, 1), *wall = take(GRANULE + 256, 1);
+    char *a = take_on(3 * GRANULE + 512, 1), *wall = take_on(GRANULE + 256, 1);
     zr_arena_free(arena, a);
     tap_is(stats().pending_bytes, 3 * GRANULE + 512, "a free of stream 1 is pending");
     tap_ok(stats().stranded_bytes < GRANULE, "and not stranded");
-    tap_ok(take(3 * GRANULE + 512, 1) == a, "stream 1 itself gets it again at once");
+    tap_ok(take_on(3 * GRANULE + 512, 1) == a, "stream 1 itself gets it again at once");
     zr_arena_free(arena, a);
-    char *b = take(3 * GRANULE + 512, 2);
+    char *b = take_on(3 * GRANULE + 512, 2);
     tap_ok(b && b != a, "stream 2 does not");
-    tap_ok(take(3 * GRANULE + 512, 1) == a, "and stream 1 still does");
+    tap_ok(take_on(3 * GRANULE + 512, 1) == a, "and stream 1 still does");
     zr_arena_free(arena, a);
-    char *c = take(3 * GRANULE + 256, 3);
+    char *c = take_on(3 * GRANULE + 256, 3);
     tap_ok(c && c != a, "nor does stream 3, though it has asked: an event is recorded now");
     zr_sim_clock_advance(backend, WORK_NS);
     size_t reserved = stats().reserved_bytes;
-    char *d = take(3 * GRANULE, 3);
+    char *d = take_on(3 * GRANULE, 3);
     tap_ok(d && stats().reserved_bytes == reserved, "when it has passed, the granules are anybody's");
     zr_sim_clock_advance(backend, WORK_NS);
     zr_arena_free(arena, wall);
     uint64_t calls = stats().backend_calls_count;
     for (unsigned i = 0; i < 1000; i++)
-        zr_arena_free(arena, take(GRANULE + 256, 1));
+        zr_arena_free(arena, take_on(GRANULE + 256, 1));
     tap_is(stats().backend_calls_count, calls, "a steady stream makes no driver calls");
     stop();
 }
@@ -77,8 +60,8 @@ static void test_order(void)
 static void test_events(void)
 {
     start(0);
-    char *a = take(3 * GRANULE, 1), *wall = take(3 * GRANULE, 1), *b = take(2 * GRANULE, 1);
-    char *end = take(3 * GRANULE, 1);
+    char *a = take_on(3 * GRANULE, 1), *wall = take_on(3 * GRANULE, 1), *b = take_on(2 * GRANULE, 1);
+    char *end = take_on(3 * GRANULE, 1);
     zr_arena_free(arena, a);
     zr_arena_trim(arena, SIZE_MAX, NULL);
     tap_is(stats().pending_bytes, 3 * GRANULE, "an event behind the first free");
@@ -97,7 +80,7 @@ static void test_merging(void)
     start(0);
     char *block[8];
     for (unsigned i = 0; i < 8; i++)
-        block[i] = take(GRANULE + 256 * (i + 1), 1 + i % 2);
+        block[i] = take_on(GRANULE + 256 * (i + 1), 1 + i % 2);
     for (unsigned i = 0; i < 8; i++)
         zr_arena_free(arena, block[i]);
     tap_result(zr_arena_check(arena), ZR_OK, "neighbours of two streams do not merge: %s", zr_last_error());
@@ -112,7 +95,7 @@ static void test_merging(void)
 static void test_use(void)
 {
     start(0);
-    char *a = take(GRANULE, 1);
+    char *a = take_on(GRANULE, 1);
     tap_result(zr_block_use(arena, a, 2), ZR_OK, "stream 2 uses a block of stream 1");
     tap_result(zr_block_use(arena, a, 2), ZR_OK, "twice is once");
     tap_result(zr_block_use(arena, a, 1), ZR_OK, "its own stream is no other");
@@ -121,9 +104,9 @@ static void test_use(void)
     zr_arena_free(arena, a);
     tap_is(stats().live_bytes, 0, "its free is a free");
     tap_result(zr_arena_free(arena, a), ZR_ERR_DOUBLE_FREE, "and a second one an error");
-    tap_ok(take(GRANULE, 1) != a, "stream 1 does not get it while stream 2 may use it");
+    tap_ok(take_on(GRANULE, 1) != a, "stream 1 does not get it while stream 2 may use it");
     zr_sim_clock_advance(backend, WORK_NS);
-    char *b = take(GRANULE, 1);
+    char *b = take_on(GRANULE, 1);
     tap_ok(b == a, "but when that has passed");
     stop();
 }
@@ -151,7 +134,7 @@ static void test_find(void)
     start(0);
     pthread_create(&thread, NULL, look, &wrong);
     for (unsigned i = 0; i < 100000; i++) {
-        char *block = take(5000, 1);
+        char *block = take_on(5000, 1);
         zr_block_use(arena, block, 2);
         atomic_store(&shown, block);
         zr_arena_free(arena, block);
@@ -169,11 +152,11 @@ static void test_find(void)
 static void test_waiting(void)
 {
     start(4 * GRANULE);
-    char *a = take(2 * GRANULE, 1), *b = take(2 * GRANULE, 2);
+    char *a = take_on(2 * GRANULE, 1), *b = take_on(2 * GRANULE, 2);
     zr_block_use(arena, b, 3);
     zr_arena_free(arena, a);
     zr_arena_free(arena, b);
-    tap_ok(take(4 * GRANULE, 4) != NULL, "rather than fail, an allocation waits for the streams");
+    tap_ok(take_on(4 * GRANULE, 4) != NULL, "rather than fail, an allocation waits for the streams");
     stop();
 }
 
@@ -181,9 +164,9 @@ static void test_waiting(void)
 static void test_wait_first(void)
 {
     start(7 * GRANULE);
-    char *a = take(2 * GRANULE, 1), *wall = take(GRANULE, 9), *b = take(2 * GRANULE, 2);
-    take(GRANULE, 9);
-    char *c = take(GRANULE, 3);
+    char *a = take_on(2 * GRANULE, 1), *wall = take_on(GRANULE, 9), *b = take_on(2 * GRANULE, 2);
+    take_on(GRANULE, 9);
+    char *c = take_on(GRANULE, 3);
     tap_ok(a && wall && b && c, "three streams");
     zr_arena_free(arena, a);
     zr_arena_trim(arena, 0, NULL);
@@ -193,11 +176,11 @@ static void test_wait_first(void)
     zr_arena_trim(arena, 0, NULL);
     zr_sim_clock_advance(backend, WORK_NS / 4);
     zr_arena_free(arena, b);
-    tap_ok(take(2 * GRANULE, 4) != NULL, "memory that is short");
+    tap_ok(take_on(2 * GRANULE, 4) != NULL, "memory that is short");
     tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS, "comes when the first stream has passed");
-    tap_ok(take(GRANULE, 4) != NULL, "the next");
+    tap_ok(take_on(GRANULE, 4) != NULL, "the next");
     tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS * 3 / 2, "with the stream that was first after it");
-    tap_ok(take(2 * GRANULE, 4) != NULL, "the last");
+    tap_ok(take_on(2 * GRANULE, 4) != NULL, "the last");
     tap_is(zr_sim_clock_ns(backend) - start_ns, WORK_NS * 7 / 4,
            "when all have: its event came with the first wait");
     stop();
@@ -207,7 +190,7 @@ static void test_many_streams(void)
 {
     start(0);
     for (uint64_t i = 0; i < 600; i++)
-        zr_arena_free(arena, take(GRANULE * (1 + i % 3), 1000 + i));
+        zr_arena_free(arena, take_on(GRANULE * (1 + i % 3), 1000 + i));
     tap_result(zr_arena_check(arena), ZR_OK, "600 streams: %s", zr_last_error());
     zr_sim_clock_advance(backend, WORK_NS);
     zr_arena_trim(arena, 0, NULL);
@@ -223,8 +206,8 @@ static void test_warm(void)
     char *block[5];
     start(14 * GRANULE);
     for (unsigned i = 0; i < 5; i++) {
-        block[i] = take(GRANULE, 1);
-        take(GRANULE, 9);
+        block[i] = take_on(GRANULE, 1);
+        take_on(GRANULE, 9);
     }
     /* From the stock, so that nothing looks at the gaps as a whole. */
     struct zr_handle_list list;
@@ -232,10 +215,10 @@ static void test_warm(void)
     for (unsigned i = 0; i < 5; i++)
         zr_arena_free(arena, block[i]);
     zr_granules_give(arena, &list);
-    tap_ok(take(2 * GRANULE, 2) != NULL, "the streams are asked");
+    tap_ok(take_on(2 * GRANULE, 2) != NULL, "the streams are asked");
     zr_sim_clock_advance(backend, WORK_NS);
-    tap_ok(take(2 * GRANULE, 3) != NULL, "and have passed");
-    tap_ok(take(5 * GRANULE, 4) != NULL, "all that stream 1 has freed is anybody's");
+    tap_ok(take_on(2 * GRANULE, 3) != NULL, "and have passed");
+    tap_ok(take_on(5 * GRANULE, 4) != NULL, "all that stream 1 has freed is anybody's");
     stop();
 }
 
@@ -243,17 +226,17 @@ static void test_warm(void)
 static void test_warm_kept(void)
 {
     start(0);
-    char *a = take(GRANULE, 1);
-    take(GRANULE, 9);
-    char *b = take(2 * GRANULE, 2);
-    take(GRANULE, 9);
+    char *a = take_on(GRANULE, 1);
+    take_on(GRANULE, 9);
+    char *b = take_on(2 * GRANULE, 2);
+    take_on(GRANULE, 9);
     zr_arena_free(arena, a);
     zr_fault_set(ZR_FAULT_METADATA, 1);
     zr_arena_free(arena, b);
     tap_ok(zr_fault_set(ZR_FAULT_METADATA, 0) > 0, "a record is refused");
     tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
-    tap_ok(take(GRANULE, 2) != a, "stream 2 does not get what stream 1 may use");
-    tap_ok(take(GRANULE, 1) == a, "stream 1 does");
+    tap_ok(take_on(GRANULE, 2) != a, "stream 2 does not get what stream 1 may use");
+    tap_ok(take_on(GRANULE, 1) == a, "stream 1 does");
     stop();
 }
 
@@ -261,16 +244,16 @@ static void test_warm_kept(void)
 static void test_late_free(void)
 {
     start(2 * (ZR_STREAM_MARKS + 1) * GRANULE);
-    char *a = take(GRANULE, 1);
-    take(GRANULE, 9);
+    char *a = take_on(GRANULE, 1);
+    take_on(GRANULE, 9);
     for (unsigned i = 0; i < ZR_STREAM_MARKS; i++) {
         zr_arena_free(arena, a);
         tap_is(stats().pending_bytes, GRANULE, "pending");
-        tap_ok(take(2 * GRANULE, 2) != NULL, "event %u", i + 1);
-        tap_ok(take(GRANULE, 1) == a, "the block again");
+        tap_ok(take_on(2 * GRANULE, 2) != NULL, "event %u", i + 1);
+        tap_ok(take_on(GRANULE, 1) == a, "the block again");
     }
     zr_arena_free(arena, a);
-    tap_ok(take(GRANULE, 2) != NULL, "one more event is waited for: %s", zr_last_error());
+    tap_ok(take_on(GRANULE, 2) != NULL, "one more event is waited for: %s", zr_last_error());
     stop();
 }
 
@@ -278,16 +261,16 @@ static void test_late_free(void)
 static void test_count_of_frees(void)
 {
     start(0);
-    char *a = take(GRANULE, 1);
-    take(GRANULE, 9);
-    char *b = take(2 * GRANULE, 1);
-    take(GRANULE, 9);
+    char *a = take_on(GRANULE, 1);
+    take_on(GRANULE, 9);
+    char *b = take_on(2 * GRANULE, 1);
+    take_on(GRANULE, 9);
     zr_arena_free(arena, a);
     tap_is(stats().pending_bytes, GRANULE, "freed early");
     for (unsigned i = 0; i < 3; i++) {
         arena->streams[1]->freed += UINT32_C(1) << 30;
         zr_arena_free(arena, b);
-        b = take(2 * GRANULE, 1);
+        b = take_on(2 * GRANULE, 1);
     }
     for (unsigned i = 0; i < 2; i++) {
         zr_arena_trim(arena, 0, NULL);
@@ -306,7 +289,7 @@ static void test_addresses(void)
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 4 * GRANULE}),
         ZR_OK, "four granules of addresses");
     struct zr_span *region;
-    char *a = take(GRANULE, 0);
+    char *a = take_on(GRANULE, 0);
     zr_lock_take(&arena->lock);
     tap_result(zr_region_reserve(arena, 3 * GRANULE, &region), ZR_OK, "three of them a plan's");
     zr_lock_give(&arena->lock);
@@ -314,7 +297,7 @@ static void test_addresses(void)
     zr_lock_take(&arena->lock);
     zr_region_release(arena, region);
     zr_lock_give(&arena->lock);
-    tap_ok(take(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
+    tap_ok(take_on(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
     stop();
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/sort.h"
 #include "zero/take.h"
 
 const char *zr_timeline_kind_name(enum zr_timeline_kind kind)
@@ -51,22 +52,10 @@ void zr_timeline_step_begin(struct zr_timeline *timeline)
     timeline->micro_batch = 0;
 }
 
-static bool is_before(const struct zr_timeline_event *a, const struct zr_timeline_event *b)
+static bool is_before(const void *left, const void *right)
 {
+    const struct zr_timeline_event *a = left, *b = right;
     return a->begin_seconds != b->begin_seconds ? a->begin_seconds < b->begin_seconds : a->order < b->order;
-}
-
-/* Shell sort: in place. */
-static void sort_events(struct zr_timeline_event *events, size_t count)
-{
-    for (size_t gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11)
-        for (size_t i = gap; i < count; i++) {
-            struct zr_timeline_event event = events[i];
-            size_t at = i;
-            for (; at >= gap && is_before(&event, &events[at - gap]); at -= gap)
-                events[at] = events[at - gap];
-            events[at] = event;
-        }
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------ */
@@ -293,6 +282,7 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
     for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++)
         timeline->left_out += timeline->phases[kind].count;
     timeline->left_out -= timeline->events_count;
-    sort_events(timeline->events, timeline->events_count);
+    zr_sort_in_place(&(struct zr_sort_records){timeline->events, timeline->events_count,
+                                               sizeof *timeline->events, is_before});
     return timeline->result;
 }

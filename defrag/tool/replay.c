@@ -4,7 +4,7 @@
 
 #include "alloc/error.h"
 #include "defrag/tool/tool.h"
-#include "defrag/zr_defrag.h"
+#include "defrag/vary.h"
 
 static const char help[] =
     "Runs recorded sequences of allocations under several allocators, on simulated memory.\n"
@@ -66,6 +66,7 @@ static const char help[] =
 struct settings {
     struct zr_read_options read;
     struct zr_replay_options replay;
+    struct zr_variation variation;
     bool policies[ZR_POLICY_COUNT];
     bool json;
 };
@@ -109,7 +110,7 @@ struct variation {
 
 static bool vary(struct settings *settings, const struct variation *varied, uint64_t repeat)
 {
-    struct zr_variation *out = &settings->replay.variation;
+    struct zr_variation *out = &settings->variation;
     bool changes = varied->change_at != UINT64_MAX;
     if (varied->stray > 100)
         zr_tool_say("replay: --stray takes 0 to 100 per cent");
@@ -143,7 +144,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--repeat", ZR_TOOL_COUNT, &repeat},
         {"--stray", ZR_TOOL_COUNT, &varied.stray},
         {"--threads", ZR_TOOL_COUNT, &varied.threads},
-        {"--loose-turns", ZR_TOOL_FLAG, &settings->replay.variation.loose_turns},
+        {"--loose-turns", ZR_TOOL_FLAG, &settings->variation.loose_turns},
         {"--change-at", ZR_TOOL_COUNT, &varied.change_at},
         {"--no-wait", ZR_TOOL_FLAG, &settings->replay.no_wait},
         {"--seed", ZR_TOOL_COUNT, &varied.seed},
@@ -192,11 +193,11 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     zr_result result = zr_sequence_read(&sequence, &read, results->arena);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
         struct result one = {
-            .file = path, .policy = (enum zr_policy)i, .variation = &settings->replay.variation};
+            .file = path, .policy = (enum zr_policy)i, .variation = &settings->variation};
         if (!settings->policies[i])
             continue;
         replay.policy = one.policy;
-        result = zr_replay(&sequence, &replay, &one.report);
+        result = zr_replay_varied(&sequence, &replay, one.variation, &one.report);
         if (result == ZR_OK)
             result = zr_vector_add(results, &one);
     }
