@@ -85,25 +85,27 @@ $(package_sets): packages-%:
 cuda_header := $(firstword $(wildcard $(addsuffix /include/cuda.h,$(CUDA_HOME) /usr/local/cuda /usr/lib/cuda /usr)))
 ifeq ($(CUDA),0)
 cuda_header :=
-cuda_absent := alloc/backend_cuda.c alloc/cuda_driver.c alloc/cuda_events.c
+cuda_absent := alloc/backend/backend_cuda.c alloc/backend/cuda_driver.c alloc/backend/cuda_events.c
 cuda_words := CUDA: the backend is left out (CUDA=0)
 else ifeq ($(filter $(CUDA),1 auto),)
 $(error CUDA=$(CUDA): say 0, 1 or auto)
 else ifneq ($(cuda_header),)
-cuda_absent := alloc/backend_cuda_absent.c
+cuda_absent := alloc/backend/backend_cuda_absent.c
 cuda_words := CUDA: the backend is built in; its declarations are compared with $(cuda_header)
 else ifeq ($(CUDA),1)
 $(error CUDA=1: no cuda.h in CUDA_HOME, /usr/local/cuda, /usr/lib/cuda or /usr to compare the declarations with; \
 	install the toolkit, set CUDA_HOME, or leave CUDA out: the backend is built without it)
 else
-cuda_absent := alloc/backend_cuda_absent.c
+cuda_absent := alloc/backend/backend_cuda_absent.c
 cuda_words := CUDA: the backend is built in (it needs no toolkit; no cuda.h was found to compare its declarations with)
 endif
 
 # ---- sources: a room is a folder -------------------------------------------------------------------------------
-alloc_src   := $(filter-out alloc/heap.c $(cuda_absent),$(wildcard alloc/*.c))
-heap_src    := $(wildcard alloc/heap.c)
-defrag_src  := $(wildcard defrag/*.c)
+alloc_rooms  := base backend core plan debug pool front
+defrag_rooms := trace pack learn replay
+alloc_src   := $(filter-out $(cuda_absent),$(foreach room,$(alloc_rooms),$(wildcard alloc/$(room)/*.c)))
+heap_src    := $(wildcard alloc/heap/*.c)
+defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))
 tool_src    := $(wildcard defrag/tool/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c)
@@ -117,7 +119,7 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
-include alloc/heap.mk
+include alloc/heap/heap.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
@@ -142,7 +144,7 @@ always:
 $(BUILD)/config $(BUILD)/config-valgrind: always
 	@mkdir -p $(@D)
 	@echo '$(config_words)' | cmp -s - $@ || echo '$(config_words)' > $@
-$(call obj,$(shell grep -l '"alloc/poison.h"' alloc/*.c)): $(BUILD)/config-valgrind
+$(call obj,$(shell grep -l '"alloc/base/poison.h"' $(alloc_src))): $(BUILD)/config-valgrind
 
 # Neighbours joined into vectors: two stores for four instructions, and whoever reads one of them waits.
 $(BUILD)/obj/alloc/%.o: OBJ_CFLAGS := -fno-tree-slp-vectorize
@@ -154,7 +156,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # ---- the libraries -----------------------------------------------------------------------------------------------
 # libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
-# Both show what their headers mark ZR_API, and libzr.so what alloc/family.h is about; see there.
+# Both show what their headers mark ZR_API, and libzr.so what alloc/base/family.h is about; see there.
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 major := $(firstword $(subst ., ,$(version)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
@@ -174,10 +176,10 @@ $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
 link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
-$(BUILD)/lib/libzr.map: $(wildcard alloc/*.h) Makefile
+$(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h) Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
-		'$(patsubst %,%;,$(call marked,ZR_FAMILY,alloc/*.h))' '};' > $@
+		'$(patsubst %,%;,$(call marked,ZR_FAMILY,alloc/*.h alloc/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
 	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
@@ -186,7 +188,7 @@ $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
 	$(call link_library,libzr_zero) $(patsubst %,-Wl$(comma)-u$(comma)%,$(call marked,ZR_API,$(zr_zero_headers))) $< \
 		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(kernels_libs) -lm || \
-		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_FAMILY: see alloc/family.h" >&2; exit 1; }
+		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_FAMILY: see alloc/base/family.h" >&2; exit 1; }
 
 train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(defrag_src) $(heap_src) $(alloc_src))
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)

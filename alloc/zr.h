@@ -78,8 +78,8 @@ ZR_API const char *zr_tag_name(zr_tag tag);
 
 /* ---- Backends ------------------------------------------------------------------------------------------ */
 
-/* Where physical memory comes from; several arenas may stand on one. (alloc/backend.h of the sources has the
- * operations behind it.) Any thread may call. */
+/* Where physical memory comes from; several arenas may stand on one. (alloc/backend/backend.h of the sources
+ * has the operations behind it.) Any thread may call. */
 typedef struct zr_backend zr_backend;
 
 struct zr_host_options {

@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "tests/arena_support.h"
 #include "tests/random.h"
 #include "tests/seed.h"

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "alloc/error.h"
-#include "alloc/holes.h"
-#include "alloc/option.h"
-#include "alloc/plan.h"
+#include "alloc/base/error.h"
+#include "alloc/core/holes.h"
+#include "alloc/base/option.h"
+#include "alloc/plan/plan.h"
 #include "tests/arena_support.h"
 #include "tests/child.h"
 

@@ -1,15 +1,15 @@
 /* backend_test.c: the conformance suite of the backends. The same calls run on host, sim and cuda (on the
- * emulated driver, or on a card with ZR_TEST_CUDA=card), and every rule of the contract in alloc/backend.h is
- * broken once and must be refused, with nothing changed. */
+ * emulated driver, or on a card with ZR_TEST_CUDA=card), and every rule of the contract in
+ * alloc/backend/backend.h is broken once and must be refused, with nothing changed. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/backend.h"
-#include "alloc/error.h"
-#include "alloc/option.h"
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "tests/cuda_support.h"
 #include "tests/seed.h"
 #include "tests/tap.h"

@@ -20,8 +20,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/plan.h"
-#include "defrag/model.h"
+#include "alloc/plan/plan.h"
+#include "defrag/replay/model.h"
 #include "tests/pin.h"
 #include "tests/random.h"
 

@@ -1,5 +1,5 @@
-/* blocks.h: what the tests of one arena share: the arena that is under test, its backend and its statistics, and
- * blocks of it. */
+/* blocks.h: what the tests of one arena share: the arena that is under test, its backend and its statistics,
+ * and blocks of it. */
 #ifndef ZR_TEST_BLOCKS_H
 #define ZR_TEST_BLOCKS_H
 

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
+#include "alloc/core/arena_internal.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/tap.h"

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/heap/heap.h"
 #include "tests/folder.h"
 #include "tests/tap.h"
 #include "zero/train/checkpoint.h"

@@ -7,10 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/fault.h"
-#include "alloc/follow.h"
-#include "defrag/learner.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/fault.h"
+#include "alloc/plan/follow.h"
+#include "defrag/learn/learner.h"
 #include "tests/cuda_support.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "defrag/colour.h"
+#include "defrag/pack/colour.h"
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/records.h"

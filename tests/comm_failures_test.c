@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/comm_ranks.h"
 
 /* What the processes of a test share. */

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/comm_ranks.h"
 #include "tests/comm_values.h"
 #include "tests/folder.h"

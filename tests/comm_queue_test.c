@@ -1,7 +1,7 @@
 /* comm_queue_test.c: operations that run beside the caller's work: many under way with random delays, more
  * than the queue holds, and how much of their time is hidden. */
 #define _GNU_SOURCE
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/comm_ranks.h"
 #include "tests/comm_values.h"
 #include "tests/seed.h"

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
+#include "alloc/base/fault.h"
 #include "tests/tap.h"
 #include "zero/comm/zr_comm.h"
 

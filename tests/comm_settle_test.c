@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/comm_ranks.h"
 
 enum { WORLD = 3, READER = 1, PAGE_BYTES = 4096, SHARD_BYTES = 4 << 20, PATIENCE_MS = 20000, HELD_MS = 100 };

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 #include "tests/random.h"
 #include "tests/tap.h"
 

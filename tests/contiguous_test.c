@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "tests/contiguous_model.h"
 #include "tests/seed.h"
 

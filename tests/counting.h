@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 
 static struct {
     const struct zr_backend_ops *below;

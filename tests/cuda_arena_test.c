@@ -5,9 +5,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "alloc/backend.h"
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/backend/backend.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "tests/cuda_support.h"
 #include "tests/random.h"
 #include "tests/seed.h"

@@ -2,7 +2,7 @@
  * streams: random operations beside the model, moves while kernels run, memory that is short until a stream
  * has passed, and a failure of each driver call, once and lasting, with the contents intact after. */
 #define _GNU_SOURCE
-#include "alloc/fault.h"
+#include "alloc/base/fault.h"
 #include "tests/contiguous_model.h"
 #include "tests/cuda_support.h"
 #include "tests/seed.h"

@@ -1,6 +1,6 @@
-/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/cuda_driver.h) beside those of
- * cuda.h: names, versions and types of the functions, sizes and places of the structs, numbers of the enums.
- * Where there is no cuda.h this is skipped; where there is, a difference is a failure. */
+/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h) beside
+ * those of cuda.h: names, versions and types of the functions, sizes and places of the structs, numbers of
+ * the enums. Where there is no cuda.h this is skipped; where there is, a difference is a failure. */
 #include "tests/tap.h"
 
 #ifndef ZR_TEST_CUDA_HEADER
@@ -17,7 +17,7 @@ int main(void)
 #include <stddef.h>
 #include <string.h>
 
-#include "alloc/cuda_driver.h"
+#include "alloc/backend/cuda_driver.h"
 
 #define TEXT_OF(macro)  #macro
 #define EXPANDED(macro) TEXT_OF(macro)

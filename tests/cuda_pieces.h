@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 #include "tests/cuda_support.h"
 #include "tests/tap.h"
 

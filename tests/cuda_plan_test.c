@@ -1,7 +1,7 @@
 /* cuda_plan_test.c: plans over a GPU's memory: what a driver keeps that refuses twice in a row, and which
  * streams are waited for. On the emulated driver. */
-#include "alloc/arena_internal.h"
-#include "alloc/plan.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/plan/plan.h"
 #include "tests/blocks.h"
 #include "tests/cuda_streams.h"
 

@@ -1,7 +1,7 @@
 /* cuda_streams_test.c: streams that can be neither recorded nor waited for, or are another device's: what
  * they may still use is nobody else's, and counts as what it is. On the emulated driver, whose work is late.
  */
-#include "alloc/arena_internal.h"
+#include "alloc/core/arena_internal.h"
 #include "tests/blocks.h"
 #include "tests/cuda_streams.h"
 
@@ -136,7 +136,8 @@ static void test_count_of_frees(void)
     tap_is(stats().pending_bytes, 3 * GRANULE, "frees are pending whose stream cannot be waited for");
     tap_ok(take_on(GRANULE - 512, number_of(other)) && emulator->state().pending_count == 1,
            "others do with what there is");
-    tap_ok(take_on(2 * GRANULE, number_of(other)) && emulator->state().pending_count == 0, "until the stream has passed");
+    tap_ok(take_on(2 * GRANULE, number_of(other)) && emulator->state().pending_count == 0,
+           "until the stream has passed");
     stop();
     drop_stream(own);
     drop_stream(other);
@@ -149,7 +150,8 @@ static void test_destroyed(void)
     zr_cu_stream own = new_stream(), other = new_stream();
     zr_arena_free(arena, take_on(2 * GRANULE, number_of(own)));
     drop_stream(own);
-    tap_ok(take_on(2 * GRANULE, number_of(other)) != NULL, "what a destroyed stream has left is had: %s", zr_last_error());
+    tap_ok(take_on(2 * GRANULE, number_of(other)) != NULL, "what a destroyed stream has left is had: %s",
+           zr_last_error());
     stop();
     drop_stream(other);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/cuda_driver.h"
+#include "alloc/backend/cuda_driver.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/tap.h"
 

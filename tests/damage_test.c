@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/option.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/option.h"
 #include "tests/blocks.h"
 #include "tests/folder.h"
 #include "tests/tap.h"

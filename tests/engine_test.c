@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
+#include "alloc/base/fault.h"
 #include "tests/engine_rig.h"
 #include "tests/half.h"
 #include "tests/tap.h"

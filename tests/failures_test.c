@@ -10,9 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/backend.h"
-#include "alloc/fault.h"
-#include "alloc/os.h"
+#include "alloc/backend/backend.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
 #include "tests/cuda_support.h"
 #include "tests/seed.h"
 #include "tests/tap.h"

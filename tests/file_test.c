@@ -1,5 +1,5 @@
-/* file_test.c: the file port, alloc/file.h: whole reads and writes over every kind of descriptor, words that
- * name the file, nothing half written, nothing left open. */
+/* file_test.c: the file port, alloc/base/file.h: whole reads and writes over every kind of descriptor, words
+ * that name the file, nothing half written, nothing left open. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/file.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
 #include "tests/folder.h"
 #include "tests/tap.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/seed.h"

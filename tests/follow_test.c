@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/index.h"
-#include "alloc/option.h"
-#include "alloc/os.h"
+#include "alloc/base/fault.h"
+#include "alloc/core/index.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
 #include "tests/draws.h"
 #include "tests/plans_support.h"
 #include "tests/seed.h"
@@ -566,7 +566,8 @@ static void test_random(uint64_t seed)
     }
 }
 
-/* What the dynamic path held before goes back in pieces, once; what comes beside the plan keeps its memory. */
+/* What the dynamic path held before goes back in pieces, once; what comes beside the plan keeps its memory.
+ */
 static void test_settled(void)
 {
     begin(0);

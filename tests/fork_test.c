@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/contiguous.h"
+#include "alloc/pool/contiguous.h"
 #include "tests/blocks.h"
 #include "tests/child.h"
 #include "tests/tap.h"

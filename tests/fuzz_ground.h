@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/fuzz_heap.h"
 
 /* Files in memory that a path leads to. */

@@ -1,5 +1,5 @@
-/* fuzz_heap.h: alloc/heap.h on the system's malloc, for the fuzzers: a sanitizer then sees the ends of every
- * object, and each run tells what it took at most and what it left. Linked in the place of heap.c. One
+/* fuzz_heap.h: alloc/heap/heap.h on the system's malloc, for the fuzzers: a sanitizer then sees the ends of
+ * every object, and each run tells what it took at most and what it left. Linked in the place of heap.c. One
  * thread. */
 #ifndef ZR_FUZZ_HEAP_H
 #define ZR_FUZZ_HEAP_H
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 
 /* What no file of the fuzzers' sizes may ask for. */
 #define FUZZ_HEAP_MOST ((size_t)1 << 30)

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "alloc/option.h"
+#include "alloc/base/option.h"
 #include "tests/fuzz_ground.h"
 #include "zero/comm/start.h"
 #include "zero/train/config.h"

@@ -5,7 +5,7 @@
 #define ZR_FUZZ_TARGETS_H
 
 #include "defrag/zr_defrag.h"
-#include "defrag/zrt.h"
+#include "defrag/trace/zrt.h"
 #include "tests/fuzz_ground.h"
 #include "tests/fuzz_model.h"
 #include "tests/fuzz_settings.h"
@@ -128,19 +128,19 @@ struct fuzz_target {
     const char *const *words; /* of the format, NULL-ended */
 };
 
-/* Who reads: all there is but a process's own numbers in /proc (alloc/process.c, backend_host.c). */
+/* Who reads: all there is but a process's own numbers in /proc (alloc/base/process.c, backend_host.c). */
 static const struct fuzz_target fuzz_targets[] = {
-    {"trace", fuzz_trace, fuzz_trace_words}, /* defrag/sequence.c, pickle.c, rmm.c, minimalloc.c */
-    {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words},      /* defrag/lifetimes.c, csv.c */
-    {"zrt", fuzz_zrt, fuzz_trace_words},                       /* defrag/zrt.c */
-    {"tokens", fuzz_tokens, fuzz_setting_words},               /* zero/train/data.c: --vocab V */
-    {"text", fuzz_text_file, fuzz_setting_words},              /* and --vocab byte */
-    {"settings", fuzz_setting, fuzz_setting_words},            /* alloc/option.c: ZR_CONF; zr_ctl_get() */
-    {"config", fuzz_config, fuzz_config_words},                /* zero/train/config.c: --config */
-    {"options", fuzz_options, fuzz_option_words},              /* zero/train/args.c */
+    {"trace", fuzz_trace, fuzz_trace_words}, /* defrag/trace/sequence.c, pickle.c, rmm.c, minimalloc.c */
+    {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words}, /* defrag/trace/lifetimes.c, csv.c */
+    {"zrt", fuzz_zrt, fuzz_trace_words},                  /* defrag/trace/zrt.c */
+    {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/data.c: --vocab V */
+    {"text", fuzz_text_file, fuzz_setting_words},         /* and --vocab byte */
+    {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
+    {"config", fuzz_config, fuzz_config_words},           /* zero/train/config.c: --config */
+    {"options", fuzz_options, fuzz_option_words},         /* zero/train/args.c */
     {"environment", fuzz_environment, fuzz_environment_words}, /* zero/comm/start.c */
     {"log", fuzz_log, fuzz_log_words},                         /* zero/train/log.c: --log, resumed */
-    {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/machine.c: /proc and cgroups */
+    {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/base/machine.c: /proc and cgroups */
     {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/train/safetensors_read.c */
     {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/train/safetensors_import.c */
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/train/checkpoint_load.c */

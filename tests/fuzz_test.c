@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "tests/draws.h"
 #include "tests/fuzz_model_inputs.h"
 #include "tests/fuzz_targets.h"

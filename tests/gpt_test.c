@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/fault.h"
+#include "alloc/base/fault.h"
 #include "tests/kernels_reference.h"
 #include "tests/tap.h"
 #include "zero/plan.h"

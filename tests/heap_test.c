@@ -1,5 +1,5 @@
-/* heap_test.c: the host heap, alloc/heap.h: objects whole under threads, extents in the arena and given back,
- * the program's own malloc untouched. */
+/* heap_test.c: the host heap, alloc/heap/heap.h: objects whole under threads, extents in the arena and given
+ * back, the program's own malloc untouched. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/heap.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/os.h"
 #include "tests/tap.h"
 
 static zr_backend *backend;

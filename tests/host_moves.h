@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 
 enum { MOVES_ROUNDS = 15, MOVES_PAGE_BYTES = 4096 };
 

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/option.h"
-#include "alloc/os.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
 #include "tests/host_moves.h"
 #include "tests/draws.h"
 #include "tests/seed.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
+#include "alloc/core/arena_internal.h"
 #include "tests/random.h"
 #include "tests/tap.h"
 

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "tests/tap.h"
 #include "zero/comm/local.h"
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
+#include "alloc/core/arena_internal.h"
 #include "tests/counting.h"
 #include "zero/train/loop.h"
 

@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/os.h"
-#include "defrag/learner.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
+#include "defrag/learn/learner.h"
 #include "tests/draws.h"
 #include "tests/tap.h"
 

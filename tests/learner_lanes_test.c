@@ -2,8 +2,8 @@
  * there are such only where the threads' peaks meet without a plan too; threads that keep apart share it. */
 #include <stdlib.h>
 
-#include "alloc/plan.h"
-#include "defrag/learner.h"
+#include "alloc/plan/plan.h"
+#include "defrag/learn/learner.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"

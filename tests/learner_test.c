@@ -6,9 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/plan.h"
-#include "defrag/learner.h"
+#include "alloc/base/fault.h"
+#include "alloc/plan/plan.h"
+#include "defrag/learn/learner.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"

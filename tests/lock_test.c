@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/lock.h"
+#include "alloc/base/lock.h"
 #include "tests/random.h"
 #include "tests/tap.h"
 

@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/option.h"
-#include "alloc/record.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
+#include "alloc/base/record.h"
 #include "tests/tap.h"
 
 static void test_options(void)

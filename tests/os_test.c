@@ -1,4 +1,4 @@
-/* os_test.c: the port to the system, alloc/os.h: clock, threads on arena stacks, shared waits, and what
+/* os_test.c: the port to the system, alloc/base/os.h: clock, threads on arena stacks, shared waits, and what
  * machines of many kinds grant, made up out of files. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/file.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
 #include "tests/tap.h"
 
 /* ---- Clock --------------------------------------------------------------------------------------------- */

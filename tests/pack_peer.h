@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "defrag/pack_internal.h"
+#include "defrag/pack/pack_internal.h"
 
 #define PEER_MOST       512
 #define PEER_FIRST_TURN 4096 /* steps of each order's first turn */

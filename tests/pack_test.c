@@ -8,12 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/file.h"
-#include "alloc/os.h"
-#include "defrag/pack_internal.h"
-#include "alloc/sort.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+#include "defrag/pack/pack_internal.h"
+#include "alloc/base/sort.h"
 #include "defrag/zr_defrag.h"
 #include "tests/tap.h"
 

@@ -3,7 +3,7 @@
 #ifndef ZR_PLANS_SUPPORT_H
 #define ZR_PLANS_SUPPORT_H
 
-#include "alloc/plan.h"
+#include "alloc/plan/plan.h"
 #include "tests/blocks.h"
 
 #define KIB ((size_t)1 << 10)

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
-#include "alloc/plan.h"
+#include "alloc/heap/heap.h"
+#include "alloc/plan/plan.h"
 #include "alloc/zr.h"
 #include "tests/blocks.h"
 #include "tests/tap.h"

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "alloc/zr.h"
-#include "defrag/model.h"
-#include "defrag/model_blocks.h"
+#include "defrag/replay/model.h"
+#include "defrag/replay/model_blocks.h"
 #include "tests/draws.h"
 #include "tests/tap.h"
 

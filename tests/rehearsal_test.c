@@ -3,7 +3,7 @@
  * between steps; and what does not repeat has no places. */
 #include <string.h>
 
-#include "alloc/plan.h"
+#include "alloc/plan/plan.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"

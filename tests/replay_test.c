@@ -2,8 +2,8 @@
  * our arena under it on random sequences with a model of what must hold. */
 #include <string.h>
 
-#include "alloc/fault.h"
-#include "alloc/os.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/tap.h"

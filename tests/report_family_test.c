@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/error.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/error.h"
 #include "tests/blocks.h"
 #include "tests/tap.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "tests/arena_support.h"
 #include "tests/draws.h"
 #include "tests/seed.h"

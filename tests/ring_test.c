@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/backend.h"
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/os.h"
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
 #include "alloc/zr.h"
 #include "tests/tap.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 #include "tests/tap.h"
 #include "zero/train/sample.h"
 

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/file.h"
-#include "defrag/pickle.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "defrag/trace/pickle.h"
 #include "defrag/zr_defrag.h"
 #include "tests/draws.h"
 #include "tests/tap.h"

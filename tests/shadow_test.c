@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 #include "tests/cuda_support.h"
 #include "tests/random.h"
 #include "tests/seed.h"

@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/fault.h"
-#include "alloc/plan.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/fault.h"
+#include "alloc/plan/plan.h"
 #include "defrag/zr_defrag.h"
 #include "tests/blocks.h"
 #include "tests/tap.h"
@@ -146,7 +146,8 @@ static void test_family(void)
     tap_result(zr_block_use(arena, b, 3), ZR_OK, "used by a stream");
     tap_ok(take_as(sibling, 4 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "one limit for both: %s", zr_last_error());
     zr_arena_free(arena, a);
-    tap_ok(take_as(sibling, 9 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "nor more than the limit, with what the other has idle");
+    tap_ok(take_as(sibling, 9 * GRANULE, ZR_TAG_GRAD, 0) == NULL,
+           "nor more than the limit, with what the other has idle");
     now = stats();
     tap_ok(now.stock_bytes > 0 && now.mapped_bytes + now.stock_bytes == now.reserved_bytes,
            "which is in its stock, and in the numbers: %zu + %zu of %zu bytes", now.mapped_bytes,

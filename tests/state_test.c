@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
+#include "alloc/base/fault.h"
 #include "tests/engine_rig.h"
 #include "tests/seed.h"
 #include "tests/tap.h"

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/fault.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/fault.h"
 #include "tests/blocks.h"
 #include "tests/tap.h"
 

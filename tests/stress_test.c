@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "alloc/zr.h"
 #include "tests/random.h"
 #include "tests/seed.h"

@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/fault.h"
-#include "alloc/os.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
 #include "tests/tap.h"
 #include "zero/team.h"
 

@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/file.h"
-#include "alloc/os.h"
-#include "alloc/trace.h"
-#include "defrag/zrt.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+#include "alloc/debug/trace.h"
+#include "defrag/trace/zrt.h"
 #include "tests/draws.h"
 #include "tests/seed.h"
 #include "tests/tap.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "tests/tap.h"
 #include "zero/train/flags.h"
 

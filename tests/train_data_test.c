@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
 #include "tests/tap.h"
 #include "zero/train/data.h"
 

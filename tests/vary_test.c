@@ -2,7 +2,7 @@
  * what is drawn follows the seed. */
 #include <string.h>
 
-#include "defrag/vary.h"
+#include "defrag/replay/vary.h"
 #include "tests/draws.h"
 #include "tests/records.h"
 #include "tests/seed.h"

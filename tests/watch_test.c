@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena_internal.h"
-#include "alloc/fault.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/fault.h"
 #include "tests/child.h"
 #include "tests/cuda_support.h"
 #include "tests/tap.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 
 #define WORDS_BYTES 512
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/sort.h"
+#include "alloc/base/sort.h"
 #include "zero/take.h"
 
 uint64_t zr_parameter_elements(const struct zr_parameter *parameter)

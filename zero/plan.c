@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/plan.h"
+#include "alloc/plan/plan.h"
 #include "zero/engine.h"
 #include "zero/replica.h"
 #include "zero/timeline.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 
 enum {
     ALIGN = 64,        /* the data start on a multiple of it */

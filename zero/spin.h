@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 
 /* Lets the other thread of a core run, and saves power. */
 static inline void zr_spin_pause(void)

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "zero/agree.h"
 #include "zero/engine.h"
 #include "zero/safetensors.h"

@@ -3,7 +3,7 @@
 #ifndef ZR_TAKE_H
 #define ZR_TAKE_H
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "alloc/zr.h"
 
 /* Of a request above a ceiling of the arena (a byte plan, see zr_arena_set_ceilings()): says which call it

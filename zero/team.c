@@ -1,4 +1,4 @@
-/* team.c: the compute threads of a rank. Stands on alloc/os.h; see team.h.
+/* team.c: the compute threads of a rank. Stands on alloc/base/os.h; see team.h.
  *
  * A run is announced by one counter, `round`, on which idle workers spin for a moment and then sleep; its end
  * is the counter `pending` reaching zero. Kernels follow one another within microseconds, so a short spin
@@ -6,8 +6,8 @@
  * core. */
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
 #include "zero/spin.h"
 #include "zero/team.h"
 

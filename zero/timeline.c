@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/sort.h"
+#include "alloc/base/sort.h"
 #include "zero/take.h"
 
 const char *zr_timeline_kind_name(enum zr_timeline_kind kind)

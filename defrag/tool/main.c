@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "defrag/tool/tool.h"
 
 static const char help[] =

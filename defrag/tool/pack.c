@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
 #include "defrag/tool/tool.h"
 #include "defrag/zr_defrag.h"
 

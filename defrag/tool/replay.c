@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "defrag/tool/tool.h"
-#include "defrag/vary.h"
+#include "defrag/replay/vary.h"
 
 static const char help[] =
     "Runs recorded sequences of allocations under several allocators, on simulated memory.\n"
@@ -192,8 +192,7 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     read.path = path;
     zr_result result = zr_sequence_read(&sequence, &read, results->arena);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
-        struct result one = {
-            .file = path, .policy = (enum zr_policy)i, .variation = &settings->variation};
+        struct result one = {.file = path, .policy = (enum zr_policy)i, .variation = &settings->variation};
         if (!settings->policies[i])
             continue;
         replay.policy = one.policy;

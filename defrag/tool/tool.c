@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 

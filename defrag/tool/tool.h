@@ -4,9 +4,9 @@
 #ifndef ZR_TOOL_H
 #define ZR_TOOL_H
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "alloc/zr.h"
-#include "defrag/vector.h"
+#include "defrag/trace/vector.h"
 
 enum zr_tool_exit {
     ZR_TOOL_FINE = 0,

@@ -17,7 +17,7 @@
 #ifndef ZR_CUDA_EMULATOR_H
 #define ZR_CUDA_EMULATOR_H
 
-#include "alloc/cuda_driver.h"
+#include "alloc/backend/cuda_driver.h"
 
 struct zr_emulator_fault {
     const char *call; /* the driver's name without a version, "cuMemMap"; NULL: any */

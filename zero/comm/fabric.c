@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/patience.h"
 #include "zero/take.h"
 

@@ -3,7 +3,7 @@
 #ifndef ZR_FABRIC_H
 #define ZR_FABRIC_H
 
-#include "alloc/process.h"
+#include "alloc/base/process.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/roll_call.h"
 #include "zero/comm/transport.h"

@@ -6,7 +6,7 @@
  * message is longer than the transport allows, whatever the operation. */
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/fabric.h"
 
 /* From here on a ring takes less time than all at once: N - 1 steps of one message each, instead of N - 1

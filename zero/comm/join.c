@@ -15,8 +15,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
 #include "zero/comm/local.h"
 #include "zero/comm/start.h"
 

@@ -18,7 +18,7 @@
  * the cutting into pieces shows in the result. */
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/local_ring.h"
 #include "zero/comm/local_window.h"
 

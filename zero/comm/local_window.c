@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/backend.h"
-#include "alloc/error.h"
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
 #include "zero/comm/local_window.h"
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/module.h"
+#include "alloc/base/error.h"
+#include "alloc/base/module.h"
 #include "zero/comm/fabric.h"
 #include "zero/comm/local.h"
 #include "zero/comm/start.h"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "zero/comm/local.h"
 #include "zero/comm/start.h"
 

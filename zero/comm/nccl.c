@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/module.h"
+#include "alloc/base/error.h"
+#include "alloc/base/module.h"
 #include "zero/comm/start.h"
 #include "zero/take.h"
 

@@ -7,7 +7,7 @@
 #ifndef ZR_NCCL_H
 #define ZR_NCCL_H
 
-#include "alloc/backend.h"
+#include "alloc/backend/backend.h"
 #include "zero/comm/comm.h"
 
 enum { ZR_NCCL_ID_BYTES = 128, ZR_NCCL_OLDEST_VERSION = 21100 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/local.h"
 #include "zero/comm/nccl.h"
 #include "zero/comm/patience.h"

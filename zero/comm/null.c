@@ -5,7 +5,7 @@
  * rank with real kernels it is the real one: a sum over one rank is a scaled copy. */
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
 #include "zero/take.h"

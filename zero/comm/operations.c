@@ -1,6 +1,6 @@
 /* operations.c: the operations as callers see them: what is asked is checked here, and what it sends is
  * counted by the same numbers. Stands on the queue in comm.c. */
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 
 static const char *const kind_names[ZR_COMM_KIND_COUNT] = {

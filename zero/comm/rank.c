@@ -12,7 +12,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local.h"
 #include "zero/comm/patience.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 
 enum { ASK = 0x7a720001, HERE, LOST };
 enum { LETTERS_A_LOOK = 4 * ZR_COMM_MAX_WORLD };

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/local.h"
 #include "zero/comm/patience.h"
 

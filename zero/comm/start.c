@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/comm/local.h"
 
 enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 #include "zero/train/flags.h"
 
 enum { MOST_FLAGS = 64 };

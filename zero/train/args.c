@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
 #include "zero/comm/zr_comm.h"
 #include "zero/train/config.h"
 #include "zero/train/flags.h"

@@ -5,7 +5,7 @@
 #ifndef ZR_TRAIN_ARGS_H
 #define ZR_TRAIN_ARGS_H
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "zero/comm/start.h"
 #include "zero/gpt.h"
 

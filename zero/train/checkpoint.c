@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/train/checkpoint_inside.h"
 
 const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS] = {"parameter", "momentum", "variance"};

@@ -2,7 +2,7 @@
 #ifndef ZR_TRAIN_CHECKPOINT_INSIDE_H
 #define ZR_TRAIN_CHECKPOINT_INSIDE_H
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "zero/agree.h"
 #include "zero/safetensors.h"
 #include "zero/train/checkpoint.h"

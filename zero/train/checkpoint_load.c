@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
-#include "alloc/sort.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/sort.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
 #include "zero/train/safetensors_gpt.h"

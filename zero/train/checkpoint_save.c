@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/fault.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/heap/heap.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
 

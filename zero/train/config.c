@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/record.h"
+#include "alloc/base/error.h"
+#include "alloc/base/record.h"
 #include "zero/train/flags.h"
 
 enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };

@@ -1,11 +1,11 @@
 /* data.c: one pread per window, straight into the target row, which serves as scratch: no copy of the text.
- * Stands on alloc/file.h. */
+ * Stands on alloc/base/file.h. */
 #define _GNU_SOURCE
 #include "zero/train/data.h"
 
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 
 #define SHARD_MAGIC        20240520
 #define SHARD_HEADER_BYTES 1024

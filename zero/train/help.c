@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "zero/train/config.h"
 
 static const char examples[] =

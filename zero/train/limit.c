@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 #include "zero/train/rank.h"
 
 /* Of a rehearsal that only tells what is live. */

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/os.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/log.h"
 #include "zero/train/progress.h"

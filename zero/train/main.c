@@ -3,8 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "alloc/fault.h"
-#include "alloc/option.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
 #include "zero/train/args.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/data.h"

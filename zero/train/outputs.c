@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
+#include "alloc/base/error.h"
 
 /* Cuts a path to the folder that its last part is in. */
 static void cut_last_part(char *path)

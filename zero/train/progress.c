@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/os.h"
+#include "alloc/base/os.h"
 #include "zero/train/number.h"
 
 #define REDRAW_NS   UINT64_C(100000000) /* ten times a second at most */

@@ -10,10 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
-#include "alloc/option.h"
-#include "alloc/os.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
 #include "zero/train/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/number.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/safetensors_read.h"
 #include "zero/train/safetensors_gpt.h"

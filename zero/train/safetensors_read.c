@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
-#include "alloc/sort.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/sort.h"
 
 static zr_result damaged(const struct zr_safetensors *file, const char *what)
 {

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/error.h"
-#include "alloc/heap.h"
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 
 enum { TOP_K = 40 };
 

@@ -3,7 +3,7 @@
 #ifndef ZR_TRAIN_SAMPLE_H
 #define ZR_TRAIN_SAMPLE_H
 
-#include "alloc/file.h"
+#include "alloc/base/file.h"
 #include "zero/gpt.h"
 
 struct zr_sample_options {

@@ -1,0 +1,642 @@
+/* backend.c: the front of every backend: checks the contract, keeps the books, injects the faults. Stands on
+ * slots.c and record.c; host and sim stand behind it. */
+#define _GNU_SOURCE
+#include "alloc/backend/backend.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/option.h"
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static zr_backend *all_backends; /* lock: all_lock */
+
+zr_result zr_backend_granule(size_t asked_bytes, size_t *out)
+{
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    zr_result result = zr_option_result();
+    if (result != ZR_OK)
+        return result;
+    *out = asked_bytes ? asked_bytes : zr_option_get(ZR_OPTION_GRANULE);
+    if (*out == 0)
+        *out = (size_t)2 << 20;
+    if (*out < page_bytes || *out > (size_t)1 << 30 || (*out & (*out - 1)) != 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a granule of %zu bytes is not a power of two between the page size (%zu) and 1 GiB",
+                       *out, page_bytes);
+    return ZR_OK;
+}
+
+static void close_all(void)
+{
+    pthread_mutex_lock(&all_lock);
+    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
+        pthread_mutex_lock(&backend->lock);
+        pthread_mutex_lock(&backend->create_lock);
+    }
+}
+
+static void open_all(bool child)
+{
+    (void)child;
+    for (zr_backend *backend = all_backends; backend; backend = backend->next) {
+        pthread_mutex_unlock(&backend->create_lock);
+        pthread_mutex_unlock(&backend->lock);
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
+zr_result zr_backend_init(zr_backend *backend)
+{
+    static const struct zr_fork_room room = {.close = close_all, .open = open_all};
+    zr_assert(backend->ops->version == ZR_BACKEND_VERSION);
+    zr_fork_register(ZR_FORK_BACKENDS, &room);
+    if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
+        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
+    backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
+    zr_pool_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
+    zr_pool_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
+    zr_pool_init(&backend->chunks, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
+    zr_pool_init(&backend->range_records, sizeof(struct zr_range), ZR_POOL_FAULTS);
+    pthread_mutex_lock(&all_lock);
+    backend->next = all_backends;
+    backend->previous = NULL;
+    if (all_backends)
+        all_backends->previous = backend;
+    all_backends = backend;
+    pthread_mutex_unlock(&all_lock);
+    return ZR_OK;
+}
+
+void zr_backend_end(zr_backend *backend)
+{
+    pthread_mutex_lock(&all_lock);
+    if (backend->previous)
+        backend->previous->next = backend->next;
+    else
+        all_backends = backend->next;
+    if (backend->next)
+        backend->next->previous = backend->previous;
+    pthread_mutex_unlock(&all_lock);
+    zr_pool_end(&backend->handles);
+    zr_pool_end(&backend->mappings);
+    zr_pool_end(&backend->chunks);
+    zr_pool_end(&backend->range_records);
+    pthread_mutex_destroy(&backend->lock);
+    pthread_mutex_destroy(&backend->create_lock);
+}
+
+zr_result zr_backend_destroy(zr_backend *backend)
+{
+    if (!backend)
+        return ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    unsigned arenas = backend->arenas_count;
+    bool ranges = backend->ranges != NULL;
+    size_t handles = zr_pool_live_count(&backend->handles);
+    pthread_mutex_unlock(&backend->lock);
+    if (arenas > 0)
+        return zr_fail(ZR_ERR_INVALID, "the %s backend still carries %u arenas: destroy them first",
+                       backend->ops->name, arenas);
+    if (ranges || handles > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the %s backend still has %s: release imports, ranges and handles first",
+                       backend->ops->name, ranges ? "reserved addresses" : "handles");
+    backend->ops->end(backend);
+    return ZR_OK;
+}
+
+/* More than any processor's addresses, and within what holes.h and index.h can count. */
+#define RANGE_MOST_BYTES ((size_t)1 << 54)
+
+/* ---- Ranges -------------------------------------------------------------------------------------------- */
+
+static bool whole_granules(const zr_backend *backend, size_t bytes)
+{
+    return (bytes & (backend->can.granule_bytes - 1)) == 0;
+}
+
+size_t zr_backend_pieces_count(struct zr_backend *backend)
+{
+    pthread_mutex_lock(&backend->lock);
+    size_t count = backend->pieces_count;
+    pthread_mutex_unlock(&backend->lock);
+    return count;
+}
+
+zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out)
+{
+    struct zr_range *range = NULL;
+    char *address = NULL;
+    zr_result result;
+
+    *out = NULL;
+    if (bytes == 0 || !whole_granules(backend, bytes))
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is not a number of granules of %zu", bytes,
+                       backend->can.granule_bytes);
+    if (bytes > RANGE_MOST_BYTES)
+        return zr_fail(ZR_ERR_ADDRESSES, "no machine has %zu bytes of addresses", bytes);
+    pthread_mutex_lock(&backend->lock);
+    if (!zr_pool_reserve(&backend->range_records, 1)) {
+        result = ZR_ERR_HOST_MEMORY;
+        goto unwind;
+    }
+    range = zr_pool_take(&backend->range_records);
+    *range = (struct zr_range){.backend = backend, .bytes = bytes};
+    result = zr_slots_init(&range->slots, &backend->chunks, bytes / backend->can.granule_bytes);
+    if (result != ZR_OK)
+        goto unwind;
+    result = zr_fault(ZR_FAULT_RESERVE)
+                 ? zr_fail(ZR_ERR_ADDRESSES, "the system refused to reserve %zu bytes of addresses", bytes)
+                 : backend->ops->reserve(backend, bytes, &address);
+    if (result != ZR_OK)
+        goto unwind;
+    range->address = address;
+    range->next = backend->ranges;
+    backend->ranges = range;
+    *out = range;
+unwind:
+    if (result != ZR_OK && range) {
+        if (range->slots.top)
+            zr_slots_end(&range->slots);
+        zr_pool_give(&backend->range_records, range);
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+zr_result zr_backend_release(struct zr_range *range)
+{
+    zr_backend *backend = range->backend;
+    zr_result result = ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    struct zr_range **link = &backend->ranges;
+    while (*link && *link != range)
+        link = &(*link)->next;
+    if (range->mappings_count > 0) {
+        result = zr_fail(ZR_ERR_INVALID, "a range is released with %zu mappings in it: unmap them first",
+                         range->mappings_count);
+    } else {
+        zr_assert(*link == range);
+        *link = range->next;
+        backend->ops->release(backend, range->address, range->bytes);
+        zr_slots_end(&range->slots);
+        zr_pool_give(&backend->range_records, range);
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* Granules are a power of two, and a division would cost more than all the rest of a look-up. */
+static inline size_t granules_in(const zr_backend *backend, size_t bytes)
+{
+    return bytes >> __builtin_ctzl(backend->can.granule_bytes);
+}
+
+struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes)
+{
+    return zr_slots_get(&range->slots, granules_in(range->backend, offset_bytes));
+}
+
+/* ---- Handles ------------------------------------------------------------------------------------------- */
+
+/* Counts the bytes in before the memory is there, so that two threads cannot both take the last of it. */
+static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
+{
+    zr_result result = ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    if (backend->limit_bytes &&
+        (bytes > backend->limit_bytes || backend->held_bytes > backend->limit_bytes - bytes))
+        result =
+            zr_fail(ZR_ERR_MEMORY, "the %s backend holds %zu of its limit of %zu bytes; %zu more do not fit",
+                    backend->ops->name, backend->held_bytes, backend->limit_bytes, bytes);
+    else if (!zr_pool_reserve(&backend->handles, 1))
+        result = ZR_ERR_HOST_MEMORY;
+    if (result == ZR_OK) {
+        *out = zr_pool_take(&backend->handles);
+        **out = (struct zr_handle){.bytes = bytes};
+        backend->held_bytes += bytes;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* lock: backend->lock, unless the handle was never anybody's. */
+static void drop(zr_backend *backend, struct zr_handle *handle)
+{
+    if (!handle->imported)
+        backend->held_bytes -= handle->bytes;
+    handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
+    zr_pool_give(&backend->handles, handle);
+}
+
+zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out)
+{
+    struct zr_handle *handle = NULL;
+    *out = NULL;
+    if (bytes == 0 || !whole_granules(backend, bytes))
+        return zr_fail(ZR_ERR_INVALID, "a handle of %zu bytes is not a number of granules of %zu", bytes,
+                       backend->can.granule_bytes);
+    if (bytes > RANGE_MOST_BYTES) /* sums of sizes and offsets must not overflow */
+        return zr_fail(ZR_ERR_MEMORY, "no machine has %zu bytes of memory", bytes);
+    zr_result result = hold(backend, bytes, &handle);
+    if (result != ZR_OK)
+        return result;
+    result = zr_fault(ZR_FAULT_CREATE)
+                 ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left", backend->ops->name, bytes)
+                 : backend->ops->create(backend, handle);
+    if (result != ZR_OK) {
+        pthread_mutex_lock(&backend->lock);
+        drop(backend, handle);
+        pthread_mutex_unlock(&backend->lock);
+        return result;
+    }
+    *out = handle;
+    return ZR_OK;
+}
+
+zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle)
+{
+    zr_result result = ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    if (handle->destroyed) {
+        result = zr_fail(ZR_ERR_INVALID, "a handle is destroyed twice");
+    } else if (handle->mappings_count > 0) {
+        handle->destroyed = true;
+    } else {
+        backend->ops->destroy(backend, handle);
+        drop(backend, handle);
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+/* What the front says of an extent that cannot be one; ZR_OK if it can. */
+static zr_result check_extent(const struct zr_range *range, struct zr_extent extent, const char *verb)
+{
+    if (!whole_granules(range->backend, extent.offset_bytes | extent.bytes) || extent.bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "%s of %zu bytes at %zu: both must be multiples of the granule, %zu",
+                       verb, extent.bytes, extent.offset_bytes, range->backend->can.granule_bytes);
+    if (extent.bytes > range->bytes || extent.offset_bytes > range->bytes - extent.bytes)
+        return zr_fail(ZR_ERR_INVALID, "%s of %zu bytes at %zu leaves the range of %zu bytes", verb,
+                       extent.bytes, extent.offset_bytes, range->bytes);
+    return ZR_OK;
+}
+
+static struct zr_slot_run run_of(const struct zr_mapping *mapping, const zr_backend *backend)
+{
+    return (struct zr_slot_run){granules_in(backend, mapping->offset_bytes),
+                                granules_in(backend, mapping->handle->bytes)};
+}
+
+/* Whether `second` continues `first` in one object, so that the host needs one VMA for both. */
+static bool continues(const struct zr_mapping *first, const struct zr_mapping *second)
+{
+    return first && second && first->handle->object == second->handle->object &&
+           first->access == second->access &&
+           first->handle->offset_bytes + first->handle->bytes == second->handle->offset_bytes;
+}
+
+/* How many pieces this mapping adds to those of its neighbours: -1, 0 or 1. Without a budget nobody asks. */
+static long pieces_added(const struct zr_range *range, const struct zr_mapping *mapping)
+{
+    if (range->backend->can.vma_budget == 0)
+        return 0;
+    size_t end = mapping->offset_bytes + mapping->handle->bytes;
+    const struct zr_mapping *before =
+        mapping->offset_bytes ? zr_range_mapping(range, mapping->offset_bytes - 1) : NULL;
+    const struct zr_mapping *after = end < range->bytes ? zr_range_mapping(range, end) : NULL;
+    return 1 - continues(before, mapping) - continues(mapping, after);
+}
+
+/* True when every granule of the extent is free. */
+static bool extent_empty(const struct zr_range *range, struct zr_extent extent)
+{
+    for (size_t done = 0; done < extent.bytes; done += range->backend->can.granule_bytes)
+        if (zr_range_mapping(range, extent.offset_bytes + done))
+            return false;
+    return true;
+}
+
+/* ZR_OK when the extent is made of whole mappings without a gap. */
+static zr_result check_whole(const struct zr_range *range, struct zr_extent extent, const char *verb)
+{
+    size_t at = extent.offset_bytes, end = extent.offset_bytes + extent.bytes;
+    while (at < end) {
+        const struct zr_mapping *mapping = zr_range_mapping(range, at);
+        if (!mapping)
+            return zr_fail(ZR_ERR_INVALID, "%s at %zu, where nothing is mapped", verb, at);
+        if (mapping->offset_bytes != at || mapping->handle->bytes > end - at)
+            return zr_fail(ZR_ERR_INVALID,
+                           "%s takes a part of the mapping of %zu bytes at %zu, not the whole", verb,
+                           mapping->handle->bytes, mapping->offset_bytes);
+        at += mapping->handle->bytes;
+    }
+    return ZR_OK;
+}
+
+static zr_result check_map(struct zr_range *range, struct zr_extent extent, const struct zr_handle *handle)
+{
+    zr_backend *backend = range->backend;
+    zr_result result = check_extent(range, extent, "a mapping");
+    if (result != ZR_OK)
+        return result;
+    if (handle->destroyed)
+        return zr_fail(ZR_ERR_INVALID, "a handle is mapped after it was destroyed");
+    if (handle->mappings_count > 0 && !backend->can.aliases)
+        return zr_fail(ZR_ERR_INVALID, "the %s backend maps a handle at one address only",
+                       backend->ops->name);
+    if (!extent_empty(range, extent))
+        return zr_fail(ZR_ERR_INVALID, "a mapping of %zu bytes at %zu meets one that is there", extent.bytes,
+                       extent.offset_bytes);
+    if (backend->can.vma_budget && backend->pieces_count >= backend->can.vma_budget)
+        return zr_fail(
+            ZR_ERR_ADDRESSES,
+            "the budget of %zu mappings is used up; raise it with `sysctl vm.max_map_count=...` or "
+            "ZR_CONF=vma_budget, or choose a larger granule",
+            backend->can.vma_budget);
+    if (!zr_pool_reserve(&backend->mappings, 1) || !zr_slots_reserve(&range->slots, 1))
+        return ZR_ERR_HOST_MEMORY;
+    return ZR_OK;
+}
+
+zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_handle *handle)
+{
+    zr_backend *backend = range->backend;
+    pthread_mutex_lock(&backend->lock);
+    zr_result result = check_map(range, (struct zr_extent){offset_bytes, handle->bytes}, handle);
+    if (result == ZR_OK)
+        result = zr_fault(ZR_FAULT_MAP) ? zr_fail(ZR_ERR_ADDRESSES, "the system refused a mapping")
+                                        : backend->ops->map(backend, range->address + offset_bytes, handle);
+    if (result == ZR_OK) {
+        struct zr_mapping *mapping = zr_pool_take(&backend->mappings);
+        *mapping = (struct zr_mapping){.handle = handle, .offset_bytes = offset_bytes};
+        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        zr_slots_set(&range->slots, run_of(mapping, backend), mapping);
+        handle->mappings_count++;
+        range->mappings_count++;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* Takes one mapping out of the books, and its handle out of the world if this was its last. */
+static void forget(struct zr_range *range, struct zr_mapping *mapping)
+{
+    zr_backend *backend = range->backend;
+    struct zr_handle *handle = mapping->handle;
+    zr_slots_set(&range->slots, run_of(mapping, backend), NULL);
+    backend->pieces_count -= (size_t)pieces_added(range, mapping);
+    zr_pool_give(&backend->mappings, mapping);
+    range->mappings_count--;
+    if (--handle->mappings_count == 0 && handle->destroyed) {
+        backend->ops->destroy(backend, handle);
+        drop(backend, handle);
+    }
+}
+
+size_t zr_backend_abandon(struct zr_range *range)
+{
+    zr_backend *backend = range->backend;
+    size_t bytes = 0;
+    pthread_mutex_lock(&backend->lock);
+    for (size_t at = 0; range->mappings_count > 0 && at < range->bytes;) {
+        struct zr_mapping *mapping = zr_range_mapping(range, at);
+        at += mapping ? mapping->handle->bytes : backend->can.granule_bytes;
+        if (mapping) {
+            bytes += mapping->handle->bytes;
+            forget(range, mapping);
+        }
+    }
+    struct zr_range **link = &backend->ranges;
+    while (*link != range)
+        link = &(*link)->next;
+    *link = range->next;
+    zr_slots_end(&range->slots);
+    zr_pool_give(&backend->range_records, range);
+    pthread_mutex_unlock(&backend->lock);
+    return bytes;
+}
+
+zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent)
+{
+    zr_backend *backend = range->backend;
+    zr_result result = check_extent(range, extent, "an unmap");
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->lock);
+    result = check_whole(range, extent, "an unmap");
+    if (result == ZR_OK)
+        result = backend->ops->unmap(backend, range->address + extent.offset_bytes, extent.bytes);
+    for (size_t done = 0; result == ZR_OK && done < extent.bytes;) {
+        struct zr_mapping *mapping = zr_range_mapping(range, extent.offset_bytes + done);
+        done += mapping->handle->bytes;
+        forget(range, mapping);
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent)
+{
+    zr_backend *backend = range->backend;
+    zr_result result = check_extent(range, extent, "setting access");
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->lock);
+    result = check_whole(range, extent, "setting access");
+    if (result == ZR_OK)
+        result = zr_fault(ZR_FAULT_ACCESS)
+                     ? zr_fail(ZR_ERR_ADDRESSES, "the system refused access to a mapping")
+                     : backend->ops->set_access(backend, range->address + extent.offset_bytes, extent.bytes);
+    for (size_t done = 0; result == ZR_OK && done < extent.bytes;) {
+        struct zr_mapping *mapping = zr_range_mapping(range, extent.offset_bytes + done);
+        backend->pieces_count -= (size_t)pieces_added(range, mapping);
+        mapping->access = true;
+        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        done += mapping->handle->bytes;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* ---- Copies, events ------------------------------------------------------------------------------------ */
+
+/* ZR_OK when the bytes lie outside every range (the program's own memory, where that can be) or are mapped
+ * with access. */
+static zr_result check_bytes(zr_backend *backend, const void *address, size_t bytes)
+{
+    const char *first = address;
+    for (const struct zr_range *range = backend->ranges; range; range = range->next) {
+        if (first < range->address || first >= range->address + range->bytes)
+            continue;
+        size_t offset = (size_t)(first - range->address);
+        if (bytes > range->bytes - offset)
+            return zr_fail(ZR_ERR_INVALID, "a copy of %zu bytes leaves its range", bytes);
+        for (size_t done = 0; done < bytes;) {
+            const struct zr_mapping *mapping = zr_range_mapping(range, offset + done);
+            if (!mapping || !mapping->access)
+                return zr_fail(ZR_ERR_INVALID, "a copy touches %p, which %s", (void *)(first + done),
+                               mapping ? "has no access set" : "is not mapped");
+            done = mapping->offset_bytes + mapping->handle->bytes - offset;
+        }
+        return ZR_OK;
+    }
+    return backend->can.host_visible || backend->can.host_copies
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a copy touches %p, which is in no range of the %s backend", address,
+                         backend->ops->name);
+}
+
+static zr_result check_two(zr_backend *backend, const struct zr_copy *copy)
+{
+    zr_result result = ZR_OK;
+    if (zr_option_get(ZR_OPTION_CHECK) < ZR_CHECK_CALLS)
+        return ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    if (copy->from)
+        result = check_bytes(backend, copy->from, copy->bytes);
+    if (result == ZR_OK)
+        result = check_bytes(backend, copy->to, copy->bytes);
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy)
+{
+    if (copy->bytes == 0)
+        return ZR_OK;
+    if (!copy->to || !copy->from)
+        return zr_fail(ZR_ERR_INVALID, "a copy of %zu bytes from or to NULL", copy->bytes);
+    zr_result result = check_two(backend, copy);
+    return result == ZR_OK ? backend->ops->copy(backend, copy) : result;
+}
+
+zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill)
+{
+    if (fill->bytes == 0)
+        return ZR_OK;
+    if (!fill->to)
+        return zr_fail(ZR_ERR_INVALID, "a fill of %zu bytes at NULL", fill->bytes);
+    zr_result result = check_two(backend, &(struct zr_copy){.to = fill->to, .bytes = fill->bytes});
+    return result == ZR_OK ? backend->ops->fill(backend, fill) : result;
+}
+
+zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
+{
+    *out = (struct zr_stream_point){.stream = stream};
+    return backend->ops->event_record(backend, stream, out);
+}
+
+bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event)
+{
+    return backend->ops->event_done(backend, event);
+}
+
+zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event)
+{
+    return backend->ops->event_wait(backend, event);
+}
+
+zr_result zr_backend_synchronize(zr_backend *backend)
+{
+    return backend->ops->synchronize(backend);
+}
+
+zr_result zr_backend_stream_default(uint64_t *stream)
+{
+    if (*stream == 2)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "stream 2 (CU_STREAM_PER_THREAD, cudaStreamPerThread) is another stream in each thread, "
+            "and memory is ordered by streams that all threads know by one number: give work and "
+            "memory a stream that the thread has made, or 0, the default stream");
+    *stream = 0;
+    return ZR_OK;
+}
+
+zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream)
+{
+    bool here = true;
+    zr_result result = backend->ops->stream_home ? backend->ops->stream_home(backend, stream, &here) : ZR_OK;
+    return result != ZR_OK || here
+               ? result
+               : zr_fail(ZR_ERR_INVALID,
+                         "stream %#llx belongs to another device or context than the %s backend's: wait for "
+                         "its work before the free, or let a stream of this device wait for it (an event of "
+                         "its own), and name that one",
+                         (unsigned long long)stream, backend->ops->name);
+}
+
+bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream)
+{
+    bool here = true;
+    return backend->ops->stream_home && backend->ops->stream_home(backend, stream, &here) == ZR_OK && !here;
+}
+
+zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
+{
+    struct zr_stream_point point;
+    zr_result result = zr_backend_event_record(backend, stream, &point);
+    if (result == ZR_OK)
+        result = zr_backend_event_wait(backend, &point);
+    if (result == ZR_OK)
+        return ZR_OK;
+    /* Who cannot be asked is gone, as a destroyed stream, or the device will say so. */
+    return zr_backend_stream_elsewhere(backend, stream) ? zr_backend_stream_check(backend, stream)
+                                                        : zr_backend_synchronize(backend);
+}
+
+zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out)
+{
+    *out = (struct zr_backend_memory){0};
+    return backend->ops->memory_info
+               ? backend->ops->memory_info(backend, out)
+               : zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend does not know its memory", backend->ops->name);
+}
+
+/* ---- Other processes ----------------------------------------------------------------------------------- */
+
+zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out)
+{
+    if (!backend->can.exportable || !backend->ops->export_fd)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot share memory with other processes",
+                       backend->ops->name);
+    return backend->ops->export_fd(backend, handle, out);
+}
+
+zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle **out)
+{
+    zr_result result = ZR_OK;
+    struct zr_handle *handle = NULL;
+    *out = NULL;
+    if (!backend->can.exportable || !backend->ops->import_fd)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot share memory with other processes",
+                       backend->ops->name);
+    if (segment->bytes == 0 || !whole_granules(backend, segment->bytes) ||
+        !whole_granules(backend, (size_t)segment->offset_bytes))
+        return zr_fail(ZR_ERR_INVALID, "an imported piece of %zu bytes is not a number of granules of %zu",
+                       segment->bytes, backend->can.granule_bytes);
+    pthread_mutex_lock(&backend->lock);
+    if (!zr_pool_reserve(&backend->handles, 1)) {
+        result = ZR_ERR_HOST_MEMORY;
+    } else {
+        handle = zr_pool_take(&backend->handles);
+        *handle = (struct zr_handle){.bytes = segment->bytes, .imported = true};
+        result = backend->ops->import_fd(backend, segment, handle);
+        if (result != ZR_OK)
+            drop(backend, handle);
+        else
+            *out = handle;
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}

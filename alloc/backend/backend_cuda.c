@@ -1,0 +1,706 @@
+/* backend_cuda.c: a GPU's memory, or host memory pinned for it, through the driver's virtual memory calls.
+ * Stands behind backend.c, on cuda_driver.c and cuda_events.c.
+ *
+ * Every call runs in the device's primary context, which is pushed for it and popped after: the caller's own
+ * current context, or none, is what it was. The driver orders an unmap with no stream; it is the
+ * arena's and the pools' to know by events that nothing works there. What the driver refuses to take back
+ * (handles, addresses) is kept and tried again later, so that nothing is lost to one refusal.
+ *
+ * The driver does not survive fork(): in a child every call says so and touches nothing. */
+#define _GNU_SOURCE
+#include "alloc/backend/backend.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/backend/cuda_driver.h"
+#include "alloc/backend/cuda_events.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
+
+/* The device itself, its host node, and every peer a machine can hold. */
+enum { PEERS_MOST = 62, ACCESS_MOST = PEERS_MOST + 2 };
+/* An arena reserves so many times the memory there is, within what the device can address. */
+#define RESERVE_FACTOR 8
+#define RESERVE_MOST   ((size_t)1 << 43)
+
+/* What the driver made with cuMemCreate or an import; zr_handle.object points to it. */
+struct cuda_memory {
+    struct cuda_memory *next; /* in `unreleased` */
+    zr_cu_memory memory;
+    int fd; /* exported; -1: not yet */
+};
+
+/* One reservation. */
+struct cuda_addresses {
+    struct cuda_addresses *next;
+    zr_cu_address address;
+    size_t bytes;
+    bool unwanted; /* the driver refused to take it back */
+};
+
+struct cuda_backend {
+    zr_backend front; /* first */
+    /* Set at creation. */
+    const struct zr_cuda_driver *driver;
+    zr_cu_device device;
+    zr_cu_context context; /* NULL: not retained */
+    pid_t owner;
+    zr_cu_properties properties;
+    zr_cu_access access[ACCESS_MOST];
+    size_t access_count;
+    struct zr_cuda_events events;
+    /* Everything below: lock front.create_lock. */
+    struct zr_pool memory_records, address_records;
+    struct cuda_memory *unreleased;
+    struct cuda_addresses *reservations;
+};
+
+static struct cuda_backend *cuda_of(zr_backend *backend)
+{
+    return (struct cuda_backend *)backend;
+}
+
+static zr_cu_address address_of(const void *pointer)
+{
+    return (zr_cu_address)(uintptr_t)pointer;
+}
+
+static zr_cu_stream stream_of(uint64_t stream)
+{
+    return (zr_cu_stream)(uintptr_t)stream;
+}
+
+/* ---- The context --------------------------------------------------------------------------------------- */
+
+static bool forked(const struct cuda_backend *cuda)
+{
+    return getpid() != cuda->owner;
+}
+
+/* Makes the device's context current; leave() follows unless this failed. */
+static zr_result enter(struct cuda_backend *cuda)
+{
+    if (forked(cuda))
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "the CUDA driver does not survive fork(): create the cuda backend in the child, before "
+            "its parent uses CUDA, or start the child with exec");
+    zr_cu_result code = cuda->driver->context_push(cuda->context);
+    return code == ZR_CU_SUCCESS
+               ? ZR_OK
+               : zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the context of device %d", cuda->device);
+}
+
+static void leave(struct cuda_backend *cuda)
+{
+    zr_cu_context popped;
+    /* A pop fails where nothing was pushed, which cannot be; a second try costs nothing. */
+    if (cuda->driver->context_pop(&popped) != ZR_CU_SUCCESS)
+        cuda->driver->context_pop(&popped);
+}
+
+/* What cannot be undone may be tried twice. True when the driver has it, or is gone with all it had. */
+static bool taken_back(zr_cu_result code)
+{
+    return code == ZR_CU_SUCCESS || code == ZR_CU_DEINITIALIZED;
+}
+
+/* Offers the driver again what it refused. lock: create_lock; the context is current. */
+static void settle(struct cuda_backend *cuda)
+{
+    for (struct cuda_memory **link = &cuda->unreleased, *memory; (memory = *link);) {
+        if (taken_back(cuda->driver->release(memory->memory))) {
+            *link = memory->next;
+            zr_pool_give(&cuda->memory_records, memory);
+        } else {
+            link = &memory->next;
+        }
+    }
+    for (struct cuda_addresses **link = &cuda->reservations, *addresses; (addresses = *link);) {
+        if (addresses->unwanted &&
+            taken_back(cuda->driver->address_free(addresses->address, addresses->bytes))) {
+            *link = addresses->next;
+            zr_pool_give(&cuda->address_records, addresses);
+        } else {
+            link = &addresses->next;
+        }
+    }
+}
+
+/* ---- Addresses ----------------------------------------------------------------------------------------- */
+
+static zr_result cuda_reserve(zr_backend *backend, size_t bytes, char **out)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_cu_address address = 0;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->create_lock);
+    settle(cuda);
+    if (!zr_pool_reserve(&cuda->address_records, 1)) {
+        result = ZR_ERR_HOST_MEMORY;
+        goto unwind;
+    }
+    zr_cu_result code = cuda->driver->reserve(&address, bytes, backend->can.granule_bytes, 0, 0);
+    if (code != ZR_CU_SUCCESS) {
+        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "%zu bytes of addresses on device %d", bytes,
+                                 cuda->device);
+        goto unwind;
+    }
+    struct cuda_addresses *addresses = zr_pool_take(&cuda->address_records);
+    *addresses = (struct cuda_addresses){.next = cuda->reservations, .address = address, .bytes = bytes};
+    cuda->reservations = addresses;
+    *out = (char *)(uintptr_t)address;
+unwind:
+    pthread_mutex_unlock(&backend->create_lock);
+    leave(cuda);
+    return result;
+}
+
+static void cuda_release(zr_backend *backend, char *address, size_t bytes)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    bool entered = enter(cuda) == ZR_OK;
+    (void)bytes;
+    pthread_mutex_lock(&backend->create_lock);
+    for (struct cuda_addresses *each = cuda->reservations; each; each = each->next)
+        if (each->address == address_of(address))
+            each->unwanted = true;
+    if (entered)
+        settle(cuda);
+    pthread_mutex_unlock(&backend->create_lock);
+    if (entered)
+        leave(cuda);
+}
+
+static size_t total_bytes(struct cuda_backend *cuda)
+{
+    struct zr_backend_memory memory;
+    return zr_backend_memory_info(&cuda->front, &memory) == ZR_OK && memory.total_bytes != SIZE_MAX
+               ? memory.total_bytes
+               : RESERVE_MOST / RESERVE_FACTOR;
+}
+
+static size_t cuda_reserve_hint(zr_backend *backend, size_t limit_bytes)
+{
+    size_t granule_bytes = backend->can.granule_bytes;
+    size_t bytes = limit_bytes ? limit_bytes : total_bytes(cuda_of(backend));
+    bytes = bytes > RESERVE_MOST / RESERVE_FACTOR ? RESERVE_MOST : bytes * RESERVE_FACTOR;
+    return (bytes + granule_bytes - 1) & ~(granule_bytes - 1);
+}
+
+/* ---- Physical memory ----------------------------------------------------------------------------------- */
+
+/* Asks for a record before the driver is asked for the memory, so that neither is had without the other. */
+static zr_result take_record(struct cuda_backend *cuda, struct cuda_memory **out)
+{
+    pthread_mutex_lock(&cuda->front.create_lock);
+    settle(cuda);
+    bool there = zr_pool_reserve(&cuda->memory_records, 1);
+    if (there) {
+        *out = zr_pool_take(&cuda->memory_records);
+        **out = (struct cuda_memory){.fd = -1};
+    }
+    pthread_mutex_unlock(&cuda->front.create_lock);
+    return there ? ZR_OK : ZR_ERR_HOST_MEMORY;
+}
+
+static void give_record(struct cuda_backend *cuda, struct cuda_memory *memory)
+{
+    pthread_mutex_lock(&cuda->front.create_lock);
+    zr_pool_give(&cuda->memory_records, memory);
+    pthread_mutex_unlock(&cuda->front.create_lock);
+}
+
+static zr_result cuda_create(zr_backend *backend, struct zr_handle *handle)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_memory *memory = NULL;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    result = take_record(cuda, &memory);
+    if (result == ZR_OK) {
+        zr_cu_result code = cuda->driver->create(&memory->memory, handle->bytes, &cuda->properties, 0);
+        if (code != ZR_CU_SUCCESS) {
+            result = zr_cuda_refused(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s %d", handle->bytes,
+                                     backend->can.host_visible ? "host node" : "device",
+                                     cuda->properties.location.id);
+            give_record(cuda, memory);
+        }
+    }
+    if (result == ZR_OK)
+        handle->object = (uintptr_t)memory;
+    leave(cuda);
+    return result;
+}
+
+static void cuda_destroy(zr_backend *backend, struct zr_handle *handle)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_memory *memory = (struct cuda_memory *)handle->object;
+    bool entered = enter(cuda) == ZR_OK;
+    if (memory->fd >= 0)
+        close(memory->fd);
+    pthread_mutex_lock(&backend->create_lock);
+    memory->next = cuda->unreleased;
+    cuda->unreleased = memory;
+    if (entered)
+        settle(cuda);
+    pthread_mutex_unlock(&backend->create_lock);
+    if (entered)
+        leave(cuda);
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+static zr_result cuda_map(zr_backend *backend, char *address, const struct zr_handle *handle)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_memory *memory = (const struct cuda_memory *)handle->object;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->map(address_of(address), handle->bytes, 0, memory->memory, 0);
+    if (code != ZR_CU_SUCCESS)
+        result =
+            zr_cuda_refused(code, ZR_ERR_ADDRESSES, "to map %zu bytes at %p", handle->bytes, (void *)address);
+    leave(cuda);
+    return result;
+}
+
+/* Whole mappings in a row go in one call. The driver orders it with no stream: the caller has made sure that
+ * what streams do there has passed. */
+static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->unmap(address_of(address), bytes);
+    if (!taken_back(code))
+        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "to unmap %zu bytes at %p", bytes, (void *)address);
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_set_access(zr_backend *backend, char *address, size_t bytes)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code =
+        cuda->driver->set_access(address_of(address), bytes, cuda->access, cuda->access_count);
+    if (code != ZR_CU_SUCCESS)
+        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "access for %zu devices to %zu bytes at %p",
+                                 cuda->access_count, bytes, (void *)address);
+    leave(cuda);
+    return result;
+}
+
+/* ---- Copies and events --------------------------------------------------------------------------------- */
+
+/* The driver tells host from device memory by the addresses: they are unified. */
+static zr_result cuda_copy(zr_backend *backend, const struct zr_copy *copy)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->copy(address_of(copy->to), address_of(copy->from), copy->bytes,
+                                           stream_of(copy->stream));
+    if (code != ZR_CU_SUCCESS)
+        result = zr_cuda_refused(code, ZR_ERR_INVALID, "a copy of %zu bytes from %p to %p", copy->bytes,
+                                 copy->from, copy->to);
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_fill(zr_backend *backend, const struct zr_fill *fill)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code =
+        cuda->driver->fill(address_of(fill->to), fill->value, fill->bytes, stream_of(fill->stream));
+    if (code != ZR_CU_SUCCESS)
+        result = zr_cuda_refused(code, ZR_ERR_INVALID, "to fill %zu bytes at %p", fill->bytes, fill->to);
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    result = zr_cuda_events_record(&cuda->events, stream_of(stream), &out->ticket);
+    leave(cuda);
+    return result;
+}
+
+static bool cuda_event_done(zr_backend *backend, const struct zr_stream_point *event)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    if (enter(cuda) != ZR_OK)
+        return false;
+    bool done = zr_cuda_events_done(&cuda->events, event->ticket);
+    leave(cuda);
+    return done;
+}
+
+static zr_result cuda_event_wait(zr_backend *backend, const struct zr_stream_point *event)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    result = zr_cuda_events_wait(&cuda->events, event->ticket);
+    leave(cuda);
+    return result;
+}
+
+/* The NULL stream and the default ones have no context of their own: they are the current one's. */
+static zr_result cuda_stream_home(zr_backend *backend, uint64_t stream, bool *here)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_cu_context context = cuda->context;
+    *here = true;
+    if (stream <= ZR_CU_STREAM_PER_THREAD)
+        return ZR_OK;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->stream_context(stream_of(stream), &context);
+    if (code != ZR_CU_SUCCESS)
+        result =
+            zr_cuda_refused(code, ZR_ERR_INVALID, "the context of stream %#llx", (unsigned long long)stream);
+    *here = context == cuda->context;
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_synchronize(zr_backend *backend)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->context_synchronize();
+    if (!taken_back(code))
+        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to wait for device %d", cuda->device);
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_memory_info(zr_backend *backend, struct zr_backend_memory *out)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    if (backend->can.host_visible) {
+        struct zr_machine machine = {0};
+        zr_os_machine_under("", &machine);
+        out->total_bytes = machine.memory_bytes ? machine.memory_bytes : SIZE_MAX;
+        out->free_bytes = machine.memory_bytes ? machine.memory_available_bytes : SIZE_MAX;
+        return ZR_OK;
+    }
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = cuda->driver->memory_info(&out->free_bytes, &out->total_bytes);
+    if (code != ZR_CU_SUCCESS)
+        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to tell the memory of device %d", cuda->device);
+    leave(cuda);
+    return result;
+}
+
+/* ---- Other processes ----------------------------------------------------------------------------------- */
+
+/* One descriptor per handle, made at its first export and kept until the handle goes. */
+static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_memory *memory = (struct cuda_memory *)handle->object;
+    zr_cu_result code = ZR_CU_SUCCESS;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->create_lock);
+    if (memory->fd < 0) {
+        int fd = -1;
+        code = cuda->driver->export_handle(&fd, memory->memory, ZR_CU_HANDLE_POSIX_FD, 0);
+        if (code == ZR_CU_SUCCESS) {
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+            memory->fd = fd;
+        }
+    }
+    *out = (struct zr_segment){.fd = memory->fd, .offset_bytes = 0, .bytes = handle->bytes};
+    pthread_mutex_unlock(&backend->create_lock);
+    if (code != ZR_CU_SUCCESS)
+        result = zr_cuda_refused(code, ZR_ERR_HOST_MEMORY, "a file descriptor (`ulimit -n`?) for %zu bytes",
+                                 handle->bytes);
+    leave(cuda);
+    return result;
+}
+
+static zr_result cuda_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct cuda_memory *memory = NULL;
+    if (segment->offset_bytes != 0)
+        return zr_fail(ZR_ERR_INVALID, "a piece of CUDA memory is imported whole, from offset 0, not %llu",
+                       (unsigned long long)segment->offset_bytes);
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    result = take_record(cuda, &memory);
+    if (result == ZR_OK) {
+        zr_cu_result code = cuda->driver->import_handle(&memory->memory, (void *)(intptr_t)segment->fd,
+                                                        ZR_CU_HANDLE_POSIX_FD);
+        if (code != ZR_CU_SUCCESS) {
+            result = zr_cuda_refused(code, ZR_ERR_INVALID,
+                                     "to import descriptor %d (is it a segment from zr_block_export()?)",
+                                     segment->fd);
+            give_record(cuda, memory);
+        }
+    }
+    if (result == ZR_OK)
+        out->object = (uintptr_t)memory;
+    leave(cuda);
+    return result;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void cuda_end(zr_backend *backend)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    /* There is no later any more: what fails once is tried once more. */
+    bool entered = cuda->context && (enter(cuda) == ZR_OK || enter(cuda) == ZR_OK);
+    for (unsigned i = 0; entered && i < 2; i++)
+        settle(cuda);
+    zr_cuda_events_end(&cuda->events, entered);
+    if (entered)
+        leave(cuda);
+    if (cuda->context && !forked(cuda) && cuda->driver->context_release(cuda->device) != ZR_CU_SUCCESS)
+        cuda->driver->context_release(cuda->device);
+    zr_pool_end(&cuda->memory_records);
+    zr_pool_end(&cuda->address_records);
+    zr_backend_end(backend);
+    zr_pages_give(cuda, sizeof *cuda);
+}
+
+static const struct zr_backend_ops cuda_ops = {
+    .version = ZR_BACKEND_VERSION,
+    .name = "cuda",
+    .end = cuda_end,
+    .reserve = cuda_reserve,
+    .release = cuda_release,
+    .create = cuda_create,
+    .destroy = cuda_destroy,
+    .map = cuda_map,
+    .unmap = cuda_unmap,
+    .set_access = cuda_set_access,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .event_record = cuda_event_record,
+    .event_done = cuda_event_done,
+    .event_wait = cuda_event_wait,
+    .synchronize = cuda_synchronize,
+    .stream_home = cuda_stream_home,
+    .memory_info = cuda_memory_info,
+    .export_fd = cuda_export,
+    .import_fd = cuda_import,
+    .reserve_hint = cuda_reserve_hint,
+};
+
+/* ---- Creation ------------------------------------------------------------------------------------------ */
+
+static zr_result attribute(struct cuda_backend *cuda, zr_cu_attribute which, int *out)
+{
+    zr_cu_result code = cuda->driver->device_attribute(out, which, cuda->device);
+    return code == ZR_CU_SUCCESS ? ZR_OK
+                                 : zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "attribute %d of device %d",
+                                                   (int)which, cuda->device);
+}
+
+static zr_result find_device(struct cuda_backend *cuda, int ordinal)
+{
+    int count = 0;
+    zr_cu_result code = cuda->driver->device_count(&count);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the number of devices");
+    if (ordinal < 0 || ordinal >= count)
+        return zr_fail(count ? ZR_ERR_INVALID : ZR_ERR_UNAVAILABLE,
+                       "there is no CUDA device %d: %d are visible (see nvidia-smi -L and "
+                       "CUDA_VISIBLE_DEVICES)",
+                       ordinal, count);
+    code = cuda->driver->device_get(&cuda->device, ordinal);
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_refused(code, ZR_ERR_INVALID, "device %d", ordinal);
+}
+
+/* What the device can do, and where its memory is to lie. */
+static zr_result choose_memory(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+{
+    int unified = 0, virtual_memory = 0, fds = 0, rdma = 0, on_host = 0, node = options->numa_node;
+    zr_result result = attribute(cuda, ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING, &unified);
+    if (result == ZR_OK)
+        result = attribute(cuda, ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY, &virtual_memory);
+    if (result == ZR_OK)
+        result = attribute(cuda, ZR_CU_ATTRIBUTE_POSIX_FD, &fds);
+    if (result != ZR_OK)
+        return result;
+    if (!unified || !virtual_memory)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "device %d has no %s: a GPU and driver with CUDA virtual memory management are needed "
+                       "(in a virtual machine, pass-through rather than a vGPU)",
+                       cuda->device, unified ? "virtual memory calls" : "unified addresses");
+    /* Later additions: a driver that does not know the attribute does not have the thing. */
+    if (cuda->driver->device_attribute(&rdma, ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY, cuda->device) !=
+        ZR_CU_SUCCESS)
+        rdma = 0;
+    cuda->properties = (zr_cu_properties){
+        .type = ZR_CU_ALLOCATION_PINNED,
+        .exported_as = fds ? ZR_CU_HANDLE_POSIX_FD : ZR_CU_HANDLE_NONE,
+        .location = {.type = ZR_CU_LOCATION_DEVICE, .id = cuda->device},
+    };
+    cuda->front.can.exportable = fds != 0;
+    if (options->kind == ZR_CUDA_DEVICE) {
+        cuda->properties.flags.rdma = rdma != 0;
+        return ZR_OK;
+    }
+    if (cuda->driver->device_attribute(&on_host, ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY, cuda->device) !=
+            ZR_CU_SUCCESS ||
+        !on_host)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "device %d cannot map pinned host memory through the virtual memory calls: a driver "
+                       "for CUDA 12.2 or later is needed",
+                       cuda->device);
+    if (node < 0) {
+        result = attribute(cuda, ZR_CU_ATTRIBUTE_HOST_NUMA_ID, &node);
+        node = node < 0 ? 0 : node; /* a system without NUMA has node 0 */
+    }
+    cuda->properties.location = (zr_cu_location){.type = ZR_CU_LOCATION_HOST_NUMA, .id = node};
+    cuda->front.can.host_visible = true;
+    return result;
+}
+
+/* Who may read and write: the device, its peers, and for host memory the processor. */
+static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+{
+    if (options->peers_count > PEERS_MOST || (options->peers_count && !options->peers))
+        return zr_fail(ZR_ERR_INVALID, "%zu peers are not a list of at most %d", options->peers_count,
+                       PEERS_MOST);
+    cuda->access[cuda->access_count++] =
+        (zr_cu_access){{ZR_CU_LOCATION_DEVICE, cuda->device}, ZR_CU_ACCESS_READ_WRITE};
+    if (cuda->front.can.host_visible)
+        cuda->access[cuda->access_count++] =
+            (zr_cu_access){cuda->properties.location, ZR_CU_ACCESS_READ_WRITE};
+    for (size_t i = 0; i < options->peers_count; i++) {
+        int can = 0;
+        zr_cu_device peer;
+        zr_cu_result code = cuda->driver->device_get(&peer, options->peers[i]);
+        if (code == ZR_CU_SUCCESS)
+            code = cuda->driver->can_access_peer(&can, peer, cuda->device);
+        if (code != ZR_CU_SUCCESS)
+            return zr_cuda_refused(code, ZR_ERR_INVALID, "peer device %d", options->peers[i]);
+        if (!can)
+            return zr_fail(ZR_ERR_UNAVAILABLE,
+                           "device %d cannot reach the memory of device %d: see nvidia-smi topo -p2p rw",
+                           peer, cuda->device);
+        cuda->access[cuda->access_count++] =
+            (zr_cu_access){{ZR_CU_LOCATION_DEVICE, peer}, ZR_CU_ACCESS_READ_WRITE};
+    }
+    return ZR_OK;
+}
+
+static zr_result choose_granule(struct cuda_backend *cuda, size_t asked_bytes)
+{
+    size_t least = 0, recommended = 0;
+    zr_cu_result code = cuda->driver->granularity(&least, &cuda->properties, ZR_CU_GRANULARITY_MINIMUM);
+    if (code == ZR_CU_SUCCESS)
+        code = cuda->driver->granularity(&recommended, &cuda->properties, ZR_CU_GRANULARITY_RECOMMENDED);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_refused(code, ZR_ERR_INVALID, "the granularity of memory on %s %d",
+                               cuda->front.can.host_visible ? "host node" : "device",
+                               cuda->properties.location.id);
+    if (asked_bytes == 0 && zr_option_get(ZR_OPTION_GRANULE) == 0)
+        asked_bytes = recommended;
+    zr_result result = zr_backend_granule(asked_bytes, &cuda->front.can.granule_bytes);
+    if (result != ZR_OK)
+        return result;
+    if (least == 0 || cuda->front.can.granule_bytes % least != 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a granule of %zu bytes is no multiple of the device's granularity, %zu; leave the "
+                       "size out for the recommended %zu",
+                       cuda->front.can.granule_bytes, least, recommended);
+    cuda->front.can.least_granule_bytes = least;
+    return ZR_OK;
+}
+
+static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+{
+    zr_result result = find_device(cuda, options->device);
+    if (result == ZR_OK)
+        result = choose_memory(cuda, options);
+    if (result == ZR_OK)
+        result = choose_access(cuda, options);
+    if (result == ZR_OK)
+        result = choose_granule(cuda, options->granule_bytes);
+    if (result != ZR_OK)
+        return result;
+    size_t granule_bytes = cuda->front.can.granule_bytes;
+    cuda->front.limit_bytes = options->limit_bytes & ~(granule_bytes - 1);
+    if (options->limit_bytes && !cuda->front.limit_bytes)
+        cuda->front.limit_bytes = 1; /* less than one granule: nothing fits */
+    zr_cu_result code = cuda->driver->context_retain(&cuda->context, cuda->device);
+    if (code != ZR_CU_SUCCESS) {
+        cuda->context = NULL;
+        return zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
+    }
+    return zr_cuda_events_init(&cuda->events, cuda->driver);
+}
+
+zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+{
+    static const struct zr_cuda_options defaults;
+    const struct zr_cuda_driver *driver;
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
+    *out = NULL;
+    options = options ? options : &defaults;
+    if (options->kind != ZR_CUDA_DEVICE && options->kind != ZR_CUDA_HOST)
+        return zr_fail(ZR_ERR_INVALID, "%d is no kind of CUDA memory", (int)options->kind);
+    zr_result result = zr_cuda_driver_get(&driver);
+    if (result != ZR_OK)
+        return result;
+    struct cuda_backend *cuda = zr_pages_take(sizeof *cuda);
+    if (!cuda)
+        return ZR_ERR_HOST_MEMORY;
+    cuda->front.ops = &cuda_ops;
+    cuda->front.can = (struct zr_capabilities){
+        .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
+    cuda->driver = driver;
+    cuda->owner = getpid();
+    zr_pool_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);
+    zr_pool_init(&cuda->address_records, sizeof(struct cuda_addresses), ZR_POOL_FAULTS);
+    result = zr_backend_init(&cuda->front);
+    if (result != ZR_OK) {
+        zr_pages_give(cuda, sizeof *cuda);
+        return result;
+    }
+    result = prepare(cuda, options);
+    if (result != ZR_OK) {
+        cuda_end(&cuda->front);
+        return result;
+    }
+    *out = &cuda->front;
+    return ZR_OK;
+}

@@ -1,0 +1,30 @@
+/* backend_cuda_absent.c: stands in for the CUDA backend and driver in a build with CUDA=0, so that programs
+ * link and get an error value with the way out. */
+#include "alloc/backend/cuda_driver.h"
+#include "alloc/base/error.h"
+
+static zr_result absent(void)
+{
+    return zr_fail(ZR_ERR_UNAVAILABLE,
+                   "this zr was built with CUDA=0: build it without that, no toolkit is needed");
+}
+
+zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+{
+    (void)options;
+    if (out)
+        *out = NULL;
+    return absent();
+}
+
+zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)
+{
+    *out = NULL;
+    return absent();
+}
+
+zr_result zr_cuda_driver_path_set(const char *file)
+{
+    (void)file;
+    return absent();
+}

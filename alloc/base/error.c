@@ -1,0 +1,141 @@
+/* error.c: the words of each thread's last failure, and assertions. Stands on record.c.
+ *
+ * A thread that never fails has no text at all; the first failure takes it a record of 1 KiB, which goes back
+ * when the thread ends. The library's thread-local state is one pointer, in the initial-exec model: it fits
+ * the little room that a dlopened library gets, and reading it calls no allocator. */
+#define _GNU_SOURCE
+#include "alloc/base/error.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/record.h"
+
+enum { TEXT_BYTES = 1024 };
+
+struct error_text {
+    char words[TEXT_BYTES];
+};
+
+static __thread struct error_text *text_of_thread __attribute__((tls_model("initial-exec")));
+
+/* Shared by the threads for whom the system has no record left: better mixed words than none. */
+static struct error_text text_of_last_resort;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_pool texts; /* lock: lock */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key; /* its destructor gives the record back */
+static bool key_made;
+
+static void give_text(void *text)
+{
+    text_of_thread = NULL;
+    pthread_mutex_lock(&lock);
+    zr_pool_give(&texts, text);
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() may have been forked while another thread held the lock. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void prepare(void)
+{
+    zr_pool_init(&texts, sizeof(struct error_text), ZR_POOL_NO_FAULTS);
+    key_made = pthread_key_create(&key, give_text) == 0;
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+void zr_error_prepare(void)
+{
+    pthread_once(&once, prepare);
+}
+
+static struct error_text *take_text(void)
+{
+    struct error_text *text = NULL;
+    zr_error_prepare();
+    pthread_mutex_lock(&lock);
+    if (key_made && zr_pool_reserve(&texts, 1))
+        text = zr_pool_take(&texts);
+    pthread_mutex_unlock(&lock);
+    if (text && pthread_setspecific(key, text) != 0) {
+        give_text(text);
+        text = NULL;
+    }
+    return text;
+}
+
+/* What a file or a name says in them stays on their one line, and is no command to a terminal: control
+ * characters, and those that UTF-8 writes as C2 80 to C2 9F, become question marks. */
+static void make_plain(char *words)
+{
+    for (unsigned char *at = (unsigned char *)words; *at; at++) {
+        if (*at < ' ' || *at == 0x7f)
+            *at = '?';
+        else if (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
+            at[0] = at[1] = '?';
+    }
+}
+
+zr_result zr_fail(zr_result result, const char *format, ...)
+{
+    int saved_errno = errno;
+    char words[TEXT_BYTES]; /* an argument may be zr_last_error() itself */
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    make_plain(words);
+    if (!text_of_thread) {
+        /* A system that has no record for the words makes take_text() fail with words of its own. */
+        text_of_thread = &text_of_last_resort;
+        text_of_thread = take_text();
+    }
+    memcpy(text_of_thread ? text_of_thread : &text_of_last_resort, words, strlen(words) + 1);
+    errno = saved_errno;
+    return result;
+}
+
+const char *zr_last_error(void)
+{
+    return text_of_thread ? text_of_thread->words : text_of_last_resort.words;
+}
+
+/* ---- Assertions ---------------------------------------------------------------------------------------- */
+
+static _Atomic(zr_assert_handler) handler;
+
+void zr_assert_handler_set(zr_assert_handler new_handler)
+{
+    atomic_store(&handler, new_handler);
+}
+
+void zr_assert_failed(const char *condition, const char *file, int line)
+{
+    zr_assert_handler chosen = atomic_load(&handler);
+    zr_fail(ZR_ERR_CORRUPT, "assertion failed: %s (%s:%d)", condition, file, line);
+    if (chosen) {
+        chosen(condition, file, line);
+        return;
+    }
+    const char *words = zr_last_error();
+    if (write(STDERR_FILENO, "zr: ", 4) < 0 || write(STDERR_FILENO, words, strlen(words)) < 0 ||
+        write(STDERR_FILENO, "\n", 1) < 0)
+        abort();
+    abort();
+}

@@ -1,0 +1,22 @@
+/* init.c: the one initialiser, and the one reader of the environment. */
+#include "alloc/base/init.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic bool done;
+
+static void initialise(void)
+{
+    zr_fault_read(getenv("ZR_FAULT"));
+    zr_option_read(getenv("ZR_CONF"));
+    atomic_store_explicit(&done, true, memory_order_release);
+}
+
+void zr_init(void)
+{
+    if (!atomic_load_explicit(&done, memory_order_acquire))
+        pthread_once(&once, initialise);
+}

@@ -1,0 +1,228 @@
+/* option.c: the table of options and its reader. Stands on init.c, which hands it ZR_CONF. */
+#define _GNU_SOURCE
+#include "alloc/base/option.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/init.h"
+
+enum option_type { TYPE_WHOLE, TYPE_BYTES, TYPE_BOOL, TYPE_CHOICE };
+
+struct option_row {
+    const char *name;
+    enum option_type type;
+    uint64_t fallback, least, most;
+    const char *choices[6]; /* TYPE_CHOICE: the value is the place */
+    const char *help;
+};
+
+static const struct option_row table[ZR_OPTION_COUNT] = {
+    [ZR_OPTION_CHECK] =
+        {"check", TYPE_WHOLE, 1, 0, 3, {0}, "consistency checks; 3: canaries past every block"},
+    [ZR_OPTION_GRANULE] = {"granule",
+                           TYPE_BYTES,
+                           0,
+                           0,
+                           UINT64_C(1) << 30,
+                           {0},
+                           "unit of physical memory, a power of two; 0: 2m"},
+    [ZR_OPTION_HUGE_PAGES] =
+        {"huge_pages", TYPE_BOOL, 1, 0, 1, {0}, "huge pages where the kernel grants them"},
+    [ZR_OPTION_ISA] = {"isa",
+                       TYPE_CHOICE,
+                       0,
+                       0,
+                       5,
+                       {"auto", "plain", "avx2", "avx512", "avx512_bf16", "amx"},
+                       "instruction set of the kernels"},
+    [ZR_OPTION_POISON] = {"poison", TYPE_BOOL, 1, 0, 1, {0}, "report free space to ASan and Valgrind"},
+    [ZR_OPTION_VMA_BUDGET] = {"vma_budget",
+                              TYPE_WHOLE,
+                              0,
+                              0,
+                              UINT32_MAX,
+                              {0},
+                              "mappings the host backend may hold; 0: from vm.max_map_count"},
+};
+
+static _Atomic uint64_t values[ZR_OPTION_COUNT];
+static char bad_words[256]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
+static bool help_wanted;
+
+static void put_defaults(void)
+{
+    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++)
+        atomic_store(&values[i], table[i].fallback);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------- */
+
+struct piece {
+    const char *text;
+    size_t length;
+};
+
+static bool piece_is(struct piece piece, const char *word)
+{
+    return strlen(word) == piece.length && memcmp(word, piece.text, piece.length) == 0;
+}
+
+/* A whole number with an optional k, m or g (powers of 1,024) where `units`. */
+static bool read_whole(struct piece value, bool units, uint64_t *out)
+{
+    uint64_t number = 0;
+    size_t i = 0;
+    for (; i < value.length && value.text[i] >= '0' && value.text[i] <= '9'; i++)
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(value.text[i] - '0'), &number))
+            return false;
+    if (i == 0)
+        return false;
+    if (units && i + 1 == value.length) {
+        static const char letters[] = "kmg";
+        const char *unit = strchr(letters, value.text[i] | 0x20);
+        if (!unit || !*unit ||
+            __builtin_mul_overflow(number, UINT64_C(1) << (10 * (unit - letters + 1)), &number))
+            return false;
+        i++;
+    }
+    *out = number;
+    return i == value.length;
+}
+
+static bool read_value(const struct option_row *row, struct piece value, uint64_t *out)
+{
+    switch (row->type) {
+    case TYPE_BOOL:
+        if (piece_is(value, "true") || piece_is(value, "on") || piece_is(value, "1"))
+            *out = 1;
+        else if (piece_is(value, "false") || piece_is(value, "off") || piece_is(value, "0"))
+            *out = 0;
+        else
+            return false;
+        return true;
+    case TYPE_CHOICE:
+        for (uint64_t i = 0; i <= row->most; i++)
+            if (piece_is(value, row->choices[i])) {
+                *out = i;
+                return true;
+            }
+        return false;
+    default:
+        return read_whole(value, row->type == TYPE_BYTES, out) && *out >= row->least && *out <= row->most;
+    }
+}
+
+static zr_result read_one(struct piece item)
+{
+    const char *colon = memchr(item.text, ':', item.length);
+    struct piece name = {item.text, colon ? (size_t)(colon - item.text) : item.length};
+    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++) {
+        if (!piece_is(name, table[i].name))
+            continue;
+        struct piece value = {colon ? colon + 1 : "", colon ? item.length - name.length - 1 : 0};
+        uint64_t number = 0;
+        if (!read_value(&table[i], value, &number) ||
+            (i == ZR_OPTION_GRANULE && (number & (number - 1)) != 0))
+            return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` is no value for %s (%s); ZR_CONF=help lists them",
+                           (int)value.length, value.text, table[i].name, table[i].help);
+        atomic_store(&values[i], number);
+        return ZR_OK;
+    }
+    return zr_fail(ZR_ERR_INVALID, "ZR_CONF: no option is called `%.*s`; ZR_CONF=help lists them",
+                   (int)name.length, name.text);
+}
+
+static zr_result read_all(const char *text)
+{
+    zr_result result = ZR_OK;
+    put_defaults();
+    help_wanted = false;
+    while (result == ZR_OK && text && *text) {
+        struct piece item = {text, strcspn(text, ",")};
+        if (piece_is(item, "help"))
+            help_wanted = true;
+        else if (item.length > 0)
+            result = read_one(item);
+        text += item.length + (text[item.length] == ',');
+    }
+    if (result != ZR_OK)
+        put_defaults();
+    return result;
+}
+
+void zr_option_read(const char *text)
+{
+    bad_words[0] = '\0';
+    if (read_all(text) != ZR_OK)
+        snprintf(bad_words, sizeof bad_words, "%s", zr_last_error());
+}
+
+/* ---- Asking -------------------------------------------------------------------------------------------- */
+
+uint64_t zr_option_get(enum zr_option_name name)
+{
+    zr_init();
+    return atomic_load_explicit(&values[name], memory_order_relaxed);
+}
+
+bool zr_option_find(const char *name, uint64_t *out)
+{
+    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++)
+        if (strcmp(table[i].name, name) == 0) {
+            *out = zr_option_get((enum zr_option_name)i);
+            return true;
+        }
+    return false;
+}
+
+zr_result zr_option_result(void)
+{
+    zr_init();
+    return bad_words[0] ? zr_fail(ZR_ERR_INVALID, "%s", bad_words) : ZR_OK;
+}
+
+bool zr_option_help_wanted(void)
+{
+    zr_init();
+    return help_wanted;
+}
+
+zr_result zr_option_set(const char *text)
+{
+    zr_init();
+    bad_words[0] = '\0';
+    return read_all(text);
+}
+
+size_t zr_option_help(char *out, size_t room_bytes)
+{
+    size_t used = 0;
+    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++) {
+        const struct option_row *row = &table[i];
+        char range[96] = "";
+        if (row->type == TYPE_CHOICE)
+            for (uint64_t c = 0; c <= row->most; c++)
+                snprintf(range + strlen(range), sizeof range - strlen(range), "%s%s", c ? "|" : "",
+                         row->choices[c]);
+        else if (row->type == TYPE_BOOL)
+            snprintf(range, sizeof range, "true|false");
+        else
+            snprintf(range, sizeof range, "%llu..%llu", (unsigned long long)row->least,
+                     (unsigned long long)row->most);
+        char fallback[24];
+        snprintf(fallback, sizeof fallback, "%llu", (unsigned long long)row->fallback);
+        const char *shown = row->type == TYPE_CHOICE ? row->choices[row->fallback]
+                            : row->type == TYPE_BOOL ? (row->fallback ? "true" : "false")
+                                                     : fallback;
+        int length =
+            snprintf(used < room_bytes ? out + used : NULL, used < room_bytes ? room_bytes - used : 0,
+                     "%s:%s  (default %s)  %s\n", row->name, range, shown, row->help);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    return used;
+}

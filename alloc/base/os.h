@@ -1,0 +1,73 @@
+/* os.h: the port to the system, for the rooms above that may not name malloc or mmap themselves.
+ *
+ * Threads with stacks from an arena, waits on shared words, the clock, and what the machine grants. */
+#ifndef ZR_OS_H
+#define ZR_OS_H
+
+#include <pthread.h>
+
+#include "alloc/base/family.h"
+#include "alloc/zr.h"
+
+/* Monotonic time. Replaceable for tests by zr_os_clock_set(); NULL puts the real one back. */
+ZR_FAMILY uint64_t zr_os_now_ns(void);
+void zr_os_clock_set(uint64_t (*now_ns)(void));
+
+struct zr_thread {
+    pthread_t handle;
+    void *stack;     /* a block of `arena`, tag other */
+    zr_arena *arena; /* NULL: the stack is the caller's */
+};
+
+/* Starts a thread on a stack of `stack_bytes` (0: 256 KiB) from `arena` (host visible), all signals blocked
+ * in it but those that a mistake of its own raises: these go to whoever handles or reports them. The caller
+ * owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system; ZR_ERR_HOST_MEMORY: no more
+ * threads; else the arena's own failure. */
+ZR_FAMILY zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
+                                    void *(*run)(void *), void *argument);
+/* The same on the caller's stack, which it keeps until the thread has been joined: for a thread whose stack
+ * may not come from shared memory. */
+struct zr_stack {
+    void *pages; /* page aligned */
+    size_t bytes;
+};
+zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void *(*run)(void *),
+                             void *argument);
+/* Waits for the end of the thread on the caller's stack; asserts that it did not run over. */
+void zr_thread_join_on(struct zr_thread *thread);
+/* Waits for the end of the thread and frees its stack, if that is its own; asserts that it did not run over.
+ * A struct that was never started, all zeros, is fine. */
+ZR_FAMILY void zr_thread_join(struct zr_thread *thread);
+
+/* Waits while *word == expected, at most `timeout_ns` (0: no wait at all). Works between processes on shared
+ * memory. True when woken or changed, false on time-out; a spurious true is allowed: look again. */
+ZR_FAMILY bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+ZR_FAMILY void zr_word_wake_all(_Atomic uint32_t *word);
+
+/* What this process may use; 0 where the system states no limit. */
+struct zr_machine {
+    unsigned cores_count; /* that this process may run on */
+    size_t page_bytes;
+    uint64_t memory_bytes;           /* physical memory */
+    uint64_t memory_available_bytes; /* MemAvailable */
+    uint64_t cgroup_limit_bytes;     /* smallest memory.max up the tree; 0: none */
+    uint64_t cgroup_used_bytes;      /* of the cgroup with that limit, less what the kernel can drop */
+    uint64_t address_limit_bytes;    /* RLIMIT_AS; 0: none */
+    uint64_t commit_left_bytes;      /* CommitLimit - Committed_AS, at least 1; 0: not strict */
+    bool overcommit_strict;          /* overcommit_memory = 2 */
+    bool huge_pages;                 /* a memfd granule can become one huge page here */
+    char cpu_name[64];
+};
+ZR_FAMILY void zr_os_machine(struct zr_machine *out);
+/* The part of it that comes from the files under `root`/proc and `root`/sys, so that tests can make a machine
+ * up. Fills in *out, which holds the rest already: the groups only lower cores_count. */
+void zr_os_machine_under(const char *root, struct zr_machine *out);
+
+/* This process's resident memory from /proc/self/status: anonymous, file, shared. Peak is VmHWM. */
+struct zr_resident {
+    size_t anonymous_bytes, file_bytes, shared_bytes, peak_bytes;
+    size_t address_bytes; /* VmSize: what `ulimit -v` counts */
+};
+zr_result zr_os_resident(struct zr_resident *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* process.h: whether another process of this machine still lives. Private to the project. */
+#ifndef ZR_PROCESS_H
+#define ZR_PROCESS_H
+
+#include "alloc/base/family.h"
+#include "alloc/zr.h"
+
+/* What tells one process from all others; a plain value that may be sent to them. */
+struct zr_process {
+    uint64_t machine; /* of this boot and this space of process numbers; 0: not known */
+    uint64_t started; /* in the kernel's ticks; 0: not known */
+    int32_t pid;
+};
+
+ZR_FAMILY void zr_process_self(struct zr_process *out);
+/* False when the process has ended, reaped or not. True too when this process cannot tell: it runs on another
+ * machine, or /proc is not there. */
+ZR_FAMILY bool zr_process_lives(const struct zr_process *process);
+/* False: it cannot be told from here whether the process lives. */
+bool zr_process_near(const struct zr_process *process);
+
+#endif

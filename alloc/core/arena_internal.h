@@ -1,0 +1,618 @@
+/* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
+ *
+ *   arena.c   life, trim, find                   allocate.c allocation and free (and careful.c)
+ *   space.c   addresses: zones, gaps, best fit, merging
+ *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
+ *   check.c   every invariant                     stats.c   numbers and their names
+ *   share.c   export and import                   tracing.c the switch of the trace
+ *   streams.c space that streams may still use    region.c  addresses for a plan
+ *   follow.c  allocations from a plan (and follow_*.c)
+ *   watch.c   who is told of maps and unmaps      ceiling.c bytes that tags may have
+ *
+ * All of it under arena->lock unless a function says otherwise. Who asks the driver for something, or looks
+ * at what is mapped where, has arena->supply too, taken before the lock: then the lock opens for the driver's
+ * calls (zr_arena_open()), and frees, and allocations that need no memory, go on meanwhile. Lock order:
+ * arenas, supply, arena, backend; nobody holds two arenas' locks but who takes all of a family. */
+#ifndef ZR_ARENA_INTERNAL_H
+#define ZR_ARENA_INTERNAL_H
+
+#include "alloc/backend/backend.h"
+#include "alloc/core/granules.h"
+#include "alloc/core/holes.h"
+#include "alloc/core/index.h"
+#include "alloc/base/lock.h"
+#include "alloc/base/record.h"
+#include "alloc/core/span.h"
+#include "alloc/core/stock.h"
+#include "alloc/core/streams.h"
+#include "alloc/base/option.h"
+#include "alloc/zr.h"
+
+enum { ZR_ARENA_NAME_BYTES = 32 };
+
+/* Addresses for one kind of sizes. */
+struct zr_zone {
+    size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
+    struct zr_holes gaps;          /* by size, but for the open end */
+    struct zr_span *tail;          /* the gap at the end, NULL when the zone is full to the end */
+    size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
+};
+
+/* Freed blocks kept for the next request of their size. */
+enum { ZR_WARM_BLOCKS = 4 };
+
+/* Two cache lines: processors fetch them in pairs. */
+enum { ZR_LINE_BYTES = 128 };
+
+/* Granules by number, without `end`. */
+struct zr_stretch {
+    size_t first, end;
+};
+
+/* What the core calls upwards: each room that has something to say there registers its functions. */
+
+/* Who is told of what is mapped (watch.c). Set at creation. */
+struct zr_map_calls {
+    /* The mappings that the request under way has made in these granules have access already. The failure of
+     * one who watches: nobody knows of them. */
+    zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
+    /* What was announced in the extent, of whole mappings, is about to go; has gone; stays after all. */
+    void (*unmapping)(struct zr_arena *arena, struct zr_extent part);
+    void (*unmapped)(struct zr_arena *arena, struct zr_extent part);
+    void (*kept)(struct zr_arena *arena, struct zr_extent part);
+};
+
+/* What a plan has of the arena's (follow*.c). NULL: none was ever in force, nor an observer there. */
+struct zr_plan_calls {
+    /* A planned block that is no longer found, nor counted. */
+    void (*freed)(struct zr_arena *arena, struct zr_span *block);
+    /* Whether memory is kept mapped for what comes beside the plan: a place there is better than the best
+     * fit. */
+    bool (*keeps_ready)(const struct zr_arena *arena);
+    /* So many bytes are about to be asked for, of the stock and the driver. */
+    void (*asked)(struct zr_arena *arena, size_t missing_bytes);
+    /* Gives back what regions hold and do not use; returns the bytes. Both locks. */
+    size_t (*give_back)(struct zr_arena *arena);
+    /* In a child after fork(). */
+    void (*forked)(struct zr_arena *arena);
+};
+
+/* Contiguous pools of the arena's granules (contiguous*.c). NULL: there was never one. */
+/* The pool's part of the arena's totals. lock: arena->lock */
+struct zr_pool_books {
+    size_t live_bytes, requested_bytes, pending_bytes, idle_bytes, entries_count;
+    size_t live_by_tag_bytes[ZR_TAG_COUNT]; /* of all pools together */
+};
+struct zr_pool_calls {
+    void (*books)(const struct zr_arena *arena, struct zr_pool_books *out);
+    bool (*find)(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out);
+    /* A pool that the arena still carries; NULL: none. lock: arena->lock */
+    const char *(*name)(const struct zr_arena *arena);
+};
+
+/* Arenas beside the head of a family. */
+enum { ZR_SIBLINGS_MOST = 7 };
+
+struct zr_arena {
+    /* Set at creation. */
+    char name[ZR_ARENA_NAME_BYTES];
+    unsigned number; /* in names of statistics: the lowest that was free */
+    zr_backend *backend;
+    struct zr_range *range;
+    char *base;         /* range->address */
+    size_t range_bytes; /* range->bytes */
+    size_t granule_bytes;
+    unsigned granule_shift; /* log2 of it */
+    size_t limit_bytes;     /* of reserved_bytes; 0: the backend's own */
+    unsigned check;         /* enum zr_check_level */
+    size_t bitmap_bytes;    /* of `granules` */
+    size_t canary_bytes;    /* kept past each block's end; 0 below ZR_CHECK_BYTES */
+    bool asynchronous;      /* streams run later: freed space has owners */
+    bool visible;           /* the memory can be written from here */
+    bool poison;            /* free space is reported to ASan or Valgrind */
+    bool shared;            /* one of a family of several, or the head of what may become one */
+    struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
+
+    /* The family: siblings.c. All but `head` is the head's. */
+    struct zr_arena *head;                       /* itself, unless it is a sibling */
+    unsigned members_most;                       /* 1: no siblings, ever */
+    bool no_more;                                /* there was no room for one more; lock: that of the list */
+    size_t sibling_reserve_bytes;                /* addresses of each */
+    struct zr_arena *siblings[ZR_SIBLINGS_MOST]; /* set before siblings_count counts them, until the end */
+    _Atomic unsigned siblings_count, next_seat;
+    _Atomic unsigned together; /* not 0: something watches the head, so all allocate there */
+    /* Every member writes these now and then, and nothing else is on their cache lines. */
+    _Alignas(ZR_LINE_BYTES) _Atomic size_t family_reserved_bytes;
+    _Atomic size_t family_live_bytes, family_peak_live_bytes, peak_reserved_bytes;
+
+    /* The head's: who is told of maps. lock: read with one member's, changed with all members' */
+    struct zr_map_watch watches[ZR_WATCHES_MOST];
+    unsigned watches_count;
+
+    struct zr_lock supply; /* see above */
+
+    /* Everything below. Not on a line with what threads of other members read. */
+    _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
+    bool careful; /* canaries, poison, deep checks, ceilings or a trace: blocks are noted there */
+    bool noted;   /* careful, or a plan or an observer is there: blocks that come and go are noted */
+    struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
+    const struct zr_plan_calls *plan_calls;
+    const struct zr_map_calls *map_calls;
+    struct zr_trace *trace; /* NULL: none */
+
+    /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
+     * stale: the copy is made at the next free, not at each of the allocations that lead up to the peak. What
+     * every call changes has other neighbours: compilers join neighbours into vectors, whose stores and loads
+     * of different widths wait for each other. */
+    size_t live_bytes, peak_live_bytes, requested_bytes, peak_requested_bytes, blocks_count;
+    bool at_peak;
+    uint64_t allocations_count;
+    size_t live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT];
+    size_t told_bytes; /* of live_bytes, to the family */
+    uint64_t backend_calls_count;
+
+    /* Addresses. */
+    struct zr_pool spans;
+    struct zr_span *first; /* lowest address */
+    struct zr_index index; /* written under lock, read without */
+    /* Freed and not merged yet, for a request of the same size (allocate.c); their sizes, 0: none. */
+    struct zr_span *warm[ZR_WARM_BLOCKS];
+    size_t warm_bytes[ZR_WARM_BLOCKS];
+    unsigned warm_count, warm_next; /* next: the oldest once all are taken */
+    uint64_t warm_sizes;            /* a bit by a hash of each one's size; others may be set too */
+    struct zr_zone zones[ZR_ZONE_COUNT];
+
+    /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
+    struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
+    unsigned streams_count, recent_stream;
+    uint32_t points_count; /* recorded, modulo 2^32 */
+    struct zr_pool uses;
+    struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through their uses */
+    struct zr_span *withheld;                 /* blocks; see zr_streams_withhold() */
+    size_t deferred_bytes;                    /* of both */
+
+    /* Physical memory. */
+    struct zr_stock stock;
+    uint64_t *granules;    /* bit g: granule g of the range is mapped */
+    size_t mapped_bytes;   /* the bits of `granules`, less alias_bytes */
+    size_t alias_bytes;    /* addresses in plans' regions with a granule that is mapped elsewhere too */
+    uint64_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
+    size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
+    size_t reserved_bytes; /* handles owned: mapped, lent and stock */
+
+    struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
+    const struct zr_pool_calls *_Atomic pool_calls;
+
+    /* The tags' ceilings (ceiling.c): then the arena is careful. */
+    _Atomic bool bounded; /* written under lock */
+    struct zr_ceilings ceilings, reached;
+    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to blocks and entries of pools that are being made */
+};
+
+/* Both locks, from neither. */
+static inline void zr_arena_take(struct zr_arena *arena)
+{
+    zr_lock_take(&arena->supply);
+    zr_lock_take(&arena->lock);
+}
+
+static inline void zr_arena_give(struct zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+    zr_lock_give(&arena->supply);
+}
+
+/* Around a call of the driver, with both (with the lock alone, where nothing is mapped or unmapped): what the
+ * lock covers may change meanwhile, but for what only who has the supply changes: granules, mappings, stock
+ * handles in hand, plans' regions. A block that is in no index yet is its maker's alone. */
+static inline void zr_arena_open(struct zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+}
+
+static inline void zr_arena_close(struct zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+}
+
+static inline void zr_arena_pool_books(const struct zr_arena *arena, struct zr_pool_books *out)
+{
+    const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
+    *out = (struct zr_pool_books){0};
+    if (pools)
+        pools->books(arena, out);
+}
+
+static inline size_t zr_round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+static inline size_t zr_round_down(size_t bytes, size_t unit)
+{
+    return bytes & ~(unit - 1);
+}
+
+static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena, const struct zr_span *block)
+{
+    return (struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                  .bytes = zr_span_requested_bytes(block),
+                                  .reserved_bytes = block->bytes,
+                                  .tag = (zr_tag)block->tag,
+                                  .stream = block->stream};
+}
+
+/* ---- space.c: cannot fail; the caller has reserved the span records -------------------------------------
+ */
+
+enum { ZR_CARVE_SPANS = 2 };
+/* What an operation under way may have reserved and not taken yet: whoever takes spans in its middle leaves
+ * so many. */
+enum { ZR_PROMISED_SPANS = 2 * ZR_CARVE_SPANS };
+
+/* What the search is for. */
+struct zr_need {
+    size_t bytes, alignment;
+};
+
+/* Where a block would go. */
+struct zr_place {
+    struct zr_span *gap; /* NULL: nowhere */
+    size_t offset_bytes;
+    size_t missing; /* granules to map */
+};
+
+/* Below a granule divided by this a block is small: its neighbours must not be large. */
+enum { ZR_SMALL_DIVISOR = 16 };
+
+static inline unsigned zr_zone_of(const struct zr_arena *arena, struct zr_need need)
+{
+    if (need.bytes < arena->granule_bytes / ZR_SMALL_DIVISOR)
+        return ZR_ZONE_SMALL;
+    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
+}
+
+static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
+{
+    return zr_granules_all_mapped(arena->granules, offset_bytes >> arena->granule_shift,
+                                  ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
+}
+
+/* The common case of it, on few granules. False: it is another, or not mapped. */
+static inline bool zr_space_is_mapped_at_once(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
+{
+    size_t first = offset_bytes >> arena->granule_shift,
+           last = (offset_bytes + bytes - 1) >> arena->granule_shift;
+    return first / 64 == last / 64 &&
+           (~arena->granules[last / 64] >> (first % 64) << ((63 - last + first) % 64)) == 0;
+}
+
+/* Divides the range into zones, a gap over each. */
+void zr_space_init(struct zr_arena *arena);
+/* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
+/* The first place that needs no memory, however badly it fits; for strays beside a plan, for which memory is
+ * kept that best fit would move. No gap: there is none. */
+struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
+/* Where there is none: the place that needs the least memory, so that what is kept grows where it lies. */
+struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
+/* Makes a part of a gap into a block, its fields but the place undefined. */
+struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
+/* The common cases of it. All of a gap in holes that has no owner: no reader finds a gap, so that its record
+ * can be the block at once. */
+static inline void zr_space_take_whole(struct zr_arena *arena, struct zr_span *gap)
+{
+    zr_holes_remove(&arena->zones[gap->zone].gaps, gap);
+    gap->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
+}
+/* The low end of a gap that has no owner, less than all of it: the block first, which still lies in the gap,
+ * then the rest of the gap, by zr_space_shrink() or, of an open end, zr_space_shrink_end(). */
+static inline struct zr_span *zr_space_begin_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
+    struct zr_span *block = zr_pool_take(&arena->spans), *previous = gap->previous;
+    block->offset_bytes = gap->offset_bytes;
+    block->bytes = bytes;
+    block->previous = previous;
+    block->next = gap;
+    block->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
+    gap->previous = block;
+    if (previous)
+        previous->next = block;
+    else
+        arena->first = block;
+    return block;
+}
+static inline void zr_space_shrink_end(struct zr_span *gap, size_t bytes)
+{
+    gap->offset_bytes += bytes;
+    gap->bytes -= bytes;
+}
+static inline void zr_space_shrink(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+{
+    if (gap->bin == 0)
+        zr_space_shrink_end(gap, bytes);
+    else
+        zr_holes_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
+}
+
+/* Makes the block's space a gap of block->owner and merges it with its neighbours; the record is the gap's,
+ * or goes back. */
+void zr_space_free(struct zr_arena *arena, struct zr_span *block);
+/* The gap beside a span that it would merge with, NULL if there is none. */
+static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
+{
+    return neighbour && neighbour->marks.word == zr_span_marks_as(span, ZR_SPAN_GAP).word ? neighbour : NULL;
+}
+
+/* The common case of zr_space_free(): no owner, and a gap on one side of the block or both. */
+static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, struct zr_span *left,
+                                 struct zr_span *right)
+{
+    struct zr_zone *zone = &arena->zones[block->zone];
+    struct zr_span *previous = left ? left->previous : block->previous, *next = block->next;
+    size_t offset_bytes = left ? left->offset_bytes : block->offset_bytes;
+    size_t bytes = zr_span_end(block) - offset_bytes;
+    zr_pool_give(&arena->spans, block);
+    if (right) {
+        /* The right one stays: it may be the open end. */
+        if (left) {
+            zr_holes_remove(&zone->gaps, left);
+            zr_pool_give(&arena->spans, left);
+        }
+        right->previous = previous;
+        if (previous)
+            previous->next = right;
+        else
+            arena->first = right;
+        bytes += right->bytes;
+        if (zone->tail != right) {
+            zr_holes_move(&zone->gaps, right, offset_bytes, bytes);
+        } else {
+            right->offset_bytes = offset_bytes;
+            right->bytes = bytes;
+        }
+    } else {
+        left->next = next;
+        if (next)
+            next->previous = left;
+        if (__builtin_expect(offset_bytes + bytes != zone->end_bytes, 1)) {
+            zr_holes_move(&zone->gaps, left, offset_bytes, bytes);
+        } else {
+            zr_holes_remove(&zone->gaps, left);
+            left->bytes = bytes;
+            zone->tail = left;
+        }
+    }
+}
+
+/* A gap with an owner becomes anybody's. */
+void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
+/* Free bytes that have an owner, deferred blocks included. */
+size_t zr_space_pending_bytes(const struct zr_arena *arena);
+
+/* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
+struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap);
+/* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
+ * NULL; ends with NULL. A gap without a whole granule ends the walk. */
+struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap);
+/* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps, or as many of them
+ * as make `most_bytes`. */
+size_t zr_space_idle_bytes(const struct zr_arena *arena);
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
+
+/* ---- extend.c -------------------------------------------------------------------------------------------
+ */
+
+/* Maps every granule that the extent touches and that is not mapped: from the stock, stolen from gaps, or
+ * from the driver. The extent must lie in no gap. A failure leaves the arena's books as they were, but for
+ * granules of gaps that may be in the stock now, and *stuck (may be NULL): what the driver mapped and will
+ * not unmap again. */
+zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck);
+/* Unmaps whatever is mapped in the extent (whole granules, in use by nobody), the handles going to the list.
+ * Handles that stick out of the extent stay. Stops at `most` bytes; *bytes gets how many. */
+zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+                   size_t *bytes);
+/* Gives back stock and whole granules of gaps until `keep_bytes` of them are left; returns what was released.
+ */
+size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
+/* Whole granules for a range that is not the arena's own, as single-granule handles: from the stock, from
+ * gaps, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
+ * ZR_ERR_MEMORY: nothing was taken. */
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
+/* Granules, still mapped, that streams may use for all that anybody knows: they leave the books and are
+ * nobody's again. The list is empty then; returns the bytes. */
+size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list);
+/* A handle that is mapped nowhere, or lives for its mappings, goes to the driver. Both locks. */
+void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
+/* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
+ * request under way. */
+zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+/* Gathered by the request under way, and not used after all. */
+void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
+/* Up to `bytes` of idle handles out of the arena's books, for another member of its family; if it has them
+ * only in longer runs, one of those goes to the driver instead. Returns the bytes of either. */
+size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+/* They come into the arena's stock. */
+void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
+/* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
+ * with it (arena->range is NULL then). */
+zr_result zr_release_all(struct zr_arena *arena);
+
+/* ---- watch.c, tracing.c -----------------------------------------------------------------------------------
+ */
+
+extern const struct zr_map_calls zr_watch_calls;
+
+/* ---- registry.c -------------------------------------------------------------------------------------------
+ */
+
+/* Counts bytes against the family's limit; false with words. Any lock may be held. */
+bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
+void zr_limit_release(struct zr_arena *arena, size_t bytes);
+void zr_limit_note_peak(struct zr_arena *arena);
+/* Once the trace, the ceilings, the canaries, the poison, the check level or who follows are other than
+ * before. */
+static inline void zr_arena_note_careful(struct zr_arena *arena)
+{
+    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
+                     arena->bounded;
+    arena->noted = arena->careful || arena->follow;
+}
+
+/* ---- region.c: addresses for a plan ----------------------------------------------------------------------
+ */
+
+/* Reserves addresses only, whole granules; ZR_ERR_ADDRESSES: the arena has not that many in a row. */
+zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The same with nothing mapped there. */
+zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The same where nothing was mapped before, if there are such addresses: nothing has to be unmapped. */
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+/* The region becomes a gap, whatever is mapped in it. Needs no memory. */
+void zr_region_release(struct zr_arena *arena, struct zr_span *region);
+
+/* ---- report.c -------------------------------------------------------------------------------------------
+ */
+
+/* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
+ * thread's last error as the cause. With the member's lock, which is opened while it looks at the others. */
+zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
+                              struct zr_need need);
+
+/* ---- stats.c --------------------------------------------------------------------------------------------
+ */
+
+void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
+
+/* ---- ceiling.c: of an arena that is bounded -------------------------------------------------------------
+ */
+
+/* ZR_ERR_CEILING, with words, if a request that came to so many bytes is above a ceiling. */
+zr_result zr_ceiling_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
+/* The tag's bytes have grown. */
+void zr_ceiling_note(struct zr_arena *arena, unsigned tag);
+/* The check for an entry of a pool, without the lock; of any arena. What was promised (0: the arena is not
+ * bounded) counts until it is taken back from promised_by_tag_bytes. */
+zr_result zr_ceiling_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
+                             size_t *promised_bytes);
+
+/* ---- careful.c: of an arena that is careful -------------------------------------------------------------
+ */
+
+/* The block has come, or is about to go: ZR_ERR_CORRUPT, with words, if it was written past its end. */
+void zr_careful_new(struct zr_arena *arena, const struct zr_span *block);
+zr_result zr_careful_freed(struct zr_arena *arena, const struct zr_span *block);
+
+/* ---- check.c: ZR_ERR_CORRUPT with words ------------------------------------------------------------------
+ */
+
+zr_result zr_check_arena(struct zr_arena *arena);
+
+/* ---- core.c ---------------------------------------------------------------------------------------------
+ */
+
+/* A block for the request, which came to the need; in the index and in no books. The caller has reserved
+ * ZR_PROMISED_SPANS and room in the index. */
+zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                        struct zr_span **out);
+/* The same where memory is mapped already: needs the lock alone. NULL: there is no such place. */
+struct zr_span *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
+/* A block that is in no index and no books any more, and that no other stream uses. */
+void zr_core_free(struct zr_arena *arena, struct zr_span *block);
+
+/* The space of a block that was freed, is in no index and has no uses becomes a gap. */
+void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
+/* Makes gaps of the freed blocks that are kept for requests of their size. Before anything looks at the gaps
+ * as a whole: stealing, trimming, statistics, checks. */
+void zr_arena_settle(struct zr_arena *arena);
+
+/* ---- siblings.c: any thread; without a member's lock unless said otherwise --------------------------------
+ */
+
+/* Where the calling thread sits, in any family, and how long it will bear that. Static TLS, but so little
+ * that the library can be loaded late. */
+struct zr_seat {
+    unsigned seat; /* 1 + number; 0: none yet */
+    unsigned impatience;
+};
+extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
+/* The member that serves the calling thread, with its lock taken. */
+struct zr_arena *zr_siblings_take(struct zr_arena *head);
+/* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
+static inline struct zr_arena *zr_siblings_try(struct zr_arena *head)
+{
+    unsigned seat = zr_own_seat.seat - 1;
+    if (__builtin_expect(atomic_load_explicit(&head->together, memory_order_relaxed) != 0, 0))
+        seat = 0;
+    if (__builtin_expect(seat > atomic_load_explicit(&head->siblings_count, memory_order_acquire), 0))
+        return NULL;
+    struct zr_arena *arena = seat == 0 ? head : head->siblings[seat - 1];
+    if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
+        return NULL;
+    zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+    return arena;
+}
+/* The member in whose range the address lies; the head, if none. */
+struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address);
+static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
+{
+    if (__builtin_expect(arena->shared, 0) &&
+        (size_t)((const char *)address - arena->base) >= arena->range_bytes)
+        return zr_siblings_of(arena, address);
+    return arena;
+}
+/* Gives back what the other members have idle; returns the bytes. */
+size_t zr_siblings_trim(struct zr_arena *arena);
+/* For a need of `bytes` that the member cannot meet: what others have idle comes into its stock, as much as
+ * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
+ * With the member's lock, which is opened meanwhile. */
+bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes);
+/* How much a member's live bytes may differ from what the family knows of them: this, and one in so many of
+ * its peak. */
+#define ZR_TOLD_BYTES ((size_t)1 << 20)
+enum { ZR_TOLD_SHARE = 64 };
+/* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
+void zr_siblings_tell_now(struct zr_arena *arena);
+static inline void zr_siblings_tell(struct zr_arena *arena)
+{
+    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
+    size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
+    if (__builtin_expect(difference + most > 2 * most, 0))
+        zr_siblings_tell_now(arena);
+}
+/* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */
+unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count);
+/* With change 1 all threads allocate from the head until it is called with -1; true if it has no siblings.
+ * (arena.c) */
+bool zr_arena_keep_together(struct zr_arena *head, int change);
+
+/* ---- arena.c --------------------------------------------------------------------------------------------
+ */
+
+/* ---- Streams ---------------------------------------------------------------------------------------------
+ */
+
+/* Waits with an event, which counts as one. lock: arena->lock, held meanwhile */
+static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t stream)
+{
+    arena->backend_calls_count++;
+    return zr_backend_stream_wait(arena->backend, stream);
+}
+
+/* ---- registry.c: the list of all arenas
+ * ---------------------------------------------------------------------
+ */
+
+/* The arena of that number with its locks taken, NULL if none. The caller gives them, then
+ * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
+struct zr_arena *zr_arenas_lock(unsigned number);
+void zr_arenas_unlock(void);
+/* Nobody adds an arena or a member until it is unlocked. */
+void zr_arenas_close(void);
+/* Gives it the lowest number that is free. */
+void zr_arenas_add(struct zr_arena *arena);
+void zr_arenas_remove(struct zr_arena *arena);
+
+#endif

@@ -1,0 +1,158 @@
+/* registry.c: all arenas of the process, the members of a family, and what these share: a limit, numbers.
+ * Stands on base alone. */
+#include "alloc/core/arena_internal.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+
+/* ---- All arenas of the process ------------------------------------------------------------------------- */
+
+static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_arena *arenas; /* by number; lock: arenas_lock */
+
+void zr_arenas_remove(struct zr_arena *arena)
+{
+    struct zr_arena **link = &arenas;
+    pthread_mutex_lock(&arenas_lock);
+    while (*link != arena)
+        link = &(*link)->next;
+    *link = arena->next;
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+struct zr_arena *zr_arenas_lock(unsigned number)
+{
+    for (;;) {
+        pthread_mutex_lock(&arenas_lock);
+        struct zr_arena *arena = arenas;
+        while (arena && arena->number != number)
+            arena = arena->next;
+        if (arena && zr_lock_try(&arena->supply)) {
+            if (zr_lock_try(&arena->lock))
+                return arena;
+            zr_lock_give(&arena->supply);
+        }
+        pthread_mutex_unlock(&arenas_lock);
+        if (!arena)
+            return NULL;
+        sched_yield(); /* the arena may end before its lock is had */
+    }
+}
+
+void zr_arenas_close(void)
+{
+    pthread_mutex_lock(&arenas_lock);
+}
+
+void zr_arenas_unlock(void)
+{
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+/* The member after this one, of the family and then of the next; NULL after the last. lock: arenas_lock */
+static struct zr_arena *next_member(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = atomic_load(&head->siblings_count), seat = 0;
+    while (arena != head && head->siblings[seat++] != arena)
+        ;
+    return seat < count ? head->siblings[seat] : head->next;
+}
+
+static void before_fork(struct zr_fork_locks *locks)
+{
+    pthread_mutex_lock(&arenas_lock);
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
+        zr_fork_take(locks, &arena->supply);
+        zr_fork_take(locks, &arena->lock);
+    }
+}
+
+static void after_fork(struct zr_fork_locks *locks)
+{
+    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
+        if (locks->child && arena->plan_calls)
+            arena->plan_calls->forked(arena);
+        zr_fork_give(locks, &arena->supply);
+        zr_fork_give(locks, &arena->lock);
+    }
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+void zr_arenas_add(struct zr_arena *arena)
+{
+    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
+    struct zr_arena **link = &arenas;
+    zr_fork_register(ZR_FORK_ARENAS, &room);
+    pthread_mutex_lock(&arenas_lock);
+    while (*link && (*link)->number == arena->number) {
+        arena->number++;
+        link = &(*link)->next;
+    }
+    arena->next = *link;
+    *link = arena;
+    pthread_mutex_unlock(&arenas_lock);
+}
+
+bool zr_arena_keep_together(struct zr_arena *head, int change)
+{
+    pthread_mutex_lock(&arenas_lock);
+    atomic_fetch_add(&head->together, (unsigned)change);
+    bool alone = atomic_load(&head->siblings_count) == 0;
+    pthread_mutex_unlock(&arenas_lock);
+    return alone;
+}
+
+struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address)
+{
+    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if ((size_t)((const char *)address - head->siblings[i]->base) < head->siblings[i]->range->bytes)
+            return head->siblings[i];
+    return head;
+}
+
+/* ---- What a family shares ------------------------------------------------------------------------------ */
+
+static void raise_to(_Atomic size_t *most, size_t bytes)
+{
+    size_t now = atomic_load_explicit(most, memory_order_relaxed);
+    while (now < bytes && !atomic_compare_exchange_weak(most, &now, bytes))
+        ;
+}
+
+bool zr_limit_reserve(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_arena *head = arena->head;
+    size_t now = atomic_load(&head->family_reserved_bytes);
+    do {
+        if (head->limit_bytes && (now > head->limit_bytes || bytes > head->limit_bytes - now)) {
+            zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now, head->limit_bytes);
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&head->family_reserved_bytes, &now, now + bytes));
+    return true;
+}
+
+void zr_limit_release(struct zr_arena *arena, size_t bytes)
+{
+    atomic_fetch_sub(&arena->head->family_reserved_bytes, bytes);
+}
+
+void zr_limit_note_peak(struct zr_arena *arena)
+{
+    raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
+}
+
+void zr_siblings_tell_now(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
+    arena->told_bytes = arena->live_bytes;
+    size_t now = atomic_fetch_add(&head->family_live_bytes, difference) + difference;
+    if (now < SIZE_MAX / 2)
+        raise_to(&head->family_peak_live_bytes, now);
+}

@@ -1,0 +1,493 @@
+/* space.c: the addresses of an arena: zones, gaps by size, best fit, carving and merging. Stands on holes.c.
+ *
+ * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
+ * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
+ * and small ones would keep large ones apart. */
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/base/error.h"
+
+/* A range with fewer granules than this is too short to divide. */
+enum { ZONED_GRANULES = 1024 };
+
+/* ---- The list ------------------------------------------------------------------------------------------ */
+
+static void insert_after(struct zr_arena *arena, struct zr_span *place, struct zr_span *span)
+{
+    span->previous = place;
+    span->next = place ? place->next : arena->first;
+    if (place)
+        place->next = span;
+    else
+        arena->first = span;
+    if (span->next)
+        span->next->previous = span;
+}
+
+static void unlink_span(struct zr_arena *arena, struct zr_span *span)
+{
+    if (span->previous)
+        span->previous->next = span->next;
+    else
+        arena->first = span->next;
+    if (span->next)
+        span->next->previous = span->previous;
+}
+
+static struct zr_span *new_span(struct zr_arena *arena, enum zr_span_kind kind, struct zr_extent place)
+{
+    struct zr_span *span = zr_pool_take(&arena->spans);
+    span->offset_bytes = place.offset_bytes;
+    span->bytes = place.bytes;
+    span->bin = 0;
+    span->marks = (union zr_span_marks){.kind = (uint8_t)kind};
+    return span;
+}
+
+/* ---- Gaps ---------------------------------------------------------------------------------------------- */
+
+/* The zone's open end, where blocks go that fit no gap, is in no holes: it would be chosen last anyway. */
+static inline bool is_tail(const struct zr_arena *arena, const struct zr_span *gap)
+{
+    return arena->zones[gap->zone].tail == gap;
+}
+
+static inline struct zr_holes *holes_of(struct zr_arena *arena, const struct zr_span *gap)
+{
+    return __builtin_expect(gap->owner == 0, 1) ? &arena->zones[gap->zone].gaps
+                                                : &arena->streams[gap->owner]->gaps[gap->zone];
+}
+
+static inline void count_pending(struct zr_arena *arena, const struct zr_span *gap, ptrdiff_t change)
+{
+    if (__builtin_expect(gap->owner != 0, 0))
+        arena->streams[gap->owner]->pending_bytes += (size_t)change;
+}
+
+static inline void file_gap(struct zr_arena *arena, struct zr_span *gap)
+{
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zr_span_end(gap) == zone->end_bytes && gap->owner == 0) {
+        zone->tail = gap;
+        gap->bin = 0;
+    } else {
+        zr_holes_add(holes_of(arena, gap), gap);
+        count_pending(arena, gap, (ptrdiff_t)gap->bytes);
+    }
+}
+
+static inline void unfile_gap(struct zr_arena *arena, struct zr_span *gap)
+{
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zone->tail == gap) {
+        zone->tail = NULL;
+    } else {
+        zr_holes_remove(holes_of(arena, gap), gap);
+        count_pending(arena, gap, -(ptrdiff_t)gap->bytes);
+    }
+}
+
+/* A filed gap takes a new place and size. It becomes no open end by that; it may cease to be one. */
+static inline void move_gap(struct zr_arena *arena, struct zr_span *gap, struct zr_extent place)
+{
+    struct zr_zone *zone = &arena->zones[gap->zone];
+    if (zone->tail == gap) {
+        gap->offset_bytes = place.offset_bytes;
+        gap->bytes = place.bytes;
+        if (__builtin_expect(zr_span_end(gap) != zone->end_bytes, 0)) {
+            zone->tail = NULL;
+            file_gap(arena, gap);
+        }
+    } else {
+        count_pending(arena, gap, (ptrdiff_t)place.bytes - (ptrdiff_t)gap->bytes);
+        zr_holes_move(holes_of(arena, gap), gap, place.offset_bytes, place.bytes);
+    }
+}
+
+/* ---- Zones --------------------------------------------------------------------------------------------- */
+
+void zr_space_init(struct zr_arena *arena)
+{
+    size_t bytes = arena->range->bytes, granule = arena->granule_bytes;
+    size_t small_bytes = 0, whole_bytes = 0;
+    if (bytes / granule >= ZONED_GRANULES) {
+        small_bytes = zr_round_down(bytes / 8, granule);
+        whole_bytes = zr_round_down(bytes / 8 * 3, granule);
+    }
+    size_t sizes[ZR_ZONE_COUNT] = {[ZR_ZONE_GENERAL] = bytes - small_bytes - whole_bytes,
+                                   [ZR_ZONE_WHOLE] = whole_bytes,
+                                   [ZR_ZONE_SMALL] = small_bytes};
+    struct zr_span *last = NULL;
+    size_t at = 0;
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        arena->zones[i].first_bytes = at;
+        arena->zones[i].end_bytes = at + sizes[i];
+        arena->zones[i].mapped_end = at / granule;
+        if (sizes[i] == 0)
+            continue;
+        struct zr_span *gap = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){at, sizes[i]});
+        gap->zone = (uint8_t)i;
+        gap->owner = 0;
+        insert_after(arena, last, gap);
+        file_gap(arena, gap);
+        last = gap;
+        at += sizes[i];
+    }
+}
+
+/* ---- Best fit ------------------------------------------------------------------------------------------ */
+
+static inline size_t missing_under(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
+{
+    if (__builtin_expect(zr_space_is_mapped(arena, offset_bytes, bytes), 1))
+        return 0;
+    size_t first = offset_bytes >> arena->granule_shift;
+    size_t end = ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1;
+    return end - first - zr_granules_mapped(arena->granules, first, end);
+}
+
+/* The place in the gap that needs fewer granules: its low end or its high one. */
+static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+{
+    size_t low = zr_round_up(gap->offset_bytes, need.alignment);
+    struct zr_place place = {.gap = gap, .offset_bytes = low};
+    if (low + need.bytes > zr_span_end(gap))
+        return (struct zr_place){0};
+    place.missing = missing_under(arena, low, need.bytes);
+    if (place.missing == 0 || is_tail(arena, gap))
+        return place;
+    size_t high = zr_round_down(zr_span_end(gap) - need.bytes, need.alignment);
+    size_t missing = missing_under(arena, high, need.bytes);
+    if (missing < place.missing) {
+        place.offset_bytes = high;
+        place.missing = missing;
+    }
+    return place;
+}
+
+/* Best fit among the gaps of one owner. */
+static inline struct zr_place find_gap(const struct zr_arena *arena, const struct zr_holes *gaps,
+                                       struct zr_need need)
+{
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    struct zr_place place = {0};
+    if (gap)
+        place = place_in(arena, gap, need);
+    if (!place.gap && gap && need.alignment > ZR_UNIT_BYTES) {
+        gap = zr_holes_best(gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
+        if (gap)
+            place = place_in(arena, gap, need);
+    }
+    if (place.missing > 0) {
+        /* The next larger gap may need fewer granules; beyond it the fit is no longer best. */
+        struct zr_span *larger = zr_holes_larger(gaps, gap);
+        struct zr_place other = larger ? place_in(arena, larger, need) : place;
+        if (other.gap && other.missing < place.missing)
+            place = other;
+    }
+    return place;
+}
+
+static inline struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_need need,
+                                      unsigned owner)
+{
+    const struct zr_zone *zone = &arena->zones[number];
+    struct zr_place place = find_gap(arena, &zone->gaps, need);
+    if (__builtin_expect(owner != 0, 0)) {
+        struct zr_place own = find_gap(arena, &arena->streams[owner]->gaps[number], need);
+        if (own.gap && (!place.gap || own.missing < place.missing ||
+                        (own.missing == place.missing && own.gap->bytes <= place.gap->bytes)))
+            place = own;
+    }
+    if (!place.gap && zone->tail)
+        place = place_in(arena, zone->tail, need);
+    return place;
+}
+
+/* Granules that lie whole in the gap and would not after a block in it. */
+static inline size_t opened_by(const struct zr_arena *arena, struct zr_place place, size_t bytes)
+{
+    size_t granule = arena->granule_bytes, end = place.offset_bytes + bytes;
+    size_t first = place.gap->offset_bytes + granule - 1, last = zr_span_end(place.gap) & ~(granule - 1);
+    first = (first > place.offset_bytes ? first : place.offset_bytes) >> arena->granule_shift;
+    end = ((end < last ? end : last) + granule - 1) >> arena->granule_shift;
+    return end > first ? end - first : 0;
+}
+
+/* The place in the gap instead, if it opens fewer granules. */
+static inline void take_lesser(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need,
+                               struct zr_place *place, size_t *least)
+{
+    struct zr_place other = place_in(arena, gap, need);
+    size_t opened = other.gap ? opened_by(arena, other, need.bytes) : *least;
+    if (opened < *least) {
+        *least = opened;
+        *place = other;
+    }
+}
+
+/* What granules of small blocks have left may save a granule to a larger block, which is a guest there: not
+ * the other way about. Large ones come into holes, and behind the last small block only while all of these
+ * are on one granule, which they would hold for little; else guests that come and go would spread them over
+ * many. */
+static __attribute__((noinline)) struct zr_place
+find_guest(const struct zr_arena *arena, struct zr_place place, struct zr_need need, unsigned owner)
+{
+    const struct zr_zone *zone = &arena->zones[ZR_ZONE_SMALL];
+    const struct zr_holes *holes[2] = {&zone->gaps,
+                                       owner ? &arena->streams[owner]->gaps[ZR_ZONE_SMALL] : NULL};
+    size_t least = opened_by(arena, place, need.bytes);
+    for (unsigned i = 0; i < 2 && holes[i]; i++)
+        for (struct zr_span *gap = zr_holes_best(holes[i], need.bytes); gap;
+             gap = zr_holes_larger(holes[i], gap))
+            take_lesser(arena, gap, need, &place, &least);
+    if (zone->tail && (need.bytes < arena->granule_bytes / 2 ||
+                       zone->tail->offset_bytes < zone->first_bytes + arena->granule_bytes))
+        take_lesser(arena, zone->tail, need, &place, &least);
+    return place;
+}
+
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    unsigned first = zr_zone_of(arena, need);
+    struct zr_place place = find_in(arena, first, need, owner);
+    if (first != ZR_ZONE_SMALL && place.gap && place.missing > 0)
+        place = find_guest(arena, place, need, owner);
+    /* A zone that is full: any other will do. */
+    for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
+        if (i != first)
+            place = find_in(arena, i, need, owner);
+    return place;
+}
+
+/* ---- Beside a plan ------------------------------------------------------------------------------------- */
+
+enum { READY_GAPS_MOST = 64 }; /* that are looked at, of one owner in one zone */
+
+/* The first place in the gap that is all mapped. */
+static struct zr_place ready_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+{
+    size_t granule = arena->granule_bytes, end = zr_span_end(gap);
+    size_t first = gap->offset_bytes / granule, last = (end - 1) / granule + 1;
+    if (last > arena->zones[gap->zone].mapped_end)
+        last = arena->zones[gap->zone].mapped_end;
+    while ((first = zr_granules_next(arena->granules, first, last, true)) < last) {
+        size_t mapped_end = zr_granules_next(arena->granules, first, last, false);
+        size_t low = first * granule > gap->offset_bytes ? first * granule : gap->offset_bytes;
+        size_t high = mapped_end * granule < end ? mapped_end * granule : end;
+        low = zr_round_up(low, need.alignment);
+        if (low < high && high - low >= need.bytes)
+            return (struct zr_place){.gap = gap, .offset_bytes = low};
+        first = mapped_end;
+    }
+    return (struct zr_place){0};
+}
+
+static struct zr_place ready_among(const struct zr_arena *arena, const struct zr_holes *gaps,
+                                   struct zr_need need)
+{
+    struct zr_place place = {0};
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && !place.gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+        place = ready_in(arena, gap, need);
+    return place;
+}
+
+struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    unsigned own = zr_zone_of(arena, need);
+    struct zr_place place = {0};
+    for (unsigned i = 0; i < ZR_ZONE_COUNT && !place.gap; i++) {
+        unsigned number = (own + i) % ZR_ZONE_COUNT;
+        const struct zr_zone *zone = &arena->zones[number];
+        place = ready_among(arena, &zone->gaps, need);
+        if (!place.gap && owner != 0)
+            place = ready_among(arena, &arena->streams[owner]->gaps[number], need);
+        if (!place.gap && zone->tail)
+            place = ready_in(arena, zone->tail, need);
+    }
+    return place;
+}
+
+/* The place in the gap instead, if it needs fewer granules. */
+static void take_fuller(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need,
+                        struct zr_place *place)
+{
+    struct zr_place other = place_in(arena, gap, need);
+    if (other.gap && (!place->gap || other.missing < place->missing))
+        *place = other;
+}
+
+static void take_fullest(const struct zr_arena *arena, const struct zr_holes *gaps, struct zr_need need,
+                         struct zr_place *place)
+{
+    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+        take_fuller(arena, gap, need, place);
+}
+
+struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    unsigned own = zr_zone_of(arena, need);
+    struct zr_place place = {0};
+    for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
+        unsigned number = (own + i) % ZR_ZONE_COUNT;
+        const struct zr_zone *zone = &arena->zones[number];
+        take_fullest(arena, &zone->gaps, need, &place);
+        if (owner != 0)
+            take_fullest(arena, &arena->streams[owner]->gaps[number], need, &place);
+        if (zone->tail)
+            take_fuller(arena, zone->tail, need, &place);
+    }
+    return place;
+}
+
+/* ---- Changes ------------------------------------------------------------------------------------------- */
+
+struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part)
+{
+    size_t end = zr_span_end(gap), part_end = part.offset_bytes + part.bytes;
+    struct zr_span *block = new_span(arena, ZR_SPAN_BLOCK, part);
+    block->zone = gap->zone;
+    block->owner = gap->owner;
+    block->serial = gap->serial;
+
+    zr_assert(part.offset_bytes >= gap->offset_bytes && part_end <= end);
+    if (part.offset_bytes == gap->offset_bytes && part_end == end) {
+        insert_after(arena, gap, block);
+        unfile_gap(arena, gap);
+        unlink_span(arena, gap);
+        zr_pool_give(&arena->spans, gap);
+    } else if (part.offset_bytes == gap->offset_bytes) {
+        insert_after(arena, gap->previous, block);
+        move_gap(arena, gap, (struct zr_extent){part_end, end - part_end});
+    } else {
+        insert_after(arena, gap, block);
+        if (part_end < end) {
+            struct zr_span *rest = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){part_end, end - part_end});
+            rest->zone = gap->zone;
+            rest->owner = gap->owner;
+            rest->serial = gap->serial;
+            insert_after(arena, block, rest);
+            move_gap(arena, gap,
+                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
+            file_gap(arena, rest);
+        } else {
+            move_gap(arena, gap,
+                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
+        }
+    }
+    return block;
+}
+
+/* Of two counts of frees of a stream the later one. */
+static inline uint32_t later(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b) > 0 ? a : b;
+}
+
+void zr_space_free(struct zr_arena *arena, struct zr_span *block)
+{
+    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
+    struct zr_extent place = {block->offset_bytes, block->bytes};
+    uint32_t serial = block->serial;
+    if (left && right) {
+        /* The right one stays: it may be the open end. */
+        place.offset_bytes = left->offset_bytes;
+        place.bytes += left->bytes + right->bytes;
+        serial = later(serial, left->serial);
+        unlink_span(arena, block);
+        unfile_gap(arena, left);
+        unlink_span(arena, left);
+        zr_pool_give(&arena->spans, left);
+        right->serial = later(serial, right->serial);
+        move_gap(arena, right, place);
+    } else if (right) {
+        place.bytes += right->bytes;
+        unlink_span(arena, block);
+        right->serial = later(serial, right->serial);
+        move_gap(arena, right, place);
+    } else if (left) {
+        place.offset_bytes = left->offset_bytes;
+        place.bytes += left->bytes;
+        unlink_span(arena, block);
+        left->serial = later(serial, left->serial);
+        if (zr_span_end(block) == arena->zones[block->zone].end_bytes) {
+            unfile_gap(arena, left);
+            left->bytes = place.bytes;
+            file_gap(arena, left);
+        } else {
+            move_gap(arena, left, place);
+        }
+    } else {
+        block->marks = zr_span_marks_as(block, ZR_SPAN_GAP);
+        block->bin = 0;
+        file_gap(arena, block);
+        return;
+    }
+    zr_pool_give(&arena->spans, block);
+}
+
+void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
+{
+    unfile_gap(arena, gap);
+    gap->owner = 0;
+    zr_space_free(arena, gap); /* as a block that is freed to nobody in particular */
+}
+
+/* ---- What lies in gaps --------------------------------------------------------------------------------- */
+
+struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap)
+{
+    size_t first = (gap->offset_bytes + arena->granule_bytes - 1) >> arena->granule_shift;
+    size_t end = zr_span_end(gap) >> arena->granule_shift;
+    if (end > arena->zones[gap->zone].mapped_end)
+        end = arena->zones[gap->zone].mapped_end;
+    return (struct zr_stretch){first, end > first ? end : first};
+}
+
+struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap)
+{
+    const struct zr_zone *zones = arena->zones;
+    struct zr_span *next = NULL;
+    unsigned zone = gap ? gap->zone : 0;
+    if (!gap || is_tail(arena, gap)) {
+        for (zone = gap ? zone + 1 : 0; zone < ZR_ZONE_COUNT; zone++)
+            if (zones[zone].tail)
+                return zones[zone].tail;
+        zone = 0;
+        next = zr_holes_largest(&zones[zone].gaps);
+    } else {
+        next = zr_holes_smaller(&zones[zone].gaps, gap);
+    }
+    while (!next || next->bytes < arena->granule_bytes) {
+        if (++zone == ZR_ZONE_COUNT)
+            return NULL;
+        next = zr_holes_largest(&zones[zone].gaps);
+    }
+    return next;
+}
+
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes)
+{
+    size_t bytes = 0;
+    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap && bytes < most_bytes;
+         gap = zr_space_next_gap(arena, gap)) {
+        struct zr_stretch whole = zr_gap_granules(arena, gap);
+        bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
+    }
+    return bytes < most_bytes ? bytes : most_bytes;
+}
+
+size_t zr_space_idle_bytes(const struct zr_arena *arena)
+{
+    return zr_space_idle_up_to(arena, SIZE_MAX);
+}
+
+size_t zr_space_pending_bytes(const struct zr_arena *arena)
+{
+    size_t bytes = arena->deferred_bytes;
+    for (unsigned i = 1; i <= arena->streams_count; i++)
+        bytes += arena->streams[i]->pending_bytes;
+    return bytes;
+}

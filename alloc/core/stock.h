@@ -1,0 +1,49 @@
+/* stock.h: handles that an arena owns and has mapped nowhere. Private to alloc/. The arena's lock covers
+ * every call. First in, first out within a size, so that neighbours in the backend's memory stay neighbours.
+ */
+#ifndef ZR_STOCK_H
+#define ZR_STOCK_H
+
+#include "alloc/backend/backend.h"
+
+/* A list that keeps its order. `last` points at the pointer to fill, or is NULL in an empty, zeroed list. */
+struct zr_handle_list {
+    struct zr_handle *first, *last;
+};
+
+static inline void zr_handle_list_push(struct zr_handle_list *list, struct zr_handle *handle)
+{
+    handle->next = NULL;
+    if (list->last)
+        list->last->next = handle;
+    else
+        list->first = handle;
+    list->last = handle;
+}
+
+static inline struct zr_handle *zr_handle_list_pop(struct zr_handle_list *list)
+{
+    struct zr_handle *handle = list->first;
+    if (handle) {
+        list->first = handle->next;
+        if (!list->first)
+            list->last = NULL;
+    }
+    return handle;
+}
+
+enum { ZR_STOCK_SIZES = 48 };
+
+struct zr_stock {
+    size_t granule_bytes;
+    size_t bytes;                                /* of all handles in stock */
+    struct zr_handle_list sizes[ZR_STOCK_SIZES]; /* by log2 of the granules in a handle */
+};
+
+void zr_stock_put(struct zr_stock *stock, struct zr_handle *handle);
+/* The largest handle of at most `bytes`; NULL if there is none. */
+struct zr_handle *zr_stock_take(struct zr_stock *stock, size_t bytes);
+/* The smallest handle of at least `bytes`; NULL if there is none. */
+struct zr_handle *zr_stock_take_larger(struct zr_stock *stock, size_t bytes);
+
+#endif

@@ -1,0 +1,80 @@
+/* streams.h: free space that a stream may still be working on. Private to alloc/. The arena's lock covers
+ * every call.
+ *
+ * A block is freed when the program's thread says so; the work that its stream was given may run later. So on
+ * a backend whose streams are asynchronous a freed block's gap has an owner: the stream may take it again at
+ * once, because its work runs in order, and everybody else when the free has passed. Nothing is recorded at a
+ * free. Only when somebody needs granules that are not there, an event is recorded in each stream that owns
+ * gaps; when it has passed, all that the stream freed before it is anybody's. So a steady stream makes no
+ * driver calls, and nothing stays with a stream that has gone quiet. Granules are unmapped only under gaps
+ * without an owner.
+ *
+ * A block that a second stream uses (zr_block_use) is different: at its free an event is recorded in each of
+ * those streams, and it stays out of every gap until they have passed. */
+#ifndef ZR_STREAMS_H
+#define ZR_STREAMS_H
+
+#include "alloc/backend/backend.h"
+#include "alloc/core/holes.h"
+
+struct zr_arena;
+
+/* Streams that can own gaps at one time. One more waits until all are idle. */
+enum { ZR_STREAMS_MOST = 255 };
+
+/* An event behind all that a stream had freed when it was recorded. */
+struct zr_stream_mark {
+    uint32_t freed;
+    uint32_t order; /* among all the arena's points */
+    struct zr_stream_point point;
+};
+
+enum { ZR_STREAM_MARKS = 4 };
+
+struct zr_stream {
+    uint64_t stream;
+    uint32_t freed;  /* counts the frees */
+    uint32_t passed; /* up to this count all is anybody's */
+    unsigned marks_count;
+    struct zr_stream_mark marks[ZR_STREAM_MARKS]; /* that had not passed when asked last, oldest first */
+    size_t pending_bytes;                         /* in the gaps */
+    struct zr_holes gaps[ZR_ZONE_COUNT];
+};
+
+/* A stream's use of a block that is another's. */
+struct zr_use {
+    struct zr_use *next; /* of the same block */
+    uint64_t stream;
+    uint32_t order;               /* of the point */
+    bool recorded;                /* the point is; else it is tried again, and the block stays */
+    struct zr_stream_point point; /* once the block was freed */
+    /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
+    struct zr_span *next_deferred;
+};
+
+/* The number by which gaps name their owner; 0 if the stream owns none. Never fails. */
+unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream);
+/* The same, and makes one; 0 if there is none left or no memory for it (*result says why): then the caller
+ * waits. */
+unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream);
+/* Counts a free of the stream and returns its number. Once in a billion it waits for the stream; while that
+ * cannot be, what is freed has the number of the last, and no event from before. */
+uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number);
+/* True if the free of that number has passed, as far as anybody asked. */
+static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t serial)
+{
+    return (int32_t)(serial - own->passed) <= 0;
+}
+/* Asks what has passed, records events where gaps have none. True if anything became anybody's. */
+bool zr_streams_poll(struct zr_arena *arena);
+/* Waits until something becomes anybody's, at the points that were recorded first. False: nothing is pending,
+ * or nothing can be waited for: it stays with its streams. Call it again while that is not enough. */
+bool zr_streams_wait(struct zr_arena *arena);
+/* The block has uses by other streams and was freed: it leaves when they have passed. */
+void zr_streams_defer(struct zr_arena *arena, struct zr_span *block);
+/* A freed block, out of the index, whose stream has no number and cannot be waited for: it stays, and counts
+ * as pending, until one or the other can be. */
+void zr_streams_withhold(struct zr_arena *arena, struct zr_span *block);
+void zr_streams_end(struct zr_arena *arena);
+
+#endif

@@ -1,0 +1,132 @@
+/* ceiling.c: how many bytes there may be of each tag: a byte plan, held to at every call. Stands on
+ * arena_internal.h.
+ *
+ * A bounded arena is a careful one, so its calls come by here, and those of others do not look. */
+#include "alloc/core/arena_internal.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/debug/trace.h"
+
+/* Live bytes that a ceiling speaks of. */
+static size_t together_bytes(const struct zr_arena *arena)
+{
+    return arena->live_bytes - arena->live_by_tag_bytes[ZR_TAG_OTHER];
+}
+
+static size_t promised_together_bytes(const struct zr_arena *arena)
+{
+    size_t bytes = 0;
+    for (unsigned tag = 0; tag < ZR_TAG_OTHER; tag++)
+        bytes += arena->promised_by_tag_bytes[tag];
+    return bytes;
+}
+
+static bool is_above(size_t live_bytes, size_t more_bytes, size_t most_bytes)
+{
+    return more_bytes > most_bytes || live_bytes > most_bytes - more_bytes;
+}
+
+static zr_result check(const struct zr_arena *arena, const struct zr_request *request, size_t bytes)
+{
+    zr_tag tag = request->tag;
+    const struct zr_ceilings *ceilings = &arena->ceilings;
+    if (tag == ZR_TAG_OTHER)
+        return ZR_OK;
+    size_t live_bytes = arena->live_by_tag_bytes[tag] + arena->promised_by_tag_bytes[tag];
+    size_t all_bytes = together_bytes(arena) + promised_together_bytes(arena);
+    if (is_above(live_bytes, bytes, ceilings->by_tag_bytes[tag]))
+        return zr_fail(
+            ZR_ERR_CEILING,
+            "%zu bytes for %s would make it %zu in arena \"%s\" (%zu asked for, %zu live), and its "
+            "ceiling is %zu; free some of it before, or raise the ceiling",
+            bytes, zr_tag_name(tag), live_bytes + bytes, arena->name, request->bytes, live_bytes,
+            ceilings->by_tag_bytes[tag]);
+    if (is_above(all_bytes, bytes, ceilings->together_bytes))
+        return zr_fail(ZR_ERR_CEILING,
+                       "%zu bytes for %s would make all tags together %zu in arena \"%s\" (%zu asked for, "
+                       "%zu live), and their ceiling is %zu; free some before, or raise the ceiling",
+                       bytes, zr_tag_name(tag), all_bytes + bytes, arena->name, request->bytes, all_bytes,
+                       ceilings->together_bytes);
+    return ZR_OK;
+}
+
+zr_result zr_ceiling_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
+{
+    zr_result result = check(arena, request, bytes);
+    if (result != ZR_OK)
+        zr_trace_event(arena->trace, refused, request);
+    return result;
+}
+
+static void raise_to(size_t *most, size_t bytes)
+{
+    if (bytes > *most)
+        *most = bytes;
+}
+
+void zr_ceiling_note(struct zr_arena *arena, unsigned tag)
+{
+    raise_to(&arena->reached.by_tag_bytes[tag], arena->live_by_tag_bytes[tag]);
+    raise_to(&arena->reached.together_bytes, together_bytes(arena));
+}
+
+zr_result zr_ceiling_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
+                             size_t *promised_bytes)
+{
+    zr_result result = ZR_OK;
+    *promised_bytes = 0;
+    if (!atomic_load_explicit(&arena->bounded, memory_order_relaxed))
+        return ZR_OK;
+    zr_lock_take(&arena->lock);
+    if (arena->bounded)
+        result = check(arena, request, bytes);
+    if (arena->bounded && result == ZR_OK) {
+        *promised_bytes = bytes;
+        arena->promised_by_tag_bytes[request->tag] += bytes;
+    }
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+zr_result zr_arena_set_ceilings(zr_arena *arena, const struct zr_ceilings *ceilings)
+{
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to set ceilings for");
+    if (ceilings && !zr_arena_keep_together(arena, 1)) {
+        zr_arena_keep_together(arena, -1);
+        return zr_fail(ZR_ERR_INVALID,
+                       "the threads of arena \"%s\" have addresses of their own already: set its ceilings "
+                       "before they allocate, or make it for one thread",
+                       arena->name);
+    }
+    zr_lock_take(&arena->lock);
+    bool was_bounded = arena->bounded;
+    arena->bounded = ceilings != NULL;
+    if (ceilings) {
+        arena->ceilings = *ceilings;
+        memcpy(arena->reached.by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->reached.by_tag_bytes);
+        arena->reached.together_bytes = together_bytes(arena);
+    }
+    zr_arena_note_careful(arena);
+    zr_lock_give(&arena->lock);
+    if (was_bounded)
+        zr_arena_keep_together(arena, -1);
+    return ZR_OK;
+}
+
+zr_result zr_arena_get_reached(zr_arena *arena, struct zr_ceilings *out)
+{
+    if (!arena || !out)
+        return zr_fail(ZR_ERR_INVALID, "what an arena has reached needs the arena and somewhere to go");
+    zr_lock_take(&arena->lock);
+    bool bounded = arena->bounded;
+    *out = arena->reached;
+    zr_lock_give(&arena->lock);
+    out->by_tag_bytes[ZR_TAG_OTHER] = SIZE_MAX;
+    return bounded ? ZR_OK
+                   : zr_fail(ZR_ERR_INVALID,
+                             "arena \"%s\" has no ceilings; what it reaches is noted from the first on",
+                             arena->name);
+}

@@ -1,0 +1,382 @@
+/* trace.c: writes .zrt traces through a shared file mapping. Stands on file.c, os.c and record.c; the arena
+ * calls it.
+ *
+ * Two mappings: the header's page for good, and a window of 1 MiB that slides along the end of the file. The
+ * blocks under the window are allocated before it is touched, because a full disk under a mapping is SIGBUS.
+ */
+#define _GNU_SOURCE
+#include "alloc/debug/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+#include "alloc/base/record.h"
+#include "alloc/debug/trace_format.h"
+
+#define WINDOW_BYTES ((size_t)1 << 20)
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the header is written as it lies in memory, and the format is little-endian"
+#endif
+
+/* Everything: the arena's lock. Zeros in a child after fork, and then every call does nothing. */
+struct zr_trace {
+    struct zrt_header *header;                               /* mapped; NULL in a forked child */
+    unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
+    uint64_t window_start_bytes, position_bytes, file_bytes; /* offsets in the file */
+    size_t page_bytes;
+    uint64_t base_address, granule_bytes;
+    /* what the next event is told relative to */
+    uint64_t last_ns, last_offset_bytes, next_granule, stream;
+    uint32_t thread, tag;
+    struct zr_file file;
+};
+
+/* Small numbers for threads, in the order in which they first trace. */
+static uint32_t thread_number(void)
+{
+    static _Atomic uint32_t last;
+    static __thread uint32_t own __attribute__((tls_model("initial-exec"))); /* dynamic: malloc inside */
+    if (own == 0)
+        own = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+    return own;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+/* Allocates the blocks of the file up to `bytes`, zeroed. Returns an error number. */
+static int extend(struct zr_trace *trace, uint64_t bytes)
+{
+    static const char zeros[4096];
+    struct rlimit limit;
+    if (bytes <= trace->file_bytes)
+        return 0;
+    if (zr_fault(ZR_FAULT_WRITE))
+        return ENOSPC;
+    /* Past this limit the system would send SIGXFSZ, which ends most programs. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
+        return EFBIG;
+    while (fallocate(trace->file.fd, 0, (off_t)trace->file_bytes, (off_t)(bytes - trace->file_bytes)) != 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EOPNOTSUPP && errno != ENOSYS)
+            return errno;
+        for (uint64_t at = trace->file_bytes; at < bytes;) {
+            size_t part = bytes - at < sizeof zeros ? (size_t)(bytes - at) : sizeof zeros;
+            ssize_t put = pwrite(trace->file.fd, zeros, part, (off_t)at);
+            if (put <= 0 && errno != EINTR)
+                return put < 0 ? errno : ENOSPC;
+            at += put > 0 ? (uint64_t)put : 0;
+        }
+        break;
+    }
+    trace->file_bytes = bytes;
+    return 0;
+}
+
+static void *map_file(const struct zr_trace *trace, uint64_t offset, size_t bytes)
+{
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, trace->file.fd, (off_t)offset);
+    if (mapped == MAP_FAILED)
+        return NULL;
+    madvise(mapped, bytes, MADV_DONTFORK); /* a child that writes would spoil the parent's trace */
+    return mapped;
+}
+
+static void close_window(struct zr_trace *trace)
+{
+    if (trace->window)
+        munmap(trace->window, WINDOW_BYTES);
+    trace->window = NULL;
+}
+
+/* Moves the window to the position. On failure the trace has stopped and its header says so. */
+static bool slide(struct zr_trace *trace)
+{
+    uint64_t start = trace->position_bytes & ~(uint64_t)(trace->page_bytes - 1);
+    int error = extend(trace, start + WINDOW_BYTES);
+    close_window(trace);
+    if (error == 0) {
+        trace->window = map_file(trace, start, WINDOW_BYTES);
+        if (!trace->window)
+            error = errno;
+    }
+    if (error != 0) {
+        trace->header->error = (uint32_t)error;
+        trace->header->state = ZRT_NO_SPACE;
+        return false;
+    }
+    trace->window_start_bytes = start;
+    return true;
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+/* An event being put together: its bytes go straight into the window. */
+struct event {
+    unsigned char *first, *next;
+};
+
+static void put_varint(struct event *event, uint64_t value)
+{
+    while (value >= 0x80) {
+        *event->next++ = (unsigned char)(value | 0x80);
+        value >>= 7;
+    }
+    *event->next++ = (unsigned char)value;
+}
+
+static uint64_t zigzag(uint64_t to, uint64_t from)
+{
+    int64_t difference = (int64_t)(to - from);
+    return ((uint64_t)difference << 1) ^ (difference < 0 ? UINT64_MAX : 0);
+}
+
+/* Starts an event: kind, time, thread, stream and tag where they changed. False when there is nowhere to
+ * write. */
+static bool event_start(struct zr_trace *trace, struct event *event, unsigned kind, uint64_t stream,
+                        uint32_t tag)
+{
+    if (!trace->window)
+        return false;
+    if (trace->position_bytes + ZRT_EVENT_BYTES > trace->window_start_bytes + WINDOW_BYTES && !slide(trace))
+        return false;
+    event->first = event->next = trace->window + (trace->position_bytes - trace->window_start_bytes);
+
+    uint32_t thread = thread_number();
+    uint64_t now_ns = zr_os_now_ns();
+    uint64_t later_ns = now_ns > trace->last_ns ? now_ns - trace->last_ns : 0;
+    trace->last_ns += later_ns;
+    *event->next++ = (unsigned char)(kind | (thread != trace->thread ? ZRT_HAS_THREAD : 0) |
+                                     (stream != trace->stream ? ZRT_HAS_STREAM : 0) |
+                                     (tag != trace->tag ? ZRT_HAS_TAG : 0));
+    put_varint(event, later_ns);
+    if (thread != trace->thread)
+        put_varint(event, trace->thread = thread);
+    if (stream != trace->stream)
+        put_varint(event, trace->stream = stream);
+    if (tag != trace->tag)
+        *event->next++ = (unsigned char)(trace->tag = tag);
+    return true;
+}
+
+static void event_end(struct zr_trace *trace, const struct event *event)
+{
+    trace->position_bytes += (uint64_t)(event->next - event->first);
+    /* The bytes come before the length: a reader of a crashed or living trace counts on it. */
+    __atomic_store_n(&trace->header->written_bytes, trace->position_bytes - sizeof(struct zrt_header),
+                     __ATOMIC_RELEASE);
+}
+
+static void put_place(struct zr_trace *trace, struct event *event, const void *address)
+{
+    uint64_t offset = (uint64_t)(uintptr_t)address - trace->base_address;
+    uint64_t unit = ZRT_UNIT_BYTES;
+    if ((offset | trace->last_offset_bytes) % ZRT_UNIT_BYTES != 0) {
+        *event->first |= ZRT_IN_BYTES;
+        unit = 1;
+    }
+    put_varint(event, zigzag(offset / unit, trace->last_offset_bytes / unit));
+    trace->last_offset_bytes = offset;
+}
+
+void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block)
+{
+    struct event event;
+    uint64_t usual = (block->bytes + ZRT_UNIT_BYTES - 1) & ~(uint64_t)(ZRT_UNIT_BYTES - 1);
+    if (!event_start(trace, &event, ZRT_ALLOC, block->stream, block->tag))
+        return;
+    put_place(trace, &event, block->address);
+    put_varint(&event, block->bytes);
+    if (block->reserved_bytes != usual) {
+        *event.first |= ZRT_HAS_RESERVED;
+        put_varint(&event, block->reserved_bytes);
+    }
+    event_end(trace, &event);
+}
+
+void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block)
+{
+    struct event event;
+    if (!event_start(trace, &event, ZRT_FREE, block->stream, block->tag))
+        return;
+    put_place(trace, &event, block->address);
+    event_end(trace, &event);
+}
+
+static void write_granules(struct zr_trace *trace, unsigned kind, const void *first, size_t bytes)
+{
+    struct event event;
+    uint64_t number = ((uint64_t)(uintptr_t)first - trace->base_address) / trace->granule_bytes;
+    uint64_t count = bytes / trace->granule_bytes;
+    if (!event_start(trace, &event, kind, trace->stream, trace->tag))
+        return;
+    put_varint(&event, zigzag(number, trace->next_granule));
+    put_varint(&event, count);
+    trace->next_granule = number + count;
+    event_end(trace, &event);
+}
+
+void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes)
+{
+    write_granules(trace, ZRT_MAP, first, bytes);
+}
+
+void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t bytes)
+{
+    write_granules(trace, ZRT_UNMAP, first, bytes);
+}
+
+void zr_trace_write_mark(struct zr_trace *trace, const char *label)
+{
+    struct event event;
+    size_t length = strnlen(label, ZRT_LABEL_BYTES);
+    if (!event_start(trace, &event, ZRT_MARK, trace->stream, trace->tag))
+        return;
+    put_varint(&event, length);
+    memcpy(event.next, label, length);
+    event.next += length;
+    event_end(trace, &event);
+}
+
+void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request)
+{
+    struct event event;
+    if (!event_start(trace, &event, ZRT_REFUSED, request->stream, request->tag))
+        return;
+    put_varint(&event, request->bytes);
+    event_end(trace, &event);
+}
+
+void zr_trace_write_begin(struct zr_trace *trace)
+{
+    struct event event;
+    if (event_start(trace, &event, ZRT_BEGIN, trace->stream, trace->tag))
+        event_end(trace, &event);
+}
+
+/* ---- Open and close ------------------------------------------------------------------------------------ */
+
+static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *origin)
+{
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    trace->last_ns = zr_os_now_ns();
+    *trace->header = (struct zrt_header){
+        .header_bytes = sizeof(struct zrt_header),
+        .version = ZRT_VERSION,
+        .granule_bytes = origin->granule_bytes,
+        .base_address = (uintptr_t)origin->base,
+        .reserve_bytes = origin->reserve_bytes,
+        .clock_start_ns = trace->last_ns,
+        .wall_start_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec,
+        .process = (uint32_t)getpid(),
+    };
+    size_t length = strnlen(origin->name, sizeof trace->header->arena - 1);
+    memcpy(trace->header->arena, origin->name, length);
+    memcpy(trace->header->magic, ZRT_MAGIC, sizeof trace->header->magic);
+}
+
+/* Memory for the writer itself, straight from the system and wiped in a child. */
+static struct zr_trace *make_writer(size_t page_bytes)
+{
+    _Static_assert(sizeof(struct zr_trace) <= 4096, "one page holds the writer");
+    void *page = zr_pages_take(page_bytes);
+    if (page)
+        madvise(page, page_bytes, MADV_WIPEONFORK);
+    return page;
+}
+
+/* A file of our own even if one of that name is there: emptying that would pull the pages from under whoever
+ * writes or reads it through a mapping. */
+static zr_result create_anew(struct zr_file *file, const char *path)
+{
+    enum zr_path_kind kind = ZR_PATH_NONE;
+    bool replaceable = true;
+    zr_result result = path ? zr_path_kind_get(path, &kind) : ZR_OK;
+    file->fd = -1;
+    if (path && result == ZR_OK)
+        result = zr_path_replaceable(path, &replaceable);
+    if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "cannot write a trace to '%s': it is no ordinary file; give another name",
+                       path);
+    if (result == ZR_OK && kind == ZR_PATH_FILE)
+        result = zr_path_unlink(path);
+    return result == ZR_OK ? zr_file_create(file, path, ZR_CREATE_REPLACE) : result;
+}
+
+zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr_trace_origin *origin)
+{
+    char room[64];
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    struct zr_trace *trace = make_writer(page_bytes);
+    zr_result result;
+    int error;
+
+    *out = NULL;
+    if (!trace)
+        return ZR_ERR_HOST_MEMORY;
+    trace->page_bytes = page_bytes;
+    trace->base_address = (uintptr_t)origin->base;
+    trace->granule_bytes = origin->granule_bytes;
+    result = create_anew(&trace->file, path);
+    if (result != ZR_OK)
+        goto unwind;
+    error = extend(trace, WINDOW_BYTES);
+    if (error == 0) {
+        trace->header = map_file(trace, 0, page_bytes);
+        trace->window = map_file(trace, 0, WINDOW_BYTES);
+        error = trace->header && trace->window ? 0 : errno;
+    }
+    if (error != 0) {
+        result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with room for it)",
+                         trace->file.name, strerror_r(error, room, sizeof room));
+        if (trace->file.regular) /* never a device that somebody named */
+            zr_path_unlink(path);
+        goto unwind;
+    }
+    fill_header(trace, origin);
+    trace->position_bytes = sizeof(struct zrt_header);
+    *out = trace;
+    return ZR_OK;
+unwind:
+    close_window(trace);
+    if (trace->header)
+        munmap(trace->header, page_bytes);
+    zr_file_close(&trace->file);
+    zr_pages_give(trace, page_bytes);
+    return result;
+}
+
+zr_result zr_trace_close(struct zr_trace *trace)
+{
+    char room[64];
+    zr_result result = ZR_OK;
+    if (trace->header) { /* not in a forked child */
+        if (trace->header->state == ZRT_NO_SPACE)
+            result =
+                zr_fail(ZR_ERR_IO, "the trace '%s' stopped after %llu bytes: %s (make room, or trace less)",
+                        trace->file.name, (unsigned long long)trace->position_bytes,
+                        strerror_r((int)trace->header->error, room, sizeof room));
+        else
+            trace->header->state = ZRT_STOPPED;
+        close_window(trace);
+        munmap(trace->header, trace->page_bytes);
+        if (ftruncate(trace->file.fd, (off_t)trace->position_bytes) != 0 && result == ZR_OK)
+            result = zr_fail(ZR_ERR_IO, "cannot cut the trace '%s' to its length", trace->file.name);
+        zr_result closed = zr_file_close(&trace->file);
+        result = result == ZR_OK ? closed : result;
+    }
+    zr_pages_give(trace, (size_t)sysconf(_SC_PAGESIZE));
+    return result;
+}

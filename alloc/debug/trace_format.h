@@ -1,0 +1,79 @@
+/* clang-format off */
+/* trace_format.h: the .zrt trace, version 1, as it lies in the file. Written by alloc/debug/trace.c, read by
+ * defrag/zrt.c. All numbers are little-endian.
+ *
+ * The file is struct zrt_header, then events one after the other, `written_bytes` of them. The writer stores
+ * an event's bytes first and then advances written_bytes, all in a shared file mapping: after a crash or kill
+ * -9 the file ends in zeros that are not counted, and everything counted is whole.
+ *
+ * An event is
+ *     1 byte    kind (bits 0..2) and flags
+ *     varint    nanoseconds since the event before (the first: since clock_start_ns)
+ *     varint    thread number, if ZRT_HAS_THREAD; else that of the event before (first: 0)
+ *     varint    stream, if ZRT_HAS_STREAM; else that of the event before (first: 0)
+ *     1 byte    tag, if ZRT_HAS_TAG; else that of the event before (first: 0)
+ * and then by kind
+ *     alloc     place, varint requested bytes, varint reserved bytes if ZRT_HAS_RESERVED (else: the requested
+ *               bytes rounded up to 256)
+ *     free      place
+ *     map       zigzag difference of the first granule's number to `next granule`, varint granules
+ *     unmap     the same; `next granule` is the number after the run that the last map or unmap named
+ *               (first: 0)
+ *     mark      varint length (at most 63), bytes of the label
+ *     refused   varint requested bytes: an allocation that failed
+ *     begin     nothing: the allocs and maps before it say what was there when the trace was started
+ * A place is the zigzag difference of a block's offset from base_address to the place of the alloc or free
+ * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
+ * ZRT_IN_BYTES.
+ *
+ * varint: 7 bits a byte, low ones first, the top bit set on all but the last; at most 10 bytes, no bits
+ * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. */
+/* clang-format on */
+#ifndef ZR_TRACE_FORMAT_H
+#define ZR_TRACE_FORMAT_H
+
+#include <stdint.h>
+
+#define ZRT_MAGIC   "ZRT1"
+#define ZRT_VERSION 1
+
+enum zrt_kind { ZRT_ALLOC = 1, ZRT_FREE, ZRT_MAP, ZRT_UNMAP, ZRT_MARK, ZRT_REFUSED, ZRT_BEGIN };
+
+#define ZRT_KIND_MASK    0x07
+#define ZRT_HAS_THREAD   0x08
+#define ZRT_HAS_STREAM   0x10
+#define ZRT_HAS_TAG      0x20
+#define ZRT_IN_BYTES     0x40 /* alloc, free */
+#define ZRT_HAS_RESERVED 0x80 /* alloc */
+
+#define ZRT_UNIT_BYTES  256u
+#define ZRT_LABEL_BYTES 63u  /* of a mark, at most */
+#define ZRT_EVENT_BYTES 128u /* no event is longer */
+
+/* How the trace ended. */
+enum zrt_state {
+    ZRT_WRITING = 0, /* still written, or the program died */
+    ZRT_STOPPED,     /* by request: complete */
+    ZRT_NO_SPACE,    /* the file could not grow; later events are missing */
+    ZRT_STATE_COUNT
+};
+
+struct zrt_header {
+    char magic[4];
+    uint32_t header_bytes; /* sizeof this; events start here */
+    uint32_t version;
+    uint32_t state;         /* enum zrt_state */
+    uint64_t written_bytes; /* of events */
+    uint64_t granule_bytes;
+    uint64_t base_address; /* of the arena's reservation */
+    uint64_t reserve_bytes;
+    uint64_t clock_start_ns; /* monotonic */
+    uint64_t wall_start_ns;  /* the same moment, since 1970 */
+    uint32_t process;
+    uint32_t error;   /* errno of ZRT_NO_SPACE */
+    char arena[32];   /* its name, ended by a zero */
+    uint64_t zero[3]; /* room for later versions */
+};
+_Static_assert(sizeof(struct zrt_header) == 128, "the header's layout is the format");
+
+#endif

@@ -1,0 +1,332 @@
+/* allocate.c: the public allocation and free. Stands on core.c and follow.c.
+ *
+ * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
+ * anything is (canaries, poison, ceilings, a trace, checks, an observer): arena->noted is all that it costs
+ * where nothing is. Instructions per operation are counted by tests/bench_operations.py. */
+#define _GNU_SOURCE
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/debug/books.h"
+#include "alloc/base/error.h"
+#include "alloc/debug/trace.h"
+#include "alloc/plan/follow_internal.h"
+#include "alloc/base/option.h"
+
+#define likely(condition)   __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/* ---- A call ---------------------------------------------------------------------------------------------
+ */
+
+/* The end of a call whose work is done and counted. */
+static inline void leave(struct zr_arena *arena)
+{
+    if (unlikely(arena->shared))
+        zr_siblings_tell(arena);
+    zr_lock_give(&arena->lock);
+}
+
+static inline struct zr_book_entry entry_of_step(const struct zr_step *step)
+{
+    return (struct zr_book_entry){step->bytes, step->requested_bytes, step->tag};
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+/* Why this is no request. */
+static __attribute__((noinline, cold)) zr_result refuse_request(const struct zr_arena *arena,
+                                                                const struct zr_request *request, void **out)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a block needs somewhere to go");
+    *out = NULL;
+    if (!arena || !request)
+        return zr_fail(ZR_ERR_INVALID, "a block needs an arena and a request");
+    if (request->bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a block needs at least one byte");
+    if (request->bytes > PTRDIFF_MAX - 2 * arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a block of %zu bytes overflows the address space", request->bytes);
+    if ((request->alignment & (request->alignment - 1)) != 0 || request->alignment > arena->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID,
+                       "an alignment of %zu is not a power of two up to the granule size, %zu",
+                       request->alignment, arena->granule_bytes);
+    return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)request->tag);
+}
+
+/* More than any backend reserves, and far from where sizes overflow. */
+#define REQUEST_SURE_BYTES ((size_t)1 << 48)
+
+static inline bool is_request(const struct zr_arena *arena, const struct zr_request *request)
+{
+    size_t alignment = request->alignment;
+    return (likely(request->bytes - 1 < REQUEST_SURE_BYTES) ||
+            request->bytes - 1 < PTRDIFF_MAX - 2 * arena->granule_bytes) &&
+           (likely(alignment == 0) ||
+            ((alignment & (alignment - 1)) == 0 && alignment <= arena->granule_bytes)) &&
+           likely((unsigned)request->tag < ZR_TAG_COUNT);
+}
+
+static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request)
+{
+    return (struct zr_need){zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+                            request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
+}
+
+/* The member that serves the calling thread, with its lock. */
+static inline struct zr_arena *enter(struct zr_arena *arena)
+{
+    if (unlikely(arena->shared)) {
+        struct zr_arena *own = zr_siblings_try(arena);
+        return likely(own != NULL) ? own : zr_siblings_take(arena);
+    }
+    zr_lock_take(&arena->lock);
+    return arena;
+}
+
+/* The place of the next step of the plan, where the request is that; NULL: it is another, or there is more to
+ * do than to hand it out. */
+static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_request *request)
+{
+    struct zr_follow *follow = arena->follow;
+    if (unlikely(!follow->plan) || unlikely(follow->awake) || unlikely(follow->work_due) ||
+        unlikely(arena->careful))
+        return NULL;
+    struct zr_lane *lane = follow->plan->last_lane;
+    struct zr_step *step = zr_follow_next(follow, lane, request);
+    if (likely(step != NULL) || follow->plan->lanes_count == 1)
+        return step;
+    /* That of another lane than the one that was asked last: threads and streams take turns. */
+    lane = zr_follow_lane_of(follow->plan, zr_thread_own_number, request->stream);
+    return lane ? zr_follow_next(follow, lane, request) : NULL;
+}
+
+/* A block on the place that a plan has for the request, or on any. lock: both */
+static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                          struct zr_span **out)
+{
+    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+        return ZR_ERR_HOST_MEMORY;
+    if (unlikely(arena->follow != NULL) && (*out = zr_follow_alloc(arena, request, need)))
+        return ZR_OK;
+    return zr_core_alloc(arena, request, need, out);
+}
+
+/* The same, when memory is short: what the siblings have idle may do, or what streams still use there. lock:
+ * both, opened meanwhile */
+static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
+                                                                const struct zr_request *request,
+                                                                struct zr_need need, struct zr_span **out)
+{
+    zr_result result = ZR_ERR_MEMORY;
+    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, need.bytes))
+        result = allocate(arena, request, need, out);
+    return result;
+}
+
+/* What some arenas do with a block besides. True: zr_follow_work() is due once the lock is open. */
+static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
+                                                 struct zr_span *block, struct zr_need need)
+{
+    bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
+    if (arena->careful)
+        zr_careful_new(arena, block);
+    return work;
+}
+
+static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, zr_result result,
+                                                        const struct zr_request *request, struct zr_need need)
+{
+    result = zr_report_exhausted(arena, result, request, need);
+    zr_trace_event(arena->trace, refused, request);
+    return result;
+}
+
+/* The same, with all that it takes: memory from wherever there is some; or the words for what has failed
+ * before. Called with the lock, which is opened for the supply's; the caller gives both. */
+static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
+                                                struct zr_need need, zr_result before, struct zr_span **out)
+{
+    zr_lock_give(&arena->lock);
+    zr_arena_take(arena);
+    if (unlikely(arena->follow != NULL) && unlikely(arena->follow->gone))
+        zr_follow_bury_gone(arena);
+    zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
+    if (result != ZR_OK)
+        return result;
+    /* Others that ask while the driver is called see these bytes as taken. */
+    arena->promised_by_tag_bytes[request->tag] += need.bytes;
+    result = before == ZR_OK ? allocate(arena, request, need, out) : before;
+    if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
+        result = allocate_from_others(arena, request, need, out);
+    arena->promised_by_tag_bytes[request->tag] -= need.bytes;
+    if (unlikely(result != ZR_OK))
+        result = note_failure(arena, result, request, need);
+    return result;
+}
+
+/* A block on memory that is mapped already; NULL: that takes more. lock: arena->lock */
+static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
+                                   struct zr_need need, struct zr_span **out)
+{
+    if (unlikely(arena->follow != NULL) && arena->follow->plan)
+        return ZR_OK; /* it may have a place for the request */
+    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+        return ZR_ERR_HOST_MEMORY;
+    *out = zr_core_try(arena, request, need);
+    return ZR_OK;
+}
+
+/* Any request. Called with the lock of the arena that serves it, gives it. */
+static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
+{
+    struct zr_span *block = NULL;
+    bool work = false, grown = false;
+    *out = NULL;
+    if (unlikely(!is_request(arena, request))) {
+        zr_lock_give(&arena->lock);
+        return refuse_request(arena, request, out);
+    }
+    struct zr_request named = *request; /* by the one name that its stream has */
+    zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
+    if (unlikely(result != ZR_OK)) {
+        zr_lock_give(&arena->lock);
+        return result;
+    }
+    request = &named;
+    struct zr_need need = need_of(arena, request);
+    uint64_t calls = arena->backend_calls_count;
+    if (unlikely(arena->bounded))
+        result = zr_ceiling_check(arena, request, need.bytes);
+    if (likely(result == ZR_OK)) {
+        result = try_mapped(arena, request, need, &block);
+        grown = !block;
+        if (unlikely(grown))
+            result = grow(arena, request, need, result, &block);
+    }
+    if (likely(result == ZR_OK)) {
+        zr_book_in(arena, zr_book_entry_of(block));
+        *out = arena->base + block->offset_bytes;
+        if (unlikely(arena->noted))
+            work = note_alloc(arena, request, block, need);
+    }
+    if (unlikely(grown) && arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    leave(arena);
+    if (unlikely(grown))
+        zr_lock_give(&arena->supply);
+    if (unlikely(work))
+        zr_follow_work(arena);
+    return result;
+}
+
+zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
+{
+    if (unlikely(!arena) || unlikely(!request) || unlikely(!out))
+        return refuse_request(arena, request, out);
+    arena = enter(arena);
+    struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
+    if (!step)
+        return alloc_any(arena, request, out);
+    zr_book_in(arena, entry_of_step(step));
+    *out = arena->base + step->offset_bytes;
+    leave(arena);
+    return ZR_OK;
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------------------- */
+
+/* Why this address is not the first byte of a block. Gives the lock. */
+static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *arena, const void *address,
+                                                             bool freed)
+{
+    size_t offset = (size_t)((const char *)address - arena->base);
+    struct zr_span copy;
+    const struct zr_span *block = offset < arena->range_bytes ? zr_block_before(arena, offset, &copy) : NULL;
+    zr_result result;
+    if (offset >= arena->range_bytes)
+        result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
+    else if (block && offset < zr_span_end(block))
+        result = zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
+                         address, offset - block->offset_bytes, zr_span_requested_bytes(block),
+                         (void *)(arena->base + block->offset_bytes));
+    else if (freed)
+        result = zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
+                         arena->name);
+    else
+        result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+/* What some arenas do with a block besides: ZR_ERR_CORRUPT, with words, if it was written past its end. */
+static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_span *block)
+{
+    zr_result result = arena->careful ? zr_careful_freed(arena, block) : ZR_OK;
+    if (arena->follow)
+        zr_follow_note_free(arena, block);
+    return result;
+}
+
+/* The block of a step of the plan, which goes in time as a rule: then it is freed. NULL: it is; else what is
+ * left to do is that of any block. */
+static inline struct zr_span *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
+{
+    struct zr_step *step = &plan->steps[number];
+    zr_step_leave(plan, step);
+    if (unlikely(arena->follow->awake) || unlikely(arena->careful) || unlikely(step->apart) ||
+        unlikely(plan != arena->follow->plan))
+        return &plan->slots[number].span;
+    zr_step_clear_live(plan, step, number);
+    zr_book_out(arena, entry_of_step(step));
+    return NULL;
+}
+
+/* Any block that is no longer found. lock: arena->lock */
+static inline zr_result free_block(struct zr_arena *arena, struct zr_span *block)
+{
+    zr_book_out(arena, zr_book_entry_of(block));
+    zr_result result = unlikely(arena->noted) ? note_free(arena, block) : ZR_OK;
+    if (unlikely(block->uses != NULL))
+        zr_streams_defer(arena, block);
+    else if (unlikely(block->kind == ZR_SPAN_PLANNED))
+        zr_follow_free(arena, block);
+    else
+        zr_core_free(arena, block);
+    return result;
+}
+
+zr_result zr_arena_free(zr_arena *arena, void *address)
+{
+    struct zr_follow_plan *plan = NULL;
+    struct zr_span *block = NULL;
+    bool freed = false, found;
+    if (unlikely(!address))
+        return ZR_OK;
+    if (unlikely(!arena))
+        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+    arena = zr_arena_member_of(arena, address);
+    zr_lock_take(&arena->lock);
+    size_t offset = (size_t)((char *)address - arena->base);
+    if (arena->follow)
+        plan = zr_follow_plan_at(arena, offset);
+    if (plan) {
+        size_t number = zr_plan_exact(plan, offset, &freed);
+        found = number < plan->slots_count;
+        if (likely(found))
+            block = free_step(arena, plan, number);
+    } else {
+        block = zr_index_take(&arena->index, offset, &freed);
+        found = block != NULL;
+    }
+    if (unlikely(!found))
+        return refuse_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
+    zr_result result = block ? free_block(arena, block) : ZR_OK;
+    bool gone = unlikely(arena->noted) && arena->follow && arena->follow->gone;
+    leave(arena);
+    if (unlikely(gone)) {
+        zr_arena_take(arena);
+        zr_follow_bury_gone(arena);
+        zr_arena_give(arena);
+    }
+    return result;
+}

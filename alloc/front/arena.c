@@ -1,0 +1,268 @@
+/* arena.c: the arena's life, and the search for a block by address. Stands on space.c, extend.c and index.c.
+ */
+#define _GNU_SOURCE
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/debug/trace.h"
+#include "alloc/plan/follow.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/option.h"
+#include "alloc/base/poison.h"
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void count_arena(zr_backend *backend, int change)
+{
+    pthread_mutex_lock(&backend->lock);
+    backend->arenas_count += (unsigned)change;
+    pthread_mutex_unlock(&backend->lock);
+}
+
+/* Reserves the range: what was asked for, or the backend's hint, halved until the system agrees. */
+static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
+{
+    zr_backend *backend = arena->backend;
+    size_t bytes = asked_bytes;
+    if (bytes > SIZE_MAX / 2)
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is larger than any address space", bytes);
+    if (bytes == 0)
+        bytes = backend->ops->reserve_hint
+                    ? backend->ops->reserve_hint(backend, arena->limit_bytes ? arena->limit_bytes
+                                                                             : backend->limit_bytes)
+                    : arena->limit_bytes * 4;
+    bytes = zr_round_up(bytes, arena->granule_bytes);
+    if (bytes < arena->granule_bytes)
+        bytes = arena->granule_bytes;
+    zr_result result = zr_backend_reserve(backend, bytes, &arena->range);
+    while (asked_bytes == 0 && result == ZR_ERR_ADDRESSES && bytes / 2 >= arena->granule_bytes * 16) {
+        bytes = zr_round_up(bytes / 2, arena->granule_bytes);
+        result = zr_backend_reserve(backend, bytes, &arena->range);
+    }
+    return result;
+}
+
+static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *options)
+{
+    zr_backend *backend = options->backend;
+    snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
+    arena->head = arena;
+    arena->members_most = options->threads > 1 ? options->threads : 1;
+    arena->sibling_reserve_bytes = options->reserve_bytes;
+    arena->backend = backend;
+    arena->granule_bytes = backend->can.granule_bytes;
+    arena->granule_shift = (unsigned)__builtin_ctzl(arena->granule_bytes);
+    arena->limit_bytes = zr_round_down(options->limit_bytes, arena->granule_bytes);
+    arena->check = (unsigned)zr_option_get(ZR_OPTION_CHECK);
+    arena->canary_bytes = arena->check >= ZR_CHECK_BYTES ? 16 : 0;
+    arena->visible = backend->can.host_visible;
+    arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
+    arena->shared = arena->members_most > 1;
+    arena->asynchronous = !backend->can.synchronous;
+    zr_arena_note_careful(arena);
+    arena->map_calls = &zr_watch_calls;
+    arena->stock.granule_bytes = arena->granule_bytes;
+    zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
+    zr_pool_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
+    if (!zr_pool_reserve(&arena->spans, ZR_ZONE_COUNT))
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = reserve_range(arena, options->reserve_bytes);
+    if (result != ZR_OK)
+        return result;
+    arena->base = arena->range->address;
+    arena->range_bytes = arena->range->bytes;
+    arena->bitmap_bytes = (arena->range->bytes / arena->granule_bytes + 63) / 64 * sizeof(uint64_t);
+    arena->granules = zr_pages_take(arena->bitmap_bytes);
+    if (!arena->granules)
+        return ZR_ERR_HOST_MEMORY;
+    result = zr_index_init(&arena->index, arena->range->bytes);
+    if (result == ZR_OK)
+        zr_space_init(arena);
+    return result;
+}
+
+static void tear_down(struct zr_arena *arena)
+{
+    if (arena->granules)
+        zr_pages_give(arena->granules, arena->bitmap_bytes);
+    if (arena->range) {
+        zr_result result = zr_backend_release(arena->range);
+        zr_assert(result == ZR_OK);
+    }
+    if (arena->index.regions)
+        zr_index_end(&arena->index);
+    zr_streams_end(arena);
+    zr_follow_end(arena);
+    zr_pool_end(&arena->spans);
+    zr_pages_give(arena, sizeof *arena);
+}
+
+zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "an arena needs somewhere to go");
+    *out = NULL;
+    if (!options || !options->backend)
+        return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
+    if (options->threads > ZR_SIBLINGS_MOST + 1)
+        return zr_fail(ZR_ERR_INVALID, "an arena serves at most %d threads at once, not %u",
+                       ZR_SIBLINGS_MOST + 1, options->threads);
+    if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "an arena's limit of %zu bytes is below one granule (%zu)",
+                       options->limit_bytes, options->backend->can.granule_bytes);
+    struct zr_arena *arena = zr_pages_take(sizeof *arena);
+    if (!arena)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = prepare(arena, options);
+    if (result != ZR_OK) {
+        tear_down(arena);
+        return result;
+    }
+    count_arena(arena->backend, 1);
+    zr_arenas_add(arena);
+    *out = arena;
+    return ZR_OK;
+}
+
+unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count)
+{
+    struct zr_arena *arena = NULL;
+    unsigned made = 0;
+    zr_arenas_close();
+    if (1 + atomic_load(&head->siblings_count) != count || head->together || head->no_more)
+        goto unlock; /* somebody was faster */
+    arena = zr_pages_take(sizeof *arena);
+    if (arena && prepare(arena, &(struct zr_arena_options){.backend = head->backend,
+                                                           .name = head->name,
+                                                           .reserve_bytes = head->sibling_reserve_bytes,
+                                                           .limit_bytes = head->limit_bytes}) == ZR_OK) {
+        arena->head = head;
+        arena->shared = true;
+        head->siblings[count - 1] = arena;
+        atomic_store_explicit(&head->siblings_count, count, memory_order_release);
+        made = 1;
+    } else {
+        /* No addresses or records for one more: the family stays as it is. */
+        if (arena)
+            tear_down(arena);
+        head->no_more = true;
+    }
+unlock:
+    zr_arenas_unlock();
+    return made;
+}
+
+static zr_result end_member(struct zr_arena *arena, size_t *leaked_bytes)
+{
+    if (leaked_bytes)
+        *leaked_bytes += arena->live_bytes;
+    zr_arena_take(arena); /* which ends with the arena */
+    zr_result result = zr_release_all(arena);
+    tear_down(arena);
+    return result;
+}
+
+zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
+{
+    zr_result result = ZR_OK;
+    if (leaked_bytes)
+        *leaked_bytes = 0;
+    if (!arena)
+        return ZR_OK;
+    zr_lock_take(&arena->lock);
+    const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
+    const char *pool = pools ? pools->name(arena) : NULL;
+    if (pool)
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" still carries pool \"%s\": destroy that first",
+                         arena->name, pool);
+    zr_lock_give(&arena->lock);
+    if (result != ZR_OK)
+        return result;
+    zr_arenas_remove(arena);
+    if (arena->trace)
+        result = zr_trace_close(arena->trace);
+    arena->trace = NULL;
+    zr_backend *backend = arena->backend;
+    for (unsigned i = arena->siblings_count; i-- > 0;) {
+        zr_result released = end_member(arena->siblings[i], leaked_bytes);
+        result = result == ZR_OK ? released : result;
+    }
+    zr_result released = end_member(arena, leaked_bytes);
+    result = result == ZR_OK ? released : result;
+    count_arena(backend, -1);
+    return result;
+}
+
+zr_backend *zr_arena_backend(const zr_arena *arena)
+{
+    return arena ? arena->backend : NULL;
+}
+
+/* ---- Trim ---------------------------------------------------------------------------------------------- */
+
+static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
+{
+    zr_arena_take(arena);
+    zr_arena_settle(arena);
+    if (arena->asynchronous)
+        zr_streams_poll(arena);
+    if (arena->follow) {
+        zr_follow_bury_gone(arena);
+        zr_follow_give_back(arena);
+    }
+    size_t released = zr_trim(arena, keep_bytes);
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_arena_give(arena);
+    return released;
+}
+
+zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes)
+{
+    if (released_bytes)
+        *released_bytes = 0;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
+    size_t released = zr_siblings_trim(arena) + trim_member(arena, keep_bytes);
+    if (released_bytes)
+        *released_bytes = released;
+    return ZR_OK;
+}
+
+void zr_arena_settle_plan(zr_arena *arena)
+{
+    zr_arena_take(arena);
+    zr_follow_settle(arena);
+    if (arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_check_arena(arena) == ZR_OK);
+    zr_arena_give(arena);
+}
+
+/* ---- Search -------------------------------------------------------------------------------------------- */
+
+zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_info *out)
+{
+    bool found = false;
+    if (!arena || !out)
+        return zr_fail(ZR_ERR_INVALID, "a search needs an arena and somewhere to put its answer");
+    arena = zr_arena_member_of(arena, pointer);
+    size_t offset = (size_t)((const char *)pointer - arena->base);
+    *out = (struct zr_block_info){0};
+    if (offset < arena->range_bytes) {
+        struct zr_span copy;
+        zr_index_read_lock();
+        const struct zr_span *block = zr_block_before(arena, offset, &copy);
+        found = block && offset < zr_span_end(&copy);
+        if (found)
+            *out = zr_block_info_of(arena, &copy);
+        zr_index_read_unlock();
+    }
+    const struct zr_pool_calls *pools = atomic_load(&arena->head->pool_calls);
+    return found || (pools && pools->find(arena->head, pointer, out))
+               ? ZR_OK
+               : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
+}

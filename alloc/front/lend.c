@@ -1,0 +1,49 @@
+/* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Stands on
+ * extend.c, streams.c, siblings.c and follow.h. */
+#include "alloc/core/arena_internal.h"
+#include "alloc/plan/follow.h"
+
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
+{
+    *out = (struct zr_handle_list){0};
+    zr_arena_take(arena);
+    zr_result result = zr_granules_gather(arena, bytes, out);
+    /* The last resorts are those of a block. */
+    while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
+        result = zr_granules_gather(arena, bytes, out);
+    if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
+        result = zr_granules_gather(arena, bytes, out);
+    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, bytes))
+        result = zr_granules_gather(arena, bytes, out);
+    if (result == ZR_OK) {
+        arena->lent_bytes += bytes;
+        zr_limit_note_peak(arena);
+    }
+    zr_arena_give(arena);
+    return result;
+}
+
+void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    struct zr_handle *handle;
+    zr_lock_take(&arena->lock);
+    while ((handle = zr_handle_list_pop(list))) {
+        arena->lent_bytes -= handle->bytes;
+        zr_stock_put(&arena->stock, handle);
+    }
+    zr_lock_give(&arena->lock);
+}
+
+size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list)
+{
+    struct zr_handle *handle;
+    size_t bytes = 0;
+    zr_arena_take(arena);
+    while ((handle = zr_handle_list_pop(list))) {
+        bytes += handle->bytes;
+        arena->lent_bytes -= handle->bytes;
+        zr_handle_destroy(arena, handle); /* lives for its mappings */
+    }
+    zr_arena_give(arena);
+    return bytes;
+}

@@ -1,0 +1,117 @@
+/* siblings.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
+ *
+ * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
+ * its own: a sibling with its own addresses, gaps, index and lock, on the same backend and under the same
+ * limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole granules,
+ * through the driver, when one of them finds none. While a trace is written, an observer watches or a plan is
+ * in force, all allocate from the head, which is what these see. */
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/base/error.h"
+#include "alloc/plan/follow.h"
+
+/* What a thread bears before it takes another seat: a lock that is taken counts so much, one on which it had
+ * to sleep so much more, and one that is open makes up for one. */
+enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
+
+/* ---- Who serves whom ----------------------------------------------------------------------------------- */
+
+static inline struct zr_arena *member(struct zr_arena *head, unsigned seat)
+{
+    return seat == 0 ? head : head->siblings[seat - 1];
+}
+
+__thread struct zr_seat zr_own_seat;
+
+/* Another seat for this thread, if there is one or can be. */
+static __attribute__((noinline)) unsigned change_seat(struct zr_arena *head, unsigned count, bool one_more)
+{
+    zr_own_seat.impatience = 0;
+    if (one_more && count < head->members_most)
+        count += zr_arena_add_sibling(head, count);
+    zr_own_seat.seat = 1 + (atomic_fetch_add(&head->next_seat, 1) + 1) % count;
+    return zr_own_seat.seat - 1;
+}
+
+/* Where the thread sits; a new one is not sent where all others began if there is a choice. */
+static inline unsigned seat_in(struct zr_arena *head, unsigned count)
+{
+    if (__builtin_expect(zr_own_seat.seat == 0, 0)) {
+        if (count > 1)
+            return change_seat(head, count, false);
+        zr_own_seat.seat = 1;
+    }
+    return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
+}
+
+struct zr_arena *zr_siblings_take(struct zr_arena *head)
+{
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    bool apart = atomic_load_explicit(&head->together, memory_order_relaxed) == 0;
+    struct zr_arena *arena = member(head, apart ? seat_in(head, count) : 0);
+    if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
+        zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+        return arena;
+    }
+    zr_own_seat.impatience += TAKEN;
+    if (apart && zr_own_seat.impatience > PATIENCE) {
+        arena = member(head, change_seat(head, count, true));
+        zr_lock_take(&arena->lock);
+    } else if (zr_lock_wait(&arena->lock)) {
+        zr_own_seat.impatience += SLEPT;
+    }
+    return arena;
+}
+
+/* ---- Memory that is the family's ----------------------------------------------------------------------- */
+
+size_t zr_siblings_trim(struct zr_arena *arena)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    size_t released = 0;
+    for (unsigned i = 0; count > 1 && i < count; i++) {
+        struct zr_arena *other = member(head, i);
+        if (other == arena)
+            continue;
+        zr_arena_take(other);
+        zr_arena_settle(other);
+        if (other->asynchronous)
+            zr_streams_poll(other);
+        released += zr_trim(other, 0);
+        zr_arena_give(other);
+    }
+    return released;
+}
+
+bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
+{
+    struct zr_arena *head = arena->head;
+    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    struct zr_handle_list list = {0};
+    size_t got = 0, granule = arena->granule_bytes;
+    if (count == 1)
+        return false;
+    /* Both ends of a block may lie in granules of their own. What is idle here was not enough. */
+    size_t wanted = zr_round_up(bytes, granule) + granule;
+    size_t idle = arena->stock.bytes + zr_space_idle_bytes(arena);
+    wanted = wanted > idle + granule ? wanted - idle : granule;
+    zr_arena_give(arena);
+    for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
+        struct zr_arena *other = member(head, i % count);
+        bool wait = i >= count; /* only if nobody has any */
+        if (other == arena || (wait && (got > 0 || !other->asynchronous)))
+            continue;
+        zr_arena_take(other);
+        zr_arena_settle(other);
+        if (other->asynchronous)
+            zr_streams_poll(other);
+        do
+            got += zr_idle_take(other, wanted - got, &list);
+        while (wait && got == 0 && zr_streams_wait(other));
+        zr_arena_give(other);
+    }
+    zr_arena_take(arena);
+    zr_idle_add(arena, &list);
+    return got > 0;
+}

@@ -1,0 +1,366 @@
+/* follow_internal.h: the follower's records, shared by the files that work on them. Private to alloc/.
+ *
+ *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
+ *   follow_plan.c    plans in and out of force, the observer, the checks
+ *   follow_memory.c  granules that regions do not need
+ *   follow_strays.c  what a plan has made idle
+ *   follow_pages.c   granules of regions that lie at several addresses
+ *   follow_places.c  blocks by address */
+#ifndef ZR_FOLLOW_INTERNAL_H
+#define ZR_FOLLOW_INTERNAL_H
+
+#include "alloc/plan/follow.h"
+
+enum {
+    ZR_FOLLOW_RECENT = 4,   /* requests in a row that tell where a lane is */
+    ZR_FOLLOW_PROBES = 8,   /* in the table of places */
+    ZR_FOLLOW_LOST = 32,    /* strays in a row that end a pass */
+    ZR_FOLLOW_STREAMS = 16, /* of a plan, that are waited for one by one */
+};
+
+/* What the usual allocation and free read of a step: a cache line of its own, in the order of the plan, so
+ * that the processor fetches ahead what comes next. Its block's span is not looked at. */
+struct zr_step {
+    _Alignas(64) size_t requested_bytes;
+    size_t bytes;
+    uint64_t stream;
+    size_t offset_bytes;
+    uint64_t seen_epoch; /* plan->epoch when its granules were last seen mapped; 0: never */
+    uint32_t thread;
+    uint32_t place, rank; /* where its block is entered: of plan->places, and by address */
+    uint32_t due_at;      /* the number of the step when its block is to be gone */
+    uint8_t tag;
+    uint8_t alignment_shift;
+    bool apart; /* the block's free is not the usual one: it is late, or other streams use it */
+};
+
+/* A step and the block on it. */
+struct zr_slot {
+    /* As it will be asked for: kind ZR_SPAN_PLANNED, place, requested bytes, stream, tag. Never changes while
+     * the plan is in force, so readers without a lock may hold it. previous and next: among the lane's late
+     * ones. */
+    _Alignas(64) struct zr_span span;
+    struct zr_follow_plan *plan;
+    uint32_t number; /* among plan->slots and plan->steps */
+    bool placed;
+    bool late; /* live outside of its time */
+    uint32_t hash;
+    uint32_t alive_count; /* freed before so many steps on, counted from this one */
+    uint32_t alike;       /* the number of the slot before it, round the lane, that has the same hash */
+    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
+    size_t requested_bytes;
+};
+
+/* An address at which steps of the plan have their blocks, one at a time. In a table that is hashed by the
+ * address and never changes but for who is there; see follow_places.c. */
+struct zr_start {
+    uint32_t unit;          /* from the start of the region, modulo 2^32 */
+    _Atomic uint32_t state; /* enum zr_start_state, or that and the number of the slot whose block is there */
+};
+
+enum zr_start_state {
+    ZR_START_NONE = 0, /* the table ends a search here */
+    ZR_START_NEW,
+    ZR_START_FREED,
+    ZR_START_FIRST, /* and a slot's number */
+};
+
+/* The same by address. */
+struct zr_rank {
+    size_t offset_bytes; /* from the start of the region */
+    uint32_t place;
+    uint32_t number; /* of a slot there; while the table is made */
+};
+
+/* The zone of a plan's cover. By this readers know it: a block's zone stays as it is, its kind changes when
+ * it is freed under their eyes. */
+enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
+
+struct zr_lane {
+    struct zr_slot *slots, *end, *cursor;
+    struct zr_slot *late;
+    size_t late_count;
+    uint32_t thread;
+    bool any, any_stream;
+    bool deferred; /* its steps have no places yet: it waits for memory, or for its first step */
+    uint64_t stream;
+    uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests in a row that were not steps */
+    uint32_t recent_count;
+    struct zr_slot *missed; /* the cursor at the last of them */
+};
+
+struct zr_follow_plan {
+    /* The region as the arena's index has it, in zone ZR_ZONE_REGION: what leads readers here. Empty until it
+     * is entered. */
+    _Alignas(64) struct zr_span cover;
+    struct zr_step *steps;
+    struct zr_slot *slots;
+    uint8_t *live;        /* by slot: 1 while its block is */
+    uint32_t *due_counts; /* by step: how many of the slots that are to be free when it comes are live */
+    uint32_t *due;
+    struct zr_start *places;
+    unsigned places_shift;      /* of a hash of 64 bits */
+    _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
+    uint64_t epoch;             /* of unmaps in the region, from 1 */
+    struct zr_lane *lanes, *last_lane;
+    size_t lanes_count;
+    struct zr_rank *ranks;
+    size_t ranks_count;
+    struct zr_follow_plan *next; /* among the retired or the dead */
+    size_t pages_bytes;          /* of this struct and all behind it */
+    struct zr_span *region;
+    size_t live_count; /* once it is retired */
+    size_t slots_count;
+    uint32_t *grams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
+    size_t grams_count;
+    uint64_t *busy;                      /* scratch: bit per granule of the region */
+    uint64_t streams[ZR_FOLLOW_STREAMS]; /* of the steps, each once */
+    size_t streams_count;                /* more than there is room for: the whole device is waited for */
+    size_t start_bytes;                  /* of struct zr_plan */
+    bool owed; /* without pages: the driver kept granules here, without access, for which a step failed */
+
+    /* Pages: granules of memory that lie at one or more addresses of the region. */
+    size_t pages_count;         /* 0: none, each granule of the region has its own */
+    uint32_t *pages;            /* by granule of the region */
+    struct zr_handle **handles; /* by page: NULL while it is mapped nowhere */
+    uint32_t *late_counts;      /* by page: granules of late blocks that it lies under */
+    uint64_t *busy_pages;       /* scratch: bit per page */
+};
+
+struct zr_follow {
+    struct zr_follow_plan *plan;    /* in force; NULL: none */
+    struct zr_follow_plan *retired; /* replaced, with blocks that are still live, or were until `gone` */
+    bool gone;                      /* zr_follow_bury_gone() is due */
+    struct zr_follow_plan *dead;    /* without, their records until readers have passed */
+    size_t pass_left, pass_count;   /* allocations until the pass is over, and when it began */
+    size_t strays_run;              /* in a row */
+    uint64_t pass_calls_count;
+    struct zr_pass pass;
+    struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
+
+    size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
+    bool unplanned;       /* something came beside the plan's steps when they were seen */
+    bool settled;         /* what the plan has made idle is given back */
+
+    const struct zr_observer *observer;
+    void *state;
+    bool together; /* the arena's threads, for the plan or the observer */
+    bool awake;
+    bool work_due;
+};
+
+/* Blocks of the plan that are live. */
+size_t zr_follow_live_count(const struct zr_follow_plan *plan);
+/* The first live slot from this number on; plan->slots_count: there is none. */
+size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number);
+
+static inline bool zr_step_live(const struct zr_follow_plan *plan, size_t number)
+{
+    return plan->live[number];
+}
+
+static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+{
+    return zr_step_live(plan, slot->number);
+}
+
+static inline struct zr_step *zr_step_of(const struct zr_slot *slot)
+{
+    return &slot->plan->steps[slot->number];
+}
+
+static inline struct zr_slot *zr_step_on(const struct zr_lane *lane, struct zr_slot *slot)
+{
+    return slot + 1 == lane->end ? lane->slots : slot + 1;
+}
+
+static inline struct zr_slot *zr_step_back(const struct zr_lane *lane, struct zr_slot *slot)
+{
+    return slot == lane->slots ? lane->end - 1 : slot - 1;
+}
+
+/* 0: none yet. Static TLS, but so little that the library can be loaded late. */
+extern __thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
+
+/* Whether the step is this request. */
+static inline bool zr_step_is(const struct zr_step *step, const struct zr_request *request, size_t alignment,
+                              uint32_t thread)
+{
+    return step->requested_bytes == request->bytes && step->stream == request->stream &&
+           step->tag == (uint8_t)request->tag && (size_t)1 << step->alignment_shift == alignment &&
+           step->thread == thread;
+}
+
+/* Whether the slot is free and its step is this request. */
+static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_request *request,
+                                  size_t alignment, uint32_t thread)
+{
+    return zr_step_is(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
+}
+
+static inline void zr_step_set_live(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
+{
+    plan->live[number] = 1;
+    plan->due_counts[step->due_at]++;
+}
+
+static inline void zr_step_clear_live(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
+{
+    plan->live[number] = 0;
+    plan->due_counts[step->due_at]--;
+}
+
+/* The block of the step can be found by its address from now on, and no longer. */
+static inline void zr_step_enter(struct zr_follow_plan *plan, const struct zr_step *step, size_t number)
+{
+    atomic_store_explicit(&plan->places[step->place].state, (uint32_t)number + ZR_START_FIRST,
+                          memory_order_release);
+    zr_index_set_bit(&plan->occupied[step->rank / 64], step->rank);
+}
+
+static inline void zr_step_leave(struct zr_follow_plan *plan, const struct zr_step *step)
+{
+    zr_index_clear_bit(&plan->occupied[step->rank / 64], step->rank);
+    atomic_store_explicit(&plan->places[step->place].state, ZR_START_FREED, memory_order_release);
+}
+
+static inline size_t zr_place_hash(const struct zr_follow_plan *plan, size_t unit)
+{
+    return (size_t)(unit * UINT64_C(0x9e3779b97f4a7c15) >> plan->places_shift);
+}
+
+/* True in the plan's region. */
+static inline bool zr_plan_holds(const struct zr_follow_plan *plan, size_t offset_bytes)
+{
+    return offset_bytes - plan->cover.offset_bytes < plan->cover.bytes;
+}
+
+/* The number of the slot whose block begins at the offset, in the plan's region; slots_count: none does, and
+ * *freed says whether one did before. With the lock. */
+static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t offset_bytes, bool *freed)
+{
+    size_t place_bytes = offset_bytes - plan->cover.offset_bytes, unit = place_bytes >> ZR_UNIT_SHIFT;
+    size_t mask = (~UINT64_C(0) >> plan->places_shift), at = zr_place_hash(plan, unit);
+    *freed = false;
+    for (;; at = (at + 1) & mask) {
+        const struct zr_start *place = &plan->places[at];
+        uint32_t state = atomic_load_explicit(&place->state, memory_order_relaxed);
+        if (__builtin_expect(place->unit == (uint32_t)unit && state >= ZR_START_FIRST, 1)) {
+            if (__builtin_expect(plan->steps[state - ZR_START_FIRST].offset_bytes == offset_bytes, 1))
+                return state - ZR_START_FIRST;
+        } else if (state == ZR_START_NONE) {
+            return plan->slots_count;
+        } else {
+            *freed |=
+                place->unit == (uint32_t)unit && state == ZR_START_FREED && offset_bytes % ZR_UNIT_BYTES == 0;
+        }
+    }
+}
+
+/* The lane that hears the thread and stream, NULL if none does; the plan's last lane from now on. */
+struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream);
+
+/* Whether the step is a request that nobody has looked at yet: whatever is no request at all is none of its.
+ * One that asks for less than a unit's alignment by name is not known here. */
+static inline bool zr_step_asks(const struct zr_step *step, const struct zr_request *request)
+{
+    return step->requested_bytes == request->bytes && step->tag == (unsigned)request->tag &&
+           (__builtin_expect(request->alignment == 0, 1)
+                ? step->alignment_shift == ZR_UNIT_SHIFT
+                : (size_t)1 << step->alignment_shift == request->alignment);
+}
+
+/* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
+ * everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is not. The lane
+ * is the request's, or the one that was asked last. */
+static inline __attribute__((always_inline)) struct zr_step *
+zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_request *request)
+{
+    struct zr_follow_plan *plan = follow->plan;
+    size_t number = (size_t)(lane->cursor - plan->slots);
+    struct zr_step *step = &plan->steps[number];
+    /* A thread's number is never 0. A step's thread and stream are its lane's. */
+    if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
+        __builtin_expect(step->stream != request->stream, 0) ||
+        __builtin_expect(!zr_step_asks(step, request), 0) ||
+        __builtin_expect(step->seen_epoch != plan->epoch, 0) || __builtin_expect(lane->late_count > 0, 0) ||
+        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(plan->due_counts[number] > 0, 0))
+        return NULL;
+    zr_step_set_live(plan, step, number);
+    zr_step_enter(plan, step, number);
+    lane->cursor = __builtin_expect(lane->cursor + 1 == lane->end, 0) ? lane->slots : lane->cursor + 1;
+    follow->pass_left--;
+    follow->strays_run = 0;
+    return step;
+}
+
+/* ---- follow_places.c ------------------------------------------------------------------------------------
+ */
+
+/* The bytes that the table needs for so many steps, and what it is made of: the offset of each in them. */
+struct zr_places_layout {
+    size_t places, ranks, occupied, end;
+};
+struct zr_places_layout zr_places_lay_out(size_t steps_count);
+/* Finds the places of the steps, whose offsets count from the start of the region. */
+void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from);
+/* The blocks of the plan are found by readers from now on, and no longer. The caller has reserved the index.
+ */
+void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan);
+void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* The plan, in force or retired, in whose region the offset lies; NULL: none. */
+struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t offset_bytes);
+
+/* ---- follow_pages.c: of a plan with pages ---------------------------------------------------------------
+ */
+
+/* False: a page under the step's place is under a late block at another address. The place itself is clear of
+ * late blocks. */
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+                            const struct zr_slot *slot);
+/* The block is late from now on, or no longer. */
+void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late);
+/* Maps what is not mapped under the step's place. A failure leaves the books as they were. */
+zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot);
+/* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
+ * busy; returns the bytes of mapped pages that are not marked. */
+size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan);
+/* Unmaps granules of the region; pages that are mapped nowhere any more go to the stock. *bytes grows by
+ * theirs. */
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+                         size_t *bytes);
+/* Unmaps all, before the region becomes free space. False: something stays, and the region cannot. */
+bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* No block has a page twice. Uses late_counts as scratch, and leaves it clear. */
+bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan *plan);
+zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan);
+
+uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
+uint32_t zr_follow_gram(const uint32_t *hashes);
+void zr_follow_begin_pass(struct zr_arena *arena);
+/* Maps what is not mapped under the step's place; false if that cannot be. */
+bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
+/* Unmaps what the driver kept in granules of the region, into the stock; false if it keeps some of it still,
+ * which no step may have. */
+bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where);
+/* Waits for all that the plan's streams were given before. False: that cannot be, and what was freed in the
+ * region may be in use. */
+bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan);
+/* At least so many bytes of the plan's, if there are, for zr_follow_give_back(). */
+size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes);
+/* What regions of replaced plans hold and do not use. */
+size_t zr_follow_retired_idle_bytes(struct zr_arena *arena);
+/* The plan has no live block: its region becomes free space; the records wait for readers. */
+void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
+/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
+ * was something beside the plan's steps when they were seen. */
+void zr_follow_allow(struct zr_arena *arena, size_t bytes);
+
+/* The granules under a span. */
+static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena, const struct zr_span *span)
+{
+    return (struct zr_stretch){span->offset_bytes / arena->granule_bytes,
+                               (zr_span_end(span) - 1) / arena->granule_bytes + 1};
+}
+
+#endif

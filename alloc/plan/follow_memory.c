@@ -1,0 +1,234 @@
+/* follow_memory.c: granules that regions hold and do not need. Stands on extend.c. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/plan/follow_internal.h"
+
+/* ---- What regions can spare ---------------------------------------------------------------------------- */
+
+static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
+                               zr_span_end(plan->region) / arena->granule_bytes};
+}
+
+/* The next mapping that touches granules of `where`, that was never announced: no step has it. NULL: none. */
+static const struct zr_mapping *next_owed(const struct zr_arena *arena, struct zr_stretch where)
+{
+    size_t at = where.first;
+    while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * arena->granule_bytes);
+        if (!mapping->announced)
+            return mapping;
+        at = (mapping->offset_bytes + mapping->handle->bytes) / arena->granule_bytes;
+    }
+    return NULL;
+}
+
+static struct zr_stretch granules_of(const struct zr_arena *arena, const struct zr_mapping *mapping)
+{
+    size_t first = mapping->offset_bytes / arena->granule_bytes;
+    return (struct zr_stretch){first, first + mapping->handle->bytes / arena->granule_bytes};
+}
+
+bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where)
+{
+    const struct zr_mapping *owed;
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    bool all = true;
+    while ((owed = next_owed(arena, where))) {
+        struct zr_extent extent = {owed->offset_bytes, owed->handle->bytes};
+        size_t bytes;
+        where.first = granules_of(arena, owed).end;
+        all &= zr_unmap(arena, extent, extent.bytes, &list, &bytes) == ZR_OK;
+    }
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    plan->owed = next_owed(arena, region_of(arena, plan)) != NULL;
+    return all;
+}
+
+bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
+{
+    const struct zr_follow *follow = arena->follow;
+    const struct zr_follow_plan *plan = follow ? follow->plan : NULL;
+    if (follow && !plan)
+        plan = follow->retired;
+    for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
+        if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
+            offset_bytes < zr_span_end(plan->region))
+            return true;
+    return false;
+}
+
+/* Marks the granules of the region that blocks touch, and those that the driver kept, in plan->busy. */
+static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    if (plan->pages_count > 0) {
+        zr_pages_mark_busy(arena, plan);
+        return;
+    }
+    struct zr_stretch region = region_of(arena, plan);
+    size_t first = region.first, count = region.end - region.first;
+    memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
+    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
+         i = zr_follow_live_from(plan, i + 1)) {
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        zr_granules_set(plan->busy, under.first - first, under.end - first, true);
+    }
+    const struct zr_mapping *owed;
+    while (plan->owed && (owed = next_owed(arena, region))) {
+        struct zr_stretch under = granules_of(arena, owed);
+        zr_granules_set(plan->busy, under.first - first, under.end - first, true);
+        region.first = under.end;
+    }
+}
+
+/* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
+ * end. */
+static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_follow_plan *plan, size_t at)
+{
+    size_t first = plan->region->offset_bytes / arena->granule_bytes,
+           end = zr_span_end(plan->region) / arena->granule_bytes;
+    struct zr_stretch idle = {at, at};
+    while (idle.first < end) {
+        idle.first = zr_granules_next(arena->granules, idle.first, end, true);
+        size_t mapped_end = zr_granules_next(arena->granules, idle.first, end, false);
+        idle.first = first + zr_granules_next(plan->busy, idle.first - first, mapped_end - first, false);
+        idle.end = first + zr_granules_next(plan->busy, idle.first - first, mapped_end - first, true);
+        if (idle.first < idle.end)
+            return idle;
+        idle.first = mapped_end;
+    }
+    return (struct zr_stretch){end, end};
+}
+
+/* Waiting for the device does not wait for another device's streams. */
+static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    for (size_t i = 0; i < plan->slots_count; i++)
+        if (plan->slots[i].placed && zr_backend_stream_elsewhere(arena->backend, plan->steps[i].stream))
+            return true;
+    return false;
+}
+
+/* A block that others than its step's stream use is live until they have passed. */
+bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    struct zr_stream_point points[ZR_FOLLOW_STREAMS];
+    size_t count = plan->streams_count;
+    bool recorded[ZR_FOLLOW_STREAMS], all = true;
+    if (!arena->asynchronous)
+        return true;
+    if (count > ZR_FOLLOW_STREAMS)
+        return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
+    arena->backend_calls_count += count;
+    zr_arena_open(arena);
+    for (size_t i = 0; i < count; i++)
+        recorded[i] = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
+    for (size_t i = 0; i < count; i++)
+        recorded[i] = recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK;
+    zr_arena_close(arena);
+    for (size_t i = 0; i < count && all; i++)
+        all = recorded[i] || zr_arena_stream_wait(arena, plan->streams[i]) == ZR_OK;
+    return all;
+}
+
+size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
+{
+    struct zr_handle_list list = {0};
+    struct zr_handle *handle;
+    size_t all_bytes = 0, granule = arena->granule_bytes;
+    struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
+    if (plan->owed)
+        zr_follow_collect(arena, plan, region_of(arena, plan));
+    mark_busy(arena, plan);
+    if (next_idle(arena, plan, idle.end).first == zr_span_end(plan->region) / granule)
+        return 0;
+    plan->epoch++; /* from here on no step has a place that is idle without the supply */
+    /* Streams may still work on what was freed here: no gap has them as its owner. */
+    if (!zr_follow_wait(arena, plan))
+        return 0;
+    for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
+         idle = next_idle(arena, plan, idle.end)) {
+        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* granules */
+        struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
+        if (left > idle.end - idle.first)
+            left = idle.end - idle.first;
+        zr_result result = ZR_OK;
+        if (plan->pages_count > 0) {
+            idle.end = idle.first + left;
+            result = zr_pages_unmap(arena, plan, idle, &bytes);
+        } else {
+            result = zr_unmap(arena, extent, left * granule, &list, &bytes);
+            if (result == ZR_OK && bytes == 0) /* runs, longer than what is wanted */
+                result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
+        }
+        all_bytes += bytes;
+        if (result != ZR_OK || all_bytes >= wanted_bytes)
+            break;
+    }
+    while ((handle = zr_handle_list_pop(&list)))
+        zr_stock_put(&arena->stock, handle);
+    return all_bytes;
+}
+
+size_t zr_follow_give_back(struct zr_arena *arena)
+{
+    size_t bytes = arena->follow->plan ? zr_follow_give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
+    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+        bytes += zr_follow_give_back_of(arena, plan, SIZE_MAX);
+    return bytes;
+}
+
+void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
+{
+    struct zr_follow *follow = arena->follow;
+    bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
+    size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
+    /* What is idle under the place itself is there already. */
+    if (follow->retired || over)
+        have_bytes =
+            arena->stock.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
+    for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
+        have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
+    if (over && have_bytes < missing_bytes)
+        zr_follow_give_back_of(arena, follow->plan, missing_bytes - have_bytes);
+}
+
+void zr_follow_allow(struct zr_arena *arena, size_t bytes)
+{
+    bytes += arena->granule_bytes + (arena->follow->unplanned ? bytes / 64 : 0);
+    if (arena->follow->allowed_bytes < bytes)
+        arena->follow->allowed_bytes = bytes;
+}
+
+static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
+    size_t count = 0;
+    if (plan->pages_count > 0)
+        return zr_pages_mark_busy(arena, plan);
+    mark_busy(arena, plan);
+    for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
+         idle = next_idle(arena, plan, idle.end))
+        count += idle.end - idle.first;
+    return count * arena->granule_bytes;
+}
+
+size_t zr_follow_retired_idle_bytes(struct zr_arena *arena)
+{
+    size_t bytes = 0;
+    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+        bytes += idle_bytes_of(arena, plan);
+    return bytes;
+}
+
+size_t zr_follow_idle_bytes(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    if (!follow)
+        return 0;
+    return zr_follow_retired_idle_bytes(arena) + (follow->plan ? idle_bytes_of(arena, follow->plan) : 0);
+}

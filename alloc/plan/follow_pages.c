@@ -1,0 +1,336 @@
+/* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Stands
+ * on extend.c and backend.c.
+ *
+ * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
+ * that as many pages do as are live at once, wherever the blocks lie. A page is mapped at an address when a
+ * step first needs it there, and stays, at all its addresses, until the region gives it back. CUDA promises
+ * that what an operation wrote at one address is seen at another once that operation is complete, which the
+ * order of a lane's one stream makes certain; a block that a second stream uses is live until that has
+ * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody
+ * but the plan maps, unmaps or steals a page: regions are no gaps. What tools know of free space (poison.h)
+ * is by address, and so right for each of a page's addresses, of which one at most has a block. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/plan/follow_internal.h"
+#include "alloc/base/poison.h"
+
+static inline size_t region_first(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    return plan->region->offset_bytes / arena->granule_bytes;
+}
+
+/* The page under a granule of the range. */
+static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+                               size_t granule)
+{
+    return plan->pages[granule - region_first(arena, plan)];
+}
+
+/* ---- Late blocks --------------------------------------------------------------------------------------- */
+
+void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late)
+{
+    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    for (size_t at = under.first; at < under.end; at++)
+        slot->plan->late_counts[page_at(arena, slot->plan, at)] += late ? 1u : UINT32_MAX;
+}
+
+/* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
+static uint32_t beside_count(const struct zr_arena *arena, const struct zr_lane *lane, size_t granule)
+{
+    uint32_t count = 0;
+    for (const struct zr_slot *late = lane->late; late; late = (const struct zr_slot *)late->span.next) {
+        struct zr_stretch under = zr_granules_under(arena, &late->span);
+        count += under.first <= granule && granule < under.end;
+    }
+    return count;
+}
+
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+                            const struct zr_slot *slot)
+{
+    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    for (size_t at = under.first; at < under.end; at++) {
+        uint32_t count = slot->plan->late_counts[page_at(arena, slot->plan, at)];
+        if (count > 0 && count > beside_count(arena, lane, at))
+            return false;
+    }
+    return true;
+}
+
+/* ---- Mapping ------------------------------------------------------------------------------------------- */
+
+/* Mapped there, with access, and announced. */
+static bool is_ready(const struct zr_arena *arena, size_t granule)
+{
+    return zr_granules_all_mapped(arena->granules, granule, granule + 1) &&
+           zr_range_mapping(arena->range, granule * arena->granule_bytes)->announced;
+}
+
+/* Counts a granule of the region that was mapped or unmapped. The handle of a page that is mapped nowhere any
+ * more is returned, the caller's again. */
+static struct zr_handle *count_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+                                    struct zr_handle *mapped)
+{
+    struct zr_handle **handle = &plan->handles[page_at(arena, plan, granule)], *left = NULL;
+    zr_granules_set(arena->granules, granule, granule + 1, mapped != NULL);
+    if (mapped && !*handle) {
+        *handle = mapped;
+        arena->mapped_bytes += arena->granule_bytes;
+    } else if (mapped) {
+        arena->alias_bytes += arena->granule_bytes;
+    } else if (*handle && (*handle)->mappings_count == 0) {
+        left = *handle;
+        *handle = NULL;
+        arena->mapped_bytes -= arena->granule_bytes;
+    } else {
+        arena->alias_bytes -= arena->granule_bytes;
+    }
+    return left;
+}
+
+/* Maps one page; its handle comes from the list if it has none. */
+static zr_result map_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+                          struct zr_handle_list *list)
+{
+    struct zr_handle *handle = plan->handles[page_at(arena, plan, granule)];
+    bool fresh = handle == NULL;
+    if (fresh)
+        handle = list->first;
+    arena->backend_calls_count++;
+    zr_result result = zr_backend_map(arena->range, granule * arena->granule_bytes, handle);
+    if (result != ZR_OK)
+        return result;
+    if (fresh)
+        zr_handle_list_pop(list);
+    count_page(arena, plan, granule, handle);
+    return ZR_OK;
+}
+
+/* Gives access to what this request has mapped, stretch by stretch, and to what an earlier one could not, and
+ * announces both. */
+static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
+{
+    size_t granule = arena->granule_bytes;
+    struct zr_stretch run = under;
+    zr_result result = ZR_OK;
+    for (; run.first < under.end && result == ZR_OK; run.first = run.end + 1) {
+        for (run.end = run.first; run.end < under.end; run.end++) {
+            struct zr_mapping *mapping = zr_range_mapping(arena->range, run.end * granule);
+            if (mapping->announced)
+                break;
+            mapping->handle->serial = arena->serial; /* here at one address only, so none else is announced */
+        }
+        if (run.end == run.first)
+            continue;
+        struct zr_extent extent = {run.first * granule, (run.end - run.first) * granule};
+        arena->backend_calls_count++;
+        result = zr_backend_set_access(arena->range, extent);
+        if (result == ZR_OK && arena->poison)
+            zr_poison_free(arena->base + extent.offset_bytes, extent.bytes);
+    }
+    return result == ZR_OK ? arena->map_calls->mapped(arena, under) : result;
+}
+
+/* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the books, for the next
+ * step on it. */
+static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+                        struct zr_handle_list *list)
+{
+    struct zr_extent extent = {granule * arena->granule_bytes, arena->granule_bytes};
+    if (arena->poison)
+        zr_poison_clear(arena->base + extent.offset_bytes, extent.bytes);
+    arena->backend_calls_count++;
+    if (zr_backend_unmap(arena->range, extent) != ZR_OK)
+        return;
+    struct zr_handle *left = count_page(arena, plan, granule, NULL);
+    if (left)
+        zr_handle_list_push(list, left);
+}
+
+/* Pages under the stretch that have no memory. No page is there twice. */
+static size_t count_missing(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+                            struct zr_stretch under)
+{
+    size_t count = 0;
+    for (size_t at = under.first; at < under.end; at++)
+        count += plan->handles[page_at(arena, plan, at)] == NULL;
+    return count;
+}
+
+zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot)
+{
+    struct zr_follow_plan *plan = slot->plan;
+    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    struct zr_handle_list list = {0};
+    size_t first = region_first(arena, plan), at = under.first;
+    while (at < under.end && is_ready(arena, at))
+        at++;
+    if (at == under.end)
+        return ZR_OK;
+    zr_result result =
+        zr_granules_gather(arena, count_missing(arena, plan, under) * arena->granule_bytes, &list);
+    zr_granules_set(plan->busy, under.first - first, under.end - first, false); /* what this request mapped */
+    struct zr_zone *zone = arena->zones;
+    while (zone->end_bytes <= slot->span.offset_bytes)
+        zone++;
+    if (under.end > zone->mapped_end)
+        zone->mapped_end = under.end;
+    for (at = under.first; at < under.end && result == ZR_OK; at++) {
+        if (zr_granules_all_mapped(arena->granules, at, at + 1))
+            continue;
+        result = map_page(arena, plan, at, &list);
+        if (result == ZR_OK)
+            zr_granules_set(plan->busy, at - first, at - first + 1, true);
+    }
+    if (result == ZR_OK)
+        result = open_pages(arena, under);
+    if (result != ZR_OK) {
+        for (at = under.first; at < under.end; at++)
+            if (zr_granules_all_mapped(plan->busy, at - first, at - first + 1))
+                unmap_again(arena, plan, at, &list);
+        zr_granules_put_back(arena, &list);
+        return result;
+    }
+    zr_limit_note_peak(arena);
+    return ZR_OK;
+}
+
+/* ---- Unmapping ----------------------------------------------------------------------------------------- */
+
+size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    size_t count = plan->region->bytes / arena->granule_bytes, idle_count = 0;
+    memset(plan->busy_pages, 0, (plan->pages_count + 63) / 64 * sizeof *plan->busy_pages);
+    memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
+    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
+         i = zr_follow_live_from(plan, i + 1)) {
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        for (size_t at = under.first; at < under.end; at++) {
+            uint32_t page = page_at(arena, plan, at);
+            plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        if (plan->busy_pages[plan->pages[i] / 64] >> (plan->pages[i] % 64) & 1)
+            plan->busy[i / 64] |= UINT64_C(1) << (i % 64);
+    for (size_t page = 0; page < plan->pages_count; page++)
+        idle_count += plan->handles[page] && !(plan->busy_pages[page / 64] >> (page % 64) & 1);
+    return idle_count * arena->granule_bytes;
+}
+
+/* The granules of a stretch that are announced, or that are not. */
+static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+                             bool announced, size_t *bytes)
+{
+    struct zr_extent extent = {where.first * arena->granule_bytes,
+                               (where.end - where.first) * arena->granule_bytes};
+    char *address = arena->base + extent.offset_bytes;
+    if (announced)
+        arena->map_calls->unmapping(arena, extent);
+    if (arena->poison)
+        zr_poison_clear(address, extent.bytes);
+    arena->backend_calls_count++;
+    zr_result result = zr_backend_unmap(arena->range, extent);
+    if (result != ZR_OK) {
+        if (arena->poison)
+            zr_poison_free(address, extent.bytes);
+        if (announced)
+            arena->map_calls->kept(arena, extent);
+        return result;
+    }
+    if (announced)
+        arena->map_calls->unmapped(arena, extent);
+    for (size_t at = where.first; at < where.end; at++) {
+        struct zr_handle *left = count_page(arena, plan, at, NULL);
+        if (!left)
+            continue;
+        *bytes += left->bytes;
+        zr_stock_put(&arena->stock, left);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+                         size_t *bytes)
+{
+    zr_result result = ZR_OK;
+    for (struct zr_stretch part = where; part.first < where.end && result == ZR_OK; part.first = part.end) {
+        bool announced = is_ready(arena, part.first);
+        for (part.end = part.first + 1; part.end < where.end; part.end++)
+            if (is_ready(arena, part.end) != announced)
+                break;
+        result = unmap_alike(arena, plan, part, announced, bytes);
+    }
+    return result;
+}
+
+bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    struct zr_stretch run = {.end = region_first(arena, plan)};
+    size_t end = zr_span_end(plan->region) / arena->granule_bytes, bytes = 0;
+    bool all = true;
+    for (;;) {
+        run.first = zr_granules_next(arena->granules, run.end, end, true);
+        run.end = zr_granules_next(arena->granules, run.first, end, false);
+        if (run.first == end)
+            return all;
+        all &= zr_pages_unmap(arena, plan, run, &bytes) == ZR_OK;
+    }
+}
+
+/* ---- Checking ------------------------------------------------------------------------------------------ */
+
+bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    bool good = true;
+    for (size_t i = 0; i < plan->slots_count && good; i++) {
+        if (!plan->slots[i].placed)
+            continue;
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        for (size_t at = under.first; at < under.end; at++) {
+            uint32_t *seen = &plan->late_counts[page_at(arena, plan, at)];
+            good &= *seen != (uint32_t)i + 1;
+            *seen = (uint32_t)i + 1;
+        }
+    }
+    memset(plan->late_counts, 0, plan->pages_count * sizeof *plan->late_counts);
+    return good;
+}
+
+zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    size_t first = region_first(arena, plan), end = zr_span_end(plan->region) / arena->granule_bytes;
+    size_t mappings_count = 0, pages_count = 0, counted = 0;
+    for (size_t at = zr_granules_next(arena->granules, first, end, true); at < end;
+         at = zr_granules_next(arena->granules, at + 1, end, true)) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * arena->granule_bytes);
+        if (!mapping || mapping->handle != plan->handles[page_at(arena, plan, at)])
+            return zr_fail(ZR_ERR_CORRUPT, "granule %zu of a plan's region has another page than planned",
+                           at - first);
+        mappings_count++;
+    }
+    for (size_t page = 0; page < plan->pages_count; page++) {
+        if (!plan->handles[page])
+            continue;
+        pages_count++;
+        counted += plan->handles[page]->mappings_count;
+        if (plan->handles[page]->bytes != arena->granule_bytes)
+            return zr_fail(ZR_ERR_CORRUPT, "page %zu of a plan is no single granule", page);
+    }
+    if (counted != mappings_count ||
+        (mappings_count - pages_count) * arena->granule_bytes > arena->alias_bytes)
+        return zr_fail(ZR_ERR_CORRUPT, "%zu pages of a plan are mapped at %zu addresses, and %zu are counted",
+                       pages_count, mappings_count, counted);
+    for (size_t i = 0; i < plan->slots_count; i++) {
+        if (!plan->slots[i].placed || !zr_slot_live(plan, &plan->slots[i]))
+            continue;
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        for (size_t at = under.first; at < under.end; at++)
+            if (!is_ready(arena, at))
+                return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu lies on a page without access",
+                               i);
+    }
+    return ZR_OK;
+}

@@ -1,0 +1,662 @@
+/* follow_plan.c: plans come into force and go, the observer is told, the books are checked. Stands on
+ * region.c and index.c. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/plan/follow_internal.h"
+
+/* ---- Installing ---------------------------------------------------------------------------------------- */
+
+/* The region becomes free space; the records wait for readers. */
+void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
+{
+    /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
+    zr_places_close(arena, plan);
+    bool passed = zr_follow_wait(arena, plan);
+    if (plan->owed)
+        zr_follow_give_back_of(arena, plan, SIZE_MAX);
+    if (passed && !plan->owed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
+        zr_region_release(arena, plan->region);
+    else
+        plan->region->kind =
+            ZR_SPAN_LEAVING; /* never used again: the arena's end asks the driver once more */
+    plan->region = NULL;
+    plan->next = arena->follow->dead;
+    arena->follow->dead = plan;
+}
+
+static bool keeps_ready(const struct zr_arena *arena)
+{
+    return arena->follow->plan && arena->follow->settled;
+}
+
+static void spare(struct zr_arena *arena, size_t missing_bytes)
+{
+    zr_follow_spare(arena, missing_bytes, 0, true);
+}
+
+static void forked(struct zr_arena *arena)
+{
+    if (arena->follow->observer && arena->follow->observer->forked)
+        arena->follow->observer->forked(arena->follow->state);
+}
+
+static const struct zr_plan_calls calls = {.freed = zr_follow_free,
+                                           .keeps_ready = keeps_ready,
+                                           .asked = spare,
+                                           .give_back = zr_follow_give_back,
+                                           .forked = forked};
+
+static zr_result make_follow(struct zr_arena *arena)
+{
+    if (arena->follow)
+        return ZR_OK;
+    struct zr_follow *follow = zr_pages_take(sizeof *follow);
+    if (!follow)
+        return ZR_ERR_HOST_MEMORY;
+    zr_lock_take(&arena->lock);
+    bool lost = arena->follow != NULL;
+    if (!lost) {
+        follow->pass_left = follow->pass_count = SIZE_MAX;
+        arena->follow = follow;
+        arena->plan_calls = &calls;
+        zr_arena_note_careful(arena);
+    }
+    zr_lock_give(&arena->lock);
+    if (lost)
+        zr_pages_give(follow, sizeof *follow);
+    return ZR_OK;
+}
+
+/* While a plan is in force or somebody observes, all allocate from the head, which is what these see. With
+ * the lock. */
+static void note_together(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    bool together = follow->plan || follow->observer;
+    if (together && !follow->together)
+        atomic_fetch_add(&arena->together, 1);
+    else if (!together && follow->together)
+        atomic_fetch_sub(&arena->together, 1);
+    follow->together = together;
+}
+
+/* A block is gone before its step comes again. */
+static bool lifetimes_are_good(const struct zr_plan *plan, const struct zr_plan_lane *lane)
+{
+    const struct zr_plan_step *steps = plan->steps + lane->first;
+    for (size_t i = 0; i < lane->count; i++)
+        if (steps[i].offset_bytes != ZR_PLAN_NOWHERE &&
+            (steps[i].alive_count == 0 || steps[i].alive_count > lane->count))
+            return false;
+    return true;
+}
+
+static bool lane_is_good(const struct zr_plan *plan, const struct zr_plan_lane *lane, size_t first)
+{
+    return lane->count > 0 && lane->first == first && lane->count <= plan->steps_count - first &&
+           (lane->cursor < lane->count || lane->cursor == ZR_PLAN_KEEP_CURSOR) &&
+           (!lane->any || plan->lanes_count == 1) && lifetimes_are_good(plan, lane);
+}
+
+/* Of each granule of the region, one of those counted. */
+static bool pages_are_good(const struct zr_arena *arena, const struct zr_plan *plan)
+{
+    if (!plan->pages)
+        return plan->pages_count == 0;
+    if (!arena->backend->can.aliases || plan->pages_count > UINT32_MAX ||
+        plan->region_bytes % arena->granule_bytes != 0)
+        return false;
+    for (size_t i = 0; i < plan->region_bytes / arena->granule_bytes; i++)
+        if (plan->pages[i] >= plan->pages_count)
+            return false;
+    return true;
+}
+
+static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *plan)
+{
+    if (!plan->steps || !plan->lanes || plan->lanes_count == 0 || plan->lanes_count > ZR_PLAN_LANES ||
+        plan->steps_count >= UINT32_MAX / 2 || plan->region_bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a plan of %zu lanes, %zu steps and %zu bytes is none",
+                       plan->lanes_count, plan->steps_count, plan->region_bytes);
+    if (!pages_are_good(arena, plan))
+        return zr_fail(ZR_ERR_INVALID, "the pages of the plan are none that this backend could map");
+    size_t end = 0;
+    for (size_t i = 0; i < plan->lanes_count; end += plan->lanes[i++].count)
+        if (!lane_is_good(plan, &plan->lanes[i], end))
+            return zr_fail(ZR_ERR_INVALID, "lane %zu of the plan does not go on where the one before it ends",
+                           i);
+    if (end != plan->steps_count)
+        return zr_fail(ZR_ERR_INVALID, "the lanes of the plan have %zu steps, not %zu", end,
+                       plan->steps_count);
+    for (size_t i = 0; i < plan->steps_count; i++) {
+        const struct zr_plan_step *step = &plan->steps[i];
+        size_t alignment = step->request.alignment, bytes;
+        if (step->request.bytes == 0 || step->request.bytes > plan->region_bytes ||
+            (unsigned)step->request.tag >= ZR_TAG_COUNT || alignment < ZR_UNIT_BYTES ||
+            alignment > arena->granule_bytes || (alignment & (alignment - 1)) != 0) {
+            if (step->offset_bytes != ZR_PLAN_NOWHERE)
+                return zr_fail(ZR_ERR_INVALID, "step %zu of the plan is no request for a block in it", i);
+            continue;
+        }
+        bytes = zr_round_up(step->request.bytes + arena->canary_bytes, ZR_UNIT_BYTES);
+        if (step->offset_bytes != ZR_PLAN_NOWHERE &&
+            (step->offset_bytes % alignment != 0 || bytes > plan->region_bytes ||
+             step->offset_bytes > plan->region_bytes - bytes))
+            return zr_fail(ZR_ERR_INVALID, "step %zu of the plan does not lie in its region of %zu bytes", i,
+                           plan->region_bytes);
+    }
+    return ZR_OK;
+}
+
+/* `grams` is scratch: the last slot of a hash, and 1. */
+static void link_alike(struct zr_follow_plan *made)
+{
+    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
+        memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+        /* Twice round: the first of a hash comes after the last. */
+        for (unsigned round = 0; round < 2; round++)
+            for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+                uint32_t *last = &made->grams[slot->hash & (made->grams_count - 1)];
+                while (*last && made->slots[*last - 1].hash != slot->hash)
+                    last = last + 1 == made->grams + made->grams_count ? made->grams : last + 1;
+                slot->alike = *last ? *last - 1 : slot->number;
+                *last = slot->number + 1;
+            }
+    }
+    memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+}
+
+static void index_grams(struct zr_follow_plan *made)
+{
+    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
+        if (lane->end - lane->slots < ZR_FOLLOW_RECENT)
+            continue;
+        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+            uint32_t hashes[ZR_FOLLOW_RECENT];
+            struct zr_slot *back = slot;
+            for (unsigned i = ZR_FOLLOW_RECENT; i-- > 0; back = zr_step_back(lane, back))
+                hashes[i] = back->hash;
+            uint32_t gram = zr_follow_gram(hashes);
+            for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
+                uint32_t *entry = &made->grams[(gram + probe) & (made->grams_count - 1)];
+                if (*entry == 0) {
+                    *entry = (uint32_t)(slot - made->slots) + 1;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/* How the copy is laid out, in one piece of pages: offsets of the arrays. */
+struct layout {
+    size_t steps, slots, places, lanes, live, busy, handles, busy_pages, due_counts, due, grams, pages,
+        late_counts, end;
+    size_t grams_count;
+};
+
+static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan *plan)
+{
+    struct layout at = {.steps = zr_round_up(sizeof(struct zr_follow_plan), 64), .grams_count = 16};
+    while (at.grams_count < 2 * plan->steps_count)
+        at.grams_count *= 2;
+    at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
+    at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
+    at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
+    at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
+    at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
+    size_t granules = plan->region_bytes / arena->granule_bytes + 1;
+    at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
+    at.busy_pages = at.handles + plan->pages_count * sizeof(struct zr_handle *);
+    at.due_counts = at.busy_pages + (plan->pages_count / 64 + 1) * sizeof(uint64_t);
+    at.due = at.due_counts + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
+    at.grams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
+    at.pages = at.grams + at.grams_count * sizeof(uint32_t);
+    at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
+    at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
+    return at;
+}
+
+static struct zr_step step_of(const struct zr_arena *arena, const struct zr_plan_step *step)
+{
+    size_t alignment = step->request.alignment;
+    bool good = alignment != 0 && (alignment & (alignment - 1)) == 0;
+    return (struct zr_step){.requested_bytes = step->request.bytes,
+                            .bytes = zr_round_up(step->request.bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+                            .stream = step->request.stream,
+                            .offset_bytes = step->offset_bytes,
+                            .thread = step->thread,
+                            .tag = (uint8_t)step->request.tag,
+                            .alignment_shift = good ? (uint8_t)__builtin_ctzl(alignment) : 63};
+}
+
+static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan_step *step,
+                              struct zr_follow_plan *plan)
+{
+    const struct zr_request *request = &step->request;
+    size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
+    return (struct zr_slot){.span = {.bytes = bytes,
+                                     .slack_bytes = (uint32_t)(bytes - request->bytes),
+                                     .stream = request->stream,
+                                     .kind = ZR_SPAN_PLANNED,
+                                     .tag = (uint8_t)request->tag,
+                                     .zone = ZR_ZONE_COUNT},
+                            .plan = plan,
+                            .requested_bytes = request->bytes,
+                            .hash = zr_follow_hash(request, request->alignment, step->thread),
+                            .alive_count = step->alive_count,
+                            .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
+}
+
+static void note_stream(struct zr_follow_plan *made, uint64_t stream)
+{
+    size_t i = 0, most = made->streams_count;
+    while (i < most && i < ZR_FOLLOW_STREAMS && made->streams[i] != stream)
+        i++;
+    if (i < most)
+        return; /* known, or one of too many */
+    if (i < ZR_FOLLOW_STREAMS)
+        made->streams[i] = stream;
+    made->streams_count++;
+}
+
+/* Sorts the placed steps of each lane by the step at which they are to be gone. */
+static void find_due(struct zr_follow_plan *made)
+{
+    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
+        size_t count = (size_t)(lane->end - lane->slots);
+        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+            struct zr_slot *at = &lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count];
+            zr_step_of(slot)->due_at = at->number;
+            at->due_end += slot->placed;
+        }
+    }
+    /* From counts to where each one's end is, then down to where it begins. */
+    uint32_t sum = 0;
+    for (size_t i = 0; i < made->slots_count; i++)
+        made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
+    for (size_t i = 0; i < made->slots_count; i++)
+        if (made->slots[i].placed)
+            made->due[--made->slots[made->steps[i].due_at].due_first] = (uint32_t)i;
+}
+
+static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const struct zr_plan *plan)
+{
+    struct layout at = lay_out(arena, plan);
+    char *pages = zr_pages_take(at.end);
+    if (!pages)
+        return NULL;
+    struct zr_follow_plan *made = (struct zr_follow_plan *)pages;
+    *made = (struct zr_follow_plan){.pages_bytes = at.end,
+                                    .start_bytes = plan->start_bytes,
+                                    .epoch = 1,
+                                    .slots_count = plan->steps_count,
+                                    .steps = (struct zr_step *)(pages + at.steps),
+                                    .slots = (struct zr_slot *)(pages + at.slots),
+                                    .places = (struct zr_start *)(pages + at.places),
+                                    .live = (uint8_t *)(pages + at.live),
+                                    .due_counts = (uint32_t *)(pages + at.due_counts),
+                                    .due = (uint32_t *)(pages + at.due),
+                                    .lanes = (struct zr_lane *)(pages + at.lanes),
+                                    .lanes_count = plan->lanes_count,
+                                    .grams = (uint32_t *)(pages + at.grams),
+                                    .grams_count = at.grams_count,
+                                    .busy = (uint64_t *)(pages + at.busy),
+                                    .pages_count = plan->pages_count,
+                                    .pages = (uint32_t *)(pages + at.pages),
+                                    .handles = (struct zr_handle **)(pages + at.handles),
+                                    .late_counts = (uint32_t *)(pages + at.late_counts),
+                                    .busy_pages = (uint64_t *)(pages + at.busy_pages)};
+    if (plan->pages)
+        memcpy(made->pages, plan->pages, plan->region_bytes / arena->granule_bytes * sizeof *plan->pages);
+    made->last_lane = made->lanes;
+    for (size_t i = 0; i < plan->steps_count; i++) {
+        made->slots[i] = slot_of(arena, &plan->steps[i], made);
+        made->slots[i].number = (uint32_t)i;
+        made->steps[i] = step_of(arena, &plan->steps[i]);
+        if (made->slots[i].placed)
+            note_stream(made, made->slots[i].span.stream);
+    }
+    for (size_t i = 0; i < plan->lanes_count; i++) {
+        const struct zr_plan_lane *lane = &plan->lanes[i];
+        struct zr_slot *first = made->slots + lane->first;
+        made->lanes[i] = (struct zr_lane){.slots = first,
+                                          .end = first + lane->count,
+                                          .cursor = first,
+                                          .thread = lane->thread,
+                                          .any = lane->any,
+                                          .any_stream = lane->any_stream,
+                                          .stream = lane->stream};
+    }
+    zr_places_make(made, plan);
+    find_due(made);
+    link_alike(made);
+    index_grams(made);
+    return made;
+}
+
+/* Where each lane is: in the old plan, where the plan says so; else where its maker says. */
+static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan *old,
+                        const struct zr_plan *plan)
+{
+    for (size_t i = 0; i < made->lanes_count; i++) {
+        struct zr_lane *lane = &made->lanes[i];
+        size_t cursor = plan->lanes[i].cursor;
+        if (cursor == ZR_PLAN_KEEP_CURSOR)
+            cursor = old && i < old->lanes_count ? (size_t)(old->lanes[i].cursor - old->lanes[i].slots) : 0;
+        lane->cursor = lane->slots + (cursor < plan->lanes[i].count ? cursor : 0);
+        lane->deferred = plan->begin != NULL;
+    }
+}
+
+/* Addresses for the plan, and what follows from them. Takes the lock for the addresses alone: nobody else
+ * uses a region. */
+static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
+{
+    size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
+    zr_arena_take(arena);
+    zr_result result = plan->begin             ? zr_region_reserve_unused(arena, bytes, &made->region)
+                       : made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
+                                               : zr_region_reserve(arena, bytes, &made->region);
+    zr_arena_give(arena);
+    if (result != ZR_OK)
+        return result;
+    for (size_t i = 0; i < made->slots_count; i++)
+        if (made->slots[i].placed)
+            made->steps[i].offset_bytes = made->slots[i].span.offset_bytes =
+                made->region->offset_bytes + plan->steps[i].offset_bytes;
+    return made->pages_count == 0 || zr_pages_are_good(arena, made)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
+}
+
+/* Puts the plan in force, which needs no memory any more. With the lock. */
+static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
+{
+    struct zr_follow *follow = arena->follow;
+    struct zr_follow_plan *old = follow->plan;
+    if (made && !zr_index_reserve(&arena->index))
+        return ZR_ERR_HOST_MEMORY;
+    if (made && plan->begin && !plan->begin(plan->state))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "what the plan is for has passed");
+    if (made) {
+        zr_places_open(arena, made);
+        set_cursors(made, old, plan);
+    }
+    follow->plan = made;
+    if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
+        follow->unplanned = plan->strays_count > 0;
+    follow->settled = false;
+    follow->allowed_bytes = 0;
+    zr_follow_allow(arena, arena->reserved_bytes);
+    zr_follow_allow(arena, arena->peak_reserved_bytes);
+    follow->counts.plans_count += made != NULL;
+    follow->counts.region_bytes = made ? made->region->bytes : 0;
+    follow->counts.memory_bytes = made ? zr_plan_memory_bytes(plan, arena->granule_bytes) : 0;
+    follow->counts.steps_count = made ? made->slots_count : 0;
+    if (old && (old->live_count = zr_follow_live_count(old)) > 0) {
+        old->next = follow->retired;
+        follow->retired = old;
+    } else if (old) {
+        zr_follow_bury(arena, old);
+    }
+    /* What was mapped where the new region lies, and what the old one held, is for whoever needs it first. */
+    zr_follow_give_back(arena);
+    zr_follow_begin_pass(arena);
+    note_together(arena);
+    return ZR_OK;
+}
+
+/* Frees the records of plans that are gone once their readers are. */
+static void free_dead(struct zr_follow_plan *dead)
+{
+    if (dead)
+        zr_index_synchronize();
+    while (dead) {
+        struct zr_follow_plan *next = dead->next;
+        zr_pages_give(dead, dead->pages_bytes);
+        dead = next;
+    }
+}
+
+zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
+{
+    struct zr_follow_plan *made = NULL, *dead;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "a plan needs an arena");
+    zr_result result = plan ? check_plan(arena, plan) : ZR_OK;
+    if (result == ZR_OK)
+        result = make_follow(arena);
+    if (result == ZR_OK && plan && !(made = copy_plan(arena, plan)))
+        result = ZR_ERR_HOST_MEMORY;
+    if (result == ZR_OK && made)
+        result = reserve(arena, made, plan);
+    if (result == ZR_OK || (made && made->region)) {
+        zr_arena_take(arena);
+        if (result == ZR_OK)
+            result = put_in_force(arena, made, plan);
+        if (result != ZR_OK)
+            zr_region_release(arena, made->region);
+        dead = arena->follow->dead;
+        arena->follow->dead = NULL;
+        zr_arena_give(arena);
+        free_dead(dead);
+    }
+    if (result != ZR_OK && made)
+        zr_pages_give(made, made->pages_bytes);
+    return result;
+}
+
+void zr_follow_end(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    if (!follow)
+        return;
+    struct zr_follow_plan *lists[3] = {follow->plan, follow->retired, follow->dead};
+    if (lists[0])
+        lists[0]->next = NULL;
+    for (unsigned i = 0; i < 3; i++)
+        while (lists[i]) {
+            struct zr_follow_plan *next = lists[i]->next;
+            zr_pages_give(lists[i], lists[i]->pages_bytes);
+            lists[i] = next;
+        }
+    zr_pages_give(follow, sizeof *follow);
+    arena->follow = NULL;
+    arena->plan_calls = NULL;
+    zr_arena_note_careful(arena);
+}
+
+/* ---- Watching ------------------------------------------------------------------------------------------ */
+
+zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, void *state)
+{
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to observe");
+    zr_result result = make_follow(arena);
+    if (result != ZR_OK)
+        return result;
+    zr_lock_take(&arena->lock);
+    if (observer && arena->follow->observer) {
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has an observer already", arena->name);
+    } else {
+        arena->follow->observer = observer;
+        arena->follow->state = state;
+        arena->follow->awake = observer != NULL;
+        note_together(arena);
+    }
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+void zr_arena_hold(zr_arena *arena)
+{
+    zr_lock_take(&arena->lock);
+}
+
+void zr_arena_unhold(zr_arena *arena)
+{
+    zr_lock_give(&arena->lock);
+}
+
+void zr_arena_observe_awake(zr_arena *arena, bool awake)
+{
+    arena->follow->awake = awake && arena->follow->observer;
+}
+
+bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_span *block,
+                          size_t alignment)
+{
+    struct zr_follow *follow = arena->follow;
+    bool due = follow->work_due;
+    follow->work_due = false;
+    if (!follow->awake)
+        return due;
+    unsigned wish = follow->observer->allocated(
+        follow->state, &(struct zr_observation){.request = request,
+                                                .offset_bytes = block->offset_bytes,
+                                                .bytes = block->bytes,
+                                                .alignment = alignment,
+                                                .live_bytes = arena->live_bytes,
+                                                .reserved_bytes = arena->reserved_bytes,
+                                                .thread = zr_thread_number(),
+                                                .planned = block->kind == ZR_SPAN_PLANNED});
+    follow->awake = !(wish & ZR_OBSERVER_SLEEP);
+    return due || (wish & ZR_OBSERVER_WORK);
+}
+
+void zr_follow_note_free(struct zr_arena *arena, struct zr_span *block)
+{
+    struct zr_follow *follow = arena->follow;
+    if (__builtin_expect(follow->awake, 0))
+        follow->observer->freed(follow->state, block->offset_bytes, arena->live_bytes);
+}
+
+void zr_follow_work(struct zr_arena *arena)
+{
+    /* Observers come and go only while no other thread is in a call, so this needs no lock. */
+    if (arena->follow->observer && arena->follow->observer->work)
+        arena->follow->observer->work(arena->follow->state);
+}
+
+void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
+{
+    *out = (struct zr_follow_counts){0};
+    zr_lock_take(&arena->lock);
+    if (arena->follow) {
+        *out = arena->follow->counts;
+        /* Of all that were asked for under a plan, what the others do not count. */
+        out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->strays_count -
+                              out->unplaced_count - out->conflicts_count - out->refused_count;
+    }
+    zr_lock_give(&arena->lock);
+}
+
+struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
+{
+    const struct zr_capabilities *can = &arena->backend->can;
+    return (struct zr_plan_rules){.canary_bytes = arena->canary_bytes,
+                                  .granule_bytes = arena->granule_bytes,
+                                  .synchronous = can->synchronous,
+                                  .aliases = can->aliases,
+                                  .mappings_most = (can->vma_budget + 1) / 2};
+}
+
+struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block)
+{
+    struct zr_follow *follow = arena->follow;
+    const struct zr_slot *slot = (const struct zr_slot *)block;
+    struct zr_follow_plan *plan = slot ? slot->plan : follow ? follow->plan : NULL;
+    bool in_force = follow && plan == follow->plan;
+    if (!slot && follow && !plan) {
+        plan = follow->retired;
+        in_force = false;
+    }
+    while (plan) {
+        for (struct zr_slot *next = slot ? plan->slots + (slot - plan->slots) + 1 : plan->slots;
+             next < plan->slots + plan->slots_count; next++)
+            if (zr_slot_live(plan, next) && next->span.kind == ZR_SPAN_PLANNED)
+                return &next->span;
+        slot = NULL;
+        plan = in_force ? follow->retired : plan->next;
+        in_force = false;
+    }
+    return NULL;
+}
+
+/* ---- Checking ------------------------------------------------------------------------------------------ */
+
+/* Every live block of the lane is late, or was taken no more steps ago than it may live: all that a step
+ * looks at stands on this. */
+static bool in_time(const struct zr_follow_plan *plan, const struct zr_lane *lane)
+{
+    ptrdiff_t count = lane->end - lane->slots;
+    for (const struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+        ptrdiff_t age = lane->cursor - slot + (lane->cursor <= slot ? count : 0); /* 1 to count */
+        if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
+            return false;
+    }
+    return true;
+}
+
+static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *plan)
+{
+    size_t live_count = 0, late_count = 0;
+    for (size_t i = 0; i < plan->slots_count; i++) {
+        const struct zr_slot *slot = &plan->slots[i];
+        bool freed, live = zr_slot_live(plan, slot);
+        uint32_t due_count = 0;
+        for (uint32_t at = slot->due_first; at < slot->due_end; at++)
+            due_count += zr_step_live(plan, plan->due[at]);
+        if (due_count != plan->due_counts[i])
+            return zr_fail(ZR_ERR_CORRUPT, "%u blocks that are due at step %zu are live, %u are counted",
+                           due_count, i, plan->due_counts[i]);
+        live_count += live;
+        late_count += slot->late;
+        if (slot->late && !live)
+            return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is late and not live", i);
+        if (live && slot->span.kind == ZR_SPAN_PLANNED &&
+            (!slot->placed || zr_block_exact(arena, slot->span.offset_bytes, &freed) != &slot->span))
+            return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is live and not in the index", i);
+        if (slot->placed && (slot->span.offset_bytes < plan->region->offset_bytes ||
+                             zr_span_end(&slot->span) > zr_span_end(plan->region)))
+            return zr_fail(ZR_ERR_CORRUPT, "step %zu lies outside its region", i);
+        if (!slot->placed || (!live && zr_step_of(slot)->seen_epoch != plan->epoch))
+            continue;
+        struct zr_stretch under = zr_granules_under(arena, &slot->span);
+        if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
+            return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and is not", i);
+        for (size_t at = under.first; plan->owed && at < under.end; at++)
+            if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->announced)
+                return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and has no access", i);
+    }
+    if (plan->pages_count > 0) {
+        zr_result result = zr_pages_check(arena, plan);
+        if (result != ZR_OK)
+            return result;
+    }
+    for (const struct zr_lane *lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++) {
+        if (plan == arena->follow->plan && !in_time(plan, lane))
+            return zr_fail(ZR_ERR_CORRUPT, "a planned block outlives its time and is not late");
+        late_count -= lane->late_count;
+    }
+    if (late_count != 0)
+        return zr_fail(ZR_ERR_CORRUPT, "the late blocks of a plan are not those in its lists");
+    if (plan != arena->follow->plan && live_count != plan->live_count)
+        return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live, %zu are counted", live_count,
+                       plan->live_count);
+    return ZR_OK;
+}
+
+zr_result zr_follow_check(struct zr_arena *arena)
+{
+    struct zr_follow *follow = arena->follow;
+    zr_result result = follow && follow->plan ? check_one(arena, follow->plan) : ZR_OK;
+    for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan && result == ZR_OK;
+         plan = plan->next)
+        result = plan->live_count || follow->gone
+                     ? check_one(arena, plan)
+                     : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept for them");
+    return result;
+}

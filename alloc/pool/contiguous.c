@@ -1,0 +1,617 @@
+/* contiguous.c: contiguous pools: their life, entries by handle, statistics and checks. Stands on
+ * contiguous_space.c and contiguous_compact.c; zr.h has the contract. */
+#define _GNU_SOURCE
+#include "alloc/pool/contiguous.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/option.h"
+
+/* What one append may need: its plot, and a cut through what is left. */
+enum { APPEND_PLOTS = 2 };
+enum { ALIGNMENT_LEAST = 16 };
+/* Handles are slots of a table whose pages cost nothing until they are used. */
+#define SLOTS_MOST ((uint32_t)1 << 20)
+
+/* ---- All pools of the process -------------------------------------------------------------------------- */
+
+/* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks:
+ * who only searches, as a watch may that is told under one of those, needs the second. */
+static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_contiguous *pools;
+
+static void close_list(void)
+{
+    pthread_mutex_lock(&pools_lock);
+}
+
+static void open_list(bool child)
+{
+    (void)child;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+static void before_fork(struct zr_fork_locks *locks)
+{
+    pthread_mutex_lock(&change_lock);
+    for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
+        zr_fork_take(locks, &pool->lock);
+}
+
+static void after_fork(struct zr_fork_locks *locks)
+{
+    for (struct zr_contiguous *pool = pools; pool; pool = pool->next)
+        zr_fork_give(locks, &pool->lock);
+    pthread_mutex_unlock(&change_lock);
+}
+
+static void enlist(struct zr_contiguous *pool)
+{
+    static const struct zr_fork_room room = {before_fork, after_fork, close_list, open_list};
+    zr_fork_register(ZR_FORK_POOLS, &room);
+    pthread_mutex_lock(&change_lock);
+    pthread_mutex_lock(&pools_lock);
+    pool->next = pools;
+    if (pools)
+        pools->before = pool;
+    pools = pool;
+    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&change_lock);
+    zr_lock_take(&pool->arena->lock);
+    atomic_store(&pool->arena->pool_calls, &zr_contiguous_calls);
+    pool->next_of_arena = pool->arena->pools;
+    pool->arena->pools = pool;
+    zr_lock_give(&pool->arena->lock);
+}
+
+static void delist(struct zr_contiguous *pool)
+{
+    pthread_mutex_lock(&change_lock);
+    pthread_mutex_lock(&pools_lock);
+    *(pool->before ? &pool->before->next : &pools) = pool->next;
+    if (pool->next)
+        pool->next->before = pool->before;
+    pthread_mutex_unlock(&pools_lock);
+    pthread_mutex_unlock(&change_lock);
+    zr_lock_take(&pool->arena->lock);
+    struct zr_contiguous **link = &pool->arena->pools;
+    while (*link != pool)
+        link = &(*link)->next_of_arena;
+    *link = pool->next_of_arena;
+    zr_lock_give(&pool->arena->lock);
+}
+
+/* lock: pool->view */
+static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, struct zr_block_info *out)
+{
+    const struct zr_plot *plot = pool->first;
+    while (plot && zr_plot_end(plot) <= offset_bytes)
+        plot = plot->next;
+    if (!plot || plot->kind != ZR_PLOT_LIVE || plot->offset_bytes > offset_bytes)
+        return false;
+    *out = (struct zr_block_info){.address = pool->base + plot->offset_bytes,
+                                  .bytes = plot->requested_bytes,
+                                  .reserved_bytes = plot->bytes,
+                                  .tag = pool->tag,
+                                  .stream = plot->stream};
+    return true;
+}
+
+static bool find_in_pools(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out)
+{
+    bool found = false;
+    pthread_mutex_lock(&pools_lock);
+    for (struct zr_contiguous *pool = pools; pool && !found; pool = pool->next) {
+        size_t offset_bytes = (size_t)((const char *)pointer - pool->base);
+        if (pool->arena != arena || offset_bytes >= pool->limit_bytes)
+            continue;
+        zr_lock_take(&pool->view);
+        found = find_entry(pool, offset_bytes, out);
+        zr_lock_give(&pool->view);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    return found;
+}
+
+static const char *name_in_pools(const struct zr_arena *arena)
+{
+    return arena->pools ? arena->pools->name : NULL;
+}
+
+const struct zr_pool_calls zr_contiguous_calls = {zr_pools_books, find_in_pools, name_in_pools};
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+/* Reserves what was asked for, or as much as the arena has, halved until the system agrees. */
+static zr_result reserve_range(struct zr_contiguous *pool, size_t asked_bytes)
+{
+    size_t bytes = asked_bytes ? asked_bytes : pool->arena->range->bytes;
+    if (bytes > SIZE_MAX / 2)
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is larger than any address space", bytes);
+    zr_result result;
+    for (;; bytes /= 2) {
+        bytes = zr_round_up(bytes, pool->granule_bytes);
+        result = zr_backend_reserve(pool->backend, bytes, &pool->range);
+        if (result != ZR_ERR_ADDRESSES || asked_bytes || bytes < 32 * pool->granule_bytes)
+            break;
+    }
+    pool->limit_bytes = bytes;
+    return result;
+}
+
+static void tear_down(struct zr_contiguous *pool)
+{
+    if (pool->range) {
+        zr_result result = zr_backend_release(pool->range);
+        zr_assert(result == ZR_OK);
+    }
+    zr_pages_give(pool->slots, SLOTS_MOST * sizeof *pool->slots);
+    zr_pool_end(&pool->plots);
+    zr_pages_give(pool, sizeof *pool);
+}
+
+zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_options *options)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a pool needs somewhere to go");
+    *out = NULL;
+    if (!options || !options->arena)
+        return zr_fail(ZR_ERR_INVALID, "a pool needs an arena");
+    if ((unsigned)options->tag >= ZR_TAG_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)options->tag);
+    struct zr_contiguous *pool = zr_pages_take(sizeof *pool);
+    if (!pool)
+        return ZR_ERR_HOST_MEMORY;
+    snprintf(pool->name, sizeof pool->name, "%s", options->name ? options->name : "pool");
+    pool->arena = options->arena;
+    pool->backend = options->arena->backend;
+    pool->granule_bytes = options->arena->granule_bytes;
+    pool->tag = options->tag;
+    pool->watch = options->watch;
+    pool->keep_bytes = options->keep_bytes;
+    zr_pool_init(&pool->plots, sizeof(struct zr_plot), ZR_POOL_FAULTS);
+    pool->slots = zr_pages_take(SLOTS_MOST * sizeof *pool->slots);
+    zr_result result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
+    if (result != ZR_OK) {
+        tear_down(pool);
+        return result;
+    }
+    pool->base = pool->range->address;
+    enlist(pool);
+    *out = pool;
+    return ZR_OK;
+}
+
+zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
+{
+    zr_result result = ZR_OK;
+    if (leaked_bytes)
+        *leaked_bytes = pool ? pool->live_bytes : 0;
+    if (!pool)
+        return ZR_OK;
+    zr_lock_take(&pool->lock);
+    size_t mapped_bytes = pool->mapped_bytes;
+    if (!zr_contiguous_release_all(pool)) {
+        char reason[256];
+        snprintf(reason, sizeof reason, "%s", zr_last_error());
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "addresses of %zu bytes of pool \"%s\" stay mapped: %s",
+                         mapped_bytes, pool->name, reason);
+    }
+    zr_contiguous_publish(pool);
+    zr_lock_give(&pool->lock);
+    delist(pool);
+    tear_down(pool);
+    return result;
+}
+
+/* ---- Handles ------------------------------------------------------------------------------------------- */
+
+static zr_entry entry_of(const struct zr_contiguous *pool, const struct zr_plot *plot)
+{
+    return ((uint64_t)pool->slots[plot->number].generation << 32) | (plot->number + 1);
+}
+
+static bool slot_left(const struct zr_contiguous *pool)
+{
+    return pool->free_slot != 0 || pool->slots_count < SLOTS_MOST;
+}
+
+static void slot_take(struct zr_contiguous *pool, struct zr_plot *plot)
+{
+    uint32_t number = pool->free_slot ? pool->free_slot - 1 : pool->slots_count++;
+    struct zr_entry_slot *slot = &pool->slots[number];
+    if (pool->free_slot)
+        pool->free_slot = slot->next_free;
+    slot->plot = plot;
+    plot->number = number;
+}
+
+static void slot_give(struct zr_contiguous *pool, const struct zr_plot *plot)
+{
+    struct zr_entry_slot *slot = &pool->slots[plot->number];
+    slot->plot = NULL;
+    slot->generation++;
+    slot->next_free = pool->free_slot;
+    pool->free_slot = plot->number + 1;
+}
+
+/* The plot of an entry that lives, or why there is none. */
+static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_plot **out)
+{
+    uint32_t number = (uint32_t)entry - 1, generation = (uint32_t)(entry >> 32);
+    const struct zr_entry_slot *slot = number < pool->slots_count ? &pool->slots[number] : NULL;
+    *out = NULL;
+    if (!slot || generation > slot->generation || (generation == slot->generation && !slot->plot))
+        return zr_fail(ZR_ERR_FOREIGN, "%#llx is no entry of pool \"%s\"", (unsigned long long)entry,
+                       pool->name);
+    if (generation < slot->generation)
+        return zr_fail(ZR_ERR_DOUBLE_FREE, "entry %#llx of pool \"%s\" was freed before",
+                       (unsigned long long)entry, pool->name);
+    *out = slot->plot;
+    return ZR_OK;
+}
+
+/* Every call ends here: checks what there is to check, brings the arena's totals up to date. */
+static void leave(struct zr_contiguous *pool)
+{
+    zr_contiguous_publish(pool);
+    zr_lock_give(&pool->lock);
+    if (pool->arena->check >= ZR_CHECK_ARENA)
+        zr_assert(zr_contiguous_check(pool) == ZR_OK);
+}
+
+/* ---- Appending ----------------------------------------------------------------------------------------- */
+
+static zr_result check_request(const struct zr_contiguous *pool, const struct zr_entry_request *request,
+                               struct zr_plot *plot)
+{
+    size_t alignment = request->alignment ? request->alignment : ZR_UNIT_BYTES;
+    if (request->bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "an entry needs at least one byte");
+    if (request->bytes > PTRDIFF_MAX - 2 * pool->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID, "an entry of %zu bytes overflows the address space", request->bytes);
+    if ((alignment & (alignment - 1)) != 0 || alignment < ALIGNMENT_LEAST || alignment > pool->granule_bytes)
+        return zr_fail(ZR_ERR_INVALID,
+                       "an alignment of %zu is not a power of two from %d to the granule size, %zu",
+                       alignment, ALIGNMENT_LEAST, pool->granule_bytes);
+    uint64_t stream = request->stream;
+    zr_result result = zr_backend_stream_name(pool->backend, &stream);
+    if (result != ZR_OK)
+        return result;
+    *plot = (struct zr_plot){
+        .bytes = zr_round_up(request->bytes, alignment < ZR_UNIT_BYTES ? alignment : ZR_UNIT_BYTES),
+        .requested_bytes = request->bytes,
+        .alignment = alignment,
+        .stream = stream,
+        .movable = request->movable,
+    };
+    return ZR_OK;
+}
+
+/* Finds the plot behind the last entry, and granules for it. *after: the last plot that is in its way. */
+static zr_result find_room(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_plot **after)
+{
+    struct zr_plot *last = pool->last;
+    while (last && last->kind == ZR_PLOT_LEAVING && last->stream == plot->stream)
+        last = last->previous;
+    *after = last;
+    plot->offset_bytes = zr_round_up(last ? zr_plot_end(last) : 0, plot->alignment);
+    if (plot->offset_bytes > pool->limit_bytes || plot->bytes > pool->limit_bytes - plot->offset_bytes)
+        return zr_fail(ZR_ERR_ADDRESSES,
+                       "pool \"%s\" has no %zu addresses left of the %zu it reserved (%zu bytes live): "
+                       "compact it, or reserve more",
+                       pool->name, plot->bytes, pool->limit_bytes, pool->live_bytes);
+    return zr_contiguous_back(pool, (struct zr_extent){plot->offset_bytes, plot->bytes});
+}
+
+static zr_result refused(struct zr_contiguous *pool, zr_result result, size_t bytes)
+{
+    char cause[320];
+    if (result != ZR_ERR_MEMORY)
+        return result;
+    snprintf(cause, sizeof cause, "%s", zr_last_error());
+    return zr_fail(result,
+                   "pool \"%s\" has no %zu bytes for %s: %zu live, %zu held in granules, %zu still in use by "
+                   "streams. Cause: %s. What would help: compacting the pool, a larger limit, or what the "
+                   "arena's other users give back",
+                   pool->name, bytes, zr_tag_name(pool->tag), pool->live_bytes, pool->held_bytes,
+                   pool->pending_bytes, cause);
+}
+
+/* lock: pool->lock */
+static zr_result append(struct zr_contiguous *pool, const struct zr_plot *like, struct zr_plot **out)
+{
+    struct zr_plot wanted = *like, *after;
+    zr_contiguous_settle(pool, false);
+    if (!slot_left(pool))
+        return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the most there can be", pool->name,
+                       SLOTS_MOST);
+    if (!zr_pool_reserve(&pool->plots, APPEND_PLOTS))
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = find_room(pool, &wanted, &after);
+    /* What streams are about to leave, and what is idle elsewhere in the pool, may be enough. */
+    bool more = pool->leaving || (result == ZR_ERR_MEMORY && zr_contiguous_idle_bytes(pool) > 0);
+    if ((result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) && more) {
+        zr_contiguous_settle(pool, true);
+        if (result == ZR_ERR_MEMORY)
+            zr_contiguous_release_idle(pool, 0);
+        result = find_room(pool, &wanted, &after);
+    }
+    if (result != ZR_OK) {
+        result = refused(pool, result, like->bytes);
+        zr_contiguous_release_idle(pool, pool->keep_bytes);
+        return result;
+    }
+    *out = zr_pool_take(&pool->plots);
+    **out = wanted;
+    slot_take(pool, *out);
+    zr_lock_take(&pool->view);
+    zr_plot_claim(pool, *out, after);
+    zr_lock_give(&pool->view);
+    pool->entries_count++;
+    pool->appended_count++;
+    return ZR_OK;
+}
+
+zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_request *request, zr_entry *out,
+                               void **address)
+{
+    struct zr_plot like, *plot = NULL;
+    size_t promised_bytes;
+    if (out)
+        *out = 0;
+    if (address)
+        *address = NULL;
+    if (!pool || !request || !out)
+        return zr_fail(ZR_ERR_INVALID, "an entry needs a pool, a request and somewhere to go");
+    zr_result result = check_request(pool, request, &like);
+    if (result != ZR_OK)
+        return result;
+    zr_lock_take(&pool->lock);
+    result = zr_ceiling_promise(pool->arena, &(struct zr_request){.bytes = request->bytes, .tag = pool->tag},
+                                like.bytes, &promised_bytes);
+    if (result == ZR_OK)
+        result = append(pool, &like, &plot);
+    if (result == ZR_OK) {
+        *out = entry_of(pool, plot);
+        if (address && !plot->movable)
+            *address = zr_plot_address(pool, plot);
+    }
+    pool->promise_over_bytes = promised_bytes;
+    leave(pool);
+    return result;
+}
+
+/* ---- Entries ------------------------------------------------------------------------------------------- */
+
+zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
+{
+    struct zr_plot *plot;
+    if (!pool)
+        return zr_fail(ZR_ERR_INVALID, "an entry cannot be freed without its pool");
+    if (entry == 0)
+        return ZR_OK;
+    zr_lock_take(&pool->lock);
+    zr_result result = find(pool, entry, &plot);
+    if (result == ZR_OK && plot->borrows_count > 0) {
+        result = zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is freed while it is borrowed (%u times)",
+                         pool->name, plot->borrows_count);
+    } else if (result == ZR_OK) {
+        slot_give(pool, plot);
+        pool->entries_count--;
+        zr_plot_leave(pool, plot);
+        zr_contiguous_settle(pool, false);
+    }
+    leave(pool);
+    return result;
+}
+
+zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **address)
+{
+    struct zr_plot *plot;
+    if (address)
+        *address = NULL;
+    if (!pool || !address)
+        return zr_fail(ZR_ERR_INVALID, "a borrow needs a pool and somewhere to put the address");
+    zr_lock_take(&pool->lock);
+    zr_result result = find(pool, entry, &plot);
+    if (result == ZR_OK && plot->torn) {
+        result = zr_fail(ZR_ERR_CORRUPT, "the contents of an entry of pool \"%s\" were lost in a failed move",
+                         pool->name);
+    } else if (result == ZR_OK) {
+        pool->borrowed_count += plot->borrows_count++ == 0;
+        *address = zr_plot_address(pool, plot);
+    }
+    zr_lock_give(&pool->lock);
+    return result;
+}
+
+zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t stream)
+{
+    struct zr_plot *plot;
+    if (!pool)
+        return zr_fail(ZR_ERR_INVALID, "an entry cannot be returned without its pool");
+    zr_result result = zr_backend_stream_name(pool->backend, &stream);
+    if (result != ZR_OK)
+        return result;
+    zr_lock_take(&pool->lock);
+    result = find(pool, entry, &plot);
+    if (result == ZR_OK && plot->borrows_count == 0) {
+        result =
+            zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is returned that was not borrowed", pool->name);
+    } else if (result == ZR_OK) {
+        pool->borrowed_count -= --plot->borrows_count == 0;
+        zr_lock_take(&pool->view);
+        plot->stream = stream;
+        zr_lock_give(&pool->view);
+    }
+    zr_lock_give(&pool->lock);
+    return result;
+}
+
+/* ---- The whole ----------------------------------------------------------------------------------------- */
+
+zr_result zr_contiguous_compact(zr_contiguous *pool)
+{
+    if (!pool)
+        return zr_fail(ZR_ERR_INVALID, "there is no pool to compact");
+    zr_lock_take(&pool->lock);
+    zr_result result = zr_contiguous_settle(pool, true);
+    if (result == ZR_OK)
+        result = zr_contiguous_move_down(pool);
+    char words[512];
+    if (result != ZR_OK)
+        snprintf(words, sizeof words, "%s", zr_last_error());
+    zr_result rest = zr_contiguous_settle(pool, true);
+    if (rest == ZR_OK)
+        rest = zr_contiguous_release_idle(pool, pool->keep_bytes);
+    leave(pool);
+    return result == ZR_OK ? rest : zr_fail(result, "%s", words);
+}
+
+zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *released_bytes)
+{
+    if (released_bytes)
+        *released_bytes = 0;
+    if (!pool)
+        return zr_fail(ZR_ERR_INVALID, "there is no pool to trim");
+    zr_lock_take(&pool->lock);
+    size_t held_bytes = pool->held_bytes;
+    zr_contiguous_settle(pool, false);
+    zr_result result = zr_contiguous_release_idle(pool, keep_bytes);
+    if (released_bytes)
+        *released_bytes = held_bytes - pool->held_bytes;
+    leave(pool);
+    return result;
+}
+
+zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stats *out)
+{
+    if (!pool || !out)
+        return zr_fail(ZR_ERR_INVALID, "statistics need a pool and somewhere to go");
+    zr_lock_take(&pool->lock);
+    const struct zr_plot *last = pool->last;
+    while (last && last->kind != ZR_PLOT_LIVE)
+        last = last->previous;
+    *out = (struct zr_contiguous_stats){
+        .live_bytes = pool->live_bytes,
+        .requested_bytes = pool->requested_bytes,
+        .pending_bytes = pool->pending_bytes,
+        .mapped_bytes = pool->held_bytes,
+        .idle_bytes = zr_contiguous_idle_bytes(pool),
+        .end_bytes = last ? zr_plot_end(last) : 0,
+        .peak_live_bytes = pool->peak_live_bytes,
+        .peak_mapped_bytes = pool->peak_held_bytes,
+        .entries_count = pool->entries_count,
+        .borrowed_count = pool->borrowed_count,
+        .copied_bytes = pool->copied_bytes,
+        .remapped_bytes = pool->remapped_bytes,
+        .backend_calls_count = pool->backend_calls_count,
+    };
+    out->stranded_bytes = out->mapped_bytes - out->live_bytes - out->pending_bytes - out->idle_bytes;
+    zr_lock_give(&pool->lock);
+    return ZR_OK;
+}
+
+/* ---- Checks -------------------------------------------------------------------------------------------- */
+
+#define corrupt(...) zr_fail(ZR_ERR_CORRUPT, __VA_ARGS__)
+
+struct sums {
+    size_t live_bytes, requested_bytes, pending_bytes, entries_count, borrowed_count, leaving_count;
+    size_t touched_count, touched_end; /* granules; where the next one to count may begin */
+};
+
+static zr_result check_plot(const struct zr_contiguous *pool, const struct zr_plot *plot, struct sums *sums)
+{
+    size_t granule_bytes = pool->granule_bytes, end = zr_plot_end(plot);
+    if (plot->next ? plot->next->previous != plot || plot->next->offset_bytes < end : pool->last != plot)
+        return corrupt("the plots of pool \"%s\" overlap or do not point back at %zu", pool->name,
+                       plot->offset_bytes);
+    if (plot->bytes == 0 || end > pool->range->bytes)
+        return corrupt("a plot of pool \"%s\" at %zu of %zu bytes leaves its range", pool->name,
+                       plot->offset_bytes, plot->bytes);
+    if (plot->kind == ZR_PLOT_LIVE &&
+        (pool->slots[plot->number].plot != plot || plot->requested_bytes > plot->bytes ||
+         plot->offset_bytes % plot->alignment != 0))
+        return corrupt("the entry at %zu of pool \"%s\" has a bad handle, size or alignment",
+                       plot->offset_bytes, pool->name);
+    for (size_t at = zr_round_down(plot->offset_bytes, granule_bytes); at < end; at += granule_bytes) {
+        const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
+        if (!mapping || (plot->kind != ZR_PLOT_ALIAS && !mapping->access))
+            return corrupt("the granule at %zu of pool \"%s\" is in use without memory", at, pool->name);
+        if (at / granule_bytes >= sums->touched_end) {
+            sums->touched_count++;
+            sums->touched_end = at / granule_bytes + 1;
+        }
+    }
+    bool live = plot->kind == ZR_PLOT_LIVE;
+    sums->live_bytes += live ? plot->bytes : 0;
+    sums->requested_bytes += live ? plot->requested_bytes : 0;
+    sums->entries_count += live;
+    sums->borrowed_count += live && plot->borrows_count > 0;
+    sums->leaving_count += !live;
+    sums->pending_bytes += plot->kind == ZR_PLOT_LEAVING ? plot->bytes : 0;
+    return ZR_OK;
+}
+
+static zr_result check_granules(const struct zr_contiguous *pool)
+{
+    size_t mapped_bytes = 0, held_bytes = 0;
+    for (size_t at = 0; at < pool->mapped_end_bytes; at += pool->granule_bytes) {
+        const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
+        if (!mapping)
+            continue;
+        const struct zr_handle *handle = mapping->handle;
+        if (handle->bytes != pool->granule_bytes || handle->mappings_count == 0)
+            return corrupt("the granule at %zu of pool \"%s\" is not one", at, pool->name);
+        mapped_bytes += pool->granule_bytes;
+        held_bytes += pool->granule_bytes / handle->mappings_count; /* twice, a half each, for an alias */
+    }
+    if (mapped_bytes != pool->mapped_bytes ||
+        pool->range->mappings_count * pool->granule_bytes != mapped_bytes)
+        return corrupt("%zu bytes of pool \"%s\" are mapped, %zu are counted", mapped_bytes, pool->name,
+                       pool->mapped_bytes);
+    if (held_bytes > pool->held_bytes || pool->held_bytes - held_bytes >= pool->granule_bytes)
+        return corrupt("%zu bytes of granules are in pool \"%s\", %zu are counted", held_bytes, pool->name,
+                       pool->held_bytes);
+    return ZR_OK;
+}
+
+/* lock: pool->lock */
+static zr_result check(const struct zr_contiguous *pool)
+{
+    struct sums sums = {0};
+    size_t leaving_count = 0;
+    for (const struct zr_plot *plot = pool->first; plot; plot = plot->next) {
+        zr_result result = check_plot(pool, plot, &sums);
+        if (result != ZR_OK)
+            return result;
+    }
+    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
+        leaving_count++;
+    if (sums.live_bytes != pool->live_bytes || sums.requested_bytes != pool->requested_bytes ||
+        sums.pending_bytes != pool->pending_bytes || sums.entries_count != pool->entries_count ||
+        sums.borrowed_count != pool->borrowed_count)
+        return corrupt("%zu bytes in %zu entries of pool \"%s\" are live, %zu in %zu are counted",
+                       sums.live_bytes, sums.entries_count, pool->name, pool->live_bytes,
+                       pool->entries_count);
+    if (sums.leaving_count != leaving_count || sums.touched_count != pool->touched_count)
+        return corrupt("%zu plots of pool \"%s\" are left and %zu granules in use, %zu and %zu are counted",
+                       sums.leaving_count, pool->name, sums.touched_count, leaving_count,
+                       pool->touched_count);
+    return check_granules(pool);
+}
+
+zr_result zr_contiguous_check(zr_contiguous *pool)
+{
+    if (!pool)
+        return zr_fail(ZR_ERR_INVALID, "there is no pool to check");
+    zr_lock_take(&pool->lock);
+    zr_result result = check(pool);
+    zr_lock_give(&pool->lock);
+    return result;
+}

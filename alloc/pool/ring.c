@@ -1,0 +1,301 @@
+/* ring.c: buffers of constant size, handed out in order. Stands on the arena, backend.h's events and os.h's
+ * waits; zr.h has the contract.
+ *
+ * A thread that finds the next buffer taken sleeps on the count of releases. The record of the ring is pages
+ * of its own, the buffers are one block. */
+#define _GNU_SOURCE
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/os.h"
+
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+
+/* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
+static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;
+
+struct buffer {
+    uint64_t stream;              /* that used it last */
+    struct zr_stream_point point; /* of its release */
+    bool acquired;
+    bool used;     /* a stream may be using it */
+    bool recorded; /* `point` is right; else only an idle device is proof */
+    uint32_t turn; /* the number of its release */
+};
+
+struct zr_ring {
+    /* Set at creation. */
+    zr_arena *arena;
+    zr_backend *backend;
+    struct zr_map_watch watch;
+    char *memory;
+    size_t stride_bytes, memory_bytes, record_bytes;
+    unsigned buffers_count;
+    struct zr_ring *younger, *older; /* all rings of the process; lock: that of the list */
+
+    _Atomic uint32_t releases; /* changed under the lock, slept on without */
+    struct zr_lock lock;       /* everything below */
+    unsigned next;             /* the buffer that is lent next */
+    unsigned acquired_count, waiting_count;
+    struct buffer buffers[];
+};
+
+/* ---- All rings of the process -------------------------------------------------------------------------- */
+
+static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct zr_ring *rings; /* lock: rings_lock */
+
+static void before_fork(struct zr_fork_locks *locks)
+{
+    pthread_mutex_lock(&rings_lock);
+    for (struct zr_ring *ring = rings; ring; ring = ring->older)
+        zr_fork_take(locks, &ring->lock);
+}
+
+static void after_fork(struct zr_fork_locks *locks)
+{
+    for (struct zr_ring *ring = rings; ring; ring = ring->older) {
+        if (locks->child) /* the threads that waited are not there */
+            ring->waiting_count = 0;
+        zr_fork_give(locks, &ring->lock);
+    }
+    pthread_mutex_unlock(&rings_lock);
+}
+
+static void enlist(struct zr_ring *ring)
+{
+    static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
+    zr_fork_register(ZR_FORK_RINGS, &room);
+    pthread_mutex_lock(&rings_lock);
+    ring->older = rings;
+    if (rings)
+        rings->younger = ring;
+    rings = ring;
+    pthread_mutex_unlock(&rings_lock);
+}
+
+static void delist(struct zr_ring *ring)
+{
+    pthread_mutex_lock(&rings_lock);
+    *(ring->younger ? &ring->younger->older : &rings) = ring->older;
+    if (ring->older)
+        ring->older->younger = ring->younger;
+    pthread_mutex_unlock(&rings_lock);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static bool sizes(const struct zr_ring_options *options, size_t *stride_bytes, size_t *memory_bytes)
+{
+    size_t alignment = options->alignment ? options->alignment : ZR_UNIT_BYTES;
+    if (options->buffer_bytes == 0 || options->buffers_count == 0 || (alignment & (alignment - 1)) != 0 ||
+        options->buffer_bytes > PTRDIFF_MAX - alignment)
+        return false;
+    *stride_bytes = zr_round_up(options->buffer_bytes, alignment);
+    return !__builtin_mul_overflow(*stride_bytes, options->buffers_count, memory_bytes);
+}
+
+size_t zr_ring_bytes(const struct zr_ring_options *options)
+{
+    size_t stride_bytes, memory_bytes;
+    return options && sizes(options, &stride_bytes, &memory_bytes) ? memory_bytes : 0;
+}
+
+zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
+{
+    size_t stride_bytes, memory_bytes, record_bytes;
+    void *memory;
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a ring needs somewhere to go");
+    *out = NULL;
+    if (!options || !options->arena)
+        return zr_fail(ZR_ERR_INVALID, "a ring needs an arena");
+    if (!sizes(options, &stride_bytes, &memory_bytes) ||
+        __builtin_mul_overflow((size_t)options->buffers_count, sizeof(struct buffer), &record_bytes))
+        return zr_fail(ZR_ERR_INVALID, "%u buffers of %zu bytes aligned to %zu are no ring",
+                       options->buffers_count, options->buffer_bytes, options->alignment);
+    record_bytes += sizeof(struct zr_ring);
+    zr_ring *ring = zr_pages_take(record_bytes);
+    if (!ring)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = zr_arena_alloc(
+        options->arena,
+        &(struct zr_request){.bytes = memory_bytes, .alignment = options->alignment, .tag = options->tag},
+        &memory);
+    if (result != ZR_OK) {
+        zr_pages_give(ring, record_bytes);
+        return result;
+    }
+    if (options->watch.mapped)
+        result = options->watch.mapped(options->watch.argument, memory, memory_bytes);
+    if (result != ZR_OK) {
+        zr_arena_free(options->arena, memory);
+        zr_pages_give(ring, record_bytes);
+        return zr_fail(result, "the watch of a ring refused its %zu bytes (%s)", memory_bytes,
+                       zr_result_name(result));
+    }
+    ring->arena = options->arena;
+    ring->backend = zr_arena_backend(options->arena);
+    ring->watch = options->watch;
+    ring->memory = memory;
+    ring->stride_bytes = stride_bytes;
+    ring->memory_bytes = memory_bytes;
+    ring->record_bytes = record_bytes;
+    ring->buffers_count = options->buffers_count;
+    enlist(ring);
+    *out = ring;
+    return ZR_OK;
+}
+
+static zr_result wait_for(zr_backend *backend, const struct buffer *buffer)
+{
+    if (!buffer->used)
+        return ZR_OK;
+    return buffer->recorded ? zr_backend_event_wait(backend, &buffer->point)
+                            : zr_backend_stream_wait(backend, buffer->stream);
+}
+
+zr_result zr_ring_destroy(zr_ring *ring)
+{
+    if (!ring)
+        return ZR_OK;
+    zr_lock_take(&ring->lock);
+    unsigned acquired = ring->acquired_count, waiting = ring->waiting_count;
+    zr_lock_give(&ring->lock);
+    if (acquired + waiting > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a ring ends with %u of its buffers acquired and %u threads waiting for one", acquired,
+                       waiting);
+    /* The arena keeps the memory while a stream cannot be waited for. */
+    for (unsigned i = 0; i < ring->buffers_count; i++) {
+        const struct buffer *buffer = &ring->buffers[i];
+        if (wait_for(ring->backend, buffer) != ZR_OK &&
+            zr_block_use(ring->arena, ring->memory, buffer->stream) != ZR_OK)
+            return zr_fail(ZR_ERR_UNAVAILABLE,
+                           "the ring stays: nobody knows whether stream %#llx still uses its memory; call "
+                           "this again",
+                           (unsigned long long)buffer->stream);
+    }
+    if (ring->watch.unmapping)
+        ring->watch.unmapping(ring->watch.argument, ring->memory, ring->memory_bytes);
+    zr_result result = zr_arena_free(ring->arena, ring->memory);
+    delist(ring);
+    zr_pages_give(ring, ring->record_bytes);
+    return result;
+}
+
+/* ---- Buffers ------------------------------------------------------------------------------------------- */
+
+enum verdict { TAKEN, HELD, IN_USE };
+
+/* Takes the next buffer if it can be had; else *found is what it was found to be. lock: ring->lock */
+static enum verdict take_next(zr_ring *ring, uint64_t stream, struct buffer *found, void **out)
+{
+    struct buffer *buffer = &ring->buffers[ring->next];
+    /* What the driver refused at the release it may grant now: a later moment of the stream serves as well.
+     */
+    if (buffer->used && !buffer->acquired && !buffer->recorded && buffer->stream != stream)
+        buffer->recorded = zr_backend_event_record(ring->backend, buffer->stream, &buffer->point) == ZR_OK;
+    *found = *buffer;
+    if (buffer->acquired)
+        return HELD;
+    if (buffer->used && buffer->stream != stream &&
+        !(buffer->recorded && zr_backend_event_done(ring->backend, &buffer->point)))
+        return IN_USE;
+    buffer->used = buffer->used && buffer->stream == stream;
+    buffer->acquired = true;
+    *out = ring->memory + ring->next * ring->stride_bytes;
+    ring->next = (ring->next + 1) % ring->buffers_count;
+    ring->acquired_count++;
+    return TAKEN;
+}
+
+/* Another thread may have had the buffer since: its use is ended only if it is the one that was waited for.
+ */
+static zr_result await_stream(zr_ring *ring, const struct buffer *found, unsigned number)
+{
+    zr_result result = wait_for(ring->backend, found);
+    if (result != ZR_OK || found->recorded)
+        return result;
+    zr_lock_take(&ring->lock);
+    struct buffer *buffer = &ring->buffers[number];
+    if (!buffer->acquired && buffer->turn == found->turn)
+        buffer->used = false;
+    zr_lock_give(&ring->lock);
+    return ZR_OK;
+}
+
+zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, void **out)
+{
+    zr_result result = ZR_OK;
+    struct buffer found;
+    if (out)
+        *out = NULL;
+    if (!ring || !out)
+        return zr_fail(ZR_ERR_INVALID, "a buffer needs a ring and somewhere to go");
+    result = zr_backend_stream_name(ring->backend, &stream);
+    if (result != ZR_OK)
+        return result;
+    uint64_t start_ns = timeout_ns && timeout_ns != ZR_RING_WAIT ? zr_os_now_ns() : 0;
+    zr_lock_take(&ring->lock);
+    for (;;) {
+        unsigned number = ring->next;
+        enum verdict verdict = take_next(ring, stream, &found, out);
+        if (verdict == TAKEN || result != ZR_OK)
+            break;
+        uint64_t left_ns = timeout_ns;
+        if (timeout_ns && timeout_ns != ZR_RING_WAIT) {
+            uint64_t passed_ns = zr_os_now_ns() - start_ns;
+            left_ns = passed_ns < timeout_ns ? timeout_ns - passed_ns : 0;
+        }
+        if (left_ns == 0) {
+            result = zr_fail(ZR_ERR_TIMEOUT, "none of %u buffers was free in %llu ns: the next one is %s",
+                             ring->buffers_count, (unsigned long long)timeout_ns,
+                             verdict == HELD ? "acquired" : "in use by another stream");
+            break;
+        }
+        uint32_t seen = atomic_load(&ring->releases);
+        uint64_t look_ns = verdict == HELD ? held_look_ns : stream_look_ns;
+        ring->waiting_count++;
+        zr_lock_give(&ring->lock);
+        if (verdict == IN_USE && timeout_ns == ZR_RING_WAIT)
+            result = await_stream(ring, &found, number);
+        else
+            zr_word_wait(&ring->releases, seen, left_ns < look_ns ? left_ns : look_ns);
+        zr_lock_take(&ring->lock);
+        ring->waiting_count--;
+    }
+    zr_lock_give(&ring->lock);
+    return *out ? ZR_OK : result;
+}
+
+zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
+{
+    if (!ring)
+        return zr_fail(ZR_ERR_INVALID, "a buffer cannot be released without its ring");
+    size_t offset = (size_t)((char *)address - ring->memory);
+    if (offset >= ring->memory_bytes || offset % ring->stride_bytes != 0)
+        return zr_fail(ZR_ERR_FOREIGN, "no buffer of the ring begins at %p", address);
+    zr_result result = zr_backend_stream_name(ring->backend, &stream);
+    if (result != ZR_OK)
+        return result;
+    struct buffer *buffer = &ring->buffers[offset / ring->stride_bytes];
+    struct buffer after = {.stream = stream, .used = !ring->backend->can.synchronous};
+    if (after.used)
+        after.recorded = zr_backend_event_record(ring->backend, stream, &after.point) == ZR_OK;
+    if (after.used && !after.recorded && zr_backend_stream_elsewhere(ring->backend, stream))
+        return zr_backend_stream_check(ring->backend, stream);
+    zr_lock_take(&ring->lock);
+    bool acquired = buffer->acquired;
+    if (acquired) {
+        ring->acquired_count--;
+        after.turn = atomic_fetch_add(&ring->releases, 1) + 1;
+        *buffer = after;
+    }
+    bool wake = ring->waiting_count > 0;
+    zr_lock_give(&ring->lock);
+    if (!acquired)
+        return zr_fail(ZR_ERR_DOUBLE_FREE, "the buffer at %p is released and was not acquired", address);
+    if (wake)
+        zr_word_wake_all(&ring->releases);
+    return ZR_OK;
+}

@@ -1,0 +1,368 @@
+/* learner.c: watches an arena, finds the period of what it serves, and installs plans. Stands on
+ * learner_record.c, learner_helper.c, learner_view.c, learner_plan.c and alloc/plan.h.
+ *
+ * While it is awake, every allocation is recorded with the place of its free. A lane's last few allocations,
+ * hashed, together with the arena's live bytes tell where the lane has been before: live bytes tell a step
+ * from a layer inside it. A run of such recurrences at a steady distance is a candidate period; when a third
+ * occurrence begins, the two whole ones before it are aligned and planned. All threads in one lane come
+ * first, where streams are in program order; if their interleaving varies no run of them lasts, and each
+ * thread has a lane of its own. Elsewhere a lane is a thread's stream.
+ *
+ * Recording costs some tens of nanoseconds per call, under the arena's lock. All else is the helper thread's:
+ * it copies what was recorded, aligns, packs and checks on private pages, and holds the lock for some records
+ * at a time and for the change to a plan that is ready. Once the plan has gone without strays to speak of and
+ * without a driver call for about as long as it took to find, the learner sleeps until that changes. */
+#include "defrag/learn/learner_state.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+#include "alloc/base/record.h"
+
+/* About what `zr pack` spends: some seconds of one core, at most. */
+#define WORK_DEFAULT UINT64_C(1600000000)
+
+/* ---- Planning ------------------------------------------------------------------------------------------ */
+
+/* Of a thousand allocations of an occurrence, those that are no steps. */
+static unsigned stray_share(const struct zr_candidate *candidate)
+{
+    size_t steps = candidate->plan.steps_count;
+    if (candidate->seen_count <= steps)
+        return 0;
+    return (unsigned)((candidate->seen_count - steps) * 1000 / candidate->seen_count);
+}
+
+/* Whether following it is better than what is done now. */
+static bool is_wanted(const struct zr_candidate *candidate, const struct view *view)
+{
+    /* A stretch that leaves memory behind is a part of something longer. */
+    if (candidate->outlive_bytes > candidate->step_bytes / 8)
+        return false;
+    if (!view->following)
+        return true;
+    /* The same period once more: strays are no reason to begin anew. */
+    size_t steps = candidate->plan.steps_count,
+           apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
+    if (apart <= steps / 64 && view->bad_share <= STRAYS_MOST)
+        return false;
+    return view->bad_share > 2 * stray_share(candidate) + 10;
+}
+
+/* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
+ * zr_learner_allowed_bytes(). */
+static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
+                          const struct view *view, uint64_t plan_bytes)
+{
+    return plan_bytes + candidate->rest_bytes + view->others_bytes <=
+           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
+}
+
+/* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
+ * others. Or the second one is not whole yet: `left_count` allocations on it will be. */
+static void try_later(struct zr_learner *learner, const struct view *view, uint64_t left_count)
+{
+    zr_arena_hold(learner->arena);
+    for (size_t i = 0; i < view->lanes_count && learner->forgotten_count == view->forgotten_count; i++) {
+        struct track *track = view->tracks[i];
+        if (track->retries == RETRIES_MOST)
+            continue;
+        track->retries++;
+        if (left_count > 0) {
+            track->whole_at = track->count + (uint32_t)left_count + GRAM;
+        } else {
+            track->refusals++;
+            track->retry_at = track->count + track->distance / 2;
+        }
+    }
+    zr_arena_unhold(learner->arena);
+}
+
+/* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
+static zr_result refuse(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
+{
+    try_later(learner, view, 0);
+    zr_arena_hold(learner->arena);
+    learner->stats.refused_plans_count++;
+    learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
+    learner->refused_strays = learner->candidate.plan.strays_count > 0;
+    zr_arena_unhold(learner->arena);
+    return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
+                   (size_t)plan_bytes);
+}
+
+/* The step that comes next in a lane of the plan: back from its last allocation, by where each was a period
+ * before, to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held. */
+static size_t cursor_of(const struct track *track, const struct zr_seen_map *map, size_t steps_count)
+{
+    uint32_t at = track->count - 1, on = 1;
+    for (unsigned hops = 0; hops < HOPS_MOST && at >= map->position && at < track->count; hops++) {
+        if (at - map->position + on <= map->count)
+            return (map->steps[at - map->position + on] + steps_count - map->cut) % steps_count;
+        if (track->positions[at].match)
+            at = track->positions[at].match - 1;
+        else
+            at--, on++;
+    }
+    return SIZE_MAX;
+}
+
+/* A plan that is about to be put in force, and what it was made from. */
+struct beginning {
+    struct zr_learner *learner;
+    const struct view *view;
+};
+
+/* See struct zr_plan. The maker's cursors are right for when the view was taken; where all was forgotten
+ * since, the arena finds its way by itself. Held. */
+static bool begin_plan(void *state)
+{
+    const struct beginning *beginning = state;
+    struct zr_learner *learner = beginning->learner;
+    const struct view *view = beginning->view;
+    struct zr_candidate *candidate = &learner->candidate;
+    bool known = learner->forgotten_count == view->forgotten_count;
+    if (zr_learner_cancelled(learner))
+        return false;
+    for (size_t i = 0; i < view->lanes_count && known; i++) {
+        struct zr_plan_lane *lane = &candidate->lanes[i];
+        const struct track *track = view->tracks[i];
+        size_t at = cursor_of(track, &candidate->maps[i], lane->count);
+        size_t since = track->count - (view->lanes[i].position + view->lanes[i].count);
+        lane->cursor = at != SIZE_MAX ? at : (lane->cursor + since) % lane->count;
+    }
+    learner->stats.plans_count++;
+    learner->fresh = true;
+    learner->planned_at = view->records_count;
+    learner->bad_sum = learner->all_sum = learner->good_count = 0;
+    for (size_t i = 0; i < view->lanes_count && known; i++)
+        view->tracks[i]->refusals = 0;
+    return true;
+}
+
+/* Packs the candidate and puts it in force, if it is worth its memory. */
+static zr_result pack_and_install(struct zr_learner *learner, const struct view *view,
+                                  struct zr_plan_rules rules)
+{
+    struct zr_candidate *candidate = &learner->candidate;
+    struct beginning beginning = {learner, view};
+    /* Half as much after each plan of the period in vain. */
+    uint64_t work = zr_candidate_part(learner->options.work, 1u << view->refusals), least_bytes;
+    zr_result result = zr_candidate_measure(candidate, rules, &least_bytes);
+    if (result == ZR_OK && !is_affordable(learner, candidate, view, least_bytes))
+        return refuse(learner, view, least_bytes); /* however well it is packed */
+    if (result == ZR_OK)
+        result = zr_candidate_pack(candidate, rules, work);
+    if (result == ZR_OK && !is_affordable(learner, candidate, view, candidate->memory_bytes))
+        return refuse(learner, view, candidate->memory_bytes);
+    if (result == ZR_OK)
+        result = zr_candidate_check(candidate, rules);
+    if (result != ZR_OK)
+        return result;
+    candidate->plan.begin = begin_plan;
+    candidate->plan.state = &beginning;
+    candidate->plan.start_bytes =
+        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
+    return zr_arena_install_plan(learner->arena, &candidate->plan);
+}
+
+static zr_result plan_it(struct zr_learner *learner, struct view *view)
+{
+    struct zr_candidate *candidate = &learner->candidate;
+    zr_result result = zr_learner_look(learner, view);
+    if (result == ZR_OK)
+        result = zr_candidate_make(candidate, view->lanes, view->lanes_count,
+                                   (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
+                                                         .stack_bytes = zr_helper_room(&learner->helper)});
+    bool joint = learner->split && view->lanes_count > 0 && view->lanes[0].any;
+    bool later = result != ZR_OK && candidate->left_count > 0;
+    bool loose = !later && joint &&
+                 (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && stray_share(candidate) > LOOSE_MOST));
+    if (later)
+        try_later(learner, view, candidate->left_count);
+    zr_arena_hold(learner->arena);
+    learner->stats.periods_count += result == ZR_OK;
+    learner->all.loose |= loose;
+    zr_arena_unhold(learner->arena);
+    if (loose)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the threads do not take turns in the same way");
+    if (result != ZR_OK)
+        return result;
+    if (!is_wanted(candidate, view))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "a period of %zu allocations is not worth a plan",
+                       candidate->plan.steps_count);
+    struct zr_plan_rules rules = learner->rules;
+    result = pack_and_install(learner, view, rules);
+    if (result == ZR_ERR_ADDRESSES && candidate->plan.pages) {
+        rules.aliases = false; /* fewer addresses, perhaps for more memory */
+        result = pack_and_install(learner, view, rules);
+    }
+    return result;
+}
+
+void zr_learner_work(struct zr_learner *learner)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    struct view view = {0};
+    zr_arena_hold(learner->arena);
+    atomic_store(&learner->helper.asked, 0);
+    bool due = learner->due, settle = learner->settle_due;
+    learner->settle_due = false;
+    learner->at_work = true;
+    zr_arena_unhold(learner->arena);
+    if (settle)
+        zr_arena_settle_plan(learner->arena);
+    if (due)
+        plan_it(learner, &view);
+    zr_scratch_end(&view.scratch);
+    zr_candidate_end(&learner->candidate);
+    zr_arena_hold(learner->arena);
+    learner->at_work = false;
+    learner->stats.spent_ns += zr_os_now_ns() - start_ns;
+    zr_arena_unhold(learner->arena);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void wake(void *state)
+{
+    zr_helper_wake(state);
+}
+
+static const struct zr_observer observer = {.allocated = zr_learner_allocated,
+                                            .freed = zr_learner_freed,
+                                            .passed = zr_learner_passed,
+                                            .work = wake,
+                                            .forked = zr_learner_forked};
+
+static zr_result prepare(struct zr_learner *learner)
+{
+    learner->records = zr_pages_take(RECORDS_MOST * sizeof *learner->records);
+    if (!learner->records || !zr_track_begin(&learner->all) || !zr_learner_grow_live(learner) ||
+        zr_helper_begin(&learner->helper) != ZR_OK)
+        return ZR_ERR_HOST_MEMORY;
+    zr_pages_touch(learner->records, RECORDS_MOST * sizeof *learner->records);
+    return zr_arena_observe(learner->arena, &observer, learner);
+}
+
+static void release(struct zr_learner *learner)
+{
+    for (size_t i = 0; i < LANES_MOST; i++)
+        zr_track_end(&learner->tracks[i]);
+    zr_track_end(&learner->all);
+    zr_pages_give(learner->live, learner->live_room * sizeof *learner->live);
+    zr_pages_give(learner->records, RECORDS_MOST * sizeof *learner->records);
+    zr_pages_give(learner, sizeof *learner);
+}
+
+zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a learner needs somewhere to go");
+    *out = NULL;
+    if (!options || !options->arena)
+        return zr_fail(ZR_ERR_INVALID, "a learner needs an arena to watch");
+    struct zr_learner *learner = zr_pages_take(sizeof *learner);
+    if (!learner)
+        return ZR_ERR_HOST_MEMORY;
+    learner->arena = options->arena;
+    learner->options = *options;
+    learner->options.work = options->work ? options->work : WORK_DEFAULT;
+    learner->rules = zr_arena_plan_rules(options->arena);
+    zr_result result = prepare(learner);
+    if (result != ZR_OK) {
+        zr_helper_end(learner);
+        release(learner);
+        return result;
+    }
+    *out = learner;
+    return ZR_OK;
+}
+
+void zr_learner_destroy(zr_learner *learner)
+{
+    if (!learner)
+        return;
+    zr_arena_observe(learner->arena, NULL, NULL);
+    zr_helper_end(learner);
+    zr_arena_install_plan(learner->arena, NULL);
+    release(learner);
+}
+
+zr_result zr_learner_wait(zr_learner *learner)
+{
+    if (!learner)
+        return zr_fail(ZR_ERR_INVALID, "there is no learner to wait for");
+    zr_helper_wait(learner);
+    return ZR_OK;
+}
+
+void zr_learner_hold(zr_learner *learner)
+{
+    atomic_store(&learner->helper.held, true);
+}
+
+/* ---- Marks and numbers --------------------------------------------------------------------------------- */
+
+/* Marks say where occurrences begin. Held. */
+static void find_by_marks(struct zr_learner *learner, struct track *track)
+{
+    uint32_t first = zr_learner_position_of(track, learner->marks[0], 0),
+             second = zr_learner_position_of(track, learner->marks[1], 0),
+             third = zr_learner_position_of(track, learner->marks[2], 0);
+    if (first == second || second == third)
+        return;
+    track->first = first;
+    track->second = second;
+    track->third = third;
+    track->found = true;
+    track->planned = false;
+}
+
+zr_result zr_learner_step(zr_learner *learner)
+{
+    if (!learner)
+        return zr_fail(ZR_ERR_INVALID, "there is no learner to tell of a step");
+    zr_arena_hold(learner->arena);
+    bool due = false;
+    if (!learner->asleep) {
+        if (learner->marks_count == MARKS)
+            memmove(learner->marks, learner->marks + 1, (MARKS - 1) * sizeof *learner->marks);
+        else
+            learner->marks_count++;
+        learner->marks[learner->marks_count - 1] = learner->records_count;
+        if (learner->marks_count == MARKS) {
+            find_by_marks(learner, &learner->all);
+            for (size_t i = 0; i < learner->tracks_count; i++)
+                find_by_marks(learner, &learner->tracks[i]);
+        }
+        due = zr_learner_note_due(learner);
+    }
+    due |= learner->settle_due;
+    zr_arena_unhold(learner->arena);
+    if (due)
+        zr_helper_wake(learner);
+    return ZR_OK;
+}
+
+zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out)
+{
+    struct zr_follow_counts counts;
+    if (!learner || !out)
+        return zr_fail(ZR_ERR_INVALID, "statistics need a learner and somewhere to go");
+    zr_arena_follow_counts(learner->arena, &counts);
+    zr_arena_hold(learner->arena);
+    *out = learner->stats;
+    out->asleep = learner->asleep;
+    zr_arena_unhold(learner->arena);
+    out->planned_count = counts.planned_count;
+    out->strays_count = counts.strays_count;
+    out->deferred_count = counts.deferred_count;
+    out->unplaced_count = counts.unplaced_count;
+    out->conflicts_count = counts.conflicts_count;
+    out->refused_count = counts.refused_count;
+    out->period_count = counts.steps_count;
+    out->region_bytes = counts.region_bytes;
+    return ZR_OK;
+}

@@ -1,0 +1,106 @@
+/* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as
+ * the arena gets it: nothing that the plan was made from is looked at.
+ *
+ * A block is alive for the steps that the plan says, also across the end of its lane. Where granules have
+ * pages, a block is as many pieces as its granules' pages are not in a row, each at its page's place. */
+#include "defrag/learn/learner.h"
+
+#include "alloc/base/error.h"
+
+enum { UNIT_BYTES = 256 };
+
+/* The pieces of memory of a plan, as buffers. Counted first, with buffers NULL, then noted. */
+struct pieces {
+    struct zr_buffer *buffers;
+    size_t count;
+};
+
+/* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at
+ * most. */
+static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
+{
+    uint64_t first = offset / granule_bytes, last = first;
+    if (!plan->pages)
+        return offset;
+    while ((last + 1) * granule_bytes < offset + *bytes && plan->pages[last + 1] == plan->pages[last] + 1)
+        last++;
+    if (*bytes > (last + 1) * granule_bytes - offset)
+        *bytes = (last + 1) * granule_bytes - offset;
+    return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
+}
+
+/* A block at step `at` of its lane. */
+static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
+                      const struct zr_plan_lane *lane, size_t at)
+{
+    const struct zr_plan_step *step = &plan->steps[lane->first + at];
+    uint64_t bytes = (step->request.bytes + rules.canary_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
+    uint64_t left;
+    for (uint64_t done = 0; done < bytes; done += left) {
+        left = bytes - done;
+        uint64_t offset = memory_at(plan, rules.granule_bytes, step->offset_bytes + done, &left);
+        if (pieces->buffers)
+            pieces->buffers[pieces->count] = (struct zr_buffer){.id = lane->first + at,
+                                                                .lower = at,
+                                                                .upper = at + step->alive_count,
+                                                                .bytes = left,
+                                                                .offset_bytes = offset};
+        pieces->count++;
+    }
+}
+
+static void add_lane(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
+                     const struct zr_plan_lane *lane)
+{
+    for (size_t i = 0; i < lane->count; i++)
+        if (plan->steps[lane->first + i].offset_bytes != ZR_PLAN_NOWHERE)
+            add_block(pieces, plan, rules, lane, i);
+}
+
+/* The memory from the lane's first byte to its last, as one buffer: other lanes keep out of it at all times.
+ */
+static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
+{
+    struct zr_buffer all = {.id = number, .upper = 1};
+    uint64_t end = 0;
+    for (size_t i = 0; i < pieces->count; i++) {
+        const struct zr_buffer *piece = &pieces->buffers[i];
+        if (i == 0 || piece->offset_bytes < all.offset_bytes)
+            all.offset_bytes = piece->offset_bytes;
+        end = piece->offset_bytes + piece->bytes > end ? piece->offset_bytes + piece->bytes : end;
+    }
+    all.bytes = end - all.offset_bytes;
+    return all;
+}
+
+static zr_result check_lane(const struct zr_plan *plan, struct zr_plan_rules rules, size_t number,
+                            struct zr_buffer *extent)
+{
+    struct zr_scratch scratch = {0};
+    struct pieces counted = {0}, pieces = {0};
+    add_lane(&counted, plan, rules, &plan->lanes[number]);
+    pieces.buffers = zr_scratch_take(&scratch, counted.count, sizeof *pieces.buffers);
+    zr_result result = scratch.result;
+    if (result == ZR_OK) {
+        add_lane(&pieces, plan, rules, &plan->lanes[number]);
+        *extent = extent_of(&pieces, number);
+        const struct zr_lifetimes lifetimes = {
+            .buffers = pieces.buffers, .count = pieces.count, .period = plan->lanes[number].count};
+        result = zr_pack_check(&lifetimes, zr_plan_memory_bytes(plan, rules.granule_bytes));
+    }
+    zr_scratch_end(&scratch);
+    return result;
+}
+
+zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules)
+{
+    const struct zr_plan *plan = &candidate->plan;
+    struct zr_buffer extents[ZR_PLAN_LANES] = {0};
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < plan->lanes_count && result == ZR_OK; i++)
+        result = check_lane(plan, rules, i, &extents[i]);
+    if (result == ZR_OK)
+        result = zr_pack_check(&(struct zr_lifetimes){.buffers = extents, .count = plan->lanes_count},
+                               zr_plan_memory_bytes(plan, rules.granule_bytes));
+    return result;
+}

@@ -1,0 +1,329 @@
+/* learner_place.c: places for the steps of a plan. Stands on the packer and on colour.c.
+ *
+ * First all blocks of a lane are packed into one stretch of addresses. Where that does not come down to the
+ * lower bound and the backend has aliases, blocks of whole granules are coloured instead, as many pages as
+ * are live at once, and only the others are packed; the packed pages serve the coloured blocks too while they
+ * are free. The plan without aliases is kept unless the other takes less memory: it needs fewer mappings. */
+#include "defrag/learn/learner.h"
+
+#include "alloc/base/error.h"
+#include "defrag/pack/colour.h"
+#include "defrag/trace/lifetimes.h"
+
+enum {
+    LEAST_BYTES = 256,        /* the grain of blocks */
+    WASTE_DIVISOR = 256,      /* a block whose last granule wastes no more than this part of it is whole */
+    ADDRESSES_MOST = 1 << 22, /* of a lane, in granules */
+    ADDRESSES_FACTOR = 16,    /* and for each page */
+    TARGET_DIVISOR = 8,       /* of the work: what is spent on meeting the lower bound */
+};
+
+static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+/* A lane under way. */
+struct lane_place {
+    struct zr_lifetimes *lifetimes;   /* of all blocks */
+    const struct zr_plan_step *steps; /* by the lifetimes' ids */
+    struct zr_plan_rules rules;
+    struct zr_pack_here here;
+    uint64_t work;
+    struct zr_lifetimes rest; /* the blocks that are packed beside coloured ones; ids: numbers of buffers */
+    struct zr_colouring colouring;
+    size_t unit_granules; /* in a page of the colouring */
+};
+
+/* ---- Packing ------------------------------------------------------------------------------------------- */
+
+/* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
+ * all. */
+static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *lifetimes,
+                                struct zr_pack_report *report)
+{
+    zr_result result = zr_lifetimes_measure(lifetimes);
+    if (result != ZR_OK)
+        return result;
+    const struct zr_pack_options options = {
+        .work = zr_candidate_part(place->work, TARGET_DIVISOR),
+        .capacity_bytes = round_up(lifetimes->lower_bound_bytes, place->rules.granule_bytes)};
+    return zr_pack_in(lifetimes, &options, &place->here, report);
+}
+
+/* ---- Colouring ----------------------------------------------------------------------------------------- */
+
+/* A lane's answer with pages, in granules. */
+struct coloured {
+    uint64_t *offsets; /* by buffer, in bytes from the lane's first address */
+    uint32_t *pages;   /* by address, from 0 */
+    size_t addresses_count, pages_count;
+};
+
+static size_t granules_of(const struct lane_place *place, uint64_t bytes)
+{
+    return (size_t)(round_up(bytes, place->rules.granule_bytes) / place->rules.granule_bytes);
+}
+
+/* The granules of a block that takes them whole; 0: it does not. It needs no room to align: its place begins
+ * with a granule. */
+static size_t whole_granules(const struct lane_place *place, size_t buffer)
+{
+    const struct zr_request *request = &place->steps[place->lifetimes->buffers[buffer].id].request;
+    uint64_t bytes = request->bytes + place->rules.canary_bytes;
+    size_t granules = granules_of(place, bytes);
+    return granules * place->rules.granule_bytes - bytes <= bytes / WASTE_DIVISOR ? granules : 0;
+}
+
+/* Takes the blocks that are not whole out, and packs them. */
+static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
+{
+    const struct zr_lifetimes *all = place->lifetimes;
+    struct zr_lifetimes *rest = &place->rest;
+    struct zr_pack_report report;
+    rest->buffers = zr_scratch_take(scratch, all->count, sizeof *rest->buffers);
+    if (!rest->buffers)
+        return scratch->result;
+    rest->period = all->period;
+    for (size_t i = 0; i < all->count; i++)
+        if (whole_granules(place, i) == 0) {
+            rest->buffers[rest->count] = all->buffers[i];
+            rest->buffers[rest->count++].id = i;
+        }
+    /* All of them is what was packed already. */
+    if (rest->count == 0 || rest->count == all->count)
+        return ZR_OK;
+    zr_result result = pack_to_target(place, rest, &report);
+    return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
+}
+
+/* The largest page that all blocks are multiples of; a granule beside a rest. */
+static size_t unit_of(const struct lane_place *place)
+{
+    size_t unit = 0;
+    for (size_t i = 0; place->rest.count == 0 && i < place->lifetimes->count; i++)
+        unit = zr_pack_common_divisor(whole_granules(place, i), unit);
+    return unit ? unit : 1;
+}
+
+/* Colours know no period: what is alive across its boundary has its pages for all of it. */
+static struct zr_colour_block block_of(const struct lane_place *place, const struct zr_buffer *buffer)
+{
+    bool crosses = buffer->upper > place->lifetimes->period;
+    return (struct zr_colour_block){.lower = crosses ? 0 : (uint32_t)buffer->lower,
+                                    .upper = (uint32_t)(crosses ? place->lifetimes->period : buffer->upper)};
+}
+
+/* The rest, fixed where it was packed, then the whole blocks in their order. */
+static void list_blocks(struct lane_place *place)
+{
+    const struct zr_lifetimes *all = place->lifetimes;
+    struct zr_colouring *colouring = &place->colouring;
+    struct zr_colour_block *block = colouring->blocks;
+    size_t granule = place->rules.granule_bytes;
+    for (size_t i = 0; i < place->rest.count; i++, block++) {
+        const struct zr_buffer *buffer = &place->rest.buffers[i];
+        uint32_t first = (uint32_t)(buffer->offset_bytes / granule),
+                 end = (uint32_t)granules_of(place, buffer->offset_bytes + buffer->bytes);
+        *block = block_of(place, buffer);
+        block->pages_count = end - first;
+        block->first = first;
+        if (end > colouring->fixed_pages_count)
+            colouring->fixed_pages_count = end;
+    }
+    for (size_t i = 0; i < all->count; i++)
+        if (whole_granules(place, i) > 0) {
+            *block = block_of(place, &all->buffers[i]);
+            block++->pages_count = (uint32_t)(whole_granules(place, i) / place->unit_granules);
+        }
+}
+
+/* How many addresses the lane may have, in pages of the colouring. */
+static size_t addresses_most(const struct lane_place *place)
+{
+    size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
+    if (most > ADDRESSES_MOST)
+        most = ADDRESSES_MOST;
+    if (place->rules.mappings_most && most > place->rules.mappings_most)
+        most = place->rules.mappings_most;
+    return most / place->unit_granules;
+}
+
+/* From the colouring's pages to granules, in memory that lasts. */
+static zr_result note_colours(const struct lane_place *place, struct zr_scratch *lasting,
+                              struct coloured *out)
+{
+    const struct zr_lifetimes *all = place->lifetimes;
+    const struct zr_colouring *colouring = &place->colouring;
+    size_t unit = place->unit_granules, granule = place->rules.granule_bytes;
+    const struct zr_colour_block *block = colouring->blocks + place->rest.count;
+    out->addresses_count = colouring->addresses_count * unit;
+    out->pages_count = colouring->pages_count * unit;
+    out->offsets = zr_scratch_take(lasting, all->count, sizeof *out->offsets);
+    out->pages = zr_scratch_take(lasting, out->addresses_count, sizeof *out->pages);
+    if (!out->pages)
+        return lasting->result;
+    for (size_t i = 0; i < all->count; i++)
+        if (whole_granules(place, i) > 0)
+            out->offsets[i] = (uint64_t)(block++)->first * unit * granule;
+    for (size_t i = 0; i < place->rest.count; i++)
+        out->offsets[place->rest.buffers[i].id] = place->rest.buffers[i].offset_bytes;
+    for (size_t i = 0; i < out->addresses_count; i++)
+        out->pages[i] = (uint32_t)(colouring->pages[i / unit] * unit + i % unit);
+    return ZR_OK;
+}
+
+/* Leaves out->pages NULL where nothing can be coloured. */
+static zr_result colour_lane(struct lane_place *place, struct zr_scratch *lasting, struct coloured *out)
+{
+    struct zr_scratch scratch = {0};
+    struct zr_colouring *colouring = &place->colouring;
+    zr_result result = pack_rest(place, &scratch);
+    *colouring =
+        (struct zr_colouring){.blocks_count = place->lifetimes->count, .fixed_count = place->rest.count};
+    colouring->blocks = zr_scratch_take(&scratch, colouring->blocks_count, sizeof *colouring->blocks);
+    if (result == ZR_OK)
+        result = scratch.result;
+    if (result == ZR_OK && colouring->fixed_count < colouring->blocks_count) {
+        place->unit_granules = unit_of(place);
+        colouring->addresses_most = addresses_most(place);
+        list_blocks(place);
+        result = zr_colour(colouring, &scratch);
+        if (result == ZR_OK)
+            result = note_colours(place, lasting, out);
+    }
+    zr_scratch_end(&scratch);
+    return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: there is a packing */
+}
+
+/* ---- Lanes --------------------------------------------------------------------------------------------- */
+
+/* Places all of a lane, by addresses alone or with pages; *granules gets what it takes. The sizes as they are
+ * asked for pack better than rounded to the arena's grain: they are rounded afterwards. */
+static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting, struct coloured *out,
+                            size_t *granules)
+{
+    struct zr_lifetimes *lifetimes = place->lifetimes;
+    struct zr_pack_report report;
+    uint64_t left = place->work;
+    struct coloured coloured = {0};
+    struct zr_pack_here on = place->here; /* from what the target left */
+    on.placed = true;
+    zr_result result = pack_to_target(place, lifetimes, &report);
+    size_t target = granules_of(place, lifetimes->lower_bound_bytes);
+    bool found = report.verdict == ZR_PACK_FOUND;
+    if (result == ZR_OK && !found && place->rules.aliases &&
+        granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
+        result = colour_lane(place, lasting, &coloured);
+        left -= left / TARGET_DIVISOR; /* for what is packed beside the pages */
+    }
+    left -= left / TARGET_DIVISOR;
+    if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
+        result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = left}, &on, &report);
+    if (result == ZR_OK)
+        result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
+    *granules = granules_of(place, report.height_bytes);
+    if (result == ZR_OK && coloured.pages && coloured.pages_count < *granules) {
+        *out = coloured;
+        *granules = coloured.pages_count;
+    }
+    return result;
+}
+
+/* Each granule its own page, in a plan where other lanes have some at several addresses. */
+static void identity(uint32_t *pages, size_t count, size_t first)
+{
+    for (size_t i = 0; i < count; i++)
+        pages[i] = (uint32_t)(first + i);
+}
+
+/* One table of pages for the region; none if every lane is packed. */
+static zr_result join_pages(struct zr_candidate *candidate, const struct coloured *lanes,
+                            const size_t *granules)
+{
+    size_t addresses = 0, first_page = 0;
+    bool any = false;
+    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
+        addresses += lanes[l].pages ? lanes[l].addresses_count : granules[l];
+        any |= lanes[l].pages != NULL;
+    }
+    candidate->plan.pages = NULL;
+    candidate->plan.pages_count = 0;
+    if (!any)
+        return ZR_OK;
+    uint32_t *pages = zr_scratch_take(&candidate->scratch, addresses, sizeof *pages), *next = pages;
+    if (!pages)
+        return candidate->scratch.result;
+    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
+        size_t count = lanes[l].pages ? lanes[l].addresses_count : granules[l];
+        identity(next, count, first_page);
+        for (size_t i = 0; lanes[l].pages && i < count; i++)
+            next[i] = (uint32_t)(first_page + lanes[l].pages[i]);
+        next += count;
+        first_page += granules[l];
+    }
+    candidate->plan.pages = pages;
+    candidate->plan.pages_count = first_page;
+    return ZR_OK;
+}
+
+/* What the arena will take for each block; room to align where more than the grain is asked for. */
+static void size_blocks(struct zr_candidate *candidate, size_t lane, struct zr_plan_rules rules)
+{
+    struct zr_lifetimes *lifetimes = &candidate->lifetimes[lane];
+    const struct zr_plan_step *steps = candidate->steps + candidate->lanes[lane].first;
+    for (size_t i = 0; i < lifetimes->count; i++) {
+        const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
+        lifetimes->buffers[i].bytes =
+            request->bytes + rules.canary_bytes +
+            (request->alignment > LEAST_BYTES ? request->alignment - LEAST_BYTES : 0);
+    }
+}
+
+zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
+                               uint64_t *least_bytes)
+{
+    *least_bytes = 0;
+    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
+        zr_result result = zr_lifetimes_measure(&candidate->lifetimes[l]);
+        if (result != ZR_OK)
+            return result;
+        *least_bytes += round_up(candidate->lifetimes[l].lower_bound_bytes, rules.granule_bytes);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t work)
+{
+    struct coloured coloured[ZR_PLAN_LANES] = {0};
+    size_t granules[ZR_PLAN_LANES];
+    uint64_t base_bytes = 0;
+    size_t lanes_count = candidate->plan.lanes_count, granules_count = 0;
+    for (size_t l = 0; l < lanes_count; l++) {
+        struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
+        struct lane_place place = {.lifetimes = lifetimes,
+                                   .steps = candidate->steps + candidate->lanes[l].first,
+                                   .rules = rules,
+                                   .here = candidate->here,
+                                   .work = zr_candidate_part(work, (unsigned)lanes_count)};
+        size_blocks(candidate, l, rules);
+        zr_result result = place_lane(&place, &candidate->scratch, &coloured[l], &granules[l]);
+        if (result == ZR_OK && candidate->here.cancelled && atomic_load(candidate->here.cancelled))
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "nobody waits for the plan any more");
+        if (result != ZR_OK)
+            return result;
+        for (size_t i = 0; i < lifetimes->count; i++) {
+            struct zr_plan_step *step =
+                &candidate->steps[candidate->lanes[l].first + lifetimes->buffers[i].id];
+            uint64_t offset = coloured[l].pages ? coloured[l].offsets[i] : lifetimes->buffers[i].offset_bytes;
+            step->offset_bytes = round_up(base_bytes + offset, step->request.alignment);
+        }
+        /* Lanes never share a granule: their order is not certain. */
+        base_bytes +=
+            (uint64_t)(coloured[l].pages ? coloured[l].addresses_count : granules[l]) * rules.granule_bytes;
+        granules_count += granules[l];
+    }
+    candidate->plan.region_bytes = base_bytes ? base_bytes : rules.granule_bytes;
+    candidate->memory_bytes = (granules_count ? granules_count : 1) * rules.granule_bytes;
+    return join_pages(candidate, coloured, granules);
+}

@@ -1,0 +1,486 @@
+/* learner_plan.c: from two occurrences of a period to the steps of a plan.
+ *
+ * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
+ * longer of the two it had. The steps begin where the fewest bytes are alive across the boundary of the
+ * period. What lives longer than a period is known and stays dynamic. */
+#include "defrag/learn/learner.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/lifetimes.h"
+
+enum {
+    SHIFT_MOST = 96,    /* strays in a row that aligning gets over */
+    AGREE = 4,          /* steps that must agree after such a gap */
+    COMMON_PART = 4,    /* of five: less in common is no period */
+    EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
+    WORK_MOST = 1 << 24 /* comparisons of it: some tens of milliseconds */
+};
+
+/* ---- Aligning ------------------------------------------------------------------------------------------ */
+
+struct pair {
+    uint32_t first, second;
+};
+
+static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
+{
+    return a->hash == b->hash && a->bytes == b->bytes && a->stream == b->stream && a->thread == b->thread &&
+           a->tag == b->tag && a->alignment == b->alignment;
+}
+
+struct stretch {
+    const struct zr_seen *seen;
+    size_t count;
+    size_t start, end; /* in the lane: where it begins, and what has been seen */
+    bool by_lifetime;  /* like is what lives as long, too */
+    const _Atomic bool *cancelled;
+};
+
+static inline bool is_cancelled(struct stretch in)
+{
+    return in.cancelled && atomic_load_explicit(in.cancelled, memory_order_relaxed);
+}
+
+/* How long a block lived, as far as is known. */
+static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
+{
+    *ended = in.seen[at].upper != ZR_SEEN_LIVE;
+    return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
+}
+
+/* Strays come in between: lifetimes count allocations, and are never quite equal. */
+static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
+{
+    bool a_ended, b_ended;
+    size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
+    if (one > other ? !b_ended : !a_ended)
+        return true; /* so far */
+    size_t more = one > other ? one : other, less = one > other ? other : one;
+    return more - less <= more / 8 + 8;
+}
+
+static inline bool alike(struct stretch a, size_t i, struct stretch b, size_t k)
+{
+    return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
+}
+
+static bool agree(struct stretch a, size_t i, struct stretch b, size_t k, size_t most)
+{
+    if (i >= a.count || k >= b.count)
+        return false;
+    size_t left = a.count - i < b.count - k ? a.count - i : b.count - k;
+    if (left > most)
+        left = most;
+    for (size_t n = 0; n < left; n++)
+        if (!same(&a.seen[i + n], &b.seen[k + n]))
+            return false;
+    return true;
+}
+
+/* Moves both on to the next place where they agree, the nearest in sum; one on each where there is none near.
+ * Two strays close to each other leave short agreements between them, which count only where they are near.
+ */
+static void get_over(struct stretch a, size_t *i, struct stretch b, size_t *k)
+{
+    static const struct {
+        size_t sum_most, agreed;
+    } tries[] = {{4, AGREE}, {4, 1}, {SHIFT_MOST, AGREE}};
+    for (size_t t = 0; t < sizeof tries / sizeof *tries; t++)
+        for (size_t sum = 1; sum <= tries[t].sum_most; sum++)
+            for (size_t on = 0; on <= sum; on++)
+                if (agree(a, *i + on, b, *k + (sum - on), tries[t].agreed)) {
+                    *i += on;
+                    *k += sum - on;
+                    return;
+                }
+    ++*i;
+    ++*k;
+}
+
+/* Step by step, where the two differ in too much for the other way. */
+static size_t align_greedily(struct stretch a, struct stretch b, struct pair *out)
+{
+    size_t count = 0, misses = 0;
+    for (size_t i = 0, k = 0; i < a.count && k < b.count;) {
+        if (same(&a.seen[i], &b.seen[k])) {
+            out[count++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
+        } else {
+            get_over(a, &i, b, &k);
+            if (++misses > (a.count + b.count) / 8 + AGREE || is_cancelled(a))
+                return 0; /* two different things: not worth the time */
+        }
+    }
+    return count;
+}
+
+/* How far into `a` so many edits come on each diagonal (place in `a` less place in `b`, of the same parity as
+ * the edits): Myers's shortest edit script. Row after row in one array. */
+static inline int32_t *reach_of(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    return &rows[(size_t)edits * ((size_t)edits + 1) / 2 + (size_t)(diagonal + edits) / 2];
+}
+
+/* True if the furthest way to the diagonal comes from the one above: an element of `b` left out. */
+static bool comes_down(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    return diagonal == -edits || (diagonal != edits && *reach_of(rows, edits - 1, diagonal - 1) <
+                                                           *reach_of(rows, edits - 1, diagonal + 1));
+}
+
+static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
+{
+    if (edits == 0)
+        return 0;
+    return comes_down(rows, edits, diagonal) ? *reach_of(rows, edits - 1, diagonal + 1)
+                                             : *reach_of(rows, edits - 1, diagonal - 1) + 1;
+}
+
+/* Where two stretches have been followed to, and the edits on the way; -1: more than `most`, or too much
+ * work. */
+struct reached {
+    int32_t edits, i, k;
+};
+
+/* Until one of them ends: from `a` whole to some beginning of `b`, or the other way round. */
+static struct reached follow_both(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
+{
+    struct reached short_of = {.edits = -1};
+    size_t work = 0;
+    for (int32_t edits = 0; edits <= most; edits++) {
+        for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
+            int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
+            while (i < (int32_t)a.count && k >= 0 && k < (int32_t)b.count &&
+                   alike(a, (size_t)i, b, (size_t)k))
+                i++, k++, work++;
+            *reach_of(rows, edits, diagonal) = i;
+            if (k < 0 || k > (int32_t)b.count || i > (int32_t)a.count)
+                continue;
+            if (i == (int32_t)a.count)
+                return (struct reached){edits, i, k};
+            if (k == (int32_t)b.count && (short_of.edits < 0 || i > short_of.i))
+                short_of = (struct reached){edits, i, k};
+        }
+        work += (size_t)edits + 1;
+        if (short_of.edits >= 0 || work > WORK_MOST || is_cancelled(a))
+            return short_of;
+    }
+    return short_of;
+}
+
+static void turn_round(struct pair *pairs, size_t count)
+{
+    for (size_t low = 0, high = count; low + 1 < high; low++) {
+        struct pair swap = pairs[low];
+        pairs[low] = pairs[--high];
+        pairs[high] = swap;
+    }
+}
+
+/* Two occurrences: where the second ends, and what of the first has not come again yet. */
+struct split {
+    size_t second_count, left_count;
+};
+
+/* The most that both have in common, in order; where the second one ends is where it has become most like the
+ * first. The pairs' number; SIZE_MAX: the two differ in too much for this way. */
+static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
+{
+    struct zr_scratch scratch = {0};
+    size_t most = (a.count + b.count) / 8 + AGREE, count = 0;
+    most = most < EDITS_MOST ? most : EDITS_MOST;
+    int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
+    struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
+    int32_t i = reached.i, k = reached.k;
+    for (int32_t edits = reached.edits; edits >= 0; edits--) {
+        bool down = edits > 0 && comes_down(rows, edits, i - k);
+        for (int32_t first = begin_snake(rows, edits, i - k); i > first;)
+            out[count++] = (struct pair){(uint32_t)--i, (uint32_t)--k};
+        k -= down;
+        i -= edits > 0 && !down;
+    }
+    turn_round(out, count);
+    zr_scratch_end(&scratch);
+    if (reached.edits < 0)
+        return SIZE_MAX;
+    split->second_count = (size_t)reached.k;
+    split->left_count = a.count - (size_t)reached.i;
+    return count;
+}
+
+/* Steps whose lifetimes vary are no pairs yet: what lies between two pairs in both and is the same from
+ * either side. What is not, is a stray on one side at least. */
+static size_t fill_gaps(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
+                        struct pair *out)
+{
+    size_t filled = 0, i = 0, k = 0;
+    for (size_t p = 0; p <= count; p++) {
+        struct pair end = p < count ? pairs[p] : (struct pair){(uint32_t)a.count, (uint32_t)b.count};
+        while (i < end.first && k < end.second && same(&a.seen[i], &b.seen[k]))
+            out[filled++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
+        size_t back = 0;
+        while (i + back < end.first && k + back < end.second &&
+               same(&a.seen[end.first - 1 - back], &b.seen[end.second - 1 - back]))
+            back++;
+        for (; back > 0; back--)
+            out[filled++] = (struct pair){end.first - (uint32_t)back, end.second - (uint32_t)back};
+        if (p < count)
+            out[filled++] = end;
+        i = end.first + 1;
+        k = end.second + 1;
+    }
+    return filled;
+}
+
+/* Of one lane while its steps are made. */
+struct lane_work {
+    const struct zr_seen_lane *lane;
+    const _Atomic bool *cancelled; /* the helper */
+    struct pair *pairs;
+    size_t count;                   /* steps */
+    uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
+    uint32_t *upper; /* by step: freed before that step, above `count` in the next period; 0: dynamic */
+    size_t cut;      /* the plan's first step: before it the fewest bytes are alive */
+    uint64_t crossing_bytes; /* alive before the first step */
+};
+
+/* By lifetimes too, so that a stray among equal sizes leaves no other misplaced; else by what was asked for.
+ * The first occurrence begins `lead` allocations into what was seen. */
+static size_t align_from(const struct lane_work *work, size_t lead, struct split *split, struct pair *out,
+                         struct pair *pairs)
+{
+    const struct zr_seen_lane *lane = work->lane;
+    size_t middle = lane->lead_count + lane->first_count;
+    struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true, work->cancelled};
+    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true,
+                        work->cancelled};
+    size_t count = align_exactly(a, b, split, pairs);
+    if (count != SIZE_MAX) {
+        b.count = split->second_count;
+        return fill_gaps(a, b, pairs, count, out);
+    }
+    a.by_lifetime = false;
+    count = align_exactly(a, b, split, out);
+    if (count != SIZE_MAX)
+        return count;
+    b.count = lane->second_count;
+    return align_greedily(a, b, out);
+}
+
+/* Aligns the two, and leaves out of the lane what came before them. If the second has more at its start than
+ * the first, which shows some way into them, that belongs to the first as well. */
+static size_t align(struct lane_work *work, struct zr_seen_lane *lane, struct split *split)
+{
+    struct zr_scratch scratch = {0};
+    struct pair *out = work->pairs;
+    size_t lead = lane->lead_count, count = 0;
+    struct pair *pairs = zr_scratch_take(&scratch, lead + lane->first_count, sizeof *pairs);
+    if (pairs)
+        count = align_from(work, lead, split, out, pairs);
+    struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
+    if (early.second > early.first + AGREE && lead > 0) {
+        lead -= early.second - early.first < lead ? early.second - early.first : lead;
+        *split = (struct split){.second_count = lane->second_count};
+        count = align_from(work, lead, split, out, pairs);
+    }
+    zr_scratch_end(&scratch);
+    lane->seen += lead;
+    lane->position += (uint32_t)lead;
+    lane->count -= lead;
+    lane->first_count += lane->lead_count - lead;
+    lane->second_count = split->second_count;
+    lane->lead_count = 0;
+    for (size_t i = 0; i < lane->count; i++)
+        if (lane->seen[i].upper != ZR_SEEN_LIVE)
+            lane->seen[i].upper -= (uint32_t)lead;
+    return count;
+}
+
+/* ---- Lifetimes ----------------------------------------------------------------------------------------- */
+
+static void count_steps(uint32_t *before, size_t positions, const struct lane_work *work, bool second)
+{
+    size_t step = 0;
+    for (size_t at = 0; at <= positions; at++) {
+        while (step < work->count && (second ? work->pairs[step].second : work->pairs[step].first) < at)
+            step++;
+        before[at] = (uint32_t)step;
+    }
+}
+
+/* Where in the circle a block that was seen at `at` was freed, in steps from the start of its own period;
+ * UINT32_MAX: later than can be told. */
+static uint32_t upper_in_first(const struct lane_work *work, uint32_t at)
+{
+    uint32_t upper = work->lane->seen[at].upper;
+    if (upper <= work->lane->first_count)
+        return work->in_first[upper];
+    upper -= (uint32_t)work->lane->first_count;
+    if (work->lane->seen[at].upper == ZR_SEEN_LIVE || upper > work->lane->second_count)
+        return UINT32_MAX;
+    return (uint32_t)work->count + work->in_second[upper];
+}
+
+static uint32_t upper_in_second(const struct lane_work *work, uint32_t at)
+{
+    const struct zr_seen *seen = &work->lane->seen[work->lane->first_count + at];
+    if (seen->upper == ZR_SEEN_LIVE)
+        return 0; /* too early to tell */
+    uint32_t upper = seen->upper - (uint32_t)work->lane->first_count;
+    if (upper <= work->lane->second_count)
+        return work->in_second[upper];
+    /* The third occurrence has just begun: its allocations are steps, but for a few. */
+    upper -= (uint32_t)work->lane->second_count;
+    return (uint32_t)work->count + (upper < work->count ? upper : (uint32_t)work->count);
+}
+
+static void find_lifetimes(struct zr_candidate *candidate, struct lane_work *work)
+{
+    for (size_t step = 0; step < work->count; step++) {
+        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        uint32_t upper = upper_in_first(work, work->pairs[step].first);
+        uint32_t other = upper_in_second(work, work->pairs[step].second);
+        upper = upper != UINT32_MAX && other > upper ? other : upper;
+        candidate->step_bytes += seen->bytes;
+        bool outlives = upper == UINT32_MAX || upper - step > work->count;
+        candidate->outlive_bytes += outlives ? seen->bytes : 0;
+        work->upper[step] = outlives ? 0 : upper;
+    }
+}
+
+static zr_result find_cut(struct lane_work *work, struct zr_scratch *scratch)
+{
+    struct zr_lifetimes lifetimes = {.count = work->count, .period = work->count};
+    struct zr_lifetimes_sweep sweep;
+    lifetimes.buffers = zr_scratch_take(scratch, work->count, sizeof *lifetimes.buffers);
+    for (size_t step = 0; lifetimes.buffers && step < work->count; step++)
+        lifetimes.buffers[step] =
+            (struct zr_buffer){.lower = step,
+                               .upper = work->upper[step] ? work->upper[step] : step,
+                               .bytes = work->lane->seen[work->pairs[step].first].bytes};
+    zr_result result = zr_lifetimes_sweep(&sweep, &lifetimes, scratch);
+    work->cut = result == ZR_OK && sweep.count > 0 ? sweep.ends[sweep.least_at].key : 0;
+    work->crossing_bytes = sweep.crossing_bytes;
+    return result;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *work, struct zr_plan_lane *out,
+                           struct zr_lifetimes *lifetimes)
+{
+    size_t cut = work->cut, count = work->count, placed = 0;
+    struct zr_plan_step *steps = candidate->steps + candidate->plan.steps_count;
+    struct zr_buffer *buffers = zr_scratch_take(&candidate->scratch, count, sizeof *buffers);
+    if (!buffers)
+        return candidate->scratch.result;
+    for (size_t i = 0; i < count; i++) {
+        size_t step = cut + i < count ? cut + i : cut + i - count;
+        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        steps[i] = (struct zr_plan_step){.request = {.bytes = seen->bytes,
+                                                     .alignment = seen->alignment,
+                                                     .tag = (zr_tag)seen->tag,
+                                                     .stream = seen->stream},
+                                         .thread = seen->thread,
+                                         .offset_bytes = ZR_PLAN_NOWHERE};
+        if (work->upper[step] == 0)
+            continue;
+        steps[i].alive_count = (uint32_t)(work->upper[step] - step);
+        buffers[placed++] =
+            (struct zr_buffer){.id = i, .bytes = seen->bytes, .lower = i, .upper = i + steps[i].alive_count};
+    }
+    /* Some of the third occurrence has passed already. */
+    size_t passed = work->lane->count - work->lane->first_count - work->lane->second_count;
+    *out = (struct zr_plan_lane){.first = candidate->plan.steps_count,
+                                 .count = count,
+                                 .cursor = (count - cut + passed) % count,
+                                 .any = work->lane->any,
+                                 .any_stream = work->lane->any_stream,
+                                 .thread = work->lane->thread,
+                                 .stream = work->lane->stream};
+    *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
+    candidate->maps[candidate->plan.lanes_count] =
+        (struct zr_seen_map){.steps = work->in_second,
+                             .position = work->lane->position + (uint32_t)work->lane->first_count,
+                             .count = (uint32_t)work->lane->second_count,
+                             .cut = cut};
+    if (work->lane->rest_bytes > work->crossing_bytes)
+        candidate->rest_bytes += work->lane->rest_bytes - work->crossing_bytes;
+    candidate->seen_count += work->lane->second_count;
+    size_t longer = work->lane->first_count > work->lane->second_count ? work->lane->first_count
+                                                                       : work->lane->second_count;
+    candidate->plan.strays_count += longer - count;
+    candidate->plan.steps_count += count;
+    return ZR_OK;
+}
+
+/* The steps of a lane whose occurrences have been told apart. */
+static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *work, struct zr_scratch *scratch)
+{
+    const struct zr_seen_lane *lane = work->lane;
+    size_t number = candidate->plan.lanes_count;
+    work->in_first = zr_scratch_take(scratch, lane->first_count + 1, sizeof *work->in_first);
+    work->in_second = zr_scratch_take(&candidate->scratch, lane->second_count + 1, sizeof *work->in_second);
+    work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
+    if (scratch->result != ZR_OK || candidate->scratch.result != ZR_OK)
+        return ZR_ERR_HOST_MEMORY;
+    count_steps(work->in_first, lane->first_count, work, false);
+    count_steps(work->in_second, lane->second_count, work, true);
+    find_lifetimes(candidate, work);
+    zr_result result = find_cut(work, scratch);
+    if (result == ZR_OK)
+        result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
+    candidate->plan.lanes_count += result == ZR_OK;
+    return result;
+}
+
+static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *seen)
+{
+    struct zr_scratch scratch = {0};
+    struct zr_seen_lane lane = *seen;
+    struct lane_work work = {.lane = &lane, .cancelled = candidate->here.cancelled};
+    work.pairs = zr_scratch_take(&scratch, lane.lead_count + lane.first_count, sizeof *work.pairs);
+    zr_result result = scratch.result;
+    if (result == ZR_OK) {
+        struct split split = {.second_count = lane.second_count};
+        work.count = align(&work, &lane, &split);
+        size_t most = lane.first_count > lane.second_count ? lane.first_count : lane.second_count;
+        if (split.left_count > 0) {
+            candidate->left_count =
+                split.left_count > candidate->left_count ? split.left_count : candidate->left_count;
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not come again yet",
+                             split.left_count, lane.first_count);
+        } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
+            result =
+                zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",
+                        lane.first_count, lane.second_count, work.count);
+        }
+    }
+    if (result == ZR_OK)
+        result = add_steps(candidate, &work, &scratch);
+    zr_scratch_end(&scratch);
+    return result;
+}
+
+zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
+                            struct zr_pack_here here)
+{
+    size_t most = 0;
+    *out = (struct zr_candidate){.here = here};
+    for (size_t i = 0; i < lanes_count; i++)
+        most += lanes[i].lead_count + lanes[i].first_count;
+    out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
+    zr_result result = out->scratch.result;
+    for (size_t i = 0; i < lanes_count && result == ZR_OK; i++)
+        result = add_lane(out, &lanes[i]);
+    out->plan.steps = out->steps;
+    out->plan.lanes = out->lanes;
+    return result;
+}
+
+void zr_candidate_end(struct zr_candidate *candidate)
+{
+    zr_scratch_end(&candidate->scratch);
+    *candidate = (struct zr_candidate){0};
+}

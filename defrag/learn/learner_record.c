@@ -1,0 +1,547 @@
+/* learner_record.c: records what an arena serves, and finds where a lane has been before. Stands on
+ * learner_state.h. */
+#include "defrag/learn/learner_state.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/record.h"
+
+/* ---- Live blocks --------------------------------------------------------------------------------------- */
+
+static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
+{
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_room - 1);
+}
+
+bool zr_learner_grow_live(struct zr_learner *learner)
+{
+    size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
+    struct live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
+    if (!entries)
+        return false;
+    learner->live = entries;
+    learner->live_room = room;
+    for (size_t i = 0; i < before; i++) {
+        if (old[i].key == 0)
+            continue;
+        size_t at = live_home(learner, old[i].key);
+        while (entries[at].key)
+            at = (at + 1) & (room - 1);
+        entries[at] = old[i];
+    }
+    zr_pages_give(old, before * sizeof *old);
+    return true;
+}
+
+static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t record)
+{
+    uint64_t key = offset_bytes / 256 + 1;
+    if (2 * (learner->live_count + 1) > learner->live_room && !zr_learner_grow_live(learner))
+        return false;
+    size_t at = live_home(learner, key);
+    while (learner->live[at].key && learner->live[at].key != key)
+        at = (at + 1) & (learner->live_room - 1);
+    learner->live_count += learner->live[at].key == 0;
+    learner->live[at] = (struct live_entry){key, record};
+    return true;
+}
+
+/* The record's number; ZR_SEEN_LIVE: not recorded. */
+static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
+{
+    uint64_t key = offset_bytes / 256 + 1;
+    if (learner->live_count == 0)
+        return ZR_SEEN_LIVE;
+    size_t mask = learner->live_room - 1, at = live_home(learner, key);
+    while (learner->live[at].key != key) {
+        if (learner->live[at].key == 0)
+            return ZR_SEEN_LIVE;
+        at = (at + 1) & mask;
+    }
+    uint32_t record = learner->live[at].record;
+    /* What follows moves up, so that no search ends early. */
+    for (size_t next = (at + 1) & mask; learner->live[next].key; next = (next + 1) & mask) {
+        size_t home = live_home(learner, learner->live[next].key);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            learner->live[at] = learner->live[next];
+            at = next;
+        }
+    }
+    learner->live[at].key = 0;
+    learner->live_count--;
+    return record;
+}
+
+/* ---- Tracks -------------------------------------------------------------------------------------------- */
+
+static const size_t track_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
+
+bool zr_track_begin(struct track *track)
+{
+    char *pages = zr_pages_take(track_bytes);
+    if (!pages)
+        return false;
+    zr_pages_touch(pages, track_bytes); /* what is recorded waits for no page */
+    track->places = (struct place *)pages;
+    track->positions = (struct position *)(pages + PLACES * sizeof(struct place));
+    return true;
+}
+
+void zr_track_end(struct track *track)
+{
+    zr_pages_give(track->places, track_bytes);
+    *track = (struct track){0};
+}
+
+static void track_forget(struct track *track)
+{
+    track->count = 0;
+    track->level = (struct level){0};
+    memset(track->recent, 0, sizeof track->recent);
+    track->sum = 0;
+    track->running = track->found = track->planned = track->loose = false;
+    track->retries = track->refusals = track->retry_at = track->whole_at = 0;
+    if (track->places)
+        memset(track->places, 0, PLACES * sizeof *track->places);
+}
+
+const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
+                                     uint32_t position)
+{
+    return &learner->records[track->positions[position].record];
+}
+
+/* Whether of what was allocated between two moments next to nothing was left behind: a few strays may be
+ * live; a layer leaves its activations. */
+static bool alike_at(const struct zr_learner *learner, const struct track *track, uint32_t at,
+                     uint32_t before)
+{
+    const struct record *now = zr_track_record(learner, track, at),
+                        *then = zr_track_record(learner, track, before);
+    bool all = track == &learner->all;
+    struct level a = all ? now->arena : now->lane, b = all ? then->arena : then->lane;
+    uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
+    return apart <= (a.total_bytes - b.total_bytes) / 16;
+}
+
+/* The level of live bytes, to about a sixteenth: a place in a step, told from the same layer elsewhere. */
+static inline uint32_t level_of(const struct zr_learner *learner, const struct track *track, uint32_t at)
+{
+    const struct record *record = zr_track_record(learner, track, at);
+    uint64_t bytes = (track == &learner->all ? record->arena.live_bytes : record->lane.live_bytes) | 16;
+    unsigned power = 63u - (unsigned)__builtin_clzll(bytes);
+    return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
+}
+
+static inline bool was_there(const struct zr_learner *learner, const struct track *track, uint32_t at,
+                             uint32_t before)
+{
+    return track->positions[before].gram == track->positions[at].gram && alike_at(learner, track, at, before);
+}
+
+/* The position where the lane's last few allocations were before: at the run's distance or, after a stray,
+ * close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
+static uint32_t look_back(const struct zr_learner *learner, struct track *track, uint32_t at)
+{
+    uint32_t key = track->positions[at].gram ^ level_of(learner, track, at) * UINT32_C(0x85ebca6b);
+    struct place *place = &track->places[(key ^ key >> 15) & (PLACES - 1)];
+    bool expects = track->running && at >= track->distance;
+    uint32_t expected = at - track->distance;
+    if (expects && was_there(learner, track, at, expected)) {
+        *place = (struct place){key, at + 1}; /* without a look at what was there, which is far away */
+        return expected;
+    }
+    struct place last = *place;
+    *place = (struct place){key, at + 1};
+    if (expects && track->misses > 0) {
+        for (uint32_t off = 1; off <= SHIFT_MOST; off++) {
+            if (expected >= off + GRAM && was_there(learner, track, at, expected - off))
+                return expected - off;
+            if (expected + off < at && was_there(learner, track, at, expected + off))
+                return expected + off;
+        }
+    }
+    return last.gram == key && last.at && was_there(learner, track, at, last.at - 1) ? last.at - 1
+                                                                                     : ZR_SEEN_LIVE;
+}
+
+/* Of how many allocations a run must be a good part: those since the plan in force has failed, and some of
+ * all. */
+static uint32_t history_of(const struct zr_learner *learner, const struct track *track)
+{
+    uint32_t since = learner->records_count - learner->changed_at, least = track->count / 8;
+    since = since < track->count ? since : track->count;
+    return since > least ? since : least;
+}
+
+/* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
+static void note_hit(const struct zr_learner *learner, struct track *track, uint32_t at, uint32_t before)
+{
+    track->positions[at].match = before + 1;
+    track->distance = at - before;
+    track->hits++;
+    track->misses = track->other_hits = 0;
+    if (before < track->run_start || track->positions[before].match == 0 || track->whole_at > 0)
+        return;
+    uint32_t first = track->positions[before].match - 1, lead = GRAM - 1;
+    uint32_t run = at - track->run_start + track->distance, history = history_of(learner, track);
+    if (first < lead || (run < RUN_ENOUGH && run < history / 2))
+        return;
+    /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
+     * but not for long, because strays make them differ a little. */
+    uint32_t length = before - first, now = track->distance;
+    uint32_t apart = length > now ? length - now : now - length;
+    if (apart > now / 64 + 2 || (apart > 0 && at - track->run_start < now + now / 4))
+        return;
+    track->first = first - lead;
+    track->second = before - lead;
+    track->third = at - lead;
+    track->found = true;
+    if (track->retry_at > 0 && at >= track->retry_at) {
+        track->planned = false;
+        track->retry_at = 0;
+    }
+}
+
+static uint32_t slack_of(const struct track *track)
+{
+    return track->distance / 16 + 16;
+}
+
+static void start_run(struct track *track, uint32_t at, uint32_t distance)
+{
+    track->running = true;
+    track->found = track->planned = track->loose = false;
+    track->whole_at = 0;
+    if (distance > track->distance + slack_of(track) || track->distance > distance + slack_of(track))
+        track->refusals = track->retries = 0; /* another period */
+    track->run_start = at;
+    track->hits = track->misses = 0;
+    track->other_hits = 0;
+    track->distance = distance;
+}
+
+/* Whether it is only the run's place two times ago: where it was last time, a stray hid it. */
+static bool is_further_back(const struct track *track, uint32_t at, uint32_t before)
+{
+    uint32_t expected = at - track->distance, low = expected < SHIFT_MOST ? 0 : expected - SHIFT_MOST;
+    /* The run may have begun after its last place, and some layers off. */
+    uint32_t twice = 2 * track->distance, distance = at - before, slack = slack_of(track);
+    if (distance + slack > twice && distance < twice + slack)
+        return true;
+    for (uint32_t near = low; near <= expected + SHIFT_MOST && near < at; near++) {
+        /* From `near` to `expected` are as many as from its match to the one looked for. */
+        uint32_t there = track->positions[near].match + expected - near;
+        if (track->positions[near].match && there + SHIFT_MOST > before && there < before + 2 + SHIFT_MOST)
+            return true;
+    }
+    return false;
+}
+
+/* Whether the lane has been for a while where it was long before the run's last time round: a program that
+ * begins anew, in the middle of what it repeats. */
+static bool is_elsewhere(struct track *track, uint32_t at, uint32_t before)
+{
+    uint32_t distance = at - before;
+    bool longer = before != ZR_SEEN_LIVE && distance / 3 > track->distance / 2;
+    if (!longer || distance != track->other_distance)
+        track->other_hits = 0;
+    if (!longer || is_further_back(track, at, before))
+        return false;
+    track->other_distance = distance;
+    track->positions[at].match = before + 1;
+    return ++track->other_hits >= OTHER_ENOUGH;
+}
+
+/* What stands for the last GRAM allocations: the sum of their hashes, each times as many powers of an odd
+ * number as came after it. */
+static uint32_t gram_with(struct track *track, uint32_t hash)
+{
+    static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
+    uint32_t *oldest = &track->recent[(track->count - 1) % GRAM];
+    track->sum = (track->sum - *oldest * (odd_4 * odd_2 * odd)) * odd + hash;
+    *oldest = hash;
+    return track->sum ^ track->sum >> 15;
+}
+
+static void note_position(const struct zr_learner *learner, struct track *track, uint32_t hash)
+{
+    uint32_t at = track->count - 1;
+    track->positions[at].match = 0;
+    track->positions[at].gram = gram_with(track, hash);
+    if (track->count < GRAM)
+        return;
+    uint32_t before = look_back(learner, track, at);
+    if (!track->running) {
+        if (before == ZR_SEEN_LIVE)
+            return;
+        start_run(track, at, at - before);
+    }
+    /* Layers are like each other: away from where the run was is somewhere else, unless it is lost there. */
+    uint32_t slack = track->misses < ASTRAY ? SHIFT_MOST : slack_of(track), distance = at - before;
+    bool steady =
+        before != ZR_SEEN_LIVE && distance + slack >= track->distance && distance <= track->distance + slack;
+    if (steady)
+        note_hit(learner, track, at, before);
+    else if (is_elsewhere(track, at, before))
+        start_run(track, at - (OTHER_ENOUGH - 1), distance);
+    else if (++track->misses > MISSES_MOST + track->distance / 64)
+        track->running = track->found = false;
+    if (track->whole_at > 0 && at >= track->whole_at) {
+        track->whole_at = 0;
+        track->planned = !track->found;
+    }
+}
+
+/* ---- Recording ----------------------------------------------------------------------------------------- */
+
+static void forget(struct zr_learner *learner)
+{
+    learner->records_count = 0;
+    learner->forgotten_count++;
+    if (learner->live_count > 0)
+        memset(learner->live, 0, learner->live_room * sizeof *learner->live);
+    learner->live_count = 0;
+    learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
+    learner->changed_at = 0;
+    learner->marks_count = 0;
+    learner->tracks_count = 0;
+    learner->too_many = learner->due = false;
+    track_forget(&learner->all);
+}
+
+static struct track *track_of(struct zr_learner *learner, const struct zr_observation *what)
+{
+    uint64_t stream = learner->rules.synchronous ? 0 : what->request->stream;
+    if (!learner->split) {
+        if (learner->records_count == 0) {
+            learner->only_thread = what->thread;
+            learner->only_stream = stream;
+        }
+        if (learner->only_thread == what->thread && learner->only_stream == stream)
+            return NULL;
+        learner->split = true;
+        forget(learner);
+    }
+    for (size_t i = 0; i < learner->tracks_count; i++)
+        if (learner->tracks[i].thread == what->thread && learner->tracks[i].stream == stream)
+            return &learner->tracks[i];
+    if (learner->tracks_count == LANES_MOST) {
+        learner->too_many = true;
+        return NULL;
+    }
+    struct track *track = &learner->tracks[learner->tracks_count];
+    if (!track->places && !zr_track_begin(track))
+        return NULL;
+    track_forget(track);
+    track->thread = what->thread;
+    track->stream = stream;
+    learner->tracks_count++;
+    return track;
+}
+
+static inline uint32_t hash_of(const struct zr_observation *what)
+{
+    uint64_t hash = what->request->bytes * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ (hash >> 31) ^ what->request->stream ^ ((uint64_t)what->thread << 32) ^
+            ((uint64_t)what->request->tag << 24) ^ what->alignment) *
+           UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint32_t)(hash >> 32);
+}
+
+static inline void push(const struct zr_learner *learner, struct track *track, uint32_t record)
+{
+    __builtin_prefetch(&track->positions[track->count] + FETCHED_AHEAD, 1);
+    track->positions[track->count++].record = record;
+    note_position(learner, track, learner->records[record].hash);
+}
+
+/* Whether all threads may share addresses in one lane. */
+bool zr_learner_may_join(const struct zr_learner *learner)
+{
+    return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
+}
+
+/* Whether a plan may be made. */
+static bool is_due(const struct zr_learner *learner)
+{
+    if (learner->all.found && zr_learner_may_join(learner))
+        return !learner->all.planned;
+    if (!learner->split)
+        return false;
+    bool any = false, planned = true;
+    for (size_t i = 0; i < learner->tracks_count; i++) {
+        const struct track *track = &learner->tracks[i];
+        if (!track->found && track->count >= learner->records_count / 16 + GRAM)
+            return false;
+        any |= track->found;
+        planned &= track->planned || !track->found;
+    }
+    return any && !planned;
+}
+
+/* Whether the helper is to be told. */
+static bool is_unasked(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+}
+
+static void note_found(struct track *track, bool due)
+{
+    track->due = (struct found){due, track->first, track->second, track->third};
+    track->planned |= due;
+}
+
+bool zr_learner_note_due(struct zr_learner *learner)
+{
+    if (!learner->due && is_due(learner)) {
+        bool joint = learner->all.found && zr_learner_may_join(learner);
+        learner->due = true;
+        note_found(&learner->all, joint);
+        for (size_t i = 0; i < learner->tracks_count; i++)
+            note_found(&learner->tracks[i], !joint && learner->tracks[i].found);
+    }
+    return learner->due && is_unasked(learner);
+}
+
+/* More memory has been reserved than ever before: is it enough for the plan that was refused? */
+static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
+{
+    learner->most_reserved_bytes = reserved_bytes;
+    if (learner->refused_bytes == 0 ||
+        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_strays))
+        return;
+    learner->refused_bytes = 0;
+    learner->all.planned = false;
+    for (size_t i = 0; i < learner->tracks_count; i++)
+        learner->tracks[i].planned = false;
+}
+
+unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
+{
+    struct zr_learner *learner = state;
+    if (learner->records_count == RECORDS_MOST) {
+        learner->stats.overruns_count++;
+        forget(learner);
+    }
+    struct track *track = track_of(learner, what); /* may forget */
+    uint32_t number = learner->records_count;
+    if (!live_put(learner, what->offset_bytes, number))
+        return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
+    learner->total_bytes += what->request->bytes;
+    learner->live_bytes = what->live_bytes;
+    if (track) {
+        track->level.live_bytes += what->request->bytes;
+        track->level.total_bytes += what->request->bytes;
+    }
+    learner->records[number] =
+        (struct record){.bytes = what->request->bytes,
+                        .stream = what->request->stream,
+                        .arena = {what->live_bytes, learner->total_bytes},
+                        .lane = track ? track->level : (struct level){0},
+                        .track = (uint8_t)(track ? track - learner->tracks : LANES_MOST),
+                        .alignment = (uint32_t)what->alignment,
+                        .thread = what->thread,
+                        .hash = hash_of(what),
+                        .free_at = ZR_SEEN_LIVE,
+                        .tag = (uint8_t)what->request->tag};
+    learner->records_count = number + 1;
+    __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
+    if (what->reserved_bytes > learner->most_reserved_bytes)
+        note_most(learner, what->reserved_bytes);
+    push(learner, &learner->all, number);
+    if (track)
+        push(learner, track, number);
+    return zr_learner_note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
+}
+
+void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
+{
+    struct zr_learner *learner = state;
+    uint32_t record = live_take(learner, offset_bytes);
+    learner->live_bytes = live_bytes;
+    if (record == ZR_SEEN_LIVE)
+        return;
+    struct record *known = &learner->records[record];
+    known->free_at = learner->records_count;
+    if (known->track < LANES_MOST)
+        learner->tracks[known->track].level.live_bytes -= known->bytes;
+}
+
+static unsigned share_of(size_t part, size_t all)
+{
+    return all ? (unsigned)(part * 1000 / all) : 0;
+}
+
+/* What is in the plan and finds its place taken is no stray: its step was known. */
+static size_t bad_count(const struct zr_pass *pass)
+{
+    return pass->strays_count + pass->refused_count;
+}
+
+unsigned zr_learner_bad_share(const struct zr_learner *learner)
+{
+    const struct zr_pass *pass = &learner->last_pass;
+    unsigned last = share_of(bad_count(pass), pass->allocations_count),
+             all = share_of(learner->bad_sum, learner->all_sum);
+    return last > all ? last : all;
+}
+
+/* A period may be a part of a longer one: the learner rests once the plan has held for about as long as it
+ * took to find it, and as what was forgotten when that had been too early. */
+static bool may_rest(const struct zr_learner *learner)
+{
+    size_t enough = learner->planned_at - learner->planned_at / 8;
+    if (enough < learner->lost_count)
+        enough = learner->lost_count;
+    return learner->good_count >= (enough > RUN_ENOUGH ? enough : RUN_ENOUGH);
+}
+
+/* Whether the driver is to be left alone now. A new plan's first pass maps its granules; what was there
+ * before it is given back at its end. */
+static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
+{
+    size_t all = pass->allocations_count;
+    bool steady = share_of(bad_count(pass), all) <= STRAYS_MOST &&
+                  share_of(pass->conflicts_count, all) <= CONFLICTS_MOST;
+    bool first = learner->fresh && pass->whole;
+    if (steady && first) {
+        learner->fresh = false;
+        learner->settle_due = true;
+    }
+    return steady && (first || pass->driver_calls_count == 0);
+}
+
+unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
+{
+    struct zr_learner *learner = state;
+    bool good = judge(learner, pass);
+    bool failed = 2 * bad_count(pass) > pass->allocations_count;
+    if (failed && 2 * bad_count(&learner->last_pass) <= learner->last_pass.allocations_count)
+        learner->changed_at = learner->records_count;
+    learner->last_pass = *pass;
+    learner->stats.passes_count++;
+    learner->bad_sum += bad_count(pass);
+    learner->all_sum += pass->allocations_count;
+    learner->good_count = good ? learner->good_count + pass->allocations_count : 0;
+    bool rest = good && (learner->asleep || may_rest(learner));
+    if (!rest && learner->asleep) {
+        if (learner->lost_count < learner->records_count)
+            learner->lost_count = learner->records_count;
+        forget(learner); /* what was recorded has a gap */
+    }
+    learner->asleep = rest;
+    unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
+    return learner->settle_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
+}
+
+void zr_learner_forked(void *state)
+{
+    struct zr_learner *learner = state;
+    /* The helper is not in the child, nor are the pages it worked on: what it was asked for is due anew. */
+    learner->due |= learner->at_work && learner->records_count > 0;
+    learner->at_work = false;
+    learner->candidate = (struct zr_candidate){0};
+    zr_helper_forked(&learner->helper);
+}

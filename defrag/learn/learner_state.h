@@ -1,0 +1,225 @@
+/* learner_state.h: what the learner knows, shared by the files that work on it. Private to defrag/learner*.c.
+ *
+ * learner_record.c listens and finds recurrences; learner_helper.c is the thread that learns, learner_view.c
+ * copies for it what was recorded, learner.c plans that; learner_plan.c aligns, learner_place.c packs and
+ * learner_check.c checks. All of it under the watched arena's lock unless a function says otherwise. */
+#ifndef ZR_LEARNER_STATE_H
+#define ZR_LEARNER_STATE_H
+
+#include <stdatomic.h>
+
+#include "alloc/base/os.h"
+#include "defrag/learn/learner.h"
+
+enum {
+    RECORDS_MOST = 1 << 18, /* allocations */
+    GRAM = 8,               /* allocations that make a place recognisable */
+    LIVE_FIRST = 1 << 14,   /* room for live blocks, twice as many as there may be; grows */
+    FETCHED_AHEAD = 16,     /* records whose memory the processor fetches before they are written */
+    PLACES = 1 << 15,       /* places that are remembered, per lane */
+    LANES_MOST = 16,        /* lanes beside the one of all threads */
+    SHIFT_MOST = 16,        /* strays that a run gets over at one place */
+    ASTRAY = 3 * GRAM,      /* misses in a row after which a run may go on elsewhere */
+    OTHER_ENOUGH = 6,       /* in a row elsewhere, and the run goes on there as a new one */
+    MISSES_MOST = 64,       /* in a row, within a run */
+    RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
+    MARKS = 3,
+    RETRIES_MOST = 4, /* with later occurrences, of a plan that took too much memory */
+    LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
+    STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
+    CONFLICTS_MOST = 250,
+    COPIED_MOST = 64, /* records, in one hold of the lock */
+    HOPS_MOST =
+        4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
+};
+
+/* How much is live, and how much has been allocated since recording began. */
+struct level {
+    uint64_t live_bytes, total_bytes;
+};
+
+struct record {
+    uint64_t bytes, stream;
+    struct level arena, lane; /* with it */
+    uint32_t alignment, thread, hash;
+    uint32_t free_at;   /* freed before the record of that number; ZR_SEEN_LIVE */
+    uint8_t tag, track; /* track: LANES_MOST: none */
+};
+
+struct place {
+    uint32_t gram, at; /* at: 1 + position */
+};
+
+/* An allocation of a lane. */
+struct position {
+    uint32_t record; /* number */
+    uint32_t gram;   /* of the last GRAM allocations */
+    uint32_t match;  /* where it was before, 1 + position; 0: nowhere within the run */
+};
+
+/* A lane as it is recorded. Positions count its allocations. */
+struct track {
+    uint32_t thread;
+    uint64_t stream;
+    struct position *positions;
+    struct place *places;
+    uint32_t count;
+    struct level level;         /* of its recorded blocks */
+    uint32_t recent[GRAM], sum; /* hashes of its last allocations, and what stands for them */
+
+    bool running, found, planned;
+    bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
+    uint32_t run_start, distance, hits, misses;
+    uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
+    uint32_t first, second, third;       /* found: where three occurrences begin */
+    struct found {
+        bool due;
+        uint32_t first, second, third;
+    } due;                      /* what was found when the helper was asked: the run may have ended since */
+    uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
+    uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
+    uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
+};
+
+struct live_entry {
+    uint64_t key;    /* 1 + offset in units; 0: none */
+    uint32_t record; /* number */
+};
+
+/* The thread that learns. It begins when there is something to learn, and ends when there has been nothing
+ * for a while. Words that any thread may look at. */
+enum helper_state {
+    HELPER_NONE = 0,
+    HELPER_STARTING,
+    HELPER_WORKING,
+    HELPER_IDLE,
+    HELPER_ENDED,   /* to be joined */
+    HELPER_REFUSED, /* the system gave no thread */
+};
+struct helper {
+    _Atomic uint32_t state;  /* enum helper_state */
+    _Atomic uint32_t asked;  /* 1: something is due that nobody has looked at yet */
+    _Atomic uint32_t go;     /* 1: the helper is to look; it sleeps on this word */
+    _Atomic bool held;       /* it begins nothing but in zr_learner_wait() */
+    _Atomic bool cancelled;  /* it is to end, whatever it is doing */
+    struct zr_thread thread; /* of whoever made the state STARTING */
+    struct zr_stack stack;
+};
+
+struct zr_learner {
+    zr_arena *arena;
+    struct zr_learner_options options;
+    struct zr_plan_rules rules;
+    struct helper helper;
+    struct zr_candidate candidate; /* the helper's */
+
+    /* All below: the watched arena's lock. */
+    struct record *records;
+    uint32_t records_count;
+    struct live_entry *live;
+    size_t live_count, live_room;
+    uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
+    uint64_t live_bytes;                       /* of the arena now, recorded or not */
+    uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
+    bool refused_strays;    /* there were some beside it */
+    struct track all, tracks[LANES_MOST];
+    size_t tracks_count;
+    uint32_t forgotten_count; /* times that the records began anew */
+    uint32_t only_thread;     /* until `split` */
+    uint64_t only_stream;
+    bool split;    /* more than one thread or stream has been heard: each has a lane */
+    bool too_many; /* lanes */
+    bool due;      /* for the helper: what the tracks have under that name */
+    uint32_t marks[MARKS];
+    size_t marks_count;
+    struct zr_pass last_pass;
+    uint32_t changed_at;     /* record: since then what comes is not what is planned */
+    size_t planned_at;       /* allocations that were recorded when the plan in force was made */
+    size_t lost_count;       /* and when recording began anew because it had rested too early */
+    size_t good_count;       /* allocations in a row in good passes */
+    size_t bad_sum, all_sum; /* allocations of passes since the plan is in force */
+    bool asleep;
+    bool fresh;      /* the plan has not been gone through yet */
+    bool settle_due; /* it has: what it left idle can go */
+    bool at_work;    /* the helper, on something that was due */
+    struct zr_learner_stats stats;
+};
+
+/* What is known of the watched arena when a plan is made: a copy, as of one moment. */
+struct view {
+    struct zr_scratch scratch;
+    struct zr_seen_lane lanes[ZR_PLAN_LANES];
+    struct track *tracks[ZR_PLAN_LANES]; /* of the lanes */
+    size_t lanes_count;
+    uint64_t others_bytes; /* live at once in lanes without a period, and in none */
+    uint64_t most_reserved_bytes;
+    bool following;
+    uint32_t records_count, forgotten_count;
+    size_t steps_count;           /* of the plan in force */
+    unsigned bad_share, refusals; /* refusals: plans that were packed for these lanes before, in vain */
+};
+
+/* ---- learner.c ----------------------------------------------------------------------------------------- */
+
+/* Whatever is due, in the helper. No lock held. */
+void zr_learner_work(struct zr_learner *learner);
+static inline bool zr_learner_cancelled(const struct zr_learner *learner)
+{
+    return atomic_load_explicit(&learner->helper.cancelled, memory_order_relaxed);
+}
+
+/* ---- learner_view.c: no lock held ---------------------------------------------------------------------- */
+
+/* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more.
+ */
+zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
+/* From the number of a record to that of the lane's first position at or after it, from `low` on. Held. */
+uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low);
+
+/* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
+
+zr_result zr_helper_begin(struct helper *helper);
+/* Bytes of its stack that are the packer's. */
+size_t zr_helper_room(const struct helper *helper);
+/* Something is due. Returns at once; the first time, and after a fork, it makes the thread. */
+void zr_helper_wake(struct zr_learner *learner);
+/* Until the helper has looked at all that was due. */
+void zr_helper_wait(struct zr_learner *learner);
+/* Ends the thread, which stops what it is doing. Nobody wakes it any more. */
+void zr_helper_end(struct zr_learner *learner);
+/* In the child after a fork: there is no thread. */
+void zr_helper_forked(struct helper *helper);
+
+/* ---- learner_record.c ---------------------------------------------------------------------------------- */
+
+/* Room for twice as many live blocks. ZR_ERR_HOST_MEMORY's words when false. */
+bool zr_learner_grow_live(struct zr_learner *learner);
+/* Takes a lane's pages, and gives them back; false with words. */
+bool zr_track_begin(struct track *track);
+void zr_track_end(struct track *track);
+/* What the lane was asked for at a position. */
+const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
+                                     uint32_t position);
+/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come
+ * beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is
+ * worth. */
+static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
+                                                uint64_t most_reserved_bytes, bool strays)
+{
+    return most_reserved_bytes + learner->rules.granule_bytes + (strays ? most_reserved_bytes / 64 : 0);
+}
+/* Whether all threads may share addresses in one lane. */
+bool zr_learner_may_join(const struct zr_learner *learner);
+/* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the
+ * helper. Whether it is to be told of that. */
+bool zr_learner_note_due(struct zr_learner *learner);
+/* The observer's calls, see alloc/plan.h. */
+unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
+void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
+/* Strays of the last pass, or of all since the plan is in force if those are more, of a thousand. */
+unsigned zr_learner_bad_share(const struct zr_learner *learner);
+/* A new plan's first pass maps its granules; what was there before it is settled at its end. */
+unsigned zr_learner_passed(void *state, const struct zr_pass *pass);
+void zr_learner_forked(void *state);
+
+#endif

@@ -1,0 +1,212 @@
+/* learner_view.c: copies what was recorded, while the program goes on recording. Stands on learner_state.h.
+ *
+ * Records come behind those there are, and never move; of a record there is, only the moment of its free
+ * changes. So what is copied a few at a time, with the lock open in between, is as of the moment when copying
+ * began: what was freed after it counts as live. Only when all is forgotten in between, there is no view. */
+#include "defrag/learn/learner_state.h"
+
+#include "alloc/base/error.h"
+
+uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low)
+{
+    uint32_t high = track->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (track->positions[middle].record < record)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* An occurrence may have begun somewhat before the place where it was recognised. */
+static uint32_t lead_of(const struct track *track)
+{
+    uint32_t lead = (track->due.second - track->due.first) / 32 + GRAM;
+    return lead < track->due.first ? lead : track->due.first;
+}
+
+/* A stretch of a lane that is to be copied. */
+struct part {
+    struct track *track;
+    uint32_t start, end;
+    uint32_t most; /* records before that number are there, and frees before it have been */
+};
+
+/* The next few positions of the part from `at` on are looked at under the lock: those before the result. 0:
+ * all is forgotten, or the helper is to end. */
+static uint32_t hold_few(struct zr_learner *learner, const struct view *view, const struct part *part,
+                         uint32_t at)
+{
+    zr_arena_hold(learner->arena);
+    if (learner->forgotten_count != view->forgotten_count || zr_learner_cancelled(learner)) {
+        zr_arena_unhold(learner->arena);
+        return 0;
+    }
+    uint32_t end = part->end - at > COPIED_MOST ? at + COPIED_MOST : part->end;
+    if (learner->stats.most_copied_count < end - at)
+        learner->stats.most_copied_count = end - at;
+    return end;
+}
+
+static bool copy_part(struct zr_learner *learner, const struct view *view, const struct part *part,
+                      struct zr_seen *seen, struct position *positions)
+{
+    for (uint32_t at = part->start, end; at < part->end; at = end) {
+        if ((end = hold_few(learner, view, part, at)) == 0)
+            return false;
+        for (uint32_t i = at; i < end; i++) {
+            const struct record *record = zr_track_record(learner, part->track, i);
+            seen[i - part->start] = (struct zr_seen){.bytes = record->bytes,
+                                                     .stream = record->stream,
+                                                     .alignment = record->alignment,
+                                                     .thread = record->thread,
+                                                     .hash = record->hash,
+                                                     .upper = record->free_at,
+                                                     .tag = record->tag};
+            positions[i - part->start] = part->track->positions[i];
+        }
+        zr_arena_unhold(learner->arena);
+    }
+    return true;
+}
+
+/* From records to positions in what was copied. */
+static void place_frees(const struct part *part, struct zr_seen *seen, struct position *positions)
+{
+    size_t count = part->end - part->start;
+    const struct track copied = {.positions = positions, .count = (uint32_t)count};
+    for (size_t i = 0; i < count; i++)
+        seen[i].upper = seen[i].upper > part->most
+                            ? ZR_SEEN_LIVE
+                            : zr_learner_position_of(&copied, seen[i].upper, (uint32_t)i);
+}
+
+/* The most that the lane has held in the part. */
+static bool measure_part(struct zr_learner *learner, const struct view *view, const struct part *part,
+                         uint64_t *most_bytes)
+{
+    for (uint32_t at = part->start, end; at < part->end; at = end) {
+        if ((end = hold_few(learner, view, part, at)) == 0)
+            return false;
+        for (uint32_t i = at; i < end; i++) {
+            uint64_t live_bytes = zr_track_record(learner, part->track, i)->lane.live_bytes;
+            *most_bytes = live_bytes > *most_bytes ? live_bytes : *most_bytes;
+        }
+        zr_arena_unhold(learner->arena);
+    }
+    return true;
+}
+
+/* What is to be looked at, found under one hold: no array is gone through. */
+struct parts {
+    struct part copied[ZR_PLAN_LANES], measured[LANES_MOST];
+    size_t copied_count, measured_count;
+    uint64_t most_bytes[LANES_MOST]; /* of those that are measured */
+};
+
+/* A period is copied, what came before it for a little, and as much of the one after it as there is, at most
+ * all of that. */
+static void note_lane(struct zr_learner *learner, struct view *view, struct parts *parts, struct track *track)
+{
+    uint32_t first_count = track->due.second - track->due.first,
+             second_count = track->due.third - track->due.second;
+    uint32_t most = track->due.third + (first_count > second_count ? first_count : second_count) + GRAM;
+    uint32_t start = track->due.first - lead_of(track), end = track->count < most ? track->count : most;
+    const struct record *first = zr_track_record(learner, track, track->due.first);
+    bool any = track == &learner->all;
+    parts->copied[parts->copied_count++] = (struct part){track, start, end, learner->records_count};
+    view->tracks[view->lanes_count] = track;
+    view->lanes[view->lanes_count++] =
+        (struct zr_seen_lane){.position = start,
+                              .lead_count = track->due.first - start,
+                              .first_count = first_count,
+                              .second_count = second_count,
+                              .count = end - start,
+                              .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
+                              .any = any,
+                              .any_stream = learner->rules.synchronous,
+                              .thread = track->thread,
+                              .stream = track->stream};
+    view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
+}
+
+/* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the
+ * lanes that have no period hold; these are measured from record `start` on. */
+static void note_others(struct zr_learner *learner, struct view *view, struct parts *parts, uint32_t start)
+{
+    uint64_t bytes = learner->live_bytes;
+    for (size_t i = 0; i < learner->tracks_count; i++) {
+        struct track *track = &learner->tracks[i];
+        uint64_t live_bytes = track->level.live_bytes;
+        bytes -= live_bytes < bytes ? live_bytes : bytes;
+        if (track->due.due)
+            continue;
+        parts->most_bytes[parts->measured_count] = live_bytes;
+        parts->measured[parts->measured_count++] =
+            (struct part){track, zr_learner_position_of(track, start, 0), track->count, 0};
+    }
+    view->others_bytes = bytes;
+}
+
+static void note_all(struct zr_learner *learner, struct view *view, struct parts *parts)
+{
+    uint32_t start = UINT32_MAX;
+    zr_arena_hold(learner->arena);
+    view->forgotten_count = learner->forgotten_count;
+    view->records_count = learner->records_count;
+    view->most_reserved_bytes = learner->most_reserved_bytes;
+    view->bad_share = zr_learner_bad_share(learner);
+    if (learner->due && learner->all.due.due)
+        note_lane(learner, view, parts, &learner->all);
+    for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->tracks_count; i++) {
+        struct track *track = &learner->tracks[i];
+        if (!track->due.due)
+            continue;
+        note_lane(learner, view, parts, track);
+        start = track->positions[track->due.first].record < start ? track->positions[track->due.first].record
+                                                                  : start;
+    }
+    if (view->lanes_count > 0 && !view->lanes[0].any)
+        note_others(learner, view, parts, start);
+    learner->due = false;
+    zr_arena_unhold(learner->arena);
+}
+
+static bool copy_all(struct zr_learner *learner, struct view *view, struct parts *parts)
+{
+    for (size_t i = 0; i < parts->copied_count; i++) {
+        const struct part *part = &parts->copied[i];
+        struct zr_scratch scratch = {0};
+        struct position *positions = zr_scratch_take(&scratch, part->end - part->start, sizeof *positions);
+        struct zr_seen *seen =
+            zr_scratch_take(&view->scratch, part->end - part->start, sizeof *view->lanes[i].seen);
+        bool good = positions && seen && copy_part(learner, view, part, seen, positions);
+        if (good)
+            place_frees(part, seen, positions);
+        view->lanes[i].seen = seen;
+        zr_scratch_end(&scratch);
+        if (!good)
+            return false;
+    }
+    for (size_t i = 0; i < parts->measured_count; i++) {
+        if (!measure_part(learner, view, &parts->measured[i], &parts->most_bytes[i]))
+            return false;
+        view->others_bytes += parts->most_bytes[i];
+    }
+    return true;
+}
+
+zr_result zr_learner_look(struct zr_learner *learner, struct view *view)
+{
+    struct zr_follow_counts counts;
+    struct parts parts = {0};
+    note_all(learner, view, &parts);
+    if (view->lanes_count == 0 || !copy_all(learner, view, &parts))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the period has gone");
+    zr_arena_follow_counts(learner->arena, &counts);
+    view->following = counts.region_bytes > 0;
+    view->steps_count = counts.steps_count;
+    return ZR_OK;
+}

@@ -1,0 +1,251 @@
+/* rehearsal.c: records a step, has each block of a pass placed, and installs the places as a plan. Stands on
+ * the packer and alloc/plan.h.
+ *
+ * Time has a period: an allocation of a pass is a moment, and after those of a pass come the ones of the
+ * step's end. A block that a pass leaves to the next one (gradients on their way to their owners) is alive
+ * across the boundary. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/plan/plan.h"
+#include "defrag/trace/lifetimes.h"
+#include "defrag/pack/pack_internal.h"
+
+enum {
+    PLACED_MOST = 1 << 19, /* allocations of a pass: records of a hundred bytes each are kept */
+    GRAIN_BYTES = 256,     /* of blocks: what is aligned to more takes room for that */
+    PACK_WORK = 1 << 24    /* a tenth of a second: ranks wait for it */
+};
+
+struct moment {
+    struct zr_request request; /* alignment as it is kept */
+    uint32_t left; /* 1 + the moment of the next pass at which it was freed; 0: never left to it */
+};
+
+struct live {
+    size_t block_offset_bytes; /* its name in the arena */
+    uint32_t moment, pass;
+};
+
+struct zr_rehearsal {
+    zr_arena *arena;           /* NULL: the watch is over */
+    struct zr_scratch scratch; /* holds all of this */
+    size_t granule_bytes;      /* of the arena */
+    uint32_t most;
+    struct moment *moments; /* [most] */
+    struct live *live;      /* [2 most], in the order of allocation: of a pass, and left by the one before */
+    size_t live_count;
+    uint32_t passes_count;
+    uint32_t pass_length, now; /* of every pass but the last; allocations of the present one */
+    bool differs;
+    struct zr_lifetimes lifetimes; /* of the moments so far, within their pass; then with their places */
+    size_t live_bytes, region_bytes;
+};
+
+/* ---- Recording ----------------------------------------------------------------------------------------- */
+
+static bool is_same(const struct moment *moment, const struct zr_observation *what)
+{
+    const struct zr_request *request = &moment->request;
+    return request->bytes == what->request->bytes && request->tag == what->request->tag &&
+           request->stream == what->request->stream && request->alignment == what->alignment;
+}
+
+static unsigned note_allocation(void *state, const struct zr_observation *what)
+{
+    struct zr_rehearsal *rehearsal = state;
+    uint32_t at = rehearsal->now++;
+
+    if (rehearsal->passes_count == 0 || rehearsal->differs)
+        return ZR_OBSERVER_NOTHING;
+    if (rehearsal->live_count == 2 * (size_t)rehearsal->most || at == rehearsal->most) {
+        rehearsal->differs = true;
+        return ZR_OBSERVER_NOTHING;
+    }
+    if (at == rehearsal->lifetimes.count) {
+        rehearsal->moments[at].request = *what->request;
+        rehearsal->moments[at].request.alignment = what->alignment;
+        rehearsal->lifetimes.buffers[at] =
+            (struct zr_buffer){.id = at, .lower = at, .upper = (uint64_t)at + 1, .bytes = what->bytes};
+        rehearsal->lifetimes.count++;
+    }
+    rehearsal->differs |= !is_same(&rehearsal->moments[at], what);
+    rehearsal->live[rehearsal->live_count++] = (struct live){what->offset_bytes, at, rehearsal->passes_count};
+    return ZR_OBSERVER_NOTHING;
+}
+
+static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
+{
+    struct zr_rehearsal *rehearsal = state;
+    size_t at = rehearsal->differs ? 0 : rehearsal->live_count;
+
+    (void)live_bytes;
+    while (at > 0 && rehearsal->live[at - 1].block_offset_bytes != offset_bytes)
+        at--;
+    if (at-- == 0)
+        return; /* from before the step, or nobody asks any more */
+    struct live gone = rehearsal->live[at];
+    struct moment *moment = &rehearsal->moments[gone.moment];
+    struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.moment];
+    memmove(&rehearsal->live[at], &rehearsal->live[at + 1],
+            (--rehearsal->live_count - at) * sizeof *rehearsal->live);
+    if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
+        buffer->upper = rehearsal->now;
+    if (gone.pass + 1 == rehearsal->passes_count && rehearsal->now >= moment->left)
+        moment->left = rehearsal->now + 1;
+    rehearsal->differs |= gone.pass + 1 < rehearsal->passes_count;
+}
+
+static unsigned note_pass_of_plan(void *state, const struct zr_pass *pass)
+{
+    (void)state;
+    (void)pass;
+    return ZR_OBSERVER_NOTHING;
+}
+
+static const struct zr_observer observer = {
+    .allocated = note_allocation, .freed = note_free, .passed = note_pass_of_plan};
+
+zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
+                              zr_arena *host_arena)
+{
+    if (!out || !arena || !host_arena)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a rehearsal needs an arena to watch, one for records, and a place to go");
+    struct zr_scratch scratch = {.arena = host_arena};
+    size_t most = allocations_most < PLACED_MOST ? allocations_most : PLACED_MOST;
+    struct zr_rehearsal *rehearsal = zr_scratch_take(&scratch, 1, sizeof *rehearsal);
+    struct moment *moments = zr_scratch_take(&scratch, most, sizeof *moments);
+    struct live *live = zr_scratch_take(&scratch, 2 * most, sizeof *live);
+    struct zr_buffer *buffers = zr_scratch_take(&scratch, most, sizeof *buffers);
+    zr_result result = scratch.result;
+    if (result == ZR_OK) {
+        *rehearsal = (struct zr_rehearsal){.arena = arena,
+                                           .scratch = scratch,
+                                           .granule_bytes = zr_arena_plan_rules(arena).granule_bytes,
+                                           .most = (uint32_t)most,
+                                           .moments = moments,
+                                           .live = live,
+                                           .lifetimes = {.buffers = buffers, .host_arena = host_arena}};
+        result = zr_arena_observe(arena, &observer, rehearsal);
+    }
+    if (result != ZR_OK)
+        zr_scratch_end(&scratch);
+    *out = result == ZR_OK ? rehearsal : NULL;
+    return result;
+}
+
+void zr_rehearsal_pass(zr_rehearsal *rehearsal)
+{
+    zr_arena_hold(rehearsal->arena);
+    if (rehearsal->passes_count == 1)
+        rehearsal->pass_length = rehearsal->now;
+    rehearsal->differs |= rehearsal->passes_count > 1 && rehearsal->now != rehearsal->pass_length;
+    rehearsal->passes_count++;
+    rehearsal->now = 0;
+    zr_arena_unhold(rehearsal->arena);
+}
+
+/* ---- Places -------------------------------------------------------------------------------------------- */
+
+/* Blocks left to the next pass are alive around the boundary. False: one lives for longer than a period. */
+static bool extend_left(struct zr_rehearsal *rehearsal)
+{
+    uint64_t period = rehearsal->lifetimes.period = rehearsal->lifetimes.count;
+    for (size_t i = 0; i < period; i++) {
+        if (rehearsal->moments[i].left > 0)
+            rehearsal->lifetimes.buffers[i].upper = period + rehearsal->moments[i].left - 1;
+        if (rehearsal->lifetimes.buffers[i].upper > i + period)
+            return false;
+    }
+    return true;
+}
+
+/* Down to the granules of what is live, as far as the work goes. */
+static zr_result pack(struct zr_rehearsal *rehearsal)
+{
+    struct zr_lifetimes *lifetimes = &rehearsal->lifetimes;
+    size_t granule = rehearsal->granule_bytes;
+    struct zr_pack_report report;
+    zr_result result = zr_lifetimes_measure(lifetimes);
+    if (result != ZR_OK)
+        return result;
+    rehearsal->live_bytes = lifetimes->lower_bound_bytes;
+    for (size_t i = 0; i < lifetimes->count; i++)
+        lifetimes->buffers[i].bytes += rehearsal->moments[i].request.alignment - GRAIN_BYTES;
+    const struct zr_pack_options options = {.capacity_bytes =
+                                                (rehearsal->live_bytes + granule - 1) / granule * granule,
+                                            .alignment_bytes = GRAIN_BYTES,
+                                            .work = PACK_WORK};
+    const struct zr_pack_here here = {.stack_bytes = ZR_PACK_STACK_BYTES, .no_search = true};
+    result = zr_pack_in(lifetimes, &options, &here, &report);
+    rehearsal->region_bytes = report.height_bytes;
+    return result;
+}
+
+zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
+{
+    if (!rehearsal || !found || !rehearsal->arena)
+        return zr_fail(ZR_ERR_INVALID, "places are found once, for a rehearsal");
+    zr_arena_observe(rehearsal->arena, NULL, NULL);
+    rehearsal->arena = NULL;
+    *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&
+             extend_left(rehearsal);
+    return *found ? pack(rehearsal) : ZR_OK;
+}
+
+size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal)
+{
+    return rehearsal->region_bytes;
+}
+
+size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal)
+{
+    return rehearsal->live_bytes;
+}
+
+/* ---- Following ----------------------------------------------------------------------------------------- */
+
+zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
+{
+    if (!rehearsal || !arena || rehearsal->region_bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "there are no places to install");
+    struct zr_scratch scratch = {.arena = rehearsal->scratch.arena};
+    size_t count = rehearsal->lifetimes.count;
+    struct zr_plan_lane lane = {.count = count, .any = true};
+    struct zr_plan_step *steps = zr_scratch_take(&scratch, count, sizeof *steps);
+    zr_result result = scratch.result;
+
+    for (size_t i = 0; result == ZR_OK && i < count; i++) {
+        const struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[i];
+        size_t alignment = rehearsal->moments[i].request.alignment;
+        steps[i] = (struct zr_plan_step){.request = rehearsal->moments[i].request,
+                                         .thread = zr_thread_number(),
+                                         .offset_bytes =
+                                             (buffer->offset_bytes + alignment - 1) / alignment * alignment,
+                                         .alive_count = (uint32_t)(buffer->upper - buffer->lower)};
+    }
+    if (result == ZR_OK)
+        result = zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
+                                                                .steps_count = count,
+                                                                .lanes = &lane,
+                                                                .lanes_count = 1,
+                                                                .region_bytes = rehearsal->region_bytes});
+    zr_scratch_end(&scratch);
+    return result;
+}
+
+void zr_rehearsal_rewind(zr_arena *arena)
+{
+    zr_arena_rewind_plan(arena);
+}
+
+void zr_rehearsal_destroy(zr_rehearsal *rehearsal)
+{
+    if (!rehearsal)
+        return;
+    if (rehearsal->arena)
+        zr_arena_observe(rehearsal->arena, NULL, NULL);
+    struct zr_scratch scratch = rehearsal->scratch;
+    zr_scratch_end(&scratch);
+}

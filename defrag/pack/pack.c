@@ -1,0 +1,441 @@
+/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to
+ * the search, until the target is met or time is up.
+ *
+ * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
+ * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+#include "defrag/trace/lifetimes.h"
+#include "defrag/pack/pack_internal.h"
+
+#define MOST_THREADS     16
+#define DEFAULT_NS       UINT64_C(10000000000)
+#define ROUND_PLACEMENTS 150000 /* an improving round's work: placements of single items per chain, about */
+
+/* The chains of orders, the most promising first. */
+static const struct zr_improve_start starts[] = {
+    {ZR_FIT_BY_HEAT, true, false},     {ZR_FIT_BY_HEAT_THEN_SIZE, false, true},
+    {ZR_FIT_BY_HEAT, false, false},    {ZR_FIT_BY_SIZE, false, true},
+    {ZR_FIT_BY_DURATION, true, false}, {ZR_FIT_BY_SIZE_THEN_DURATION, false, false},
+    {ZR_FIT_BY_AREA, false, false},
+};
+#define COMPARED       8 /* pairs of items in a step, as items are placed one after the other */
+#define STARTS_COUNT   (sizeof starts / sizeof *starts)
+#define CHAINS_COUNT   3 /* of them go on after the first placement */
+#define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
+#define SEARCHES_COUNT 4 /* in a round, whatever the number of threads */
+#define JOBS_MOST      STARTS_COUNT
+
+struct packer {
+    struct zr_pack_problem problem;
+    struct zr_scratch scratch;
+    struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
+    unsigned threads;
+    size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
+    bool able;          /* to search */
+    uint64_t start_ns;
+
+    struct zr_pack_best best;
+
+    struct zr_improve chains[STARTS_COUNT];
+    unsigned chain_trials; /* per round */
+    uint64_t target;       /* the present round's */
+
+    struct zr_search *searches[SEARCHES_COUNT];
+    struct zr_search_task tasks[SEARCHES_COUNT];
+    enum zr_search_verdict verdicts[SEARCHES_COUNT];
+    _Atomic unsigned decided; /* the first of the round's searches that came to a verdict */
+    uint64_t attempt;
+};
+
+/* ---- Rounds -------------------------------------------------------------------------------------------- */
+
+/* One round: `run` is called once for every job from the next one on that is below `count`. */
+struct round {
+    struct packer *packer;
+    void (*run)(struct packer *packer, unsigned job);
+    _Atomic unsigned next;
+    unsigned count;
+    size_t stack_bytes;
+};
+
+static void *work(void *argument)
+{
+    struct round *round = argument;
+    unsigned job;
+    while ((job = atomic_fetch_add(&round->next, 1)) < round->count)
+        round->run(round->packer, job);
+    return NULL;
+}
+
+/* Each job may do what work is left for all: what a round comes to does not depend on who was first. */
+static void hand_out_work(struct packer *packer, unsigned count)
+{
+    zr_assert(count <= JOBS_MOST);
+    for (unsigned j = 0; j < count; j++)
+        packer->watches[j] = packer->watch;
+}
+
+static void charge_work(struct packer *packer, unsigned count)
+{
+    uint64_t before = packer->watch.work_left;
+    for (unsigned j = 0; j < count; j++)
+        zr_pack_spend(&packer->watch, before - packer->watches[j].work_left);
+}
+
+/* All threads are our own: the caller's stack may be too short for a search. One that cannot be started is
+ * done without, as long as there is one. */
+static zr_result run_round(struct round *round)
+{
+    struct packer *packer = round->packer;
+    struct zr_thread threads[MOST_THREADS] = {{0}};
+    unsigned wanted = round->count < packer->threads ? round->count : packer->threads, started = 0;
+    zr_result result = ZR_OK;
+
+    hand_out_work(packer, round->count);
+    if (round->stack_bytes <= packer->stack_bytes) {
+        work(round);
+        started = 1;
+        wanted = 0;
+    }
+    while (started < wanted && !result) {
+        result = zr_thread_start(&threads[started], packer->scratch.arena, round->stack_bytes, work, round);
+        started += !result;
+    }
+    for (unsigned t = 0; t < started; t++)
+        zr_thread_join(&threads[t]); /* none, where it was the caller */
+    charge_work(packer, round->count);
+    return started ? ZR_OK : result;
+}
+
+static void take_best(struct packer *packer, const uint64_t *offset, uint64_t height)
+{
+    if (height >= packer->best.height)
+        return;
+    memcpy(packer->best.offset, offset, packer->problem.count * sizeof *offset);
+    packer->best.height = height;
+}
+
+/* ---- Quick placements and better orders ---------------------------------------------------------------- */
+
+static void begin_chain(struct packer *packer, unsigned job)
+{
+    zr_improve_begin(&packer->chains[job], &starts[job], &packer->watches[job]);
+}
+
+static void improve_chain(struct packer *packer, unsigned job)
+{
+    struct zr_improve *chain = &packer->chains[job];
+    bool leads = chain->best_height == packer->best.height;
+    zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
+                   &packer->watches[job]);
+}
+
+/* The chains [first, count). */
+static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned first,
+                            unsigned count)
+{
+    struct round round = {
+        .packer = packer, .run = run, .next = first, .count = count, .stack_bytes = ZR_PACK_STACK_BYTES};
+    zr_result result = run_round(&round);
+    for (unsigned c = first; c < count && !result; c++)
+        if (packer->chains[c].best_height != ZR_FIT_FAILED)
+            take_best(packer, packer->chains[c].best_offset, packer->chains[c].best_height);
+    return result;
+}
+
+/* What comes before any order: quick however many items there are, and the answer where there is no time for
+ * more. A chain compares every item with every other: where the work is not enough for that, it is over. */
+static zr_result place_from_ends(struct packer *packer)
+{
+    uint64_t count = packer->problem.count, compared = count * count / COMPARED;
+    zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->watch, &packer->best,
+                                         packer->scratch.arena);
+    if (compared > packer->watch.work_left)
+        packer->watch.work_left = 0;
+    return result;
+}
+
+/* The chains [first, count), if they are still wanted. */
+static zr_result begin_chains(struct packer *packer, unsigned first, unsigned count)
+{
+    zr_result result = ZR_OK;
+    if (packer->best.height <= packer->target || zr_pack_time_up(&packer->watch))
+        return ZR_OK;
+    for (unsigned c = first; c < count && !result; c++)
+        result = zr_improve_make(&packer->chains[c], &packer->problem, &packer->scratch);
+    packer->chain_trials = 1 + ROUND_PLACEMENTS / packer->problem.count;
+    return result ? result : run_chains(packer, begin_chain, first, count);
+}
+
+/* From both ends, then the most promising order, then the others. */
+static zr_result place_quickly(struct packer *packer)
+{
+    zr_result result = place_from_ends(packer);
+    if (!result)
+        result = begin_chains(packer, 0, 1);
+    return result ? result : begin_chains(packer, 1, STARTS_COUNT);
+}
+
+/* ---- Searching ----------------------------------------------------------------------------------------- */
+
+static uint64_t luby(uint64_t i)
+{
+    for (;;) {
+        unsigned bits = 63 - (unsigned)__builtin_clzll(i + 1);
+        if (i + 1 == UINT64_C(1) << bits)
+            return UINT64_C(1) << (bits - 1);
+        i -= (UINT64_C(1) << bits) - 1;
+    }
+}
+
+/* Short attempts, now and then longer ones: some orders of choices lead straight to the answer. Each
+ * sixteenth is twice as long as the one before, so that in the end one of them looks at everything. */
+static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
+{
+    uint64_t base = 2 * (uint64_t)packer->problem.count + 100;
+    if (attempt % 16 == 15)
+        return base << (attempt / 16 + 2 < 40 ? attempt / 16 + 2 : 40);
+    return base * luby(attempt / 6 + 1);
+}
+
+static void search_once(struct packer *packer, unsigned job)
+{
+    unsigned decided = atomic_load(&packer->decided);
+    /* Nobody will look at it; but what it would have learned is known in the next round where answers depend
+     * on the work alone. */
+    if (job > decided && packer->watch.until_ns != UINT64_MAX)
+        return;
+    packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->watches[job]);
+    while (job < decided && packer->verdicts[job] &&
+           !atomic_compare_exchange_weak(&packer->decided, &decided, job))
+        ;
+}
+
+/* Megabytes each, which a machine may take long to hand out; where time is up, nobody asks for the rest. */
+static zr_result make_searches(struct packer *packer)
+{
+    zr_result result = ZR_OK;
+    for (unsigned t = 0;
+         t < SEARCHES_COUNT && !packer->searches[t] && !result && !zr_pack_time_up(&packer->watch); t++)
+        result = zr_search_make(&packer->searches[t], &packer->problem, &packer->scratch);
+    return result;
+}
+
+/* Searches within `capacity` for so many rounds, 0: until it is decided or time is up. */
+static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_t rounds,
+                               enum zr_search_verdict *verdict)
+{
+    zr_result result = make_searches(packer);
+    *verdict = ZR_SEARCH_UNDECIDED;
+    for (uint64_t r = 0; (!rounds || r < rounds) && !result && !*verdict && !zr_pack_time_up(&packer->watch);
+         r++) {
+        struct round round = {.packer = packer,
+                              .run = search_once,
+                              .count = SEARCHES_COUNT,
+                              .stack_bytes = zr_search_stack_bytes(&packer->problem)};
+        for (unsigned t = 0; t < SEARCHES_COUNT; t++, packer->attempt++)
+            packer->tasks[t] =
+                (struct zr_search_task){capacity, nodes_of(packer, packer->attempt), packer->attempt};
+        memset(packer->verdicts, 0, sizeof packer->verdicts);
+        atomic_store(&packer->decided, SEARCHES_COUNT);
+        result = run_round(&round);
+        for (unsigned t = 0; t < SEARCHES_COUNT && !result && !*verdict; t++) {
+            *verdict = packer->verdicts[t];
+            if (*verdict == ZR_SEARCH_FOUND) {
+                const uint64_t *offset = zr_search_offsets(packer->searches[t]);
+                uint64_t height = 0;
+                for (uint32_t i = 0; i < packer->problem.count; i++)
+                    if (offset[i] + packer->problem.units[i] > height)
+                        height = offset[i] + packer->problem.units[i];
+                take_best(packer, offset, height);
+            }
+        }
+    }
+    return result;
+}
+
+/* ---- Conducting ---------------------------------------------------------------------------------------- */
+
+/* Improves until the target is met, so many rounds have passed (0: any), or time is up. */
+static zr_result improve(struct packer *packer, uint64_t rounds)
+{
+    zr_result result = ZR_OK;
+    for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best.height > packer->target &&
+                         !zr_pack_time_up(&packer->watch);
+         r++)
+        result = run_chains(packer, improve_chain, 0, CHAINS_COUNT);
+    return result;
+}
+
+/* Looks for the lowest height there is: at the bound first, then half way between what is undecided and what
+ * is found, with twice the effort in each pass. */
+static zr_result search_lowest(struct packer *packer)
+{
+    uint64_t proved = packer->problem.bound_units; /* nothing is lower */
+    zr_result result = ZR_OK;
+    for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
+        uint64_t low = proved, target = proved;
+        result = improve(packer, rounds / 3);
+        while (low < packer->best.height && !result && !zr_pack_time_up(&packer->watch)) {
+            enum zr_search_verdict verdict;
+            result = search_within(packer, target, rounds, &verdict);
+            if (verdict != ZR_SEARCH_FOUND)
+                low = target + 1;
+            if (verdict == ZR_SEARCH_IMPOSSIBLE)
+                proved = target + 1;
+            target = low + (packer->best.height - low) / 2;
+        }
+        if (result)
+            return result;
+    }
+    return result;
+}
+
+/* Down to the capacity in units, or a proof that there is no way. */
+static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr_search_verdict *verdict)
+{
+    zr_result result = ZR_OK;
+    packer->target = capacity;
+    *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
+    while (!result && !*verdict && !zr_pack_time_up(&packer->watch)) {
+        result = improve(packer, packer->able ? 1 : 0);
+        if (packer->best.height <= capacity)
+            *verdict = ZR_SEARCH_FOUND;
+        else if (!result && packer->able)
+            result = search_within(packer, capacity, 16, verdict);
+    }
+    return result;
+}
+
+static zr_result go_lowest(struct packer *packer)
+{
+    return packer->able ? search_lowest(packer) : improve(packer, 0);
+}
+
+/* The placement that is there already. */
+static void take_placed(struct packer *packer, const struct zr_lifetimes *lifetimes)
+{
+    packer->best.height = 0;
+    for (uint32_t i = 0; i < packer->problem.count; i++) {
+        packer->best.offset[i] =
+            lifetimes->buffers[packer->problem.buffer[i]].offset_bytes / packer->problem.unit_bytes;
+        uint64_t end = packer->best.offset[i] + packer->problem.units[i];
+        packer->best.height = end > packer->best.height ? end : packer->best.height;
+    }
+}
+
+/* The best offsets in bytes; returns the height. */
+static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lifetimes)
+{
+    uint64_t height_bytes = 0;
+    for (size_t i = 0; i < lifetimes->count; i++)
+        lifetimes->buffers[i].offset_bytes = 0;
+    for (uint32_t i = 0; i < packer->problem.count; i++)
+        lifetimes->buffers[packer->problem.buffer[i]].offset_bytes =
+            packer->best.offset[i] * packer->problem.unit_bytes;
+    for (size_t i = 0; i < lifetimes->count; i++) {
+        uint64_t end = lifetimes->buffers[i].offset_bytes + lifetimes->buffers[i].bytes;
+        height_bytes = end > height_bytes ? end : height_bytes;
+    }
+    return height_bytes;
+}
+
+/* Sizes are rounded up to whole units and a capacity may end within one, so there are two capacities: what
+ * meets the lower one fits for certain, what cannot meet the higher one cannot fit. With sizes that are whole
+ * units they are the same. */
+static uint64_t surely_within(const struct packer *packer, const struct zr_pack_options *options)
+{
+    return options->capacity_bytes / packer->problem.unit_bytes;
+}
+
+static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetimes,
+                             const struct zr_pack_options *options, enum zr_pack_verdict *out)
+{
+    uint64_t alignment = options->alignment_bytes ? options->alignment_bytes : 1;
+    uint64_t divisor = packer->problem.unit_bytes / alignment, surely = surely_within(packer, options);
+    uint64_t at_most =
+        (options->capacity_bytes / alignment + (options->capacity_bytes % alignment != 0)) / divisor;
+    enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
+    zr_result result = ZR_OK;
+
+    *out = ZR_PACK_IMPOSSIBLE;
+    if (lifetimes->lower_bound_bytes > options->capacity_bytes || packer->problem.bound_units > at_most)
+        return ZR_OK;
+    if (surely >= packer->problem.bound_units)
+        result = meet_capacity(packer, surely, &verdict);
+    if (!result && at_most > surely && verdict == ZR_SEARCH_IMPOSSIBLE)
+        result = meet_capacity(packer, at_most, &verdict);
+    if (verdict != ZR_SEARCH_IMPOSSIBLE)
+        *out = write_back(packer, lifetimes) <= options->capacity_bytes ? ZR_PACK_FOUND : ZR_PACK_OUT_OF_TIME;
+    return result;
+}
+
+static zr_result check_options(const struct zr_lifetimes *lifetimes, const struct zr_pack_options *options)
+{
+    uint64_t alignment = options->alignment_bytes, padded;
+    if (alignment > ZR_LIFETIMES_MOST_BYTES || __builtin_mul_overflow(alignment, lifetimes->count, &padded) ||
+        padded > ZR_LIFETIMES_MOST_BYTES)
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may pass 2^62 bytes",
+                       lifetimes->count, (unsigned long long)alignment);
+    return ZR_OK;
+}
+
+zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                  struct zr_pack_report *report)
+{
+    return zr_pack_in(lifetimes, options, &(struct zr_pack_here){0}, report);
+}
+
+zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
+                     const struct zr_pack_here *here, struct zr_pack_report *report)
+{
+    struct packer packer = {.scratch.arena = lifetimes->host_arena,
+                            .best.height = UINT64_MAX,
+                            .stack_bytes = here->stack_bytes,
+                            .start_ns = zr_os_now_ns()};
+    enum zr_pack_verdict verdict = ZR_PACK_FOUND;
+
+    *report = (struct zr_pack_report){0};
+    packer.watch =
+        (struct zr_pack_watch){UINT64_MAX, options->work ? options->work : UINT64_MAX, here->cancelled};
+    if (!options->work &&
+        __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
+                               &packer.watch.until_ns))
+        packer.watch.until_ns = UINT64_MAX;
+    packer.threads = options->threads < 1              ? 1
+                     : options->threads > MOST_THREADS ? MOST_THREADS
+                                                       : options->threads;
+    zr_result result = check_options(lifetimes, options);
+    if (!result)
+        result = zr_lifetimes_measure(lifetimes);
+    if (result)
+        return result;
+    result = zr_pack_problem_make(&packer.problem, lifetimes,
+                                  options->alignment_bytes ? options->alignment_bytes : 1, &packer.scratch);
+    packer.best.offset = zr_scratch_take(&packer.scratch, packer.problem.count, sizeof *packer.best.offset);
+    result = result ? result : packer.scratch.result;
+    if (!result && packer.problem.count > 0) {
+        packer.target =
+            options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
+        packer.able = !here->no_search && zr_search_able(&packer.problem);
+        if (here->placed)
+            take_placed(&packer, lifetimes);
+        result = place_quickly(&packer);
+        if (!result && options->capacity_bytes)
+            result = pack_within(&packer, lifetimes, options, &verdict);
+        else if (!result)
+            result = go_lowest(&packer);
+    }
+    if (!result) {
+        report->height_bytes = write_back(&packer, lifetimes);
+        report->lower_bound_bytes = lifetimes->lower_bound_bytes;
+        report->verdict = verdict;
+        report->spent_ns = zr_os_now_ns() - packer.start_ns;
+    }
+    zr_scratch_end(&packer.scratch);
+    return result;
+}

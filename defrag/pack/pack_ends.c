@@ -1,0 +1,185 @@
+/* pack_ends.c: places items from both ends of the addresses. Stands on pack_skyline.c and sort.h.
+ *
+ * What is alive for long lies at the bottom, longest first, each item on the highest of those that it meets.
+ * In a step of training these are nested (what a layer keeps for backward outlives that of every later
+ * layer), so that no gaps arise between them. What is alive for a few moments hangs from the ceiling, at the
+ * highest gap that is free in its time; each meets few others, so a search among its neighbours in time finds
+ * it. The ceiling is as low as the fullest moment allows. Where to divide, and in which order to hang, is
+ * tried out.
+ *
+ * A moment here is the birth of an item: items are numbered by birth, and alive from their own moment on. */
+#include <string.h>
+
+#include "defrag/pack/pack_internal.h"
+
+enum {
+    SHORT_MOST = 256, /* moments of an item that hangs from the ceiling */
+    SHORT_LEAST = 8,  /* with fewer, dividing makes no difference to speak of */
+    SCANNED = 4       /* neighbours that are looked at in a step of work */
+};
+
+#define FREE UINT64_MAX
+
+/* A stretch of addresses, from the ceiling down. */
+struct stretch {
+    uint64_t begin, end;
+};
+
+struct ends {
+    const struct zr_pack_problem *problem;
+    struct zr_pack_watch *watch;
+    uint32_t count;
+    uint32_t *item;          /* by moment: who is born */
+    uint64_t *units, *alive; /* by moment: that item's size; how many moments it lives, its own included */
+    uint64_t *offset;        /* by moment; of one that hangs its lower end, from a ceiling not known yet */
+    uint32_t *by_duration, *by_size; /* moments, the largest first */
+    struct zr_skyline sky;
+    struct stretch met[2 * SHORT_MOST];
+};
+
+/* ---- Moments ------------------------------------------------------------------------------------------- */
+
+/* Numbers the items by birth. Those of one section are alive together: any order among them will do. */
+static void number_moments(struct ends *ends, uint32_t *births)
+{
+    const struct zr_pack_problem *problem = ends->problem;
+    for (uint32_t i = 0; i < ends->count; i++)
+        births[problem->first[i] + 1]++;
+    for (uint32_t s = 0; s < problem->sections_count; s++)
+        births[s + 1] += births[s]; /* all before the section */
+    for (uint32_t i = 0; i < ends->count; i++)
+        ends->item[births[problem->first[i]]++] = i; /* and in the end with the section's own */
+    for (uint32_t m = 0; m < ends->count; m++) {
+        uint32_t last = problem->last[ends->item[m]], around = zr_pack_around(problem, ends->item[m]);
+        ends->units[m] = problem->units[ends->item[m]];
+        ends->alive[m] = (around > 0 ? ends->count + births[around - 1] : births[last - 1]) - m;
+    }
+}
+
+/* The moments by falling size and by falling duration, each then by the other. */
+static void sort_moments(struct ends *ends, struct zr_sort_pair *pairs)
+{
+    for (uint32_t m = 0; m < ends->count; m++)
+        ends->by_size[m] = ends->by_duration[m] = m;
+    zr_pack_sort_falling(ends->by_size, ends->count, ends->alive, pairs);
+    zr_pack_sort_falling(ends->by_size, ends->count, ends->units, pairs);
+    zr_pack_sort_falling(ends->by_duration, ends->count, ends->units, pairs);
+    zr_pack_sort_falling(ends->by_duration, ends->count, ends->alive, pairs);
+}
+
+/* ---- Placing ------------------------------------------------------------------------------------------- */
+
+/* Puts an item on the highest of those that it meets. */
+static void lay(struct ends *ends, uint32_t moment)
+{
+    size_t end = (size_t)moment + ends->alive[moment];
+    ends->offset[moment] = zr_skyline_highest(&ends->sky, moment, end);
+    zr_skyline_raise(&ends->sky, moment, end, ends->offset[moment] + ends->units[moment]);
+}
+
+/* Those that hang already and meet the item: they are born within its time, or before it and are still there.
+ */
+static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most)
+{
+    uint32_t alive = (uint32_t)ends->alive[moment], count = ends->count, met_count = 0;
+    uint32_t before = short_most < count - alive ? short_most : count - alive;
+    uint32_t other = moment >= before ? moment - before : moment + count - before;
+
+    for (uint32_t i = 0; i < before + alive; i++, other = other + 1 == count ? 0 : other + 1) {
+        if (ends->alive[other] > short_most || ends->offset[other] == FREE ||
+            (i < before && ends->alive[other] <= before - i))
+            continue;
+        ends->met[met_count++] =
+            (struct stretch){ends->offset[other] - ends->units[other], ends->offset[other]};
+    }
+    zr_pack_spend(ends->watch, (before + alive) / SCANNED + met_count);
+    return met_count;
+}
+
+/* Hangs an item at the highest gap that is free in its time. */
+static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
+{
+    uint32_t met_count = find_met(ends, moment, short_most);
+    uint64_t units = ends->units[moment], end = units;
+
+    /* Until all of them in a row are clear of it. */
+    for (uint32_t i = 0, clear = 0; clear < met_count; i = i + 1 == met_count ? 0 : i + 1) {
+        clear++;
+        if (ends->met[i].begin < end && end - units < ends->met[i].end) {
+            end = ends->met[i].end + units;
+            clear = 0;
+        }
+    }
+    ends->offset[moment] = end;
+}
+
+/* Lowers the ceiling until the items from both ends meet at the fullest moment; returns its height. */
+static uint64_t close_up(struct ends *ends, uint32_t short_most)
+{
+    uint64_t height = ends->sky.highest[1];
+    for (uint32_t m = 0; m < ends->count; m++) {
+        if (ends->alive[m] > short_most)
+            continue;
+        uint64_t end = zr_skyline_highest(&ends->sky, m, (size_t)m + ends->alive[m]) + ends->offset[m];
+        height = end > height ? end : height;
+    }
+    for (uint32_t m = 0; m < ends->count; m++)
+        if (ends->alive[m] <= short_most)
+            ends->offset[m] = height - ends->offset[m];
+    return height;
+}
+
+/* Items of at most so many moments hang, in that order. */
+static uint64_t place(struct ends *ends, uint32_t short_most, const uint32_t *hung)
+{
+    zr_skyline_clear(&ends->sky);
+    memset(ends->offset, 0xff, ends->count * sizeof *ends->offset); /* FREE */
+    zr_pack_spend(ends->watch, 4 * (uint64_t)ends->count);
+    for (uint32_t k = 0; k < ends->count && ends->alive[ends->by_duration[k]] > short_most; k++)
+        lay(ends, ends->by_duration[k]);
+    for (uint32_t k = 0; k < ends->count; k++)
+        if (ends->alive[hung[k]] <= short_most)
+            hang(ends, hung[k], short_most);
+    return close_up(ends, short_most);
+}
+
+static void place_all(struct ends *ends, uint64_t target, struct zr_pack_best *best)
+{
+    bool first = true;
+    for (uint32_t most = SHORT_MOST; most >= SHORT_LEAST; most /= 4)
+        for (unsigned by_duration = 0; by_duration < 2; by_duration++, first = false) {
+            if (!first && (best->height <= target || zr_pack_time_up(ends->watch)))
+                return;
+            uint64_t height = place(ends, most, by_duration ? ends->by_duration : ends->by_size);
+            if (height >= best->height)
+                continue;
+            best->height = height;
+            for (uint32_t m = 0; m < ends->count; m++)
+                best->offset[ends->item[m]] = ends->offset[m];
+        }
+}
+
+zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
+                            struct zr_pack_watch *watch, struct zr_pack_best *best, zr_arena *arena)
+{
+    struct zr_scratch scratch = {.arena = arena};
+    struct ends ends = {.problem = problem, .watch = watch, .count = problem->count};
+    size_t count = problem->count;
+
+    ends.item = zr_scratch_take(&scratch, count, sizeof *ends.item);
+    ends.units = zr_scratch_take(&scratch, count, sizeof *ends.units);
+    ends.alive = zr_scratch_take(&scratch, count, sizeof *ends.alive);
+    ends.offset = zr_scratch_take(&scratch, count, sizeof *ends.offset);
+    ends.by_duration = zr_scratch_take(&scratch, count, sizeof *ends.by_duration);
+    ends.by_size = zr_scratch_take(&scratch, count, sizeof *ends.by_size);
+    uint32_t *births = zr_scratch_take(&scratch, problem->sections_count + 1, sizeof *births);
+    struct zr_sort_pair *pairs = zr_scratch_take(&scratch, 2 * count, sizeof *pairs);
+    zr_result result = zr_skyline_make(&ends.sky, count, &scratch);
+    if (result == ZR_OK) {
+        number_moments(&ends, births);
+        sort_moments(&ends, pairs);
+        place_all(&ends, target, best);
+    }
+    zr_scratch_end(&scratch);
+    return result;
+}

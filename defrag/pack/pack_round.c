@@ -1,0 +1,50 @@
+/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c.
+ *
+ * The packer finds denser placements of the sizes as they are than of sizes rounded to the grain of an arena.
+ * Rounded afterwards, in order of their offsets, each buffer lies on the highest of those that were below it
+ * and share time with it: no two overlap, because their order is kept, and the height grows by less than a
+ * grain for each buffer in a pile. */
+#include "alloc/base/error.h"
+#include "alloc/base/sort.h"
+#include "defrag/pack/pack_internal.h"
+
+static void pile_up(struct zr_lifetimes *lifetimes, const struct zr_sort_pair *order, struct zr_skyline *sky,
+                    uint64_t grain_bytes, uint64_t *height_bytes)
+{
+    *height_bytes = 0;
+    for (size_t i = 0; i < lifetimes->count; i++) {
+        struct zr_buffer *buffer = &lifetimes->buffers[order[i].value];
+        buffer->bytes = (buffer->bytes + grain_bytes - 1) / grain_bytes * grain_bytes;
+        if (buffer->bytes == 0 || buffer->lower >= buffer->upper)
+            continue;
+        buffer->offset_bytes = zr_skyline_highest(sky, buffer->lower, buffer->upper);
+        uint64_t top = buffer->offset_bytes + buffer->bytes;
+        zr_skyline_raise(sky, buffer->lower, buffer->upper, top);
+        *height_bytes = top > *height_bytes ? top : *height_bytes;
+    }
+}
+
+zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes)
+{
+    if (!lifetimes || !height_bytes || grain_bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "rounding a placement needs its lifetimes and a grain");
+    struct zr_scratch scratch = {.arena = lifetimes->host_arena};
+    struct zr_skyline sky;
+    uint64_t moments = lifetimes->period;
+    for (size_t i = 0; lifetimes->period == 0 && i < lifetimes->count; i++)
+        moments = lifetimes->buffers[i].upper > moments ? lifetimes->buffers[i].upper : moments;
+    if (moments >> 32 != 0)
+        return zr_fail(ZR_ERR_INVALID, "times to round by end at 2^32, not at %llu",
+                       (unsigned long long)moments);
+    struct zr_sort_pair *order = zr_scratch_take(&scratch, lifetimes->count, sizeof *order);
+    struct zr_sort_pair *spare = zr_scratch_take(&scratch, lifetimes->count, sizeof *spare);
+    zr_result result = zr_skyline_make(&sky, moments, &scratch);
+    if (result == ZR_OK) {
+        for (size_t i = 0; i < lifetimes->count; i++)
+            order[i] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};
+        zr_sort_pairs(order, spare, lifetimes->count);
+        pile_up(lifetimes, order, &sky, grain_bytes, height_bytes);
+    }
+    zr_scratch_end(&scratch);
+    return result;
+}

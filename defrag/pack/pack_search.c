@@ -1,0 +1,624 @@
+/* pack_search.c: looks through placements until one fits a capacity or none can. Stands on pack_internal.h.
+ *
+ * A step knows for every item that is not placed yet how low it can lie at best (`lowest`). A section's level
+ * is the lowest of its items' `lowest`. An item whose sections all have its own `lowest` as their level is
+ * grounded: if it lies there, nothing can come below it any more.
+ *
+ * One section is chosen whose lowest items are all grounded. In any placement pushed down as far as it goes,
+ * the section's first item either lies at the section's level, and is one of those (a branch for each), or it
+ * lies higher: on an item that the section does not hold, or at its own `lowest`. That is the last branch,
+ * and it raises the level; where the section is nearly full it dies at once. So every placement worth looking
+ * at is come upon once, whatever section is chosen; the one with the fewest branches is.
+ *
+ * A step dies when some section, its items taken as jobs that become available at `lowest`, ends above the
+ * capacity. Items that cross an edge between two sections are lifted to where both sections can come to one
+ * height (pack_edge.c). What remains falls into parts that share no section; they are solved one by one.
+ * States that are known to be dead are remembered by a hash of 128 bits.
+ *
+ * A section where steps die gains weight, and is decided earlier, also in later attempts: without that, a
+ * search goes through all it can change elsewhere before it comes back to what was wrong. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/pack/pack_internal.h"
+
+#define MOST_ITEMS   8192
+#define MOST_LIVES   (UINT64_C(1) << 20)
+#define FRAME_BYTES  512 /* of solve() and what it calls, rounded up generously */
+#define LOOKS        4   /* at each item of a part, in a step: what work is counted by */
+#define TABLE_BITS   17
+#define TRAIL_ROOM   (UINT64_C(1) << 19) /* at most */
+#define CHOICES_ROOM (UINT64_C(1) << 18)
+
+struct dead_state {
+    uint64_t hash[2];
+};
+
+struct trail_entry {
+    uint64_t lowest;
+    uint32_t item;
+};
+
+struct zr_search {
+    const struct zr_pack_problem *problem;
+    struct zr_pack_watch *watch;
+    uint64_t capacity, nodes_left;
+    uint32_t depth, most_depth;
+
+    uint32_t *list_start, *list;   /* by section: its items, the placed ones too, nearly sorted by lowest */
+    uint64_t *lowest, *offset;     /* by item; of a placed one both are where it lies */
+    bool *placed, *grounded;       /* by item */
+    uint64_t *liking;              /* by item: higher is tried earlier */
+    uint64_t *level, *rest;        /* by section, of the present step: level, and sum of what is not placed */
+    uint32_t *weight;              /* by section: steps that died there, in all attempts */
+    uint32_t *begin_start, *begin; /* by section: the items that begin where it begins */
+    uint32_t *end_start, *end;     /* and those that end there */
+
+    uint32_t *placed_stack, placed_count;
+    struct trail_entry *trail; /* what `lowest` was, to go back to */
+    uint32_t trail_count;
+    uint64_t trail_room, choices_room;
+    uint32_t *choices, choices_count; /* the branches of all steps above the present one */
+    struct dead_state *table;
+};
+
+/* A part of time, [first, last), and where the stacks stood when a step began. */
+struct part {
+    uint32_t first, last;
+};
+struct stand {
+    uint32_t placed_count, trail_count, choices_count;
+};
+
+bool zr_search_able(const struct zr_pack_problem *problem)
+{
+    return problem->count > 0 && problem->count <= MOST_ITEMS && problem->lives_count <= MOST_LIVES &&
+           problem->crossing_count == 0;
+}
+
+static uint32_t depth_for(const struct zr_pack_problem *problem)
+{
+    return 3 * problem->count + 64;
+}
+
+size_t zr_search_stack_bytes(const struct zr_pack_problem *problem)
+{
+    return (size_t)depth_for(problem) * FRAME_BYTES + (1 << 20);
+}
+
+/* Items listed by a section of theirs. */
+static void fill_edges(const struct zr_pack_problem *problem, const uint32_t *section, uint32_t *start,
+                       uint32_t *items)
+{
+    for (uint32_t i = 0; i < problem->count; i++)
+        start[section[i] + 2]++;
+    for (uint32_t s = 2; s < problem->sections_count + 3; s++)
+        start[s] += start[s - 1];
+    for (uint32_t i = 0; i < problem->count; i++)
+        items[start[section[i] + 1]++] = i;
+}
+
+static void fill_lists(struct zr_search *search)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint32_t *start = search->list_start; /* while filling, one place ahead */
+    for (uint32_t i = 0; i < problem->count; i++)
+        for (uint32_t s = problem->first[i]; s < problem->last[i]; s++)
+            start[s + 2]++;
+    for (uint32_t s = 2; s < problem->sections_count + 2; s++)
+        start[s] += start[s - 1];
+    for (uint32_t i = 0; i < problem->count; i++)
+        for (uint32_t s = problem->first[i]; s < problem->last[i]; s++)
+            search->list[start[s + 1]++] = i;
+}
+
+zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *problem,
+                         struct zr_scratch *scratch)
+{
+    size_t count = problem->count, sections = problem->sections_count;
+    struct zr_search *search = zr_scratch_take(scratch, 1, sizeof *search);
+    if (!search)
+        return scratch->result;
+    *search = (struct zr_search){.problem = problem, .most_depth = depth_for(problem)};
+    uint64_t most = (search->most_depth + 2) * (uint64_t)count;
+    search->trail_room = most < TRAIL_ROOM ? most : TRAIL_ROOM;
+    search->choices_room = most < CHOICES_ROOM ? most : CHOICES_ROOM;
+    search->list_start = zr_scratch_take(scratch, sections + 2, sizeof *search->list_start);
+    search->list = zr_scratch_take(scratch, problem->lives_count, sizeof *search->list);
+    search->lowest = zr_scratch_take(scratch, count, sizeof *search->lowest);
+    search->offset = zr_scratch_take(scratch, count, sizeof *search->offset);
+    search->placed = zr_scratch_take(scratch, count, sizeof *search->placed);
+    search->grounded = zr_scratch_take(scratch, count, sizeof *search->grounded);
+    search->liking = zr_scratch_take(scratch, count, sizeof *search->liking);
+    search->level = zr_scratch_take(scratch, sections, sizeof *search->level);
+    search->rest = zr_scratch_take(scratch, sections, sizeof *search->rest);
+    search->weight = zr_scratch_take(scratch, sections, sizeof *search->weight);
+    search->begin_start = zr_scratch_take(scratch, sections + 3, sizeof *search->begin_start);
+    search->begin = zr_scratch_take(scratch, count, sizeof *search->begin);
+    search->end_start = zr_scratch_take(scratch, sections + 3, sizeof *search->end_start);
+    search->end = zr_scratch_take(scratch, count, sizeof *search->end);
+    search->placed_stack = zr_scratch_take(scratch, count, sizeof *search->placed_stack);
+    search->trail = zr_scratch_take(scratch, search->trail_room, sizeof *search->trail);
+    search->choices = zr_scratch_take(scratch, search->choices_room, sizeof *search->choices);
+    search->table = zr_scratch_take(scratch, (size_t)1 << TABLE_BITS, sizeof *search->table);
+    if (!scratch->result) {
+        fill_lists(search);
+        fill_edges(problem, problem->first, search->begin_start, search->begin);
+        fill_edges(problem, problem->last, search->end_start, search->end);
+    }
+    *out = search;
+    return scratch->result;
+}
+
+const uint64_t *zr_search_offsets(const struct zr_search *search)
+{
+    return search->offset;
+}
+
+/* ---- Doing and undoing --------------------------------------------------------------------------------- */
+
+static struct stand stand_of(const struct zr_search *search)
+{
+    return (struct stand){search->placed_count, search->trail_count, search->choices_count};
+}
+
+static void go_back(struct zr_search *search, const struct stand *stand)
+{
+    while (search->placed_count > stand->placed_count)
+        search->placed[search->placed_stack[--search->placed_count]] = false;
+    while (search->trail_count > stand->trail_count) {
+        const struct trail_entry *entry = &search->trail[--search->trail_count];
+        search->lowest[entry->item] = entry->lowest;
+    }
+}
+
+/* What a step needs of the trail besides what its view of things takes. */
+static bool has_room(const struct zr_search *search)
+{
+    return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_room;
+}
+
+/* False if the item cannot lie that high. */
+static bool lift(struct zr_search *search, uint32_t item, uint64_t lowest)
+{
+    if (search->lowest[item] >= lowest)
+        return true;
+    if (lowest > search->capacity - search->problem->units[item])
+        return false;
+    search->trail[search->trail_count++] = (struct trail_entry){search->lowest[item], item};
+    search->lowest[item] = lowest;
+    return true;
+}
+
+/* Places an item at its lowest; false if another one has no place above it then. */
+static bool place(struct zr_search *search, uint32_t item)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint64_t top = search->lowest[item] + problem->units[item];
+    search->placed[item] = true;
+    search->placed_stack[search->placed_count++] = item;
+    search->offset[item] = search->lowest[item];
+    for (uint32_t s = problem->first[item]; s < problem->last[item]; s++)
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++)
+            if (!search->placed[search->list[k]] && !lift(search, search->list[k], top))
+                return false;
+    return true;
+}
+
+/* ---- A step's view ------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    return x ^ x >> 32;
+}
+
+/* Insertion, for lists that are nearly sorted already. */
+static void sort_list(struct zr_search *search, uint32_t section)
+{
+    uint32_t *list = search->list + search->list_start[section];
+    uint32_t count = search->list_start[section + 1] - search->list_start[section];
+    const uint64_t *lowest = search->lowest;
+    for (uint32_t k = 1; k < count; k++) {
+        uint32_t item = list[k], at = k;
+        for (; at > 0 && lowest[list[at - 1]] > lowest[item]; at--)
+            list[at] = list[at - 1];
+        list[at] = item;
+    }
+}
+
+/* Levels and rests of a part, and its state's hash; false if some section cannot end within the capacity. */
+static bool survey(struct zr_search *search, const struct part *part, struct dead_state *state)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint64_t seed = mix(search->capacity ^ mix((uint64_t)part->first << 32 | part->last));
+    state->hash[0] = seed;
+    state->hash[1] = mix(seed + 1);
+    for (uint32_t s = part->first; s < part->last; s++) {
+        uint64_t end = 0, rest = 0, level = UINT64_MAX;
+        sort_list(search, s);
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++) {
+            uint32_t item = search->list[k];
+            if (search->placed[item])
+                continue;
+            uint64_t lowest = search->lowest[item];
+            level = level == UINT64_MAX ? lowest : level;
+            end = (end > lowest ? end : lowest) + problem->units[item];
+            rest += problem->units[item];
+            if (problem->first[item] == s) {
+                uint64_t hash = mix((item + 1) * UINT64_C(0xd6e8feb86659fd93) ^ mix(lowest));
+                state->hash[0] += hash;
+                state->hash[1] += mix(hash + UINT64_C(0x632be59bd9b4e019));
+            }
+        }
+        if (end > search->capacity) {
+            search->weight[s]++;
+            return false;
+        }
+        search->level[s] = level;
+        search->rest[s] = rest;
+    }
+    return true;
+}
+
+static uint64_t slack_of(const struct zr_search *search, uint32_t section)
+{
+    return search->capacity - search->level[section] - search->rest[section];
+}
+
+/* A section as a side of an edge, with those of the items that are not placed; false if they are too many. */
+static bool fill_side(const struct zr_search *search, uint32_t section, const uint32_t *items, uint32_t count,
+                      struct zr_edge_side *out)
+{
+    out->count = 0;
+    out->level = search->level[section];
+    out->slack = slack_of(search, section);
+    for (uint32_t k = 0; k < count; k++) {
+        if (search->placed[items[k]])
+            continue;
+        if (out->count == ZR_EDGE_ITEMS)
+            return false;
+        out->units[out->count++] = search->problem->units[items[k]];
+    }
+    return true;
+}
+
+/* How low an item can lie at best that crosses the edge where a section begins. */
+static uint64_t lowest_crossing(const struct zr_search *search, uint32_t edge)
+{
+    struct zr_edge_side left, right;
+    uint32_t ends = search->end_start[edge], begins = search->begin_start[edge];
+    uint64_t a = search->level[edge - 1], b = search->level[edge];
+    if (a <= b ? b - a <= slack_of(search, edge - 1) : a - b <= slack_of(search, edge))
+        return a > b ? a : b; /* at once: no need to add anything up */
+    if (!fill_side(search, edge - 1, search->end + ends, search->end_start[edge + 1] - ends, &left) ||
+        !fill_side(search, edge, search->begin + begins, search->begin_start[edge + 1] - begins, &right))
+        return 0;
+    return zr_edge_meeting(&left, &right);
+}
+
+/* False if an item that crosses an edge has no place any more. */
+static bool lift_crossing(struct zr_search *search, const struct part *part, bool *lifted)
+{
+    for (uint32_t edge = part->first + 1; edge < part->last; edge++) {
+        uint64_t lowest = lowest_crossing(search, edge);
+        if (lowest <= search->level[edge] || lowest <= search->level[edge - 1])
+            continue; /* those that cross lie that high already */
+        for (uint32_t k = search->list_start[edge]; k < search->list_start[edge + 1]; k++) {
+            uint32_t item = search->list[k];
+            if (search->placed[item] || search->problem->first[item] == edge ||
+                search->lowest[item] >= lowest)
+                continue;
+            if (!has_room(search))
+                return true; /* less is lifted than could be */
+            if (lowest > search->capacity || !lift(search, item, lowest)) {
+                search->weight[edge - 1]++;
+                search->weight[edge]++;
+                return false;
+            }
+            *lifted = true;
+        }
+    }
+    return true;
+}
+
+/* Looks at a part until nothing in it can be lifted any more; false if it is dead. */
+static bool settle(struct zr_search *search, const struct part *part, struct dead_state *state)
+{
+    bool lifted = true;
+    while (lifted) {
+        lifted = false;
+        zr_pack_spend(search->watch,
+                      (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) +
+                          1);
+        if (!survey(search, part, state) || !lift_crossing(search, part, &lifted))
+            return false;
+    }
+    return true;
+}
+
+static void find_grounded(struct zr_search *search, const struct part *part)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    for (uint32_t s = part->first; s < part->last; s++)
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++) {
+            uint32_t item = search->list[k], t = s;
+            if (search->placed[item] || problem->first[item] != s)
+                continue;
+            while (t < problem->last[item] && search->level[t] == search->lowest[item])
+                t++;
+            search->grounded[item] = t == problem->last[item];
+        }
+}
+
+/* How many items lie lowest in a section; 0 if one of them is not grounded. */
+static uint32_t count_choices(const struct zr_search *search, uint32_t section)
+{
+    uint32_t count = 0;
+    for (uint32_t k = search->list_start[section]; k < search->list_start[section + 1]; k++) {
+        uint32_t item = search->list[k];
+        if (search->placed[item])
+            continue;
+        if (search->lowest[item] > search->level[section])
+            break; /* sorted */
+        if (!search->grounded[item])
+            return 0;
+        count++;
+    }
+    return count;
+}
+
+/* The section to decide next: one without a choice, else the fewest for its weight; then the least room to
+ * spare. */
+static uint32_t choose_section(const struct zr_search *search, const struct part *part)
+{
+    uint32_t best = part->last;
+    uint64_t best_choices = 0, best_weight = 1, best_slack = 0;
+    for (uint32_t s = part->first; s < part->last; s++) {
+        uint32_t count = search->rest[s] ? count_choices(search, s) : 0;
+        uint64_t choices = count > 1 ? count : 0, weight = 1 + (uint64_t)search->weight[s];
+        uint64_t slack = slack_of(search, s), here = choices * best_weight, there = best_choices * weight;
+        if (count > 0 && (best == part->last || here < there || (here == there && slack < best_slack))) {
+            best = s;
+            best_choices = choices;
+            best_weight = weight;
+            best_slack = slack;
+        }
+    }
+    zr_assert(best < part->last); /* the lowest items of all are grounded */
+    return best;
+}
+
+/* An item that lies in all sections of a part, when nothing has been decided there: it may as well lie at the
+ * bottom. UINT32_MAX if there is none. */
+static uint32_t find_bottom(const struct zr_search *search, const struct part *part)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint32_t bottom = UINT32_MAX;
+    for (uint32_t s = part->first; s < part->last; s++) {
+        if (search->level[s] != search->level[part->first])
+            return UINT32_MAX;
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++) {
+            uint32_t item = search->list[k];
+            if (search->placed[item])
+                continue;
+            if (search->lowest[item] != search->level[s])
+                return UINT32_MAX;
+            if (problem->first[item] == part->first && problem->last[item] == part->last)
+                bottom = item;
+        }
+    }
+    return bottom;
+}
+
+/* ---- Stepping ------------------------------------------------------------------------------------------ */
+
+static enum zr_search_verdict solve(struct zr_search *search, struct part part);
+
+/* Puts the choices of a section on their stack, the best liked first, one of each kind; returns how many. */
+static uint32_t push_choices(struct zr_search *search, uint32_t section)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint32_t *choices = search->choices + search->choices_count, count = 0;
+    for (uint32_t k = search->list_start[section]; k < search->list_start[section + 1]; k++) {
+        uint32_t item = search->list[k], at = count;
+        if (search->placed[item] || search->lowest[item] != search->level[section])
+            continue;
+        bool twin = false;
+        for (uint32_t c = 0; c < count && !twin; c++)
+            twin = problem->first[choices[c]] == problem->first[item] &&
+                   problem->last[choices[c]] == problem->last[item] &&
+                   problem->units[choices[c]] == problem->units[item];
+        if (twin)
+            continue;
+        for (; at > 0 && search->liking[choices[at - 1]] < search->liking[item]; at--)
+            choices[at] = choices[at - 1];
+        choices[at] = item;
+        count++;
+    }
+    search->choices_count += count;
+    return count;
+}
+
+/* How low `item` can rest on an item that `section` does not hold. */
+static uint64_t lowest_rest(const struct zr_search *search, uint32_t item, uint32_t section)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint64_t best = UINT64_MAX;
+    for (uint32_t s = problem->first[item]; s < problem->last[item]; s++)
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++) {
+            uint32_t other = search->list[k];
+            if (search->placed[other] || (problem->first[other] <= section && problem->last[other] > section))
+                continue;
+            uint64_t top = search->lowest[other] + problem->units[other];
+            best = top < best ? top : best;
+        }
+    return best;
+}
+
+/* The last branch: nothing of `section` lies at its level. False if that cannot be. */
+static bool leave_level(struct zr_search *search, uint32_t section, uint64_t level)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint64_t next = UINT64_MAX, smallest = UINT64_MAX, rest = 0;
+    uint32_t begin = search->list_start[section], end = search->list_start[section + 1];
+
+    for (uint32_t k = begin; k < end; k++) {
+        uint32_t item = search->list[k];
+        if (search->placed[item])
+            continue;
+        uint64_t lowest = search->lowest[item];
+        lowest = lowest == level ? lowest_rest(search, item, section) : lowest;
+        next = lowest < next ? lowest : next;
+        smallest = problem->units[item] < smallest ? problem->units[item] : smallest;
+        rest += problem->units[item];
+    }
+    if (next == UINT64_MAX || next > search->capacity - rest)
+        return false;
+    for (uint32_t k = begin; k < end; k++) {
+        uint32_t item = search->list[k];
+        if (search->placed[item] || search->lowest[item] != level)
+            continue;
+        /* Either it is the first of the section, on something else, or it lies above the first. */
+        uint64_t lowest = lowest_rest(search, item, section);
+        if (!lift(search, item, lowest < next + smallest ? lowest : next + smallest))
+            return false;
+    }
+    return true;
+}
+
+/* Tries the branches of one step. */
+static enum zr_search_verdict branch(struct zr_search *search, const struct part *part)
+{
+    struct stand stand = stand_of(search);
+    uint32_t bottom = find_bottom(search, part);
+    uint32_t section = bottom == UINT32_MAX ? choose_section(search, part) : part->first;
+    uint64_t level = search->level[section], slack = slack_of(search, section);
+    uint32_t count = 1;
+    enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
+
+    if (bottom == UINT32_MAX)
+        count = push_choices(search, section);
+    else
+        search->choices[search->choices_count++] = bottom;
+    for (uint32_t c = 0; c < count && verdict == ZR_SEARCH_IMPOSSIBLE; c++) {
+        if (place(search, search->choices[stand.choices_count + c]))
+            verdict = solve(search, *part);
+        if (verdict != ZR_SEARCH_FOUND)
+            go_back(search, &stand);
+    }
+    if (verdict == ZR_SEARCH_IMPOSSIBLE && bottom == UINT32_MAX && slack > 0) {
+        if (leave_level(search, section, level))
+            verdict = solve(search, *part);
+        if (verdict != ZR_SEARCH_FOUND)
+            go_back(search, &stand);
+    }
+    search->choices_count = stand.choices_count;
+    return verdict;
+}
+
+/* The first part of [first, last) that shares no section with the rest; false if nothing is left to place. */
+static bool cut_part(const struct zr_search *search, struct part *part)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint32_t reach = 0;
+    bool begun = false;
+    for (uint32_t s = part->first; s < part->last; s++) {
+        if (begun && reach <= s) {
+            part->last = s;
+            return true;
+        }
+        for (uint32_t k = search->list_start[s]; k < search->list_start[s + 1]; k++) {
+            uint32_t item = search->list[k];
+            if (search->placed[item])
+                continue;
+            if (!begun)
+                part->first = s;
+            begun = true;
+            reach = problem->last[item] > reach ? problem->last[item] : reach;
+        }
+    }
+    return begun;
+}
+
+/* One part that cannot be cut further. */
+static enum zr_search_verdict solve_part(struct zr_search *search, const struct part *part)
+{
+    struct dead_state state;
+    bool room = has_room(search) && search->choices_count + search->problem->count < search->choices_room &&
+                search->depth < search->most_depth;
+    if (search->nodes_left == 0 || !room)
+        return ZR_SEARCH_UNDECIDED;
+    search->nodes_left--;
+    if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->watch))
+        return ZR_SEARCH_UNDECIDED;
+    if (!settle(search, part, &state))
+        return ZR_SEARCH_IMPOSSIBLE;
+    struct dead_state *known = &search->table[state.hash[0] >> (64 - TABLE_BITS)];
+    if (known->hash[0] == state.hash[0] && known->hash[1] == state.hash[1])
+        return ZR_SEARCH_IMPOSSIBLE;
+    find_grounded(search, part);
+    search->depth++;
+    enum zr_search_verdict verdict = branch(search, part);
+    search->depth--;
+    if (verdict == ZR_SEARCH_IMPOSSIBLE)
+        *known = state;
+    return verdict;
+}
+
+/* Places all that is left in a range of sections, or leaves everything as it was. */
+static enum zr_search_verdict solve(struct zr_search *search, struct part range)
+{
+    struct stand stand = stand_of(search);
+    struct part part = range;
+    while (cut_part(search, &part)) {
+        enum zr_search_verdict verdict = solve_part(search, &part);
+        if (verdict != ZR_SEARCH_FOUND) {
+            go_back(search, &stand);
+            return verdict;
+        }
+        part = (struct part){part.last, range.last};
+    }
+    return ZR_SEARCH_FOUND;
+}
+
+/* ---- Attempts ------------------------------------------------------------------------------------------ */
+
+/* What an attempt likes: six plain preferences, and after those the same with noise. */
+static void set_likings(struct zr_search *search, uint64_t attempt)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    uint64_t random = mix(attempt + 1) | 1;
+    double noise = attempt < 6 ? 0 : 0.4;
+    for (uint32_t i = 0; i < problem->count; i++) {
+        double duration = (double)problem->duration[i] / (double)problem->sections_count;
+        double size = (double)problem->units[i] / (double)problem->bound_units;
+        double heat = (double)problem->hottest[i] / (double)problem->bound_units;
+        double liking[6] = {duration,
+                            duration * size,
+                            size,
+                            heat * 4 + duration,
+                            heat * 4 + duration * size,
+                            duration + size * 1e-3};
+        double amount = liking[attempt % 6];
+        amount *= 1 + noise * ((double)(zr_pack_random(&random) >> 11) * 0x1p-53);
+        search->liking[i] = (uint64_t)(amount * 0x1p56);
+    }
+}
+
+enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
+                                     struct zr_pack_watch *watch)
+{
+    const struct zr_pack_problem *problem = search->problem;
+    if (task->capacity < problem->bound_units)
+        return ZR_SEARCH_IMPOSSIBLE;
+    search->watch = watch;
+    search->capacity = task->capacity;
+    search->nodes_left = task->nodes;
+    search->depth = search->placed_count = search->trail_count = search->choices_count = 0;
+    memset(search->lowest, 0, problem->count * sizeof *search->lowest);
+    memset(search->placed, 0, problem->count * sizeof *search->placed);
+    set_likings(search, task->attempt);
+    return solve(search, (struct part){0, problem->sections_count});
+}

@@ -1,0 +1,171 @@
+/* policy_caching.c: a model of PyTorch's caching allocator with default settings. Stands on model_blocks.c.
+ *
+ * Rules and where they come from (PyTorch, c10/cuda/CUDACachingAllocator.cpp): sizes and pools in
+ * torch_rules.h; best fit by (stream, size, address) in BlockComparatorSize and get_free_block; what is split
+ * in should_split; merging in try_merge_blocks; freeing every segment that is one free block, then trying
+ * again, when the driver has no more, in malloc and release_cached_blocks. There is no garbage collection
+ * by age and no size that is not split: both are off by default.
+ *
+ * The driver hands out addresses in rising order and never the same again. cudaMalloc and cudaFree are one
+ * call each. */
+#include "alloc/base/error.h"
+#include "defrag/replay/model_blocks.h"
+#include "defrag/replay/torch_rules.h"
+
+#define FIRST_ADDRESS (UINT64_C(1) << 32)
+
+struct caching {
+    struct zr_model model; /* first */
+    struct zr_block_pool records;
+    struct zr_block_set small, large; /* free blocks */
+    uint64_t next_address;
+};
+
+static struct zr_block_set *set_of(struct caching *caching, bool small)
+{
+    return small ? &caching->small : &caching->large;
+}
+
+static zr_result caching_create(struct zr_model **out, const struct zr_model_options *options)
+{
+    void *room;
+    zr_result result =
+        zr_arena_alloc(options->host_arena,
+                       &(struct zr_request){.bytes = sizeof(struct caching), .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        return result;
+    struct caching *caching = room;
+    *caching = (struct caching){.model = {.ops = &zr_model_caching, .options = *options},
+                                .next_address = FIRST_ADDRESS};
+    zr_block_pool_init(&caching->records, options->host_arena);
+    *out = &caching->model;
+    return ZR_OK;
+}
+
+static void caching_destroy(struct zr_model *model)
+{
+    struct caching *caching = (struct caching *)model;
+    zr_block_pool_end(&caching->records);
+    zr_arena_free(model->options.host_arena, caching);
+}
+
+/* ---- Segments -------------------------------------------------------------------------------------------
+ */
+
+/* A new segment as one free block, in no set. */
+static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t stream,
+                             struct zr_model_block **out)
+{
+    zr_result result = zr_block_take(&caching->records, out);
+    if (result != ZR_OK)
+        return result;
+    caching->model.driver_calls++;
+    if (!zr_model_take(&caching->model, bytes)) {
+        zr_block_give(&caching->records, *out);
+        return zr_fail(ZR_ERR_MEMORY, "no segment of %llu bytes within the capacity",
+                       (unsigned long long)bytes);
+    }
+    **out = (struct zr_model_block){
+        .address = caching->next_address, .bytes = bytes, .stream = stream, .mapped = true};
+    caching->next_address += zr_model_round(bytes, caching->model.options.granule_bytes);
+    return ZR_OK;
+}
+
+/* Gives every segment that is one free block back to the driver. */
+static void release_cached(struct caching *caching, bool small)
+{
+    struct zr_block_set *set = set_of(caching, small);
+    struct zr_model_block *block = zr_block_set_next(set, NULL), *next;
+    for (; block; block = next) {
+        next = zr_block_set_next(set, block);
+        if (block->previous || block->next)
+            continue;
+        zr_block_set_remove(set, block);
+        zr_model_give(&caching->model, block->bytes);
+        caching->model.driver_calls++;
+        zr_block_give(&caching->records, block);
+    }
+}
+
+/* ---- Blocks ---------------------------------------------------------------------------------------------
+ */
+
+static bool should_split(const struct zr_model_block *block, uint64_t bytes, bool small)
+{
+    uint64_t remaining = block->bytes - bytes;
+    return small ? remaining >= ZR_TORCH_MIN_BLOCK : remaining > ZR_TORCH_SMALL_SIZE;
+}
+
+/* A free block of at least `bytes`, in no set: from the cache, from the driver, or from the driver after the
+ * cache was given back. */
+static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t stream,
+                            struct zr_model_block **out)
+{
+    bool small = zr_torch_is_small(bytes);
+    *out = zr_block_set_find(set_of(caching, small), stream, bytes);
+    if (*out) {
+        zr_block_set_remove(set_of(caching, small), *out);
+        return ZR_OK;
+    }
+    zr_result result = add_segment(caching, zr_torch_segment(bytes), stream, out);
+    if (result == ZR_ERR_MEMORY) {
+        release_cached(caching, false);
+        release_cached(caching, true);
+        result = add_segment(caching, zr_torch_segment(bytes), stream, out);
+    }
+    if (result == ZR_OK)
+        (*out)->small = small;
+    return result;
+}
+
+static zr_result caching_alloc(struct zr_model *model, const struct zr_event *event, void **out)
+{
+    struct caching *caching = (struct caching *)model;
+    uint64_t bytes = zr_torch_round(event->bytes);
+    struct zr_model_block *block, *front;
+    zr_result result = zr_block_take(&caching->records, &front);
+    if (result != ZR_OK)
+        return result;
+    result = find_block(caching, bytes, event->stream, &block);
+    if (result != ZR_OK) {
+        zr_block_give(&caching->records, front);
+        return result;
+    }
+    if (should_split(block, bytes, block->small)) {
+        zr_block_split(block, front, bytes);
+        zr_block_set_insert(set_of(caching, block->small), block);
+        block = front;
+    } else {
+        zr_block_give(&caching->records, front);
+    }
+    block->allocated = true;
+    *out = block;
+    return ZR_OK;
+}
+
+static void join_free(struct caching *caching, struct zr_model_block *block, struct zr_model_block *neighbour)
+{
+    if (!neighbour || neighbour->allocated)
+        return;
+    zr_block_set_remove(set_of(caching, block->small), neighbour);
+    zr_block_join(block, neighbour);
+    zr_block_give(&caching->records, neighbour);
+}
+
+static zr_result caching_free(struct zr_model *model, void *handle)
+{
+    struct caching *caching = (struct caching *)model;
+    struct zr_model_block *block = handle;
+    block->allocated = false;
+    join_free(caching, block, block->previous);
+    join_free(caching, block, block->next);
+    zr_block_set_insert(set_of(caching, block->small), block);
+    return ZR_OK;
+}
+
+const struct zr_model_ops zr_model_caching = {.create = caching_create,
+                                              .destroy = caching_destroy,
+                                              .alloc = caching_alloc,
+                                              .free = caching_free,
+                                              .reset_peak = zr_model_reset_peak,
+                                              .measure = zr_model_measure};

@@ -1,0 +1,272 @@
+/* replay.c: runs a sequence under a policy and says what it took. Stands on the policies (model.h). */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+#include "defrag/replay/model.h"
+#include "alloc/base/sort.h"
+#include "defrag/replay/vary.h"
+
+#define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
+
+/* Events between two looks at the clock. What an operation costs is the median of these stretches: a program
+ * that the system interrupts for another is not charged for it. */
+enum { STRETCH = 256 };
+
+static const struct {
+    const char *name;
+    const struct zr_model_ops *ops;
+} policies[ZR_POLICY_COUNT] = {
+    [ZR_POLICY_ZR] = {"zr", &zr_model_arena},
+    [ZR_POLICY_CACHING] = {"caching", &zr_model_caching},
+    [ZR_POLICY_EXPANDABLE] = {"expandable", &zr_model_expandable},
+    [ZR_POLICY_BESTFIT] = {"bestfit", &zr_model_bestfit},
+};
+
+const char *zr_policy_name(enum zr_policy policy)
+{
+    return (unsigned)policy < ZR_POLICY_COUNT ? policies[policy].name : NULL;
+}
+
+/* ---- What the models share ------------------------------------------------------------------------------
+ */
+
+bool zr_model_take(struct zr_model *model, uint64_t bytes)
+{
+    uint64_t capacity = model->options.capacity_bytes;
+    bytes = zr_model_round(bytes, model->options.granule_bytes);
+    if (bytes > UINT64_MAX / 2 - model->reserved_bytes ||
+        (capacity && model->reserved_bytes + bytes > capacity))
+        return false;
+    model->reserved_bytes += bytes;
+    if (model->reserved_bytes > model->peak_reserved_bytes)
+        model->peak_reserved_bytes = model->reserved_bytes;
+    return true;
+}
+
+void zr_model_give(struct zr_model *model, uint64_t bytes)
+{
+    bytes = zr_model_round(bytes, model->options.granule_bytes);
+    zr_assert(bytes <= model->reserved_bytes);
+    model->reserved_bytes -= bytes;
+}
+
+void zr_model_reset_peak(struct zr_model *model)
+{
+    model->peak_reserved_bytes = model->reserved_bytes;
+}
+
+void zr_model_measure(struct zr_model *model)
+{
+    (void)model;
+}
+
+/* ---- Running --------------------------------------------------------------------------------------------
+ */
+
+struct run {
+    const struct zr_sequence *sequence; /* of the repeat under way */
+    struct zr_vary vary;
+    struct zr_model *model;
+    void **handles; /* of live blocks, by number; NULL: not live */
+    uint64_t failed_at;
+    struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
+    size_t stretches_count;
+    uint64_t ns, operations_count; /* of one repeat */
+    uint64_t all_ns, all_count;    /* of all of them */
+};
+
+static size_t stretches_most(const struct run *run)
+{
+    return run->vary.events_most / STRETCH + 1;
+}
+
+/* That every event names a block as it should, so that the runs need not look. */
+static zr_result check(const struct zr_sequence *sequence, void **handles)
+{
+    memset(handles, 0, sequence->blocks_count * sizeof *handles);
+    for (size_t i = 0; i < sequence->events_count; i++) {
+        const struct zr_event *event = &sequence->events[i];
+        bool live =
+            event->kind != ZR_EVENT_MARK && event->block < sequence->blocks_count && handles[event->block];
+        if (event->kind == ZR_EVENT_MARK)
+            continue;
+        if (event->kind > ZR_EVENT_MARK || event->block >= sequence->blocks_count ||
+            event->tag >= ZR_TAG_COUNT || live != (event->kind == ZR_EVENT_FREE) ||
+            (event->kind == ZR_EVENT_ALLOC && event->bytes == 0))
+            return zr_fail(ZR_ERR_INVALID, "event %zu of the sequence contradicts those before it", i);
+        handles[event->block] = live ? NULL : (void *)handles;
+    }
+    memset(handles, 0, sequence->blocks_count * sizeof *handles);
+    return ZR_OK;
+}
+
+/* Runs the events from `first` to `end`; stops with run->failed_at where one fails. Returns the operations.
+ */
+static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *result)
+{
+    struct zr_model *model = run->model;
+    zr_result (*alloc)(struct zr_model *, const struct zr_event *, void **) = model->ops->alloc;
+    zr_result (*dealloc)(struct zr_model *, void *) = model->ops->free;
+    size_t count = 0;
+    for (size_t i = first; i < end; i++) {
+        const struct zr_event *event = &run->sequence->events[i];
+        void **handle = &run->handles[event->block];
+        if (event->kind == ZR_EVENT_MARK)
+            continue;
+        count++;
+        if (event->kind == ZR_EVENT_ALLOC) {
+            *result = alloc(model, event, handle);
+        } else {
+            *result = dealloc(model, *handle);
+            *handle = NULL;
+        }
+        if (__builtin_expect(*result != ZR_OK, 0)) {
+            run->failed_at = i;
+            break;
+        }
+    }
+    return count;
+}
+
+/* Runs the events once, and times them. */
+static zr_result run_once(struct run *run)
+{
+    size_t events_count = run->sequence->events_count;
+    zr_result result = ZR_OK;
+    run->stretches_count = 0;
+    run->ns = run->operations_count = 0;
+    for (size_t first = 0; first < events_count && result == ZR_OK; first += STRETCH) {
+        size_t end = first + STRETCH < events_count ? first + STRETCH : events_count;
+        uint64_t start_ns = zr_os_now_ns();
+        size_t count = run_stretch(run, first, end, &result);
+        uint64_t ns = zr_os_now_ns() - start_ns;
+        run->ns += ns;
+        run->operations_count += count;
+        /* The clock's own steps make short stretches worthless. */
+        if (count > 0 && (end - first == STRETCH || run->stretches_count == 0))
+            run->stretches[run->stretches_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
+    }
+    if (result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) {
+        run->handles[run->sequence->events[run->failed_at].block] = NULL;
+        return ZR_OK;
+    }
+    if (result == ZR_OK)
+        run->failed_at = UINT64_MAX;
+    return result;
+}
+
+static double median_ns(struct run *run)
+{
+    if (run->stretches_count == 0)
+        return 0;
+    zr_sort_pairs(run->stretches, run->spare, run->stretches_count);
+    return (double)run->stretches[run->stretches_count / 2].key / 1000;
+}
+
+/* Frees what is live, in order of first appearance. */
+static zr_result drain(struct run *run)
+{
+    zr_result result = ZR_OK;
+    uint64_t start_ns = zr_os_now_ns();
+    for (size_t i = 0; i < run->sequence->blocks_count && result == ZR_OK; i++)
+        if (run->handles[i]) {
+            result = run->model->ops->free(run->model, run->handles[i]);
+            run->handles[i] = NULL;
+            run->all_count++;
+        }
+    run->all_ns += zr_os_now_ns() - start_ns;
+    return result;
+}
+
+static void wait_for_learning(struct run *run, struct zr_replay_report *out)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    if (!run->model->ops->wait || run->model->options.no_wait)
+        return;
+    run->model->ops->wait(run->model);
+    out->waited_ns += zr_os_now_ns() - start_ns;
+}
+
+static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_report *out)
+{
+    struct zr_model *model = run->model;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < repeat && result == ZR_OK && run->failed_at == UINT64_MAX; i++) {
+        if (i > 0)
+            result = drain(run);
+        if (result != ZR_OK)
+            break;
+        wait_for_learning(run, out);
+        run->sequence = zr_vary_make(&run->vary, i);
+        if (run->sequence->lower_bound_bytes > out->lower_bound_bytes)
+            out->lower_bound_bytes = run->sequence->lower_bound_bytes;
+        out->lower_bound_last_repeat_bytes = run->sequence->lower_bound_bytes;
+        model->ops->reset_peak(model);
+        model->ops->measure(model);
+        uint64_t calls = model->driver_calls;
+        result = run_once(run);
+        model->ops->measure(model);
+        out->driver_calls = model->driver_calls;
+        out->driver_calls_last_repeat = model->driver_calls - calls;
+        out->peak_reserved_last_repeat_bytes = model->peak_reserved_bytes;
+        if (model->peak_reserved_bytes > out->peak_reserved_bytes)
+            out->peak_reserved_bytes = model->peak_reserved_bytes;
+        run->all_ns += run->ns;
+        run->all_count += run->operations_count;
+        out->ns_per_operation = median_ns(run);
+        out->ns_per_operation_all = run->all_count ? (double)run->all_ns / (double)run->all_count : 0;
+        out->ns_per_operation_mean =
+            run->operations_count ? (double)run->ns / (double)run->operations_count : 0;
+    }
+    out->failed_at = run->failed_at;
+    return result;
+}
+
+zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                    struct zr_replay_report *out)
+{
+    return zr_replay_varied(sequence, options, &(struct zr_variation){0}, out);
+}
+
+zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                           const struct zr_variation *how, struct zr_replay_report *out)
+{
+    if (!sequence || !options || !out || !sequence->host_arena ||
+        (unsigned)options->policy >= ZR_POLICY_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "a replay needs a sequence, a policy and somewhere to put its report");
+    struct zr_model_options model_options = {.host_arena = sequence->host_arena,
+                                             .capacity_bytes = options->capacity_bytes,
+                                             .no_wait = options->no_wait,
+                                             .granule_bytes = options->granule_bytes ? options->granule_bytes
+                                                                                     : GRANULE_DEFAULT_BYTES};
+    if ((model_options.granule_bytes & (model_options.granule_bytes - 1)) != 0)
+        return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is no power of two", options->granule_bytes);
+    struct run run = {.failed_at = UINT64_MAX};
+    void *room = NULL;
+    *out = (struct zr_replay_report){.failed_at = UINT64_MAX};
+    zr_result result = zr_vary_begin(&run.vary, sequence, how);
+    if (result != ZR_OK)
+        goto unwind;
+    size_t handles_bytes = (zr_vary_blocks_most(&run.vary) + (size_t)1) * sizeof *run.handles;
+    size_t stretches_bytes = stretches_most(&run) * sizeof *run.stretches;
+    result = zr_arena_alloc(
+        sequence->host_arena,
+        &(struct zr_request){.bytes = handles_bytes + 2 * stretches_bytes, .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        goto unwind;
+    run.handles = memset(room, 0, handles_bytes);
+    run.stretches = (struct zr_sort_pair *)((char *)room + handles_bytes);
+    run.spare = run.stretches + stretches_most(&run);
+    result = check(sequence, run.handles);
+    if (result == ZR_OK)
+        result = policies[options->policy].ops->create(&run.model, &model_options);
+    if (result == ZR_OK)
+        result = run_all(&run, options->repeat ? options->repeat : 1, out);
+    if (run.model)
+        run.model->ops->destroy(run.model);
+    zr_arena_free(sequence->host_arena, room);
+unwind:
+    zr_vary_end(&run.vary);
+    return result;
+}

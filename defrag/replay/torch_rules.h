@@ -1,0 +1,38 @@
+/* torch_rules.h: the numbers of PyTorch's caching allocator, for the two policies that model it. Private to
+ * defrag/.
+ *
+ * Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer,
+ * kMinLargeAlloc, kRoundLarge; round_size, get_pool, get_allocation_size) with default settings, and the
+ * notes "CUDA semantics, Memory management" of its documentation. */
+#ifndef ZR_TORCH_RULES_H
+#define ZR_TORCH_RULES_H
+
+#include "defrag/replay/model.h"
+
+#define ZR_TORCH_MIN_BLOCK    UINT64_C(512)        /* every size is rounded up to a multiple of this */
+#define ZR_TORCH_SMALL_SIZE   (UINT64_C(1) << 20)  /* the largest request of the small pool */
+#define ZR_TORCH_SMALL_BUFFER (UINT64_C(2) << 20)  /* segments of the small pool */
+#define ZR_TORCH_LARGE_BUFFER (UINT64_C(20) << 20) /* segments for requests below .. */
+#define ZR_TORCH_MIN_LARGE    (UINT64_C(10) << 20) /* .. this */
+#define ZR_TORCH_ROUND_LARGE  (UINT64_C(2) << 20)  /* all other segments are a multiple of this */
+
+static inline uint64_t zr_torch_round(uint64_t bytes)
+{
+    return bytes < ZR_TORCH_MIN_BLOCK ? ZR_TORCH_MIN_BLOCK : zr_model_round(bytes, ZR_TORCH_MIN_BLOCK);
+}
+
+/* The pool that a rounded size belongs to. */
+static inline bool zr_torch_is_small(uint64_t bytes)
+{
+    return bytes <= ZR_TORCH_SMALL_SIZE;
+}
+
+/* The segment that is asked of the driver for a rounded size. */
+static inline uint64_t zr_torch_segment(uint64_t bytes)
+{
+    if (zr_torch_is_small(bytes))
+        return ZR_TORCH_SMALL_BUFFER;
+    return bytes < ZR_TORCH_MIN_LARGE ? ZR_TORCH_LARGE_BUFFER : zr_model_round(bytes, ZR_TORCH_ROUND_LARGE);
+}
+
+#endif

@@ -1,0 +1,610 @@
+/* pickle.c: the stack machine, less everything that could act. Stands on vector.c and alloc/base/file.c.
+ *
+ * Opcodes and their meaning: Python's Lib/pickletools.py. */
+#include "defrag/trace/pickle.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/file.h"
+
+#define NO_CHUNK UINT32_MAX
+
+/* A pickler spends two bytes or more on an item; four steps a byte are far more than its own data need. */
+enum { STEPS_PER_BYTE = 4 };
+
+/* Items [first, first + count), then the next chunk's. */
+struct chunk {
+    uint32_t first, count, next;
+};
+
+struct container {
+    uint32_t first_chunk, last_chunk;
+    uint64_t items_count;
+};
+
+enum opcode {
+    OP_MARK = '(',
+    OP_EMPTY_TUPLE = ')',
+    OP_STOP = '.',
+    OP_BINFLOAT = 'G',
+    OP_BININT = 'J',
+    OP_BININT1 = 'K',
+    OP_BININT2 = 'M',
+    OP_NONE = 'N',
+    OP_BINUNICODE = 'X',
+    OP_EMPTY_LIST = ']',
+    OP_APPEND = 'a',
+    OP_DICT = 'd',
+    OP_APPENDS = 'e',
+    OP_BINGET = 'h',
+    OP_LONG_BINGET = 'j',
+    OP_LIST = 'l',
+    OP_BINPUT = 'q',
+    OP_LONG_BINPUT = 'r',
+    OP_SETITEM = 's',
+    OP_TUPLE = 't',
+    OP_SETITEMS = 'u',
+    OP_EMPTY_DICT = '}',
+    OP_PROTO = 0x80,
+    OP_TUPLE1 = 0x85,
+    OP_TUPLE2 = 0x86,
+    OP_TUPLE3 = 0x87,
+    OP_NEWTRUE = 0x88,
+    OP_NEWFALSE = 0x89,
+    OP_LONG1 = 0x8a,
+    OP_LONG4 = 0x8b,
+    OP_SHORT_BINUNICODE = 0x8c,
+    OP_BINUNICODE8 = 0x8d,
+    OP_MEMOIZE = 0x94,
+    OP_FRAME = 0x95,
+};
+
+/* Opcodes that would act, for the words of a refusal. */
+static const char *acting(unsigned opcode)
+{
+    switch (opcode) {
+    case 'c':
+        return " (GLOBAL: it would import)";
+    case 0x93:
+        return " (STACK_GLOBAL: it would import)";
+    case 'R':
+        return " (REDUCE: it would call a function)";
+    case 'i':
+        return " (INST: it would make an object)";
+    case 'o':
+        return " (OBJ: it would make an object)";
+    case 0x81:
+        return " (NEWOBJ: it would make an object)";
+    case 0x92:
+        return " (NEWOBJ_EX: it would make an object)";
+    case 'b':
+        return " (BUILD: it would change an object)";
+    default:
+        return "";
+    }
+}
+
+static zr_result wrong(const struct zr_pickle *pickle, const char *what)
+{
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is no pickle that is read here: before byte %llu %s", pickle->name,
+                   (unsigned long long)pickle->next_bytes, what);
+}
+
+/* ---- Bytes ----------------------------------------------------------------------------------------------
+ */
+
+/* The next `bytes` of the program; NULL, with words, if it ends before. */
+static const unsigned char *take(struct zr_pickle *pickle, uint64_t bytes)
+{
+    if (bytes > pickle->data_bytes - pickle->next_bytes) {
+        wrong(pickle, "something goes on beyond the end of the file");
+        return NULL;
+    }
+    const unsigned char *data = pickle->data + pickle->next_bytes;
+    pickle->next_bytes += bytes;
+    return data;
+}
+
+static uint64_t little_endian(const unsigned char *data, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes; i++)
+        value |= (uint64_t)data[i] << (8 * i);
+    return value;
+}
+
+/* A number of `bytes` bytes without a sign. */
+static zr_result take_number(struct zr_pickle *pickle, unsigned bytes, uint64_t *out)
+{
+    const unsigned char *data = take(pickle, bytes);
+    if (!data)
+        return ZR_ERR_FORMAT;
+    *out = little_endian(data, bytes);
+    return ZR_OK;
+}
+
+/* ---- The stack ------------------------------------------------------------------------------------------
+ */
+
+static struct zr_pickle_value *top(const struct zr_pickle *pickle)
+{
+    return zr_vector_at(&pickle->stack, pickle->stack.count - 1);
+}
+
+/* The height below which operations may not reach: that of the last mark. */
+static size_t floor_of(const struct zr_pickle *pickle)
+{
+    return pickle->marks.count ? *(const uint32_t *)zr_vector_at(&pickle->marks, pickle->marks.count - 1) : 0;
+}
+
+static zr_result need(const struct zr_pickle *pickle, size_t count)
+{
+    return pickle->stack.count - floor_of(pickle) >= count ? ZR_OK
+                                                           : wrong(pickle, "too few values are on the stack");
+}
+
+static zr_result push(struct zr_pickle *pickle, struct zr_pickle_value value)
+{
+    return zr_vector_add(&pickle->stack, &value);
+}
+
+static zr_result push_integer(struct zr_pickle *pickle, int64_t integer)
+{
+    return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_INTEGER, .integer = integer});
+}
+
+static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
+{
+    uint64_t at = pickle->next_bytes;
+    if (!take(pickle, bytes))
+        return ZR_ERR_FORMAT;
+    return push(pickle,
+                (struct zr_pickle_value){.kind = ZR_PICKLE_TEXT, .text_bytes = (uint32_t)bytes, .at = at});
+}
+
+/* A two's complement number of any length. */
+static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
+{
+    const unsigned char *data = take(pickle, bytes);
+    if (!data)
+        return ZR_ERR_FORMAT;
+    if (bytes == 0)
+        return push_integer(pickle, 0);
+    bool negative = data[bytes - 1] & 0x80;
+    uint64_t value = negative ? ~UINT64_C(0) : 0;
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (i < 8)
+            value = (value & ~(UINT64_C(0xff) << (8 * i))) | (uint64_t)data[i] << (8 * i);
+        else if (data[i] != (negative ? 0xff : 0))
+            return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+    }
+    if (((value >> 63) & 1) != negative)
+        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+    return push_integer(pickle, (int64_t)value);
+}
+
+static zr_result push_real(struct zr_pickle *pickle)
+{
+    const unsigned char *data = take(pickle, 8);
+    uint64_t bits = 0;
+    struct zr_pickle_value value = {.kind = ZR_PICKLE_REAL};
+    if (!data)
+        return ZR_ERR_FORMAT;
+    for (unsigned i = 0; i < 8; i++)
+        bits = bits << 8 | data[i];
+    memcpy(&value.real, &bits, sizeof bits);
+    return push(pickle, value);
+}
+
+static zr_result push_mark(struct zr_pickle *pickle)
+{
+    uint32_t height = (uint32_t)pickle->stack.count;
+    return zr_vector_add(&pickle->marks, &height);
+}
+
+/* Takes the last mark away; *first is where the values above it begin. */
+static zr_result pop_mark(struct zr_pickle *pickle, size_t *first)
+{
+    if (pickle->marks.count == 0)
+        return wrong(pickle, "there is no mark");
+    *first = floor_of(pickle);
+    pickle->marks.count--;
+    return ZR_OK;
+}
+
+/* ---- Containers -----------------------------------------------------------------------------------------
+ */
+
+static zr_result push_container(struct zr_pickle *pickle, enum zr_pickle_kind kind)
+{
+    struct container container = {NO_CHUNK, NO_CHUNK, 0};
+    struct zr_pickle_value value = {.kind = kind, .at = pickle->containers.count};
+    zr_result result = zr_vector_add(&pickle->containers, &container);
+    return result == ZR_OK ? push(pickle, value) : result;
+}
+
+/* Copies the stack's values from `first` on to the end of a container, and drops them. */
+static zr_result append(struct zr_pickle *pickle, struct zr_pickle_value to, size_t first)
+{
+    size_t count = pickle->stack.count - first;
+    if (count == 0)
+        return ZR_OK;
+    zr_result result = zr_vector_reserve(&pickle->items, count);
+    if (result == ZR_OK)
+        result = zr_vector_reserve(&pickle->chunks, 1);
+    if (result != ZR_OK)
+        return result;
+    struct container *container = zr_vector_at(&pickle->containers, to.at);
+    struct chunk *last =
+        container->last_chunk == NO_CHUNK ? NULL : zr_vector_at(&pickle->chunks, container->last_chunk);
+    if (!last || last->first + last->count != pickle->items.count) {
+        struct chunk chunk = {(uint32_t)pickle->items.count, 0, NO_CHUNK};
+        uint32_t number = (uint32_t)pickle->chunks.count;
+        zr_vector_add(&pickle->chunks, &chunk); /* reserved */
+        if (last)
+            last->next = number;
+        else
+            container->first_chunk = number;
+        container->last_chunk = number;
+        last = zr_vector_at(&pickle->chunks, number);
+    }
+    memcpy(zr_vector_at(&pickle->items, pickle->items.count), zr_vector_at(&pickle->stack, first),
+           count * sizeof(struct zr_pickle_value));
+    pickle->items.count += count;
+    last->count += (uint32_t)count;
+    container->items_count += count;
+    pickle->stack.count = first;
+    return ZR_OK;
+}
+
+/* Moves the values from `first` on into the container below them. */
+static zr_result append_to(struct zr_pickle *pickle, enum zr_pickle_kind kind, size_t first)
+{
+    if (first <= floor_of(pickle) || first > pickle->stack.count)
+        return wrong(pickle, "there is nothing to put the values into");
+    const struct zr_pickle_value *to = zr_vector_at(&pickle->stack, first - 1);
+    if (to->kind != kind)
+        return wrong(pickle, "values go into something of another kind");
+    if (kind == ZR_PICKLE_DICT && (pickle->stack.count - first) % 2 != 0)
+        return wrong(pickle, "a key has no value");
+    return append(pickle, *to, first);
+}
+
+/* Makes a container of the values from `first` on. */
+static zr_result collect(struct zr_pickle *pickle, enum zr_pickle_kind kind, size_t first)
+{
+    if (kind == ZR_PICKLE_DICT && (pickle->stack.count - first) % 2 != 0)
+        return wrong(pickle, "a key has no value");
+    struct container container = {NO_CHUNK, NO_CHUNK, 0};
+    struct zr_pickle_value value = {.kind = kind, .at = pickle->containers.count};
+    zr_result result = zr_vector_add(&pickle->containers, &container);
+    if (result == ZR_OK)
+        result = append(pickle, value, first);
+    return result == ZR_OK ? push(pickle, value) : result;
+}
+
+static zr_result collect_marked(struct zr_pickle *pickle, enum zr_pickle_kind kind)
+{
+    size_t first = 0;
+    zr_result result = pop_mark(pickle, &first);
+    return result == ZR_OK ? collect(pickle, kind, first) : result;
+}
+
+static zr_result append_marked(struct zr_pickle *pickle, enum zr_pickle_kind kind)
+{
+    size_t first = 0;
+    zr_result result = pop_mark(pickle, &first);
+    return result == ZR_OK ? append_to(pickle, kind, first) : result;
+}
+
+/* The last `count` values: a tuple of them, or (tuple false) into the container below them. */
+static zr_result use_last(struct zr_pickle *pickle, size_t count, enum zr_pickle_kind kind)
+{
+    bool tuple = kind == ZR_PICKLE_TUPLE;
+    zr_result result = need(pickle, count + !tuple);
+    if (result != ZR_OK)
+        return result;
+    size_t first = pickle->stack.count - count;
+    return tuple ? collect(pickle, kind, first) : append_to(pickle, kind, first);
+}
+
+/* ---- The memo -------------------------------------------------------------------------------------------
+ */
+
+static zr_result get(struct zr_pickle *pickle, unsigned number_bytes)
+{
+    uint64_t number = 0;
+    zr_result result = take_number(pickle, number_bytes, &number);
+    if (result != ZR_OK)
+        return result;
+    const struct zr_pickle_value *value =
+        number < pickle->memo.count ? zr_vector_at(&pickle->memo, number) : NULL;
+    if (!value || value->kind == ZR_PICKLE_ABSENT)
+        return wrong(pickle, "a value is asked for that was never kept");
+    return push(pickle, *value);
+}
+
+static zr_result put(struct zr_pickle *pickle, uint64_t number)
+{
+    zr_result result = need(pickle, 1);
+    if (result != ZR_OK)
+        return result;
+    /* Picklers count up. A file of n bytes keeps fewer than n values, so this bounds the memory. */
+    if (number >= pickle->data_bytes)
+        return wrong(pickle, "a value is kept under a number that no file of this length can need");
+    if (number >= pickle->memo.count) {
+        result = zr_vector_reserve(&pickle->memo, number + 1 - pickle->memo.count);
+        if (result != ZR_OK)
+            return result;
+        memset(zr_vector_at(&pickle->memo, pickle->memo.count), 0,
+               (number + 1 - pickle->memo.count) * sizeof(struct zr_pickle_value));
+        pickle->memo.count = number + 1;
+    }
+    *(struct zr_pickle_value *)zr_vector_at(&pickle->memo, number) = *top(pickle);
+    return ZR_OK;
+}
+
+static zr_result put_numbered(struct zr_pickle *pickle, unsigned number_bytes)
+{
+    uint64_t number = 0;
+    zr_result result = take_number(pickle, number_bytes, &number);
+    return result == ZR_OK ? put(pickle, number) : result;
+}
+
+/* ---- The machine ----------------------------------------------------------------------------------------
+ */
+
+/* Opcodes that begin with a number of `number_bytes`. */
+static zr_result run_with_number(struct zr_pickle *pickle, unsigned opcode, unsigned number_bytes)
+{
+    uint64_t number = 0;
+    zr_result result = take_number(pickle, number_bytes, &number);
+    if (result != ZR_OK)
+        return result;
+    switch (opcode) {
+    case OP_BININT:
+        return push_integer(pickle, (int32_t)(uint32_t)number);
+    case OP_BININT1:
+    case OP_BININT2:
+        return push_integer(pickle, (int64_t)number);
+    case OP_LONG1:
+        return push_long(pickle, number);
+    case OP_LONG4:
+        return number >> 31 ? wrong(pickle, "a number has a negative length") : push_long(pickle, number);
+    case OP_FRAME:
+        return number <= pickle->data_bytes - pickle->next_bytes
+                   ? ZR_OK
+                   : wrong(pickle, "a frame goes on beyond the end of the file");
+    default: /* texts */
+        return push_text(pickle, number);
+    }
+}
+
+/* Opcodes that work on what is on the stack. */
+static zr_result run_on_stack(struct zr_pickle *pickle, unsigned opcode)
+{
+    switch (opcode) {
+    case OP_MARK:
+        return push_mark(pickle);
+    case OP_EMPTY_LIST:
+        return push_container(pickle, ZR_PICKLE_LIST);
+    case OP_EMPTY_DICT:
+        return push_container(pickle, ZR_PICKLE_DICT);
+    case OP_EMPTY_TUPLE:
+        return push_container(pickle, ZR_PICKLE_TUPLE);
+    case OP_APPEND:
+        return use_last(pickle, 1, ZR_PICKLE_LIST);
+    case OP_SETITEM:
+        return use_last(pickle, 2, ZR_PICKLE_DICT);
+    case OP_TUPLE1:
+    case OP_TUPLE2:
+    case OP_TUPLE3:
+        return use_last(pickle, opcode - OP_TUPLE1 + 1, ZR_PICKLE_TUPLE);
+    case OP_APPENDS:
+        return append_marked(pickle, ZR_PICKLE_LIST);
+    case OP_SETITEMS:
+        return append_marked(pickle, ZR_PICKLE_DICT);
+    case OP_LIST:
+        return collect_marked(pickle, ZR_PICKLE_LIST);
+    case OP_DICT:
+        return collect_marked(pickle, ZR_PICKLE_DICT);
+    case OP_TUPLE:
+        return collect_marked(pickle, ZR_PICKLE_TUPLE);
+    case OP_MEMOIZE:
+        return put(pickle, pickle->memo.count);
+    default:
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': byte %llu is the opcode 0x%02x%s. A pickle is a program; only those that build "
+                       "plain data are read",
+                       pickle->name, (unsigned long long)pickle->next_bytes - 1, opcode, acting(opcode));
+    }
+}
+
+static zr_result run(struct zr_pickle *pickle, unsigned opcode)
+{
+    switch (opcode) {
+    case OP_BININT1:
+    case OP_LONG1:
+    case OP_SHORT_BINUNICODE:
+        return run_with_number(pickle, opcode, 1);
+    case OP_BININT2:
+        return run_with_number(pickle, opcode, 2);
+    case OP_BININT:
+    case OP_LONG4:
+    case OP_BINUNICODE:
+        return run_with_number(pickle, opcode, 4);
+    case OP_BINUNICODE8:
+    case OP_FRAME:
+        return run_with_number(pickle, opcode, 8);
+    case OP_BINFLOAT:
+        return push_real(pickle);
+    case OP_NONE:
+        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_NONE});
+    case OP_NEWTRUE:
+    case OP_NEWFALSE:
+        return push(pickle,
+                    (struct zr_pickle_value){.kind = ZR_PICKLE_BOOL, .integer = opcode == OP_NEWTRUE});
+    case OP_BINGET:
+        return get(pickle, 1);
+    case OP_LONG_BINGET:
+        return get(pickle, 4);
+    case OP_BINPUT:
+        return put_numbered(pickle, 1);
+    case OP_LONG_BINPUT:
+        return put_numbered(pickle, 4);
+    default:
+        return run_on_stack(pickle, opcode);
+    }
+}
+
+static zr_result run_all(struct zr_pickle *pickle)
+{
+    const unsigned char *head = take(pickle, 2);
+    if (!head)
+        return ZR_ERR_FORMAT;
+    if (head[0] != OP_PROTO || head[1] < 2 || head[1] > 5)
+        return wrong(pickle, "no pickle of protocol 2 to 5 begins");
+    for (;;) {
+        const unsigned char *opcode = take(pickle, 1);
+        if (!opcode)
+            return ZR_ERR_FORMAT;
+        if (*opcode == OP_STOP)
+            break;
+        zr_result result = run(pickle, *opcode);
+        if (result != ZR_OK)
+            return result;
+    }
+    if (pickle->stack.count != 1 || pickle->marks.count != 0)
+        return wrong(pickle, "the program stops with other than one value");
+    if (pickle->next_bytes != pickle->data_bytes)
+        return wrong(pickle, "the program stops, and the file goes on");
+    pickle->root = *top(pickle);
+    return ZR_OK;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------------------
+ */
+
+static zr_result load(struct zr_pickle *pickle, const char *path, zr_arena *arena)
+{
+    struct zr_file file;
+    uint64_t bytes;
+    void *data = NULL;
+    zr_result result = zr_file_open(&file, path);
+    if (result != ZR_OK)
+        return result;
+    result = zr_file_size(&file, &bytes);
+    if (result == ZR_OK && (bytes == 0 || bytes >= UINT32_MAX))
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' has %llu bytes: a snapshot has more than 0 and less than 4 GiB",
+                         path, (unsigned long long)bytes);
+    if (result == ZR_OK)
+        result = zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &data);
+    if (result == ZR_OK)
+        result = zr_file_read_at(&file, 0, data, bytes);
+    if (result != ZR_OK)
+        zr_arena_free(arena, data);
+    zr_file_close(&file);
+    if (result != ZR_OK)
+        return result;
+    pickle->data = data;
+    pickle->data_bytes = bytes;
+    return ZR_OK;
+}
+
+zr_result zr_pickle_read(struct zr_pickle *out, const char *path, zr_arena *arena)
+{
+    *out = (struct zr_pickle){.name = path};
+    zr_vector_init(&out->stack, arena, sizeof(struct zr_pickle_value));
+    zr_vector_init(&out->marks, arena, sizeof(uint32_t));
+    zr_vector_init(&out->memo, arena, sizeof(struct zr_pickle_value));
+    zr_vector_init(&out->items, arena, sizeof(struct zr_pickle_value));
+    zr_vector_init(&out->chunks, arena, sizeof(struct chunk));
+    zr_vector_init(&out->containers, arena, sizeof(struct container));
+    zr_result result = load(out, path, arena);
+    if (result == ZR_OK)
+        result = run_all(out);
+    out->steps_left = (uint64_t)out->data_bytes * STEPS_PER_BYTE + 4096;
+    zr_vector_end(&out->stack);
+    zr_vector_end(&out->marks);
+    zr_vector_end(&out->memo);
+    if (result != ZR_OK)
+        zr_pickle_end(out);
+    return result;
+}
+
+void zr_pickle_end(struct zr_pickle *pickle)
+{
+    if (pickle->data)
+        zr_arena_free(pickle->items.arena, (void *)(uintptr_t)pickle->data);
+    zr_vector_end(&pickle->items);
+    zr_vector_end(&pickle->chunks);
+    zr_vector_end(&pickle->containers);
+    pickle->data = NULL;
+    pickle->root = (struct zr_pickle_value){0};
+}
+
+/* ---- Going through it -----------------------------------------------------------------------------------
+ */
+
+static const struct container *container_of(const struct zr_pickle *pickle, struct zr_pickle_value value)
+{
+    return value.kind >= ZR_PICKLE_TUPLE ? zr_vector_at(&pickle->containers, value.at) : NULL;
+}
+
+uint64_t zr_pickle_count(const struct zr_pickle *pickle, struct zr_pickle_value value)
+{
+    const struct container *container = container_of(pickle, value);
+    return !container                     ? 0
+           : value.kind == ZR_PICKLE_DICT ? container->items_count / 2
+                                          : container->items_count;
+}
+
+struct zr_pickle_cursor zr_pickle_cursor_of(const struct zr_pickle *pickle, struct zr_pickle_value value)
+{
+    const struct container *container = container_of(pickle, value);
+    return (struct zr_pickle_cursor){.chunk = container ? container->first_chunk : NO_CHUNK};
+}
+
+bool zr_pickle_next(struct zr_pickle *pickle, struct zr_pickle_cursor *cursor, struct zr_pickle_value *out)
+{
+    if (cursor->next == cursor->end) {
+        if (cursor->chunk == NO_CHUNK)
+            return false;
+        const struct chunk *chunk = zr_vector_at(&pickle->chunks, cursor->chunk);
+        cursor->next = chunk->first;
+        cursor->end = chunk->first + chunk->count;
+        cursor->chunk = chunk->next;
+    }
+    if (pickle->steps_left == 0)
+        return false;
+    pickle->steps_left--;
+    *out = *(const struct zr_pickle_value *)zr_vector_at(&pickle->items, cursor->next++);
+    return true;
+}
+
+bool zr_pickle_exhausted(const struct zr_pickle *pickle)
+{
+    return pickle->steps_left == 0;
+}
+
+bool zr_pickle_text_is(const struct zr_pickle *pickle, struct zr_pickle_value text, const char *words)
+{
+    return text.kind == ZR_PICKLE_TEXT && strlen(words) == text.text_bytes &&
+           memcmp(pickle->data + text.at, words, text.text_bytes) == 0;
+}
+
+void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, struct zr_pickle_field *fields,
+                      unsigned count)
+{
+    struct zr_pickle_value key, value;
+    for (unsigned i = 0; i < count; i++)
+        fields[i].value = (struct zr_pickle_value){0};
+    if (dict.kind != ZR_PICKLE_DICT)
+        return;
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, dict);
+    while (zr_pickle_next(pickle, &cursor, &key) && zr_pickle_next(pickle, &cursor, &value))
+        for (unsigned i = 0; i < count; i++)
+            if (zr_pickle_text_is(pickle, key, fields[i].key))
+                fields[i].value = value;
+}

@@ -1,0 +1,168 @@
+/* torch_snapshot.c: PyTorch's memory snapshots (torch.cuda.memory._dump_snapshot). Stands on pickle.c.
+ *
+ * The event ring gives the allocations and frees of its window; a block's memory is free again at
+ * free_completed, which comes after free_requested where other streams still used it. The segments give what
+ * is live when the snapshot is taken. The keys and actions are those of torch/cuda/_memory_viz.py and
+ * torch/csrc/cuda/memory_snapshot.cpp. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/pickle.h"
+#include "defrag/trace/raw_trace.h"
+
+static zr_result wrong(const struct zr_pickle *pickle, const char *what)
+{
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is no PyTorch snapshot that can be replayed: %s", pickle->name, what);
+}
+
+/* A number that is there and not negative. */
+static bool number_of(struct zr_pickle_value value, uint64_t *out)
+{
+    *out = (uint64_t)value.integer;
+    return value.kind == ZR_PICKLE_INTEGER && value.integer >= 0;
+}
+
+/* A stream: a handle, which is an address or a small number; no stream is the default one. */
+static uint64_t stream_of(struct zr_pickle_value value)
+{
+    return value.kind == ZR_PICKLE_INTEGER ? (uint64_t)value.integer : 0;
+}
+
+/* ---- Events ---------------------------------------------------------------------------------------------
+ */
+
+enum { ACTION = 0, ADDRESS, SIZE, STREAM, EVENT_FIELDS };
+
+static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event,
+                            struct zr_raw_trace *trace)
+{
+    struct zr_pickle_field fields[EVENT_FIELDS] = {
+        {.key = "action"}, {.key = "addr"}, {.key = "size"}, {.key = "stream"}};
+    struct zr_raw_event raw = {.tag = ZR_TAG_OTHER};
+    zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
+    struct zr_pickle_value action = fields[ACTION].value;
+    if (action.kind != ZR_PICKLE_TEXT)
+        return wrong(pickle, "an event has no action");
+    if (zr_pickle_text_is(pickle, action, "alloc"))
+        raw.kind = ZR_EVENT_ALLOC;
+    else if (zr_pickle_text_is(pickle, action, "free_completed"))
+        raw.kind = ZR_EVENT_FREE;
+    else
+        return ZR_OK; /* segments, out of memory, snapshot, free_requested, and what later versions add */
+    if (!number_of(fields[ADDRESS].value, &raw.address) || !number_of(fields[SIZE].value, &raw.bytes))
+        return wrong(pickle, "an event has no address or no size");
+    raw.stream = stream_of(fields[STREAM].value);
+    return zr_vector_add(&trace->events, &raw);
+}
+
+/* The list of the device, or of the one with the most events; *device gets its number. */
+static zr_result choose_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device,
+                               struct zr_pickle_value *out)
+{
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, traces);
+    struct zr_pickle_value list;
+    uint64_t most = 0;
+    int wanted = *device;
+    *out = (struct zr_pickle_value){0};
+    for (int number = 0; number < INT32_MAX && zr_pickle_next(pickle, &cursor, &list); number++) {
+        uint64_t count = zr_pickle_count(pickle, list);
+        if (list.kind != ZR_PICKLE_LIST)
+            return wrong(pickle, "device_traces holds something that is no list");
+        if (wanted >= 0 ? number == wanted : out->kind == ZR_PICKLE_ABSENT || count > most) {
+            *out = list;
+            *device = number;
+            most = count;
+        }
+    }
+    if (wanted >= 0 && out->kind == ZR_PICKLE_ABSENT)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' has no device %d", pickle->name, wanted);
+    return ZR_OK;
+}
+
+/* ---- Segments -------------------------------------------------------------------------------------------
+ */
+
+enum { BLOCK_ADDRESS = 0, BLOCK_SIZE, REQUESTED_SIZE, STATE, BLOCK_FIELDS };
+
+/* A block of a segment; `address` is where it is if it does not say so itself, and goes on to the next one.
+ */
+static zr_result read_block(struct zr_pickle *pickle, struct zr_pickle_value block,
+                            struct zr_raw_block *place, struct zr_raw_trace *trace)
+{
+    struct zr_pickle_field fields[BLOCK_FIELDS] = {
+        {.key = "address"}, {.key = "size"}, {.key = "requested_size"}, {.key = "state"}};
+    uint64_t bytes;
+    zr_pickle_fields(pickle, block, fields, BLOCK_FIELDS);
+    if (!number_of(fields[BLOCK_SIZE].value, &bytes) || fields[STATE].value.kind != ZR_PICKLE_TEXT)
+        return wrong(pickle, "a block has no size or no state");
+    if (fields[BLOCK_ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
+        !number_of(fields[BLOCK_ADDRESS].value, &place->address))
+        return wrong(pickle, "a block's address is none");
+    struct zr_raw_block raw = *place;
+    place->address += bytes;
+    if (zr_pickle_text_is(pickle, fields[STATE].value, "inactive"))
+        return ZR_OK;
+    raw.bytes = bytes;
+    if (fields[REQUESTED_SIZE].value.kind != ZR_PICKLE_ABSENT &&
+        (!number_of(fields[REQUESTED_SIZE].value, &raw.bytes) || raw.bytes > bytes))
+        return wrong(pickle, "a block is smaller than what was requested of it");
+    return zr_vector_add(&trace->blocks, &raw);
+}
+
+enum { SEGMENT_DEVICE = 0, SEGMENT_ADDRESS, SEGMENT_STREAM, BLOCKS, SEGMENT_FIELDS };
+
+static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value segment, int device,
+                              struct zr_raw_trace *trace)
+{
+    struct zr_pickle_field fields[SEGMENT_FIELDS] = {
+        {.key = "device"}, {.key = "address"}, {.key = "stream"}, {.key = "blocks"}};
+    struct zr_raw_block place = {0};
+    struct zr_pickle_value block;
+    uint64_t of_device;
+    zr_result result = ZR_OK;
+    zr_pickle_fields(pickle, segment, fields, SEGMENT_FIELDS);
+    if (!number_of(fields[SEGMENT_DEVICE].value, &of_device) ||
+        !number_of(fields[SEGMENT_ADDRESS].value, &place.address) ||
+        fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
+        return wrong(pickle, "a segment has no device, no address or no blocks");
+    if (of_device != (uint64_t)device)
+        return ZR_OK;
+    place.stream = stream_of(fields[SEGMENT_STREAM].value);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[BLOCKS].value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &block))
+        result = read_block(pickle, block, &place, trace);
+    return result;
+}
+
+/* ---- The whole ------------------------------------------------------------------------------------------
+ */
+
+static zr_result read_all(struct zr_pickle *pickle, int device, struct zr_raw_trace *trace)
+{
+    struct zr_pickle_field fields[2] = {{.key = "segments"}, {.key = "device_traces"}};
+    struct zr_pickle_value events, item;
+    zr_pickle_fields(pickle, pickle->root, fields, 2);
+    if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
+        return wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
+    zr_result result = choose_device(pickle, fields[1].value, &device, &events);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, events);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
+        result = read_event(pickle, item, trace);
+    cursor = zr_pickle_cursor_of(pickle, fields[0].value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
+        result = read_segment(pickle, item, device < 0 ? 0 : device, trace);
+    if (zr_pickle_exhausted(pickle))
+        return wrong(pickle, "it names the same things over and over");
+    return result;
+}
+
+zr_result zr_torch_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
+{
+    struct zr_pickle pickle;
+    zr_result result = zr_pickle_read(&pickle, options->path, trace->events.arena);
+    if (result != ZR_OK)
+        return result;
+    result = read_all(&pickle, options->device, trace);
+    zr_pickle_end(&pickle);
+    return result;
+}
