@@ -1,12 +1,13 @@
 # The tests: one TAP program per noun, run under the harness of perl's prove. `make check` is the whole,
-# `make check-NAME` one program (make check-arena runs tests/arena_test.c or tests/arena.t), and `make check-long`
-# what takes longer: tests/long_*.t. tests/NAME_test.c sees every room; what it may not see is a main().
-test_src     := $(wildcard tests/*_test.c)
-test_names   := $(patsubst tests/%_test.c,%,$(test_src))
-test_scripts := $(filter-out tests/long_% tests/soak_%,$(wildcard tests/*.t))
-soak_scripts := $(wildcard tests/soak_*.t)
+# `make check-NAME` one program (make check-arena runs tests/unit/alloc/arena_test.c, make check-tool
+# tests/system/tool.t), and `make check-long` what takes longer: tests/long/long_*.t. A NAME_test.c sees every room; what
+# it may not see is a main().
+test_src     := $(wildcard tests/unit/*/*_test.c)
+test_names   := $(patsubst %_test.c,%,$(notdir $(test_src)))
+test_scripts := $(wildcard tests/system/*.t)
+soak_scripts := $(wildcard tests/long/soak_*.t)
 test_bin     := $(patsubst %,$(BUILD)/tests/%_test,$(test_names))
-long_scripts := $(wildcard tests/long_*.t)
+long_scripts := $(wildcard tests/long/long_*.t)
 
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
@@ -17,14 +18,15 @@ $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
 	@rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/tests/%_test: tests/%_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
+vpath %_test.c $(sort $(dir $(test_src)))
+$(BUILD)/tests/%_test: %_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 
 # An emulated CUDA driver, on which every line of the CUDA backend runs where there is no GPU.
 emulator := $(BUILD)/tests/emulator/libcuda.so.1
-$(emulator): $(call obj,$(wildcard tests/cuda_emulator/*.c))
+$(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(ALL_LDFLAGS)
@@ -36,7 +38,7 @@ ifneq ($(cuda_header),)
 $(BUILD)/tests/cuda_declarations_test: private OBJ_CFLAGS := -idirafter $(dir $(cuda_header)) -DZR_TEST_CUDA_HEADER='"$(cuda_header)"'
 endif
 
-$(BUILD)/tests/bench_%: tests/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_library)
+$(BUILD)/tests/bench_%: tests/bench/bench_%.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
@@ -46,7 +48,7 @@ $(addprefix $(BUILD)/tests/,kernel_pairs_test kernel_tiles_test): private OBJ_CF
 
 # And an emulated NCCL; its header serves the comparison of declarations alone.
 nccl_emulator := $(BUILD)/tests/emulator/libnccl.so.2
-$(nccl_emulator): $(call obj,$(wildcard tests/nccl_emulator/*.c))
+$(nccl_emulator): $(call obj,$(wildcard tests/emulators/nccl/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ $(ALL_LDFLAGS)
@@ -58,21 +60,21 @@ endif
 
 # What runs under mpirun, with the module beside it.
 mpi_tests := $(if $(mpicc),$(BUILD)/tests/mpi_ranks $(BUILD)/tests/libzr_comm_mpi.so)
-$(BUILD)/tests/mpi_ranks: tests/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)
+$(BUILD)/tests/mpi_ranks: tests/support/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 $(BUILD)/tests/libzr_comm_mpi.so: $(BUILD)/bin/libzr_comm_mpi.so
 	@mkdir -p $(@D)
 	@cp $< $@
-$(BUILD)/tests/mpi_stock: tests/mpi_stock.c $(BUILD)/config
+$(BUILD)/tests/mpi_stock: tests/bench/mpi_stock.c $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  mpicc $@"
 	@$(mpicc) -std=gnu11 -O2 $(WARN) -o $@ $<
 
-# The trainer as it is, and a rank of it that asks for more than its byte plan has: tests/over_plan.t.
+# The trainer as it is, and a rank of it that asks for more than its byte plan has: tests/system/over_plan.t.
 leaky := $(BUILD)/tests/zr-train-leaky
-$(leaky): tests/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
+$(leaky): tests/support/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
@@ -93,8 +95,9 @@ built-long: built-check
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(BUILD)/thread/tests/shadow_test
 built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 
+all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
-	$(patsubst tests/%.t,check-%,$(wildcard tests/*.t))
+	$(patsubst %.t,check-%,$(notdir $(all_scripts)))
 check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
@@ -111,9 +114,9 @@ soak: packages-check
 $(patsubst %,check-%,$(test_names)): check-%: packages-check
 	@$(again) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
-$(patsubst tests/%.t,check-%,$(wildcard tests/*.t)): check-%: packages-check
+$(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
 	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts))
-	tests/run --verbose tests/$*.t
+	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
 # the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
@@ -123,15 +126,15 @@ gpu-check: packages-check
 	@$(again) $(cuda_tests) $(BUILD)/bin/zr
 	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
 		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests) || failed=1; fi; \
-	tests/gpu_pytorch.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
+	tests/support/gpu_pytorch.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
-bench_programs := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
+bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))
 .PHONY: bench built-bench bench-store
 built-bench: $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 bench: packages-bench
 	@$(again) built-bench
-	@for program in tests/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench_train.py; do \
+	@for program in tests/bench/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench/bench_train.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
 # else runs here.
@@ -142,7 +145,7 @@ bench-store: bench
 # in the folder.
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
-$(BUILD)/tests/fuzz_entry: tests/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
+$(BUILD)/tests/fuzz_entry: tests/support/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)

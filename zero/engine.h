@@ -18,7 +18,7 @@
 #define ZR_ENGINE_H
 
 #include "zero/layout.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 #include "zero/timeline.h"
 #include "zero/zr_zero.h"
 

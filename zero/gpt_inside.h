@@ -3,7 +3,7 @@
 #define ZR_GPT_INSIDE_H
 
 #include "zero/gpt.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 enum { GPT_WTE = 0, GPT_WPE, GPT_EMBEDDINGS };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/sort.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 uint64_t zr_parameter_elements(const struct zr_parameter *parameter)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zero/layout.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 #include "zero/timeline.h"
 
 static zr_result open_context(struct zr_replica *replica)

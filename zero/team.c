@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
-#include "zero/spin.h"
+#include "zero/comm/spin.h"
 #include "zero/team.h"
 
 enum { TEAM_THREADS_MAX = 1024 };

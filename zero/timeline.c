@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/sort.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 const char *zr_timeline_kind_name(enum zr_timeline_kind kind)
 {

@@ -2,7 +2,7 @@
  *
  * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
  * anything is (canaries, poison, ceilings, a trace, checks, an observer): arena->noted is all that it costs
- * where nothing is. Instructions per operation are counted by tests/bench_operations.py. */
+ * where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
 #define _GNU_SOURCE
 #include "alloc/core/arena_internal.h"
 

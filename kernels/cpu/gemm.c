@@ -1,6 +1,6 @@
 /* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
  *
- * Measured with tests/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN 300-345 on
+ * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN 300-345 on
  * all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core type
  * forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
  *

@@ -10,7 +10,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/patience.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 #define SPIN_NS                                                                                              \
     2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \

@@ -8,8 +8,8 @@
 #include "zero/comm/local_ring.h"
 #include "zero/comm/local_window.h"
 #include "zero/comm/patience.h"
-#include "zero/spin.h"
-#include "zero/take.h"
+#include "zero/comm/spin.h"
+#include "zero/comm/take.h"
 
 #define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
 

@@ -9,7 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/module.h"
 #include "zero/comm/start.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 /* The library of this process: loaded once, kept to the end. */
 static struct {

@@ -1,8 +1,9 @@
 /* nccl.h: the part of NCCL that zr uses, in zr's own declarations, and a communicator over it. Private to
  * zero/comm/.
  *
- * No header of NCCL and no toolkit is needed to build; tests/nccl_test.c compares the declarations with
- * nccl.h where that is installed. The library itself, libnccl.so.2, is found when a communicator asks for it.
+ * No header of NCCL and no toolkit is needed to build; tests/unit/zero/nccl_test.c compares the declarations
+ * with nccl.h where that is installed. The library itself, libnccl.so.2, is found when a communicator asks
+ * for it.
  */
 #ifndef ZR_NCCL_H
 #define ZR_NCCL_H

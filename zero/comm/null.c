@@ -8,7 +8,7 @@
 #include "alloc/base/error.h"
 #include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
-#include "zero/take.h"
+#include "zero/comm/take.h"
 
 struct null_comm {
     struct zr_comm base;

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Every C test program under AddressSanitizer and UndefinedBehaviorSanitizer together, from the same sources: the
+engine, the communicators (NCCL's on its emulated library), the CUDA backend on its emulated driver. Then the programs:
+zr on every kind of file, zr-train alone, with ranks of its own and under mpirun. And the arena under Valgrind.
+
+Left out: the other scripts on zr-train (train_*.t), which start it hundreds of times for what the C tests see already;
+what limits addresses or counts bytes of memory, because a sanitizer takes terabytes of them (each says so in a SKIP);
+ThreadSanitizer, whose turn is in long_shadow.t and, for every program, in `make check-tsan`."""
+import glob
+import os
+import shutil
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, arguments, done, note, ok, path, run_limited, same, skip, text_file
+
+
+def tail(got):
+    note((got.stdout + got.stderr)[-3000:])
+
+
+def run(words, command, env=None):
+    """Runs to a good end, and no sanitizer says a word."""
+    got = run_limited(command, env={**os.environ, **(env or {})})
+    silent = not any(mark in got.stderr for mark in ("Sanitizer", "runtime error", "=="))
+    if not (same(got.returncode, 0, words) & ok(silent, f"{words}: nothing is reported")):
+        tail(got)
+
+
+SANITIZE = "address,undefined"
+FOLDER = os.path.join(BUILD, "both-sanitizers")  # make built-long has built it
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+          "OMPI_MCA_mpi_yield_when_idle": "1",
+          "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI's own
+
+
+def built(name):
+    return os.path.join(FOLDER, *name.split("/"))
+
+
+mpi = shutil.which("mpirun") and shutil.which("mpicc")
+got = run_limited(["tests/run", "--jobs", str(max(1, os.cpu_count() // 2)), *sorted(glob.glob(built("tests/*_test")))], 3000)
+lines = got.stdout.splitlines()
+counts = [line for line in lines if " passed, " in line]
+bad = [line for line in lines if line.startswith(("FAIL", "      ")) and "skipped: " not in line]
+first = [line.strip() for line in bad[:2]]
+if not ok(got.returncode == 0 and counts, f"the C tests under -fsanitize={SANITIZE}: {' | '.join(counts + first)}"):
+    note("\n".join(bad or lines[-40:] + got.stderr.splitlines()[-40:]))
+
+MODEL = dict(data=text_file(), steps=4, layers=2, hidden=36, heads=3, seq=17, batch=3, stage=1)
+for ranks in (1, 2):
+    run(f"zr-train on {ranks} rank(s)", [built("bin/zr-train")] + arguments(
+        ranks=ranks, eval_every=2, sample=20, save=path(f"save-{ranks}"), trace=path("trace.zrt"),
+        log=path("log.jsonl"), **MODEL))
+    run(f"resumed and exported on {3 - ranks} rank(s)", [built("bin/zr-train")] + arguments(
+        ranks=3 - ranks, resume=path(f"save-{ranks}"), export=path("model.safetensors"), **{**MODEL, "stage": 3}))
+run("zr, by its own test", [os.path.join("tests", "tool.t")], {"BUILD": FOLDER})
+run("zr replay of a trace of zr-train", [built("bin/zr"), "replay", path("trace.zrt"), "--repeat", "3"])
+if mpi:
+    for way in ("direct", "ring"):
+        run(f"every operation over MPI, {way}",
+            ["mpirun", "-n", "3", built("tests/mpi_ranks"), "operations", "4096", way, "7"], MPIRUN)
+    run("zr-train under mpirun", ["mpirun", "-n", "2", built("bin/zr-train")] + arguments(comm="mpi", **MODEL), MPIRUN)
+else:
+    skip("no mpirun or no mpicc (openmpi-bin, libopenmpi-dev)")
+
+# The arena's stress under Valgrind. (arena_test shares memory with other processes, whose writes Valgrind cannot see.)
+# Valgrind runs one thread at a time: fair turns, or a thread that waits for another can keep the turn for minutes.
+run("the arena's stress under Valgrind", ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9",
+                                          os.path.join(BUILD, "tests", "stress_test"), "2000"])
+done()

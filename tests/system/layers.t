@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The order of the rooms, read from the symbols of the objects and from the includes: no file uses a room above its own,
+and files that use one another in a circle are few. Pointers that a room registers below are no use of it."""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, done, note, ok, same
+
+# From top to bottom. A file belongs to the longest of these that its path begins with.
+ROOMS = ["zero/train", "zero", "zero/comm", "defrag/tool", "defrag/replay", "defrag/learn", "defrag/pack", "defrag/trace",
+         "kernels", "alloc/heap", "alloc/pool", "alloc/front", "alloc/debug", "alloc/plan", "alloc/core", "alloc/backend",
+         "alloc/base"]
+CIRCLE_MOST = 8  # files
+
+
+def room_of(path):
+    """None: a public header, which stands above the rooms that it speaks of."""
+    return max((room for room in ROOMS if path.startswith(room + "/")), key=len, default=None)
+
+
+def goes_up(user, used):
+    return None not in (room_of(user), room_of(used)) and ROOMS.index(room_of(used)) < ROOMS.index(room_of(user))
+
+
+def upward(uses):
+    """uses: {file: {file: name of a thing of it}}"""
+    return sorted(f"{user} uses {name} of {used}" for user, those in uses.items() for used, name in those.items()
+                  if goes_up(user, used))
+
+
+def circles(uses):
+    """Sets of files each of which uses each other, by way of others: the largest first (Tarjan, "Depth-first search and
+    linear graph algorithms", 1972)."""
+    number, low, stack, found = {}, {}, [], []
+
+    def visit(file):
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for used in uses.get(file, ()):
+            if used not in number:
+                visit(used)
+            if used in stack:
+                low[file] = min(low[file], low[used])
+        if low[file] == number[file]:
+            at = stack.index(file)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for file in list(uses):
+        if file not in number:
+            visit(file)
+    return sorted(found, key=len, reverse=True)
+
+
+def uses_of_objects(given, needed):
+    """given, needed: {file: names}"""
+    owner = {name: file for file, names in given.items() for name in names}
+    return {file: {owner[name]: name for name in sorted(names) if owner.get(name, file) != file}
+            for file, names in needed.items()}
+
+
+def read_objects():
+    given, needed = {}, {}
+    for path in glob.glob(f"{BUILD}/obj/**/*.o", recursive=True):
+        source = os.path.relpath(path, f"{BUILD}/obj")[:-2] + ".c"
+        if not room_of(source) or not os.path.exists(source):  # of a file that is no more
+            continue
+        lines = subprocess.run(["nm", "--extern-only", "--format=posix", path], check=True, capture_output=True,
+                               text=True).stdout.splitlines()
+        given[source] = {line.split()[0] for line in lines if line.split()[1] not in "UwvV"}
+        needed[source] = {line.split()[0] for line in lines if line.split()[1] in "UwvV"}
+    return uses_of_objects(given, needed)
+
+
+def read_includes():
+    uses = {}
+    for room in sorted({room.split("/")[0] for room in ROOMS}):
+        for path in glob.glob(f"{room}/**/*.[ch]", recursive=True):
+            with open(path, encoding="utf-8") as file:
+                named = re.findall(r'^#include "([^"]+)"', file.read(), flags=re.M)
+            uses[path] = {name: "the header" for name in named if os.path.exists(name)}
+    return uses
+
+
+def check_that_it_can_fail():
+    base, core, front = "alloc/base/a.c", "alloc/core/b.c", "alloc/front/c.c"
+    uses = uses_of_objects({base: {"a"}, core: {"b"}, front: {"c"}}, {base: {"b"}, core: {"c", "a"}, front: {"b", "malloc"}})
+    same(upward(uses), [f"{base} uses b of {core}", f"{core} uses c of {front}"], "a use of a room above is found")
+    same(circles(uses)[0], [base, core, front], "and so is a circle")
+    same(circles({"a": {"b": "x"}, "b": {"c": "x"}, "c": {}})[0], ["c"], "a line is none")
+
+
+check_that_it_can_fail()
+uses = read_objects()
+ok(len(uses) >= 100, f"{len(uses)} objects to read")
+same(upward(uses), [], "no object uses a symbol of a room above its own")
+largest = circles(uses)[0]
+ok(len(largest) <= CIRCLE_MOST, f"the largest circle of files has {len(largest)}")
+for file in largest:
+    note(file)
+same(upward(read_includes()), [], "no file includes a header of a room above its own")
+done()

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Where bytes live must not change what is computed: losses and gradient norms to the last bit, over stages, buckets,
+recomputation, threads, communicators, repeats and resumed runs, at every world size, precision and number of
+micro-batches. All pairs of settings here, all of them in long_bits.t."""
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from pairs import logged, pairwise, saved_tensors
+from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
+                    train)
+
+# Odd in every direction: 3 heads of 7, rows that fill no vector, tensors larger than a bucket of 4 KiB; and as many
+# layers as it takes for stage 3 to have something to gather.
+ODD = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, steps=3, clip=0.5, weight_decay=0.1, lr_embeddings=0.5,
+           lr_vectors=2, eval_every=0)
+# Wide enough that buckets of 64 KiB and 1 MiB are less than a layer in bf16 and fp32 alike, and of 64 MiB are not.
+WIDE = dict(layers=4, hidden=216, heads=3, seq=5, batch=1, steps=2, eval_every=0)
+RANKS, ROUNDS, BUCKETS = (1, 2, 3, 4, 8), (1, 3, 4), (65536, 1 << 20, 64 << 20)
+COMMS = ("local",) if mpi_missing() else ("local", "mpi")
+
+bases = {}
+
+
+def base(ranks, accumulate=1, precision="fp32", shape=ODD):
+    """The run that others are compared with: stage 0, one thread. Some evaluate, which must not change them."""
+    key = ranks, accumulate, precision, shape["hidden"]
+    if key not in bases:
+        evaluated = {"eval_every": 1} if accumulate == 1 and shape is ODD else {}
+        bases[key] = logged(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
+                            bucket_bytes=16384, **scaled(precision), **{**shape, **evaluated})
+        if not same(bases[key].code, 0, f"{ranks} ranks, {accumulate} micro-batches, {precision}: stage 0 runs"):
+            note(bases[key].err)
+        else:
+            ok(len(set(bases[key].losses)) == len(set(bases[key].norms)) == shape["steps"],
+               "the loss and the norm of the gradient move with every step")
+    return bases[key]
+
+
+def scaled(precision):
+    """A loss scale from which no step is skipped."""
+    return dict(loss_scale_power=6) if precision == "fp16" else {}
+
+
+def gathers(run):
+    return all(rank["placed_stage"] == 3 and rank["peak_bytes"]["gathered"] > 0 for rank in run.report["ranks"])
+
+
+def near(run, other, words):
+    """What may differ in its bits differs by no more than README says."""
+    pairs = list(zip(run.report["loss"], other.report["loss"])) if run.report and other.report else []
+    ok(pairs and all(abs(a - b) < 1e-4 for a, b in pairs), f"{words}: to 1e-4") or \
+        note(f"{pairs}\n{run.err}{other.err}")
+
+
+if len(COMMS) == 1:
+    skip(f"--comm mpi beside --comm local: {mpi_missing()}")
+gathering = dict.fromkeys(COMMS, 0)
+for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, *BUCKETS), accumulate=ROUNDS,
+                    recompute=("none", "selective", "full"), threads=(1, 2, 3), precision=("fp32", "bf16", "fp16"),
+                    comm=COMMS):
+    want = base(row["ranks"], row["accumulate"], row["precision"])
+    got = logged(**row, **scaled(row["precision"]), **ODD)
+    if not same(got.bits, want.bits, " ".join(f"{k} {v}" for k, v in row.items())):
+        note(got.err)
+    elif row["ranks"] > 1 and row["stage"] == 3:
+        gathering[row["comm"]] += ok(gathers(got), "and its parameters are gathered")
+for comm, count in gathering.items():
+    ok(count > 0, f"{count} of these runs gather parameters over --comm {comm}")
+
+ring = {}  # bytes, by precision and bucket
+for row in pairwise(2, stage=(0, 1, 2, 3), bucket_bytes=BUCKETS, precision=("fp32", "bf16"), comm=COMMS):
+    got, words = logged(ranks=2, **row, **WIDE), " ".join(f"{k} {v}" for k, v in row.items())
+    if not same(got.bits, base(2, precision=row["precision"], shape=WIDE).bits, f"wide layers: {words}"):
+        note(got.err)
+        continue
+    ring.setdefault((row["precision"], row["bucket_bytes"]), set()).add(got.report["ranks"][0]["peak_bytes"]["comm"])
+    if row["stage"] == 3:
+        ok(gathers(got), "and its parameters are gathered")
+for precision in ("fp32", "bf16"):
+    sizes = [sorted(ring.get((precision, bucket), ())) for bucket in BUCKETS]
+    ok(all(len(one) == 1 for one in sizes) and sizes[0] < sizes[1] < sizes[2],
+       f"{precision}: buckets of each size are another ring, at every stage the same one: {sizes} bytes")
+
+again = logged(ranks=3, stage=3, **ODD)
+same(again.bits, base(3, 1).bits, "3 ranks, stage 3, and the same again")
+same(logged(ranks=3, stage=3, **ODD).bits, again.bits, "to the bit")
+ok(train(ranks=3, stage=3, **{**ODD, "seed": 12}).losses != again.losses, "another seed is another run")
+ok(base(2, 1).losses != base(2, 3).losses, "more micro-batches are another run")
+ok(base(2, 1).losses != base(2, 1, "bf16").losses, "bf16 is another run")
+
+once = logged(ranks=3, stage=0, accumulate=4, reduce="once", **ODD)
+same(logged(ranks=3, stage=1, accumulate=4, reduce="once", recompute="full", **ODD).bits, once.bits,
+     "--reduce once: stage 1 gives stage 0's losses and norms, bit for bit")
+near(once, base(3, 4), "and near those of --reduce each")
+FIVE = {**ODD, "steps": 5}
+alone = train(ranks=1, **{**FIVE, "batch": 8})
+for ranks in (2, 4, 8):
+    near(train(ranks=ranks, stage=1, **{**FIVE, "batch": 8 // ranks}), alone,
+         f"the same 8 sequences a step on {ranks} ranks as on one")
+plain, sgd = (logged(ranks=3, stage=stage, optimizer="sgd", lr=0.1, **ODD) for stage in (0, 3))
+ok(plain.losses and plain.losses != again.losses, "--optimizer sgd is another run")
+same(sgd.bits, plain.bits, "and the same at stage 3")
+ok(sgd.report and plain.report and sgd.report["ranks"][0]["persistent_bytes"]["optimizer"] * 3 <=
+   plain.report["ranks"][0]["persistent_bytes"]["optimizer"] + 3 * 256 and
+   2 * sgd.report["ranks"][0]["persistent_bytes"]["optimizer"] ==
+   again.report["ranks"][0]["persistent_bytes"]["optimizer"], "with half the state of AdamW, sharded")
+
+# The first steps saved at one stage, then taken up at another: the rest is the uninterrupted run's.
+for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2, 3, 1, "fp32"), (2, 3, 1, 3, "bf16"),
+                                                    (3, 1, 2, 4, "fp32"), (4, 3, 0, 1, "fp32"), (8, 0, 3, 1, "bf16")):
+    words = f"{ranks} ranks, {accumulate} micro-batches, {precision}: saved at stage {first}"
+    folder, how = path(f"save-{ranks}-{first}"), dict(accumulate=accumulate, precision=precision)
+    run = train(ranks=ranks, stage=first, save=folder, save_every=2, **how, **ODD)
+    same(run.losses, base(ranks, **how).losses, f"{words}: saving changes nothing")
+    run = logged(ranks=ranks, stage=second, resume=os.path.join(folder, "step-00000002"), **how, **ODD)
+    if not same(run.bits, base(ranks, **how).bits[2:], f"{words}, resumed at {second}"):
+        note(run.err)
+
+# Interrupted by a signal, wherever that is: it saves, and is taken up from there.
+folder, log = path("interrupted"), path("interrupted.jsonl")
+how = {**ODD, "steps": 400, "ranks": 2, "precision": "bf16"}
+process = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), seed=11, stage=2, save=folder, log=log, **how)],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+in_steps(log)
+process.send_signal(signal.SIGTERM)
+code, err = finish(process)
+run, whole = train(stage=3, resume=folder, **how), train(stage=0, **how)
+left = len(run.losses or ())
+ok(code in (0, 143) and 0 < left < how["steps"], f"SIGTERM leaves {left} of {how['steps']} steps") or \
+    note(f"{code} {err[-500:]}")
+same(run.losses, (whole.losses or [])[-left:], "and the rest is the uninterrupted run's, at another stage too")
+
+# The same state in other worlds: read and written again, nothing is different.
+want = saved_tensors(os.path.join(path("save-4-3"), "step-00000003"))
+ok(set(want) == {"parameter", "momentum", "variance"} and len(want["parameter"]) == 4 *
+   base(4, 1).report["parameters"], "4 ranks at stage 3 save every parameter once")
+for ranks, stage in ((2, 1), (3, 2), (8, 3), (1, 0)):
+    folder = path(f"again-{ranks}-{stage}")
+    run = train(ranks=ranks, stage=stage, resume=path("save-4-3"), save=folder, **ODD)
+    ok(run.code == 0 and saved_tensors(os.path.join(folder, "step-00000003")) == want,
+       f"resumed on {ranks} at stage {stage} and saved: the same bytes")
+
+folder = path("sgd")
+train(ranks=2, stage=2, optimizer="sgd", save=folder, save_every=2, **ODD)
+run = train(ranks=2, stage=1, optimizer="sgd", resume=os.path.join(folder, "step-00000002"), **ODD)
+same(run.losses, train(ranks=2, stage=0, optimizer="sgd", **ODD).losses[2:], "SGD: saved at stage 2, resumed at 1")
+run = train(ranks=2, stage=1, resume=folder, **{**ODD, "steps": 5})
+ok(run.code == 3 and "--optimizer sgd" in run.err, "its state is refused to AdamW, by name")
+done()

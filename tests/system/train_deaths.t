@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""However a run ends, it ends whole: within two seconds, with the reason, and nothing of it stays."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, "tests/support")
+from zrtest import (DEAD, FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train,
+                    wait_for)
+
+FLAGS = dict(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1)
+
+
+def shared_memory():
+    """The files there that this user has made."""
+    found = set()
+    for entry in os.scandir("/dev/shm"):
+        try:
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                found.add(entry.name)
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def left_in_shared_memory():
+    """New files that no process has mapped: what others work with meanwhile is theirs."""
+    new = shared_memory() - before
+    for pid in filter(str.isdigit, os.listdir("/proc") if new else []):
+        try:
+            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+                mapped = file.read()
+        except OSError:
+            continue
+        new -= {name for name in new if f"/dev/shm/{name}" in mapped}
+    return sorted(new)
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def start(ranks, **flags):
+    """A run that is in its steps."""
+    log = path("log.jsonl")
+    if os.path.exists(log):
+        os.unlink(log)
+    process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, "ranks": ranks, "log": log, **flags}),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    in_steps(log)
+    return process, children(process.pid)
+
+
+def ends(words, process, ranks, names, codes):
+    code, err = finish(process, DEAD)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 30)  # whoever inherits them has to look
+    good = ok(code in codes, f"{words}: exit {code} is one of {codes}")
+    for name in names:
+        good &= ok(name in err, f"{words}: the words hold {name!r}")
+    good &= same([pid for pid in ranks if os.path.exists(f"/proc/{pid}")], [], f"{words}: no rank stays")
+    good &= same(leftovers(), [], f"{words}: no process stays")
+    if not good:
+        note(err[-1500:])
+    return err
+
+
+before = shared_memory()
+for ranks in (1, 2, 4):
+    process, pids = start(ranks)
+    same(len(pids), ranks, f"{ranks} ranks run")
+    os.kill(pids[-1], signal.SIGKILL)
+    ends(f"rank {ranks - 1} of {ranks} killed by -9", process, pids, [f"rank {ranks - 1}", "signal 9", "step"], [137])
+
+process, pids = start(2)
+os.kill(process.pid, signal.SIGKILL)
+ends("the launcher killed by -9", process, pids, ["launcher"], [-9])
+
+for sig, codes in ((signal.SIGINT, (0, 130)), (signal.SIGTERM, (0, 143))):
+    process, pids = start(2)
+    os.killpg(process.pid, sig) if sig == signal.SIGINT else process.send_signal(sig)
+    err = ends(f"{sig.name}", process, pids, [], codes)
+    ok("ended by a signal" in err or f"{sig.name}:" in err, f"{sig.name}: the words name it") or note(err)
+
+# SIGTERM with a folder saves first; the run can be taken up from there.
+saved = path("saved")
+process, pids = start(2, save=saved)
+process.send_signal(signal.SIGTERM)
+ends("SIGTERM with --save", process, pids, ["saved step"], (0, 143))
+steps = os.listdir(saved)
+same(len(steps), 1, "SIGTERM left one checkpoint")
+step = int(steps[0].split("-")[1]) if steps else 0
+again = train(**{**FLAGS, "steps": step + 2, "ranks": 2, "resume": saved})
+same(again.code, 0, "it can be resumed")
+same(again.report and again.report["steps"], 2, "and goes on where it ended")
+
+# SIGUSR1 saves and goes on.
+saved = path("saved-1")
+process, pids = start(2, save=saved)
+process.send_signal(signal.SIGUSR1)
+wait_for(lambda: os.path.isdir(saved) and any(n.startswith("step-") for n in os.listdir(saved)))
+ok(os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1, "SIGUSR1 saves")
+size = os.path.getsize(path("log.jsonl"))
+ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
+process.send_signal(signal.SIGINT)
+ends("Ctrl-C afterwards", process, pids, [], (0, 130))
+
+# Killed in the middle of saving, by a rank's death and by the launcher's: no temporary file stays.
+for victim in ("rank", "launcher"):
+    for attempt in range(4):
+        saved = path(f"half-{victim}-{attempt}")
+        process, pids = start(2, save=saved, save_every=1, hidden=128, layers=3)
+        time.sleep(0.05 * attempt)
+        limit = time.time() + 60
+        while time.time() < limit and not (os.path.isdir(saved) and any(
+                n.endswith(".partial") for n in os.listdir(saved))):
+            time.sleep(0.0005)
+        os.kill(pids[0] if victim == "rank" else process.pid, signal.SIGKILL)
+        ends(f"the {victim} killed while saving ({attempt})", process, pids, [victim], (137, -9))
+        same([n for n in (os.listdir(saved) if os.path.isdir(saved) else []) if not n.startswith("step-")], [],
+             f"the {victim} killed while saving ({attempt}): no temporary file stays")
+
+wait_for(lambda: not left_in_shared_memory(), 30)  # others make theirs, and map them a moment later
+same(left_in_shared_memory(), [], "no shared memory stays")
+same(sorted(n for n in os.listdir(FOLDER) if "partial" in n or "tmp" in n), [], "no temporary file stays")
+done()

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Checkpoints and exported models: the same bytes from every world size and stage, read back by a reader that shares
+no code with zr-train; GPT-2 files of other makers taken up; files of other shapes and damaged ones refused by name."""
+import array
+import json
+import os
+import random
+import struct
+import sys
+
+sys.path.insert(0, "tests/support")
+from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
+from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, train
+
+# Rows of padding: 4 of 64. As many layers as it takes for stage 3 to have something to gather.
+LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 6, 24, 2, 12, 60
+
+
+def token_shard():
+    rng = random.Random(5)
+    tokens = array.array("H", [rng.randrange(VOCAB) for _ in range(20000)])
+    header = array.array("i", [20240520, 1, len(tokens)] + [0] * 253)
+    with open(path("tokens.bin"), "wb") as file:
+        file.write(header.tobytes() + tokens.tobytes())
+    return path("tokens.bin")
+
+
+BASE = dict(data=token_shard(), vocab=VOCAB, layers=LAYERS, hidden=HIDDEN, heads=HEADS, seq=SEQ, batch=2, seed=11,
+            eval_every=0, steps=4)
+
+
+def run_ok(words, **flags):
+    run = train(**{**BASE, **flags})
+    ok(run.code == 0, words) or note(run.err[-1500:])
+    if run.code == 0 and (stage := flags["stage"]) >= 2:
+        placed = [(rank["placed_stage"], rank["peak_bytes"]["gathered"] > 0) for rank in run.report["ranks"]]
+        same(placed, [(stage, stage == 3)] * flags["ranks"], f"at a real stage {stage}")
+    return run
+
+
+def same_bytes(name, want, words):
+    got = contents(name) if os.path.exists(name) else None
+    return ok(got == want, words)
+
+
+# ---- One checkpoint, four worlds
+saved, first = path("saved"), path("first.safetensors")
+straight = run_ok("4 ranks save and export at stage 3", ranks=4, stage=3, save=saved, save_every=2, export=first)
+model = contents(first)
+for ranks, stage in ((2, 1), (3, 2), (1, 0)):
+    name = path(f"again-{ranks}")
+    run_ok(f"{ranks} ranks at stage {stage} resume with no step left, and export", ranks=ranks, stage=stage,
+           resume=saved, export=name)
+    same_bytes(name, model, f"{ranks} ranks at stage {stage}: the same bytes")
+again = run_ok("4 ranks go on from the middle at stage 2", ranks=4, stage=2, resume=step_folder(saved, 2),
+               export=path("middle"))
+same(again.losses, straight.losses[2:], "bit for bit")
+same_bytes(path("middle"), model, "to the same model")
+same([name for name in os.listdir(os.path.dirname(first)) if name.endswith(".partial")], [], "nothing unfinished stays")
+
+# ---- Read back without zr
+h = HIDDEN
+expected = {"wte.weight": [VOCAB, h], "wpe.weight": [SEQ, h], "ln_f.weight": [h], "ln_f.bias": [h]}
+for layer in range(LAYERS):
+    for name, shape in (("ln_1.weight", [h]), ("ln_1.bias", [h]), ("attn.c_attn.weight", [h, 3 * h]),
+                        ("attn.c_attn.bias", [3 * h]), ("attn.c_proj.weight", [h, h]), ("attn.c_proj.bias", [h]),
+                        ("ln_2.weight", [h]), ("ln_2.bias", [h]), ("mlp.c_fc.weight", [h, 4 * h]),
+                        ("mlp.c_fc.bias", [4 * h]), ("mlp.c_proj.weight", [4 * h, h]), ("mlp.c_proj.bias", [h])):
+        expected[f"h.{layer}.{name}"] = shape
+tensors, metadata = read_safetensors(first)
+same({name: tensor[1] for name, tensor in tensors.items()}, expected, "GPT-2's names and shapes")
+same({tensor[0] for tensor in tensors.values()}, {"F32"}, "all of them F32")
+same(metadata.get("format"), "pt", "the mark that loaders ask for")
+manifest, whole = read_checkpoint(step_folder(saved, 4))
+same(manifest["dtype"], "F32", "the manifest says what the shards are made of")
+same(len(manifest["shards"]), 4, "a shard of each rank")
+rows = 4 * VOCAB * h
+same(b"".join(tensor[2] for tensor in tensors.values()), whole["parameter"][:rows] + whole["parameter"][rows + 4 * 4 * h:],
+     "the export is the checkpoint's parameters without padding")
+
+# The reader is as strict as the safetensors package, which agrees with it where it is installed.
+header_bytes = struct.unpack("<Q", model[:8])[0]
+header, values = model[8:8 + header_bytes], model[8 + header_bytes:]
+one = header.index(b'"data_offsets"')
+
+
+def broken(words, text, data):
+    with open(path("broken"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    try:
+        read_safetensors(path("broken"))
+        ok(False, f"the reader refuses {words}")
+    except ValueError:
+        ok(True, f"the reader refuses {words}")
+
+
+for words, text, data in (
+        ("values that are not aligned", header + b" ", values), ("bytes that are too many", header, values + bytes(4)),
+        ("bytes that are missing", header, values[:-4]), ("text before the header", b"       \n" + header, values),
+        ("another dtype", header.replace(b'"F32"', b'"F16"', 1), values),
+        ("an unknown dtype", header.replace(b'"F32"', b'"X32"', 1), values),
+        ("another shape", header.replace(b'[%d]' % h, b'[%d]' % (h + 1), 1), values),
+        ("a name that is there twice", header.replace(b'"ln_f.bias"', b'"wpe.weight"'), values),
+        ("a field that is missing", header[:one] + b'"data_offset5"' + header[one + 14:], values)):
+    broken(words, text.ljust(len(text) if words.startswith("values") else -(-len(text) // 8) * 8), data)
+try:
+    import safetensors
+    theirs = {name: (entry["dtype"], list(entry["shape"]), bytes(entry["data"]))
+              for name, entry in safetensors.deserialize(model)}
+    same(theirs, tensors, "the safetensors package reads the same")
+except ImportError:
+    pass
+
+# ---- Files of other makers
+frozen = dict(lr=0, steps=1)  # a step that changes nothing
+for ranks, stage in ((2, 3), (3, 1)):
+    run_ok(f"{ranks} ranks start from the file", ranks=ranks, stage=stage, resume=first, export=path("back"), **frozen)
+    same_bytes(path("back"), model, "and hold what is in it")
+
+
+def transposed(tensor):
+    dtype, (rows_count, columns), data = tensor
+    size = len(data) // (rows_count * columns)
+    parts = [data[size * (r * columns + c):size * (r * columns + c + 1)] for c in range(columns) for r in range(rows_count)]
+    return dtype, [columns, rows_count], b"".join(parts)
+
+
+linear = {}
+for name in random.Random(3).sample(sorted(tensors), len(tensors)):
+    is_matrix = name.startswith("h.") and len(tensors[name][1]) == 2
+    linear["transformer." + name] = transposed(tensors[name]) if is_matrix else tensors[name]
+linear["transformer.h.0.attn.bias"] = ("U8", [1, 1, 2, 2], bytes(4))
+linear["transformer.h.1.attn.masked_bias"] = ("F32", [], bytes(4))
+linear["lm_head.weight"] = tensors["wte.weight"]
+write_safetensors(path("linear"), linear)
+for ranks, stage in ((1, 0), (3, 3)):
+    run_ok(f"{ranks} ranks take [out, in], a prefix, masks, a tied head and any order", ranks=ranks, stage=stage,
+           resume=path("linear"), export=path("back"), **frozen)
+    same_bytes(path("back"), model, "and hold the same model")
+
+narrow, widened = {}, {}
+for name, (_, shape, data) in tensors.items():
+    values = struct.unpack(f"<{len(data) // 4}f", data)
+    if len(shape) == 2:
+        packed = b"".join(data[4 * i + 2:4 * i + 4] for i in range(len(values)))
+        narrow[name] = ("BF16", shape, packed)
+        widened[name] = b"".join(b"\0\0" + packed[2 * i:2 * i + 2] for i in range(len(values)))
+    else:
+        packed = struct.pack(f"<{len(values)}e", *values)
+        narrow[name] = ("F16", shape, packed)
+        widened[name] = struct.pack(f"<{len(values)}f", *struct.unpack(f"<{len(values)}e", packed))
+write_safetensors(path("narrow"), narrow)
+run_ok("2 ranks take BF16 and F16", ranks=2, stage=2, resume=path("narrow"), export=path("back"), **frozen)
+def numbers(data):
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+got = read_safetensors(path("back"))[0]
+same([name for name in widened if numbers(got[name][2]) != numbers(widened[name])], [],
+     "every value widened (a step makes 0 of -0)")
+
+
+# ---- Refused
+def refused(words, file, needles, **flags):
+    run = train(**{**BASE, "ranks": 2, "stage": 1, "resume": file, "export": path("never"), **flags})
+    good = run.code == 3 and all(needle in run.err for needle in [os.path.basename(file)] + needles)
+    good = good and "left behind" not in run.err and not os.path.exists(path("never"))
+    ok(good, f"{words}: exit 3, and the words say it") or note(f"{run.code} {run.err[-800:]}")
+
+
+refused("fewer --layers", first, [f"--layers {LAYERS}"], layers=LAYERS - 1)
+refused("more --layers", first, [f"--layers {LAYERS}"], layers=LAYERS + 1)
+refused("another --hidden", first, ["--hidden 24"], hidden=32)
+refused("another --vocab", first, ["--vocab 60"], vocab=70)
+refused("another --seq", first, ["--seq 12"], seq=10)
+refused("other --heads", first, ["--heads 2"], heads=3)
+
+
+def damaged(name, change):
+    into = dict(tensors)
+    into = change(into) or into
+    write_safetensors(path(name), into)
+    return path(name)
+
+
+refused("a tensor missing", damaged("missing", lambda t: t.pop("h.1.ln_2.bias") and None), ["h.1.ln_2.bias"])
+refused("a tensor too many", damaged("more", lambda t: t.update({"adapter": t["ln_f.bias"]})), ["adapter"])
+refused("another shape", damaged("shape", lambda t: t.update({"h.1.mlp.c_fc.bias": t["ln_f.bias"]})), ["h.1.mlp.c_fc.bias"])
+for name in ("h.0.mlp.c_fc.attn.bias", "adapter.attn.bias", "h.0.attn.bias.more", "attn.masked_bias"):
+    refused("what only looks like a mask", damaged("mask", lambda t: t.update({name: t["ln_f.bias"]})), [name])
+refused("one matrix of the other layout", damaged(
+    "mixed", lambda t: t.update({"h.1.mlp.c_fc.weight": transposed(t["h.1.mlp.c_fc.weight"])})), ["h.1.mlp.c_fc.weight"])
+refused("a head of its own", damaged("head", lambda t: t.update(
+    {"lm_head.weight": ("F32", t["wte.weight"][1], t["wte.weight"][2][:-1] + b"\x7e")})), ["lm_head.weight"])
+refused("numbers of another kind", damaged("kind", lambda t: t.update(
+    {"ln_f.bias": ("U8", [h], bytes(h))})), ["ln_f.bias", "F32"])
+refused("a value that is no number", damaged("nan", lambda t: t.update(
+    {"h.1.ln_1.bias": ("F32", [h], t["h.1.ln_1.bias"][2][:-4] + b"\0\0\xc0\x7f")})), ["h.1.ln_1.bias"])
+for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", model[:200]), ("long", struct.pack("<Q", 1 << 60)
+                   + model[8:]), ("text", b"once upon a time there was a model"), ("empty", b"")):
+    with open(path(name), "wb") as file:
+        file.write(data)
+    refused(f"a file that is {name}", path(name), [])
+
+# ---- Models in several files, and in folders
+os.mkdir(path("hf"))
+with open(path("hf/model.safetensors.index.json"), "w") as file:
+    json.dump({"weight_map": {name: "model-00001-of-00002.safetensors" for name in tensors}}, file)
+parts = [{name: tensor for name, tensor in tensors.items() if (name[:3] in ("wte", "wpe", "h.0")) == begins}
+         for begins in (True, False)]
+for i, part in enumerate(parts):
+    write_safetensors(path(f"hf/model-{i + 1:05}-of-00002.safetensors"), part)
+    refused(f"file {i + 1} of 2", path(f"hf/model-{i + 1:05}-of-00002.safetensors"), ["one of 2 files", "one safetensors file"])
+refused("the index of both", path("hf/model.safetensors.index.json"), ["JSON", "index", "several files"])
+refused("their folder", path("hf"), ["2 files of safetensors", "save it as one"])
+write_safetensors(path("part"), parts[0])
+refused("the first by another name", path("part"), ["a part of a model", "ln_f.bias"])
+os.mkdir(path("one"))
+os.rename(damaged("whole", lambda t: None), path("one/model.safetensors"))
+refused("a folder with a model in it", path("one"), [f"give --resume '{path('one/model.safetensors')}'"])
+run_ok("which may be given", ranks=2, stage=3, resume=path("one/model.safetensors"), export=path("back"), **frozen)
+same_bytes(path("back"), model, "and loads")
+os.rename(path("one/model.safetensors"), path("one/model-00001-of-00001.safetensors"))
+run_ok("by the name of one of one file too", ranks=2, stage=3, resume=path("one/model-00001-of-00001.safetensors"), **frozen)
+refused("a rank's part of a checkpoint", os.path.join(step_folder(saved, 4), "shard-00000-of-00004.safetensors"),
+        ["one rank's part", "--save"])
+
+# ---- Headers with wrong bytes: refused, or harmless
+ROUNDS = int(os.environ.get("ZR_TEST_ROUNDS", "10"))
+rng = random.Random(SEED)
+header_end = 8 + struct.unpack("<Q", model[:8])[0]
+for i in range(ROUNDS):
+    data = bytearray(model)
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(header_end)] = rng.choice(b"0123456789,:[]{}\" Fh.\0\xff")
+    with open(path("wrong"), "wb") as file:
+        file.write(data)
+    run = train(**BASE, ranks=2, stage=i % 4, resume=path("wrong"))
+    ok(run.code in (0, 3) and "left behind" not in run.err and (run.code == 0 or "wrong" in run.err),
+       f"header {i + 1}: exit {run.code}") or note(run.err[-800:])
+
+# ---- An export that fails leaves what was there
+kept = path("kept")
+for site in ("write", "sync", "rename"):
+    failures = nth = 0
+    while nth < 200:
+        nth += 1
+        with open(kept, "wb") as file:
+            file.write(b"older")
+        run = train(**BASE, ranks=2, stage=3, resume=saved, export=kept, environment={"ZR_FAULT": f"{site}:{nth}"})
+        if run.code == 0:
+            break
+        failures += 1
+        good = run.code == 3 and contents(kept) in (b"older", model) and not os.path.exists(kept + ".partial")
+        good = good and "left behind" not in run.err and run.err.count("zr-train:") >= 1
+        ok(good, f"{site}:{nth} fails: exit 3, the older file or the new one, nothing half written") or note(run.err[-800:])
+    same((run.code, failures > 0, contents(kept) == model), (0, True, True), f"{site}: clean after {failures} failures")
+run = train(**BASE, ranks=1, resume=saved, export=path("no/such/folder"))
+same(run.code, 3, "a folder that is not there is said before the run")
+
+# ---- Memory
+big = dict(layers=4, hidden=128, heads=4, vocab=VOCAB, steps=1, ranks=2, stage=3)
+plain = train(**{**BASE, **big}).report
+exported = train(**{**BASE, **big, "export": path("big")}).report
+layer_bytes = 4 * 12 * 128 * 128
+for a, b in zip(plain["ranks"], exported["ranks"]):
+    same([b["peak_bytes"][tag] for tag in PLANNED_TAGS], [a["peak_bytes"][tag] for tag in PLANNED_TAGS],
+         f"rank {a['rank']}: an export takes no tensor memory")
+    more = b["peak_bytes"]["other"] - a["peak_bytes"]["other"]
+    ok(more < layer_bytes, f"rank {a['rank']}: and {more} bytes of the heap, less than a layer's {layer_bytes}")
+done()

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Every key of --config that --help lists: taken, and the same run as with the option that --help says beside it, which
+is another one than without; a key that may have one value alone changes nothing."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import ZR_TRAIN, done, note, ok, path, same, train
+
+MODEL = dict(layers=1, hidden=32, heads=2, seq=8, batch=1, ranks=2, stage=0, steps=4, seed=5, eval_every=0)
+
+# What a key needs around it, in the file and as options.
+NOTHING = ({}, {})
+QUIET = ({"fp16": {"enabled": True, "initial_scale_power": 6}}, dict(precision="fp16", loss_scale_power=6))
+LOUD = ({"fp16": {"enabled": True, "initial_scale_power": 24}}, dict(precision="fp16", loss_scale_power=24))
+ADAM = ({"optimizer": {"type": "AdamW"}}, dict(optimizer="adamw"))
+SGD = ({"optimizer": {"type": "SGD"}}, dict(optimizer="sgd"))
+WARM = {"warmup_type": "linear", "warmup_num_steps": 1, "total_num_steps": 4}
+LINEAR = ({"scheduler": {"type": "WarmupDecayLR", "params": WARM}},
+          dict(schedule_lr="linear", min_lr=0, warmup=1, steps=4))
+COSINE = ({"scheduler": {"type": "WarmupCosineLR", "params": {**WARM, "cos_min_ratio": 0.5}}},
+          dict(schedule_lr="cosine", min_lr=0.0005, warmup=1, steps=4))
+
+# Key: a value, the options that are the same, what is around it.
+EQUAL = {
+    "train_batch_size": (6, dict(batch=3), NOTHING),
+    "train_micro_batch_size_per_gpu": (2, dict(batch=2), NOTHING),
+    "gradient_accumulation_steps": (3, dict(accumulate=3), NOTHING),
+    "gradient_clipping": (0.25, dict(clip=0.25), NOTHING),
+    "zero_optimization.stage": (2, dict(stage=2), NOTHING),
+    "zero_optimization.reduce_bucket_size": (2048, dict(bucket_bytes=8192), NOTHING),
+    "zero_optimization.allgather_bucket_size": (1024, dict(bucket_bytes=4096), NOTHING),
+    "bf16.enabled": (True, dict(precision="bf16"), NOTHING),
+    "fp16.enabled": (True, dict(precision="fp16"), NOTHING),
+    "fp16.loss_scale": (1000, dict(loss_scale=1000), QUIET),
+    "fp16.initial_scale_power": (9, dict(loss_scale_power=9), QUIET),
+    "fp16.loss_scale_window": (1, dict(loss_scale_window=1), QUIET),
+    "fp16.hysteresis": (1, dict(loss_scale_hysteresis=1), LOUD),
+    "fp16.min_loss_scale": (1e7, dict(min_loss_scale=1e7), LOUD),
+    "optimizer.type": ("SGD", dict(optimizer="sgd"), ADAM),
+    "optimizer.params.lr": (0.004, dict(lr=0.004), ADAM),
+    "optimizer.params.betas": ([0.5, 0.6], dict(beta1=0.5, beta2=0.6), ADAM),
+    "optimizer.params.weight_decay": (0.5, dict(weight_decay=0.5), ADAM),
+    "optimizer.params.momentum": (0.5, dict(momentum=0.5), SGD),
+    "scheduler.type": ("WarmupDecayLR", dict(schedule_lr="linear", min_lr=0),
+                       ({"scheduler": {"type": "WarmupCosineLR", "params": WARM}}, COSINE[1])),
+    "scheduler.params.warmup_max_lr": (0.004, dict(lr=0.004), LINEAR),
+    "scheduler.params.warmup_num_steps": (3, dict(warmup=3), LINEAR),
+    "scheduler.params.total_num_steps": (3, dict(steps=3), LINEAR),
+    "scheduler.params.cos_min_ratio": (0.25, dict(min_lr=0.00025), COSINE),
+}
+ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
+# Where keys that have one value stand.
+AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,
+          **dict.fromkeys(("optimizer.params.dampening", "optimizer.params.nesterov"), SGD),
+          "scheduler.params.warmup_min_ratio": COSINE}
+
+
+def listed():
+    """{key: what --help says of it}."""
+    text = subprocess.run([ZR_TRAIN, "--help"], capture_output=True, text=True, check=True).stdout
+    keys = {}
+    for line in text.split("Keys of --config FILE", 1)[1].split("\n\n", 1)[0].splitlines()[1:]:
+        key, words = re.fullmatch(r"  (\S*) +(\S.*)", line).groups()
+        last = key or last
+        keys[last] = (keys[last] + " " if last in keys else "") + words
+    return keys
+
+
+def with_key(config, key, value):
+    copy = json.loads(json.dumps(config))
+    *above, last = key.split(".")
+    at = copy
+    for name in above:
+        at = at.setdefault(name, {})
+    at[last] = value
+    return copy
+
+
+def run(config=None, **flags):
+    """All that can be seen of the settings of a run."""
+    log = path("log.jsonl")
+    if os.path.exists(log):
+        os.unlink(log)
+    if config is not None:
+        with open(path("config.json"), "w") as file:
+            json.dump(config, file)
+    settings = {**MODEL, **flags}
+    if config is not None:  # options would win
+        settings.update(stage=None, steps=None if "scheduler" in config else settings["steps"],
+                        batch=None if "batch_size" in json.dumps(config) else settings["batch"])
+    got = train(config=path("config.json") if config is not None else None, log=log, **settings)
+    lines = []
+    if os.path.exists(log):
+        with open(log) as file:
+            lines = [json.loads(line) for line in file]
+    return (got.code, got.losses, got.report and [rank["planned_bytes"] for rank in got.report["ranks"]],
+            [[line.get(name) for name in ("rate", "gradient_norm", "loss_scale", "skipped")] for line in lines])
+
+
+def alone(key):
+    """A file with nothing but what the key needs: run once."""
+    around = AROUND.get(key, AROUND.get(key.split(".")[0], NOTHING)) if key not in EQUAL else EQUAL[key][2]
+    words = json.dumps(around[0])
+    if words not in plain:
+        plain[words] = run(around[0])
+    return around, plain[words]
+
+
+plain, keys = {}, listed()
+ok(len(keys) > 40, f"--help lists {len(keys)} keys")
+same(sorted(set(EQUAL) - set(keys)), [], "all that have an option are among them")
+for key, said in keys.items():
+    around, without = alone(key)
+    if key in EQUAL:
+        value, flags, _ = EQUAL[key]
+        want, got = run(**{**around[1], **flags}), run(with_key(around[0], key, value))
+        ok(any(f"--{name.replace('_', '-')}" in said for name in flags), f"{key}: {said}")
+        same(got, want, f"{key} {value} is {flags}")
+        ok(got[0] == ENDS.get(key, 0) and got[3] and got != without, f"{key} {value} changes the run") or \
+            note(f"{got}\n{without}")
+    else:
+        one = re.fullmatch(r"(none|linear)|(\S+) only", said)
+        value = one and (one[1] or json.loads(one[2]))
+        got = run(with_key(around[0], key, value)) if one else None
+        ok(got == without and got[0] == 0, f"{key}: {said}, and it changes nothing") or note(f"{got}\n{without}")
+done()

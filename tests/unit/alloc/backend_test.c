@@ -1,0 +1,377 @@
+/* backend_test.c: the conformance suite of the backends. The same calls run on host, sim and cuda (on the
+ * emulated driver, or on a card with ZR_TEST_CUDA=card), and every rule of the contract in
+ * alloc/backend/backend.h is broken once and must be refused, with nothing changed. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+#include "tests/support/cuda_support.h"
+#include "tests/support/seed.h"
+#include "tests/support/tap.h"
+
+enum kind { HOST, SIM, CUDA, CUDA_PINNED };
+static const char *const kind_names[] = {"host", "sim", "cuda", "cuda, pinned"};
+static size_t granule_bytes;
+static const struct zr_emulator *emulator; /* NULL: on a card, or built without CUDA */
+
+static zr_result try_to_create(zr_backend **out, enum kind kind, size_t limit_bytes)
+{
+    switch (kind) {
+    case HOST:
+        return zr_backend_host_create(
+            out, &(struct zr_host_options){.granule_bytes = granule_bytes, .limit_bytes = limit_bytes});
+    case SIM:
+        return zr_backend_sim_create(
+            out, &(struct zr_sim_options){.granule_bytes = granule_bytes, .capacity_bytes = limit_bytes});
+    default:
+        return zr_backend_cuda_create(
+            out, &(struct zr_cuda_options){.kind = kind == CUDA ? ZR_CUDA_DEVICE : ZR_CUDA_HOST,
+                                           .numa_node = -1,
+                                           .granule_bytes = granule_bytes,
+                                           .limit_bytes = limit_bytes});
+    }
+}
+
+static zr_backend *create(enum kind kind, size_t limit_bytes)
+{
+    zr_backend *backend = NULL;
+    tap_result(try_to_create(&backend, kind, limit_bytes), ZR_OK, "%s: a backend", kind_names[kind]);
+    return backend;
+}
+
+/* Whether there is such a backend here; says why not. */
+static bool available(enum kind kind)
+{
+    zr_backend *backend;
+    zr_result result = try_to_create(&backend, kind, 0);
+    if (result == ZR_ERR_UNAVAILABLE && !emulator)
+        tap_skip("%s: %s", kind_names[kind], zr_last_error());
+    zr_backend_destroy(backend);
+    return result != ZR_ERR_UNAVAILABLE || emulator;
+}
+
+static struct zr_handle *handle_of(zr_backend *backend, size_t granules)
+{
+    struct zr_handle *handle;
+    tap_result(zr_backend_create(backend, granules * granule_bytes, &handle), ZR_OK,
+               "%s: a handle of %zu granules", backend->ops->name, granules);
+    return handle;
+}
+
+static struct zr_extent granules(size_t first, size_t count)
+{
+    return (struct zr_extent){first * granule_bytes, count * granule_bytes};
+}
+
+static void test_handles(enum kind kind)
+{
+    const char *name = kind_names[kind];
+    zr_backend *backend = create(kind, 10 * granule_bytes);
+    struct zr_handle *handle, *more = NULL;
+    tap_result(zr_backend_create(backend, 0, &handle), ZR_ERR_INVALID, "%s: an empty handle", name);
+    tap_result(zr_backend_create(backend, granule_bytes + 4096, &handle), ZR_ERR_INVALID,
+               "%s: a part of a granule", name);
+    handle = handle_of(backend, 8);
+    tap_result(zr_backend_create(backend, 3 * granule_bytes, &more), ZR_ERR_MEMORY, "%s: beyond the limit",
+               name);
+    tap_ok(more == NULL && strstr(zr_last_error(), "limit"), "%s: the words say so: %s", name,
+           zr_last_error());
+    tap_result(zr_backend_destroy(backend), ZR_ERR_INVALID, "%s: handles keep a backend alive", name);
+    tap_result(zr_backend_destroy_handle(backend, handle), ZR_OK, "%s: destroyed", name);
+    tap_result(zr_backend_destroy_handle(backend, handle), ZR_ERR_INVALID, "%s: destroyed twice", name);
+    handle = handle_of(backend, 10);
+    zr_backend_destroy_handle(backend, handle);
+    tap_is(backend->held_bytes, 0, "%s: nothing is held", name);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+static void test_ranges(enum kind kind)
+{
+    const char *name = kind_names[kind];
+    zr_backend *backend = create(kind, 0);
+    struct zr_range *range, *second;
+    tap_result(zr_backend_reserve(backend, 0, &range), ZR_ERR_INVALID, "%s: no addresses", name);
+    tap_result(zr_backend_reserve(backend, granule_bytes / 2, &range), ZR_ERR_INVALID, "%s: half a granule",
+               name);
+    tap_result(zr_backend_reserve(backend, (size_t)1 << 62, &range), ZR_ERR_ADDRESSES, "%s: 2^62 bytes",
+               name);
+    tap_ok(range == NULL, "%s: gives NULL", name);
+    tap_result(zr_backend_reserve(backend, 16 * granule_bytes, &range), ZR_OK, "%s: a range", name);
+    tap_result(zr_backend_reserve(backend, 16 * granule_bytes, &second), ZR_OK, "%s: another", name);
+    tap_ok((uintptr_t)range->address % granule_bytes == 0, "%s: on a granule", name);
+    tap_ok(range->address + range->bytes <= second->address ||
+               second->address + second->bytes <= range->address,
+           "%s: ranges do not meet", name);
+    tap_result(zr_backend_destroy(backend), ZR_ERR_INVALID, "%s: ranges keep a backend alive", name);
+    tap_result(zr_backend_release(second), ZR_OK, "%s: released", name);
+    tap_result(zr_backend_release(range), ZR_OK, "%s: released", name);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+/* Each broken rule is followed by a look at the pages, so that a refusal that did something is found. */
+static void test_mappings(enum kind kind)
+{
+    const char *name = kind_names[kind];
+    zr_backend *backend = create(kind, 0);
+    struct zr_range *range;
+    struct zr_handle *one = handle_of(backend, 1), *run = handle_of(backend, 4);
+    zr_backend_reserve(backend, 1024 * granule_bytes, &range);
+
+    tap_result(zr_backend_map(range, 4096, one), ZR_ERR_INVALID, "%s: an offset inside a granule", name);
+    tap_result(zr_backend_map(range, 1024 * granule_bytes, one), ZR_ERR_INVALID, "%s: past the range", name);
+    tap_result(zr_backend_map(range, 1021 * granule_bytes, run), ZR_ERR_INVALID, "%s: half past the range",
+               name);
+    tap_result(zr_backend_map(range, SIZE_MAX & ~(granule_bytes - 1), run), ZR_ERR_INVALID, "%s: an overflow",
+               name);
+    tap_result(zr_backend_map(range, 4 * granule_bytes, run), ZR_OK, "%s: a run of four", name);
+    for (size_t at = 4; at < 8; at++)
+        tap_result(zr_backend_map(range, at * granule_bytes, one), ZR_ERR_INVALID,
+                   "%s: onto granule %zu of it", name, at - 4);
+    tap_result(zr_backend_map(range, 8 * granule_bytes, one), ZR_OK, "%s: right behind it", name);
+    tap_result(zr_backend_map(range, 3 * granule_bytes, one), ZR_OK,
+               "%s: the same granule at a second address", name);
+
+    tap_result(zr_backend_set_access(range, granules(5, 1)), ZR_ERR_INVALID, "%s: access to a part", name);
+    tap_result(zr_backend_set_access(range, granules(2, 2)), ZR_ERR_INVALID, "%s: access to a gap", name);
+    tap_result(zr_backend_set_access(range, (struct zr_extent){3 * granule_bytes, 6 * granule_bytes}), ZR_OK,
+               "%s: access to three mappings in a row", name);
+    tap_result(zr_backend_unmap(range, granules(4, 2)), ZR_ERR_INVALID, "%s: an unmap of half a run", name);
+    tap_result(zr_backend_unmap(range, granules(6, 2)), ZR_ERR_INVALID, "%s: of its second half", name);
+    tap_result(zr_backend_unmap(range, granules(9, 1)), ZR_ERR_INVALID, "%s: where nothing is mapped", name);
+    tap_result(zr_backend_unmap(range, granules(3, 0)), ZR_ERR_INVALID, "%s: of nothing", name);
+    tap_result(zr_backend_unmap(range, granules(1020, 8)), ZR_ERR_INVALID, "%s: past the end", name);
+    tap_is(range->mappings_count, 3, "%s: all three are still there", name);
+    tap_result(zr_backend_release(range), ZR_ERR_INVALID, "%s: a range with mappings stays", name);
+
+    /* A handle outlives its destruction for as long as it is mapped. */
+    size_t held = backend->held_bytes;
+    tap_result(zr_backend_destroy_handle(backend, one), ZR_OK, "%s: destroyed while mapped twice", name);
+    tap_result(zr_backend_map(range, 20 * granule_bytes, one), ZR_ERR_INVALID, "%s: not mapped again", name);
+    tap_result(zr_backend_destroy_handle(backend, one), ZR_ERR_INVALID, "%s: nor destroyed again", name);
+    tap_result(zr_backend_unmap(range, granules(3, 1)), ZR_OK, "%s: one mapping goes", name);
+    tap_is(backend->held_bytes, held, "%s: its memory lives for the other", name);
+    tap_result(zr_backend_unmap(range, granules(4, 5)), ZR_OK, "%s: two mappings in one call", name);
+    tap_is(backend->held_bytes, held - granule_bytes, "%s: and then not", name);
+    tap_result(zr_backend_map(range, 100 * granule_bytes, run), ZR_OK, "%s: a run moves", name);
+    zr_backend_unmap(range, granules(100, 4));
+    zr_backend_destroy_handle(backend, run);
+    tap_result(zr_backend_release(range), ZR_OK, "%s: an empty range goes", name);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+static void test_copies(enum kind kind)
+{
+    const char *name = kind_names[kind];
+    zr_backend *backend = create(kind, 0);
+    struct zr_range *range;
+    struct zr_handle *one = handle_of(backend, 2);
+    zr_backend_reserve(backend, 16 * granule_bytes, &range);
+    zr_backend_map(range, 0, one);
+    char *at = range->address;
+    struct zr_copy copy = {.to = at + granule_bytes, .from = at, .bytes = granule_bytes};
+    tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: a copy before access is set", name);
+    tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = at, .bytes = 8}), ZR_ERR_INVALID,
+               "%s: a fill likewise", name);
+    zr_backend_set_access(range, granules(0, 2));
+    tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = at, .value = 7, .bytes = granule_bytes}),
+               ZR_OK, "%s: a fill", name);
+    tap_result(zr_backend_copy(backend, &copy), ZR_OK, "%s: a copy", name);
+    char ends[2] = {0};
+    if (kind >= CUDA) {
+        zr_backend_copy(backend, &(struct zr_copy){.to = &ends[0], .from = at + granule_bytes, .bytes = 1});
+        zr_backend_copy(backend, &(struct zr_copy){&ends[1], at + 2 * granule_bytes - 1, 1, 0});
+        zr_backend_synchronize(backend);
+    }
+    if (backend->can.host_visible)
+        memcpy(ends, (char[]){at[granule_bytes], at[2 * granule_bytes - 1]}, 2);
+    if (kind != SIM)
+        tap_ok(ends[0] == 7 && ends[1] == 7, "%s: the bytes have come", name);
+    copy.bytes = granule_bytes + 1;
+    tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: one byte into what is not mapped", name);
+    copy.to = NULL;
+    tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: to NULL", name);
+    copy.bytes = 0;
+    tap_result(zr_backend_copy(backend, &copy), ZR_OK, "%s: of nothing", name);
+    struct zr_stream_point event;
+    tap_result(zr_backend_event_record(backend, kind < CUDA ? 3 : 0, &event), ZR_OK, "%s: an event", name);
+    tap_ok(zr_backend_event_done(backend, &event) || !backend->can.synchronous, "%s: is done", name);
+    tap_result(zr_backend_event_wait(backend, &event), ZR_OK, "%s: can be waited for", name);
+    tap_result(zr_backend_synchronize(backend), ZR_OK, "%s: synchronises", name);
+    struct zr_backend_memory memory;
+    tap_result(zr_backend_memory_info(backend, &memory), ZR_OK, "%s: knows its memory", name);
+    tap_ok(memory.total_bytes > 0 && memory.free_bytes <= memory.total_bytes, "%s: sensibly", name);
+    zr_backend_unmap(range, granules(0, 2));
+    zr_backend_destroy_handle(backend, one);
+    zr_backend_release(range);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+/* Random maps and unmaps beside an array that says what should be where. */
+static void test_random(enum kind kind, uint64_t seed)
+{
+    enum { SLOTS = 2000, HANDLES = 40, STEPS = 6000 };
+    static const size_t sizes[] = {1, 1, 1, 2, 4, 16, 600};
+    const char *name = kind_names[kind];
+    zr_backend *backend = create(kind, 0);
+    struct zr_range *range;
+    struct zr_handle *handles[HANDLES];
+    struct zr_handle *want[SLOTS] = {0};
+    size_t first_of[SLOTS] = {0};
+    unsigned wrong = 0;
+    zr_backend_reserve(backend, SLOTS * granule_bytes, &range);
+    for (unsigned i = 0; i < HANDLES; i++)
+        wrong += zr_backend_create(backend, sizes[i % (kind == SIM ? 7 : 6)] * granule_bytes, &handles[i]) !=
+                 ZR_OK;
+    srandom((unsigned)seed);
+    for (unsigned step = 0; step < STEPS; step++) {
+        struct zr_handle *handle = handles[(unsigned)random() % HANDLES];
+        size_t at = (size_t)random() % SLOTS, count = handle->bytes / granule_bytes;
+        bool free_there = at + count <= SLOTS;
+        for (size_t i = 0; free_there && i < count; i++)
+            free_there = !want[at + i];
+        if (want[at] && random() % 2) {
+            count = want[at]->bytes / granule_bytes;
+            size_t first = first_of[at];
+            wrong += zr_backend_unmap(range, granules(first, count)) != ZR_OK;
+            for (size_t i = 0; i < count; i++)
+                want[first + i] = NULL;
+            continue;
+        }
+        wrong += (zr_backend_map(range, at * granule_bytes, handle) == ZR_OK) != free_there;
+        for (size_t i = 0; free_there && i < count; i++) {
+            want[at + i] = handle;
+            first_of[at + i] = at;
+        }
+        size_t look = (size_t)random() % SLOTS;
+        const struct zr_mapping *mapping = zr_range_mapping(range, look * granule_bytes);
+        wrong += (mapping ? mapping->handle : NULL) != want[look];
+    }
+    tap_is(wrong, 0, "%s: %d random maps and unmaps agree with the model (seed %llu)", name, STEPS,
+           (unsigned long long)seed);
+    for (size_t at = 0; at < SLOTS; at++)
+        if (want[at] && first_of[at] == at)
+            zr_backend_unmap(range, granules(at, want[at]->bytes / granule_bytes));
+    for (unsigned i = 0; i < HANDLES; i++)
+        zr_backend_destroy_handle(backend, handles[i]);
+    tap_is(backend->pieces_count, 0, "%s: no piece is left", name);
+    tap_is(zr_pool_live_count(&backend->chunks) + zr_pool_live_count(&backend->mappings) +
+               zr_pool_live_count(&backend->handles),
+           0, "%s: no record either", name);
+    zr_backend_release(range);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+/* ---- What only one of them has ------------------------------------------------------------------------- */
+
+static void test_host(void)
+{
+    zr_backend *backend = create(HOST, 0);
+    struct zr_range *range;
+    struct zr_handle *a = handle_of(backend, 1), *b = handle_of(backend, 1);
+    zr_backend_reserve(backend, 16 * granule_bytes, &range);
+    zr_backend_map(range, 0, a);
+    zr_backend_map(range, granule_bytes, b);
+    zr_backend_set_access(range, granules(0, 2));
+    tap_is(backend->pieces_count, 1, "host: handles in a row are one mapping to the kernel");
+    strcpy(range->address, "moves");
+    zr_backend_unmap(range, granules(0, 1));
+    unsigned char resident;
+    tap_ok(mincore(range->address, 4096, &resident) == 0, "host: the addresses stay reserved");
+    zr_backend_map(range, 9 * granule_bytes, a);
+    zr_backend_map(range, 11 * granule_bytes, a);
+    zr_backend_set_access(range, granules(9, 1));
+    zr_backend_set_access(range, granules(11, 1));
+    tap_ok(strcmp(range->address + 9 * granule_bytes, "moves") == 0, "host: bytes move with their granule");
+    range->address[11 * granule_bytes] = 'M';
+    tap_ok(range->address[9 * granule_bytes] == 'M', "host: two addresses, one granule");
+    zr_backend_unmap(range, granules(9, 1));
+    zr_backend_unmap(range, granules(11, 1));
+    zr_backend_unmap(range, granules(1, 1));
+    zr_backend_destroy_handle(backend, a);
+    zr_backend_destroy_handle(backend, b);
+    zr_backend_release(range);
+    zr_backend_destroy(backend);
+
+    zr_option_set("vma_budget:3");
+    backend = create(HOST, 0);
+    struct zr_handle *four[4];
+    zr_result result = ZR_OK;
+    zr_backend_reserve(backend, 16 * granule_bytes, &range);
+    for (unsigned i = 0; i < 4; i++)
+        four[i] = handle_of(backend, 1);
+    for (unsigned i = 0; i < 4; i++)
+        result = zr_backend_map(range, 2 * i * granule_bytes, four[i]);
+    tap_ok(result == ZR_ERR_ADDRESSES && strstr(zr_last_error(), "max_map_count"),
+           "host: the budget of mappings is held: %s", zr_last_error());
+    for (unsigned i = 0; i < 3; i++)
+        zr_backend_unmap(range, granules(2 * i, 1));
+    for (unsigned i = 0; i < 4; i++)
+        zr_backend_destroy_handle(backend, four[i]);
+    zr_backend_release(range);
+    zr_backend_destroy(backend);
+    zr_option_set(NULL);
+
+    tap_result(zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 3 << 20}),
+               ZR_ERR_INVALID, "host: a granule of 3 MiB");
+    tap_result(zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 512}),
+               ZR_ERR_INVALID, "host: a granule below the page");
+    tap_result(zr_backend_host_create(NULL, NULL), ZR_ERR_INVALID, "host: to nowhere");
+}
+
+static void test_sim(void)
+{
+    zr_backend *backend;
+    struct zr_range *range;
+    struct zr_handle *handle;
+    zr_backend_sim_create(
+        &backend, &(struct zr_sim_options){.call_ns = {1, 20, 300, 4000, 50000, 600000, 7000000, 80000000}});
+    zr_backend_reserve(backend, 64 << 20, &range);
+    zr_backend_create(backend, 2 << 20, &handle);
+    zr_backend_map(range, 0, handle);
+    zr_backend_set_access(range, (struct zr_extent){0, 2 << 20});
+    zr_backend_fill(backend, &(struct zr_fill){.to = range->address, .bytes = 1});
+    zr_backend_unmap(range, (struct zr_extent){0, 2 << 20});
+    zr_backend_destroy_handle(backend, handle);
+    zr_backend_release(range);
+    tap_is(zr_sim_clock_ns(backend), 87654321, "sim: each call takes the time it was given");
+    char local;
+    tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = &local, .bytes = 1}), ZR_ERR_INVALID,
+               "sim: real memory is not its memory");
+    struct zr_segment segment = {.fd = 0, .bytes = 2 << 20};
+    void *out;
+    tap_result(zr_import(backend, &segment, 1, &out), ZR_ERR_UNAVAILABLE, "sim: nothing to share");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "sim: the end");
+}
+
+int main(void)
+{
+    uint64_t seed = run_seed();
+    if (!cuda_on_card())
+        emulator = cuda_emulator();
+    for (enum kind kind = HOST; kind <= CUDA_PINNED; kind++) {
+        granule_bytes = kind < CUDA ? (size_t)64 << 10 : (size_t)2 << 20;
+        if (kind >= CUDA && !available(kind))
+            continue;
+        test_handles(kind);
+        test_ranges(kind);
+        test_mappings(kind);
+        test_copies(kind);
+        test_random(kind, seed);
+    }
+    granule_bytes = (size_t)64 << 10;
+    test_host();
+    test_sim();
+    if (emulator) {
+        struct zr_emulator_state state = emulator->state();
+        tap_is(state.memories_count + state.mappings_count + state.reservations_count + state.events_count, 0,
+               "cuda: the driver has everything back");
+        tap_is(state.retained_count + state.stack_depth, 0, "cuda: and no context is held");
+        tap_is(state.without_context_count, 0, "cuda: no call was made without a context");
+    }
+    return tap_done();
+}

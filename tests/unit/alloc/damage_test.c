@@ -1,0 +1,250 @@
+/* damage_test.c: zr_arena_check() finds what was damaged on purpose, the options have the effect that their
+ * help states, and the host backend gives back what was released: memory, files, and only its own. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/option.h"
+#include "tests/support/blocks.h"
+#include "tests/support/folder.h"
+#include "tests/support/tap.h"
+
+#define GRANULE ((size_t)64 << 10)
+
+static void start(size_t limit_bytes)
+{
+    zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = limit_bytes});
+}
+
+static void stop(void)
+{
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
+}
+
+/* ---- The check ----------------------------------------------------------------------------------------- */
+
+static unsigned asserted;
+static void count_assert(const char *condition, const char *file, int line)
+{
+    (void)condition, (void)file, (void)line;
+    asserted++;
+}
+
+static void damage(size_t *number, const char *what)
+{
+    size_t before = *number;
+    *number += 256;
+    tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "the check finds %s: %s", what, zr_last_error());
+    *number = before;
+    tap_result(zr_arena_check(arena), ZR_OK, "and is content without");
+}
+
+static void test_check(void)
+{
+    void *large;
+    start(0);
+    take_as(arena, 1000, ZR_TAG_PARAM, 0);
+    char *large_block = take_as(arena, 3 * GRANULE, ZR_TAG_GRAD, 0);
+    take_as(arena, GRANULE, ZR_TAG_OTHER, 0);
+    zr_arena_free(arena, large_block);
+    damage(&arena->live_bytes, "live bytes that are none");
+    damage(&arena->requested_bytes, "requests that nobody made");
+    damage(&arena->blocks_count, "blocks that are none");
+    damage(&arena->live_by_tag_bytes[ZR_TAG_COMM], "a tag with too many bytes");
+    damage(&arena->mapped_bytes, "memory that is not mapped");
+    damage(&arena->lent_bytes, "granules that nobody borrowed");
+    damage(&arena->reserved_bytes, "memory that nobody reserved");
+    damage(&arena->stock.bytes, "a stock that is empty");
+    damage(&arena->first->bytes, "a span that is too long");
+    struct zr_zone *zone = &arena->zones[ZR_ZONE_WHOLE];
+    struct zr_span *gap = zr_holes_largest(&zone->gaps);
+    gap->bin++;
+    tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "a gap under a wrong size: %s", zr_last_error());
+    gap->bin--;
+    zr_holes_remove(&zone->gaps, gap);
+    gap->bin = zr_holes_bin(gap->bytes);
+    tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and one that is not filed: %s", zr_last_error());
+    gap->bin = 0;
+    zr_holes_add(&zone->gaps, gap);
+    size_t granule = zone->first_bytes / GRANULE;
+    zr_granules_set(arena->granules, granule, granule + 1, false);
+    tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and a granule that is not in the books: %s",
+               zr_last_error());
+    zr_granules_set(arena->granules, granule, granule + 1, true);
+    tap_result(zr_arena_check(arena), ZR_OK, "content again");
+    stop();
+
+    /* check:2 looks by itself whenever the mapped memory has changed. */
+    for (unsigned level = 1; level <= 2; level++) {
+        zr_option_set(level == 2 ? "check:2" : "check:1");
+        start(0);
+        asserted = 0;
+        zr_assert_handler_set(count_assert);
+        arena->blocks_count++;
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = 4 * GRANULE}, &large);
+        unsigned at_alloc = asserted;
+        zr_arena_free(arena, large);
+        zr_arena_trim(arena, 0, NULL);
+        arena->blocks_count--;
+        zr_assert_handler_set(NULL);
+        tap_ok(at_alloc == level - 1 && asserted == 2 * (level - 1), "check:%u: %u damages seen", level,
+               asserted);
+        stop();
+    }
+    zr_option_set(NULL);
+}
+
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+static void test_options(void)
+{
+    zr_option_set("granule:128k");
+    zr_backend_sim_create(&backend, NULL);
+    tap_is(backend->can.granule_bytes, 128 << 10,
+           "granule:128k is the granule of a backend that asks for none");
+    char local;
+    struct zr_fill fill = {.to = &local, .bytes = 1};
+    tap_result(zr_backend_fill(backend, &fill), ZR_ERR_INVALID, "check:1 looks at the addresses of a fill");
+    zr_option_set("check:0");
+    tap_result(zr_backend_fill(backend, &fill), ZR_OK, "check:0 does not");
+    zr_option_set(NULL);
+    zr_backend_destroy(backend);
+}
+
+/* ---- The host backend's files -------------------------------------------------------------------------- */
+
+static size_t file_bytes(int fd)
+{
+    struct stat status = {0};
+    fstat(fd, &status);
+    return (size_t)status.st_blocks * 512;
+}
+
+static void test_giving_back(void)
+{
+    struct zr_segment segment;
+    size_t count = 1, lead;
+    int status = 1;
+    start(0);
+    char *block = take_as(arena, 4 * GRANULE, ZR_TAG_PARAM, 0);
+    zr_block_export(arena, block, &segment, &count, &lead);
+    tap_is(file_bytes(segment.fd), 4 * GRANULE, "four granules take four granules of memory");
+    memset(block, 'p', 4 * GRANULE);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        zr_arena_free(arena, block);
+        zr_arena_trim(arena, 0, NULL);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    tap_ok(status == 0 && block[0] == 'p' && block[4 * GRANULE - 1] == 'p',
+           "a child that gives granules back leaves its parent's alone");
+    zr_arena_free(arena, block);
+    tap_is(file_bytes(segment.fd), 4 * GRANULE, "a free keeps the memory");
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(file_bytes(segment.fd), 0, "a trim gives it back to the system");
+    struct zr_handle *handle = NULL;
+    block = take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
+    strcpy(block, "here");
+    tap_result(zr_backend_create(backend, SIZE_MAX - GRANULE + 1, &handle), ZR_ERR_MEMORY,
+               "all bytes there are");
+    tap_ok(!handle && strcmp(block, "here") == 0, "are refused, and what is there stays");
+    stop();
+}
+
+static void test_imports(void)
+{
+    struct zr_segment segment[2];
+    size_t count = 1, lead = 1;
+    void *imported = NULL, *none;
+    start(0);
+    take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
+    char *block = take_as(arena, 2 * GRANULE, ZR_TAG_PARAM, 0);
+    zr_block_export(arena, block, segment, &count, &lead);
+    tap_is(lead, 0, "a block on a granule has no lead");
+    strcpy(block, "one");
+    int files = open_descriptors();
+    segment[1] = segment[0];
+    tap_result(zr_import(backend, segment, 2, &imported), ZR_OK, "one piece imported twice over");
+    tap_is(open_descriptors(), files + 1, "takes one descriptor");
+    tap_ok(imported && strcmp(imported, "one") == 0 && strcmp((char *)imported + 2 * GRANULE, "one") == 0,
+           "and shows the same memory at both places");
+    tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
+    tap_result(zr_import_release(backend, imported), ZR_OK, "released");
+    tap_is(open_descriptors(), files, "and closed");
+    segment[1].bytes = SIZE_MAX - GRANULE + 1;
+    tap_ok(zr_import(backend, segment, 2, &imported) == ZR_ERR_INVALID && strstr(zr_last_error(), "overflow"),
+           "more than the address space: %s", zr_last_error());
+    segment[1].bytes = segment[0].bytes;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", segment[0].fd);
+    segment[1].fd = open(path, O_RDONLY | O_CLOEXEC);
+    tap_result(zr_import(backend, &segment[1], 1, &none), ZR_ERR_INVALID,
+               "a descriptor that cannot be written");
+    tap_ok(strstr(zr_last_error(), "writing") != NULL, "is called that: %s", zr_last_error());
+    close(segment[1].fd);
+    segment[1].fd = 999;
+    tap_result(zr_import(backend, segment, 2, &none), ZR_ERR_INVALID, "the second piece is bad");
+    tap_is(open_descriptors(), files, "nothing stays of the first");
+    stop();
+}
+
+static void *imported_once;
+static _Atomic unsigned releases_ready, releases_good, releases_foreign;
+
+static void *release_import(void *argument)
+{
+    atomic_fetch_add(&releases_ready, 1);
+    while (atomic_load(&releases_ready) < 2)
+        ;
+    zr_result result = zr_import_release(backend, imported_once);
+    atomic_fetch_add(&releases_good, result == ZR_OK);
+    atomic_fetch_add(&releases_foreign, result == ZR_ERR_FOREIGN);
+    return argument;
+}
+
+/* Of two releases of one import at once one is right, and the other hears that there is none. */
+static void test_two_releases(void)
+{
+    enum { ROUNDS = 1000 };
+    struct zr_segment segment;
+    size_t count = 1, lead;
+    unsigned rounds = 0;
+    start(0);
+    zr_block_export(arena, take_as(arena, GRANULE, ZR_TAG_PARAM, 0), &segment, &count, &lead);
+    int files = open_descriptors();
+    for (; rounds < ROUNDS && releases_good == rounds && releases_foreign == rounds; rounds++) {
+        pthread_t thread;
+        atomic_store(&releases_ready, 0);
+        if (zr_import(backend, &segment, 1, &imported_once) != ZR_OK)
+            break;
+        pthread_create(&thread, NULL, release_import, NULL);
+        release_import(NULL);
+        pthread_join(thread, NULL);
+    }
+    tap_ok(rounds == ROUNDS && releases_good == ROUNDS && releases_foreign == ROUNDS,
+           "%u imports released twice at once: %u were, %u were none", rounds, releases_good,
+           releases_foreign);
+    tap_is(open_descriptors(), files, "and no descriptor was closed twice");
+    stop();
+}
+
+int main(void)
+{
+    test_check();
+    test_options();
+    test_giving_back();
+    test_imports();
+    test_two_releases();
+    return tap_done();
+}

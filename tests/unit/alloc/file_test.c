@@ -1,0 +1,540 @@
+/* file_test.c: the file port, alloc/base/file.h: whole reads and writes over every kind of descriptor, words
+ * that name the file, nothing half written, nothing left open. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "tests/support/folder.h"
+#include "tests/support/tap.h"
+
+static char scratch[64] = "/tmp/zr-file-test-XXXXXX";
+
+/* A path in the scratch folder; two can be in use at once. */
+static const char *in_scratch(const char *name)
+{
+    static char paths[2][512];
+    static unsigned turn;
+    char *path = paths[turn++ % 2];
+    zr_path_join(path, sizeof paths[0], &(struct zr_path_parts){.folder = scratch, .name = name});
+    return path;
+}
+
+static bool words_have(const char *part)
+{
+    bool found = strstr(zr_last_error(), part) != NULL;
+    if (!found)
+        tap_note("words: %s", zr_last_error());
+    return found;
+}
+
+static uint64_t size_of(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 ? (uint64_t)status.st_size : UINT64_MAX;
+}
+
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+static void test_read_and_write(void)
+{
+    struct zr_file file;
+    char data[16] = {0};
+    uint64_t bytes = 0;
+    size_t got = 0;
+
+    tap_result(zr_file_create(&file, in_scratch("a"), ZR_CREATE_REPLACE), ZR_OK, "create");
+    tap_result(zr_file_write(&file, "hello", 5), ZR_OK, "write");
+    tap_result(zr_file_write_at(&file, 8, "world", 5), ZR_OK, "write beyond the end");
+    tap_result(zr_file_size(&file, &bytes), ZR_OK, "size");
+    tap_is(bytes, 13, "the size counts the gap");
+    tap_result(zr_file_read_at(&file, 0, data, 13), ZR_OK, "read back");
+    tap_ok(memcmp(data, "hello\0\0\0world", 13) == 0, "the bytes are those written, the gap is zeros");
+    tap_result(zr_file_resize(&file, 3), ZR_OK, "cut");
+    tap_result(zr_file_read_at(&file, 1, data, 5), ZR_ERR_FORMAT, "reading past the end is told apart");
+    tap_ok(words_have("ends at byte 3") && words_have("/a'"), "the words name the file and where it ends");
+    tap_result(zr_file_sync(&file), ZR_OK, "sync");
+    tap_result(zr_file_close(&file), ZR_OK, "close");
+    tap_is(file.fd, -1, "a closed file says so");
+    tap_result(zr_file_close(&file), ZR_OK, "closing twice does nothing");
+
+    tap_result(zr_file_create(&file, in_scratch("a"), ZR_CREATE_NEW), ZR_ERR_IO, "a new file must be new");
+    tap_result(zr_file_create(&file, in_scratch("a"), ZR_CREATE_APPEND), ZR_OK, "append");
+    zr_file_write(&file, "lo", 2);
+    zr_file_close(&file);
+    tap_result(zr_file_open(&file, in_scratch("a")), ZR_OK, "open");
+    tap_result(zr_file_read(&file, data, sizeof data, &got), ZR_OK, "read what there is");
+    tap_ok(got == 5 && memcmp(data, "hello", 5) == 0, "append went on at the end");
+    tap_result(zr_file_read(&file, data, sizeof data, &got), ZR_OK, "read at the end");
+    tap_is(got, 0, "gives nothing");
+    tap_result(zr_file_read_at(&file, UINT64_MAX - 2, data, 5), ZR_ERR_INVALID, "no offset wraps around");
+    tap_result(zr_file_write(&file, "x", 1), ZR_ERR_IO, "a file opened for reading is not written");
+    zr_file_close(&file);
+    tap_result(zr_file_create(&file, in_scratch("a"), ZR_CREATE_REPLACE), ZR_OK, "create again");
+    zr_file_close(&file);
+    tap_is(size_of(in_scratch("a")), 0, "replacing empties");
+}
+
+static void test_bad_names(void)
+{
+    struct zr_file file;
+    char longest[300];
+    tap_result(zr_file_open(&file, "/no/such/file"), ZR_ERR_IO, "a missing file");
+    tap_ok(words_have("'/no/such/file'") && words_have("No such file") && words_have("check the path"),
+           "is named with its cause and a way out");
+    tap_is(file.fd, -1, "and is a closed one");
+    tap_result(zr_file_open(&file, scratch), ZR_ERR_IO, "a folder is no file");
+    tap_ok(words_have("name a file"), "and the words say so");
+    tap_result(zr_file_open_regular(&file, scratch), ZR_ERR_IO, "nor an ordinary one");
+    tap_result(zr_file_open_regular(&file, "/dev/zero"), ZR_ERR_FORMAT, "a device is no ordinary file");
+    tap_ok(words_have("'/dev/zero'") && words_have("ordinary") && file.fd == -1, "which is named");
+    if (mkfifo(in_scratch("pipe"), 0600) == 0) {
+        alarm(300); /* there is no writer: who waits for one is ended */
+        tap_result(zr_file_open_regular(&file, in_scratch("pipe")), ZR_ERR_FORMAT,
+                   "nor is a pipe, which is not waited for");
+        alarm(0);
+        int reader = open(in_scratch("pipe"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        tap_result(zr_file_create(&file, in_scratch("pipe"), ZR_CREATE_REPLACE), ZR_OK,
+                   "a pipe is written to");
+        tap_is(fcntl(file.fd, F_GETFL) & O_ACCMODE, O_WRONLY, "and not held open for reading as well");
+        zr_file_close(&file);
+        close(reader);
+        zr_path_unlink(in_scratch("pipe"));
+    } else {
+        tap_skip("no pipes can be made here");
+    }
+    tap_result(zr_file_create(&file, scratch, ZR_CREATE_REPLACE), ZR_ERR_IO, "nor can it be created over");
+    tap_result(zr_file_open(&file, ""), ZR_ERR_INVALID, "an empty name");
+    tap_result(zr_file_open(&file, NULL), ZR_ERR_INVALID, "no name");
+    memset(longest, 'x', sizeof longest);
+    memcpy(longest, "/tmp/", 5);
+    memcpy(longest + sizeof longest - 5, "tail", 5);
+    tap_result(zr_file_open(&file, longest), ZR_ERR_IO, "a name that no file system takes");
+    tap_ok(words_have("...") && words_have("tail'"), "shows its end");
+    tap_result(zr_file_create(&file, in_scratch("a/b"), ZR_CREATE_REPLACE), ZR_ERR_IO,
+               "a file used as a folder");
+}
+
+/* Writes the numbers 0.. byte by byte into a pipe, slowly at the start. */
+static void *dribble(void *argument)
+{
+    int fd = *(int *)argument;
+    for (unsigned i = 0; i < 5000; i++) {
+        unsigned char byte = (unsigned char)(i * 7);
+        if (write(fd, &byte, 1) != 1)
+            break;
+        if (i < 100)
+            nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+    }
+    close(fd);
+    return NULL;
+}
+
+/* Reads all of a pipe in small pieces after a while, checking the same numbers. */
+static void *sip(void *argument)
+{
+    int fd = *(int *)argument;
+    unsigned char piece[1500];
+    size_t total = 0;
+    ssize_t got;
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    while ((got = read(fd, piece, sizeof piece)) != 0) {
+        if (got < 0)
+            continue;
+        for (ssize_t i = 0; i < got; i++, total++)
+            if (piece[i] != (unsigned char)(total * 7))
+                return NULL;
+    }
+    return (void *)total;
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+static void test_interruptions(void)
+{
+    int ends[2];
+    pthread_t thread;
+    static unsigned char data[1 << 20];
+    size_t got = 0;
+    bool same = true;
+    sigset_t alarm_set, before;
+    struct sigaction action = {.sa_handler = on_alarm}; /* without SA_RESTART: calls end in EINTR */
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+
+    sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&alarm_set);
+    sigaddset(&alarm_set, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_set, &before); /* the helper threads inherit it: signals come to us */
+    tap_ok(pipe2(ends, O_CLOEXEC) == 0, "a pipe");
+    pthread_create(&thread, NULL, dribble, &ends[1]);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    struct zr_file file = zr_file_borrow(ends[0], "pipe");
+    tap_result(zr_file_read(&file, data, sizeof data, &got), ZR_OK,
+               "a pipe is read to its end through signals");
+    for (size_t i = 0; i < got; i++)
+        same &= data[i] == (unsigned char)(i * 7);
+    tap_ok(got == 5000 && same, "whole and in order");
+    pthread_join(thread, NULL);
+    close(ends[0]);
+
+    pthread_sigmask(SIG_BLOCK, &alarm_set, NULL);
+    tap_ok(pipe2(ends, O_CLOEXEC) == 0, "another pipe");
+    pthread_create(&thread, NULL, sip, &ends[0]);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 7);
+    file = zr_file_borrow(ends[1], "pipe");
+    tap_result(zr_file_write(&file, data, sizeof data), ZR_OK, "a non-blocking pipe takes 1 MiB");
+    setitimer(ITIMER_REAL, &never, NULL);
+    close(ends[1]);
+    void *read_bytes = NULL;
+    pthread_join(thread, &read_bytes);
+    tap_is((size_t)read_bytes, sizeof data, "and its reader gets all of it");
+    close(ends[0]);
+
+    signal(SIGPIPE, SIG_IGN);
+    tap_ok(pipe2(ends, O_CLOEXEC) == 0, "a third pipe");
+    close(ends[0]);
+    file = zr_file_borrow(ends[1], "reader");
+    tap_result(zr_file_write(&file, "x", 1), ZR_ERR_IO, "a reader that has gone is an error");
+    tap_ok(words_have("'reader'") && words_have("has gone"), "in words");
+    close(ends[1]);
+}
+
+static void test_no_space(void)
+{
+    struct zr_file file;
+    static char data[60000];
+    struct rlimit before, small;
+
+    tap_result(zr_file_create(&file, in_scratch("full"), ZR_CREATE_APPEND), ZR_OK, "a file");
+    zr_file_write(&file, data, 5000);
+    zr_fault_set(ZR_FAULT_WRITE, 1);
+    tap_result(zr_file_write(&file, data, 100), ZR_ERR_IO, "a write that finds no space");
+    zr_fault_set(ZR_FAULT_WRITE, 0);
+    tap_ok(words_have("No space left") && words_have("/full'") && words_have("make room"), "says so");
+    tap_is(size_of(in_scratch("full")), 5000, "and leaves the file as it was");
+
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 20000;
+    setrlimit(RLIMIT_FSIZE, &small);
+    tap_result(zr_file_write(&file, data, sizeof data), ZR_ERR_IO, "a write that fits only in part");
+    setrlimit(RLIMIT_FSIZE, &before);
+    tap_ok(words_have("ulimit -f"), "names the limit");
+    tap_is(size_of(in_scratch("full")), 5000, "and its first part is cut off again");
+    tap_result(zr_file_write(&file, data, 10), ZR_OK, "the file goes on");
+    tap_is(size_of(in_scratch("full")), 5010, "where it was");
+    zr_file_close(&file);
+
+    if (access("/dev/full", W_OK) == 0) {
+        tap_result(zr_file_create(&file, "/dev/full", ZR_CREATE_APPEND), ZR_OK, "a full device");
+        tap_result(zr_file_write(&file, data, 10), ZR_ERR_IO, "takes nothing");
+        zr_file_close(&file);
+    } else {
+        tap_skip("no /dev/full here");
+    }
+}
+
+/* ---- Paths --------------------------------------------------------------------------------------------- */
+
+static void touch(const char *path)
+{
+    struct zr_file file;
+    if (zr_file_create(&file, path, ZR_CREATE_REPLACE) == ZR_OK)
+        zr_file_close(&file);
+}
+
+/* What is neither file nor folder keeps its name, whatever is to take it. */
+static void test_replaceable(void)
+{
+    static const struct {
+        const char *name;
+        bool replaceable;
+    } cases[] = {{"x/none", true}, {"x/new", true}, {"x/y", false}, {"x/pipe", false}, {"x/link", false}};
+    bool replaceable;
+
+    tap_ok(mkfifo(in_scratch("x/pipe"), 0600) == 0 && symlink("new", in_scratch("x/link")) == 0,
+           "a pipe, and a link to a file");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zr_result result = zr_path_replaceable(in_scratch(cases[i].name), &replaceable);
+        tap_ok(result == ZR_OK && replaceable == cases[i].replaceable, "%s %s be replaced", cases[i].name,
+               cases[i].replaceable ? "may" : "may not");
+    }
+    touch(in_scratch("x/aside"));
+    for (size_t i = 3; i < sizeof cases / sizeof *cases; i++) {
+        tap_result(zr_path_rename(&(struct zr_rename){in_scratch("x/aside"), in_scratch(cases[i].name)}),
+                   ZR_ERR_IO, "%s is not renamed over", cases[i].name);
+        tap_ok(words_have("ordinary file"), "and the words have the way out");
+        zr_path_replaceable(in_scratch(cases[i].name), &replaceable);
+        tap_ok(!replaceable, "it is what it was");
+        zr_path_unlink(in_scratch(cases[i].name));
+    }
+    tap_result(zr_path_unlink(in_scratch("x/aside")), ZR_OK, "what was to take its place is there still");
+}
+
+static void test_paths(void)
+{
+    enum zr_path_kind kind;
+    char path[8];
+    uint64_t bytes = 0;
+
+    tap_result(zr_path_make_folder(in_scratch("x/y//z"), false), ZR_ERR_IO, "folders above must exist");
+    tap_result(zr_path_make_folder(in_scratch("x/y//z"), true), ZR_OK, "or are made");
+    tap_result(zr_path_make_folder(in_scratch("x/y/z"), false), ZR_OK, "a folder that is there is fine");
+    touch(in_scratch("x/file"));
+    tap_result(zr_path_make_folder(in_scratch("x/file"), false), ZR_ERR_IO, "a file that is there is not");
+    tap_result(zr_path_make_folder("", true), ZR_ERR_INVALID, "a folder without a name");
+
+    zr_path_kind_get(in_scratch("x"), &kind);
+    tap_is(kind, ZR_PATH_FOLDER, "a folder");
+    zr_path_kind_get(in_scratch("x/file"), &kind);
+    tap_is(kind, ZR_PATH_FILE, "a file");
+    zr_path_kind_get(in_scratch("x/file/below"), &kind);
+    tap_is(kind, ZR_PATH_NONE, "nothing can be below a file");
+    zr_path_kind_get("/dev/null", &kind);
+    tap_is(kind, ZR_PATH_OTHER, "a device");
+
+    tap_result(zr_path_rename(&(struct zr_rename){in_scratch("x/file"), in_scratch("x/new")}), ZR_OK,
+               "rename");
+    tap_is(size_of(in_scratch("x/file")), UINT64_MAX, "the old name is gone");
+    tap_result(zr_path_rename(&(struct zr_rename){in_scratch("x/file"), in_scratch("x/b")}), ZR_ERR_IO,
+               "renaming nothing");
+    tap_ok(words_have("x/file'") && words_have("x/b'"), "names both");
+    test_replaceable();
+    tap_result(zr_path_sync_folder(in_scratch("x")), ZR_OK, "sync a folder");
+    tap_result(zr_path_sync_folder(in_scratch("x/new")), ZR_ERR_IO, "a file is no folder to sync");
+    static const char *const names[] = {"x/new", "x/y/", "x//y", "x"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        tap_result(zr_path_sync_name(in_scratch(names[i])), ZR_OK, "sync the folder of %s", names[i]);
+    tap_result(zr_path_sync_name("alone"), ZR_OK, "a name alone lies in the folder one is in");
+    tap_result(zr_path_sync_name("/etc"), ZR_OK, "and what the root has in the root");
+    tap_result(zr_path_sync_name(in_scratch("x/new/inside")), ZR_ERR_IO, "nothing lies in a file");
+    tap_ok(words_have("new'"), "which is named");
+    tap_result(zr_path_remove_folder(in_scratch("x")), ZR_ERR_IO, "a folder with a folder in it stays");
+    tap_ok(words_have("'y'"), "and the words name that");
+    tap_result(zr_path_remove_folder(in_scratch("x/y/z")), ZR_OK, "an empty folder goes");
+    zr_path_remove_folder(in_scratch("x/y"));
+    tap_result(zr_path_remove_folder(in_scratch("x")), ZR_OK, "with the files in it");
+    tap_result(zr_path_remove_folder(in_scratch("x")), ZR_OK, "none is fine");
+    tap_result(zr_path_unlink(in_scratch("x")), ZR_OK, "removing what is not there is fine");
+    tap_result(zr_path_free_bytes(scratch, &bytes), ZR_OK, "space on the file system");
+    tap_ok(bytes > 0, "there is some: %llu MB", (unsigned long long)(bytes / 1000000));
+    tap_result(zr_path_free_bytes("/no/such", &bytes), ZR_ERR_IO, "none on a path that is not there");
+
+    tap_result(zr_path_join(path, sizeof path, &(struct zr_path_parts){"abc", "def"}), ZR_OK, "join");
+    tap_ok(strcmp(path, "abc/def") == 0, "with a slash between");
+    tap_result(zr_path_join(path, sizeof path, &(struct zr_path_parts){"abc/", "def"}), ZR_OK,
+               "join after a slash");
+    tap_ok(strcmp(path, "abc/def") == 0, "with one slash still");
+    tap_result(zr_path_join(path, sizeof path, &(struct zr_path_parts){"abc", "defg"}), ZR_ERR_INVALID,
+               "too long");
+}
+
+static void test_listing(void)
+{
+    enum { FILES = 700 }; /* several buffers' worth */
+    static unsigned char seen[FILES];
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    unsigned folders = 0, others = 0, strange = 0, number;
+    char name[64];
+
+    zr_path_make_folder(in_scratch("list"), false);
+    for (unsigned i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "list/a-file-with-a-longer-name-%u", i);
+        touch(in_scratch(name));
+    }
+    zr_path_make_folder(in_scratch("list/folder"), false);
+    tap_ok(symlink("nowhere", in_scratch("list/link")) == 0, "a link");
+    tap_result(zr_folder_open(&folder, in_scratch("list")), ZR_OK, "list a folder");
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        if (entry.kind == ZR_PATH_FILE && sscanf(entry.name, "a-file-with-a-longer-name-%u", &number) == 1 &&
+            number < FILES)
+            seen[number]++;
+        else if (entry.kind == ZR_PATH_FOLDER && strcmp(entry.name, "folder") == 0)
+            folders++;
+        else if (entry.kind == ZR_PATH_OTHER && strcmp(entry.name, "link") == 0)
+            others++;
+        else
+            strange++;
+    }
+    zr_folder_close(&folder);
+    bool once = true;
+    for (unsigned i = 0; i < FILES; i++)
+        once &= seen[i] == 1;
+    tap_ok(once && folders == 1 && others == 1 && strange == 0, "every entry once, with its kind");
+    zr_path_remove_folder(in_scratch("list/folder"));
+    tap_result(zr_path_remove_folder(in_scratch("list")), ZR_OK, "all of them removed");
+    tap_result(zr_folder_open(&folder, in_scratch("a")), ZR_ERR_IO, "a file cannot be listed");
+    tap_is(folder.fd, -1, "and nothing is open");
+}
+
+/* ---- Text ---------------------------------------------------------------------------------------------- */
+
+static void test_text(void)
+{
+    struct zr_file file;
+    struct zr_text text;
+    char buffer[32], back[256] = {0};
+    size_t got;
+
+    zr_file_create(&file, in_scratch("text"), ZR_CREATE_APPEND);
+    zr_text_start(&text, &file, buffer, sizeof buffer);
+    for (unsigned i = 0; i < 10; i++)
+        zr_text_print(&text, "line %u of ten\n", i);
+    tap_result(zr_text_flush(&text), ZR_OK, "prints through a small buffer");
+    zr_text_put(&text, "a piece of text that is longer than the whole buffer\n", 53);
+    tap_result(zr_text_flush(&text), ZR_OK, "bytes of any length");
+    zr_file_read_at(&file, 0, back, 14 * 10 + 53);
+    tap_ok(strncmp(back, "line 0 of ten\nline 1 of ten\n", 28) == 0 &&
+               strstr(back, "line 9 of ten\na piece") != NULL && strlen(back) == 193,
+           "arrive whole and in order");
+
+    tap_result(zr_text_print(&text, "%040d", 1), ZR_ERR_INVALID, "a print longer than the buffer is refused");
+    tap_result(zr_text_print(&text, "more"), ZR_ERR_INVALID, "the first failure stays");
+    tap_result(zr_text_flush(&text), ZR_ERR_INVALID, "and comes out of the flush");
+    tap_is(size_of(in_scratch("text")), 193, "with nothing of it written");
+
+    zr_text_start(&text, &file, buffer, sizeof buffer);
+    zr_text_print(&text, "half a line");
+    zr_fault_set(ZR_FAULT_WRITE, 1);
+    tap_result(zr_text_flush(&text), ZR_ERR_IO, "a full disk fails the flush");
+    zr_fault_set(ZR_FAULT_WRITE, 0);
+    tap_is(size_of(in_scratch("text")), 193, "and half a line is not there");
+    zr_file_read(&file, back, 1, &got);
+    zr_file_close(&file);
+
+    zr_text_start(&text, NULL, buffer, 8);
+    tap_result(zr_text_print(&text, "%s", "1234567"), ZR_OK, "text in memory fills its buffer");
+    tap_ok(strcmp(buffer, "1234567") == 0, "to the last byte");
+    tap_result(zr_text_put(&text, "8", 1), ZR_ERR_INVALID, "and no further");
+    tap_ok(strcmp(buffer, "1234567") == 0, "keeping what it has");
+    zr_text_start(&text, NULL, buffer, 1);
+    tap_is(text.result, ZR_ERR_INVALID, "a buffer of one byte is none");
+}
+
+static void test_json(void)
+{
+    static const struct {
+        const char *bytes;
+        size_t length;
+        const char *json;
+    } cases[] = {
+        {"plain", 5, "\"plain\""},
+        {"", 0, "\"\""},
+        {"q\"b\\n\nt\t", 8, "\"q\\\"b\\\\n\\nt\\t\""},
+        {"\0\x1f\x7f", 3, "\"\\u0000\\u001f\\u007f\""},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+        {"\xff", 1, "\"\xef\xbf\xbd\""},                                 /* no byte of UTF-8 */
+        {"\xe2\x82", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* cut */
+        {"\xc0\xaf", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* overlong */
+        {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* surrogate */
+        {"\xf4\x90\x80\x80", 4, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* above U+10FFFF */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char buffer[128];
+        struct zr_text text;
+        zr_text_start(&text, NULL, buffer, sizeof buffer);
+        zr_text_json_string(&text, cases[i].bytes, cases[i].length);
+        if (!tap_ok(strcmp(buffer, cases[i].json) == 0, "JSON string %zu", i))
+            tap_note("got %s", buffer);
+    }
+}
+
+/* ---- Faults -------------------------------------------------------------------------------------------- */
+
+/* A small save: all that a checkpoint does. */
+static zr_result save(void)
+{
+    struct zr_file file;
+    zr_result result = zr_path_make_folder(in_scratch("save.new"), false);
+    if (result != ZR_OK)
+        return result;
+    result = zr_file_create(&file, in_scratch("save.new/data"), ZR_CREATE_REPLACE);
+    if (result == ZR_OK) {
+        result = zr_file_write(&file, "data", 4);
+        if (result == ZR_OK)
+            result = zr_file_sync(&file);
+        zr_file_close(&file);
+    }
+    if (result == ZR_OK)
+        result = zr_path_sync_folder(in_scratch("save.new"));
+    if (result == ZR_OK)
+        result = zr_path_rename(&(struct zr_rename){in_scratch("save.new"), in_scratch("save")});
+    if (result == ZR_OK)
+        result = zr_path_sync_folder(scratch);
+    if (result == ZR_OK)
+        result = zr_file_open(&file, in_scratch("save/data"));
+    if (result == ZR_OK) {
+        char data[4];
+        result = zr_file_read_at(&file, 0, data, sizeof data);
+        zr_file_close(&file);
+    }
+    return result;
+}
+
+static void test_faults(void)
+{
+    static const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_READ, ZR_FAULT_WRITE, ZR_FAULT_SYNC,
+                                               ZR_FAULT_RENAME};
+    int before = open_descriptors();
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
+        zr_result result = ZR_ERR_IO;
+        unsigned failures = 0;
+        bool words = true;
+        for (uint64_t nth = 1; nth < 50; nth++) {
+            zr_fault_set(sites[i], nth);
+            result = save();
+            zr_fault_set(sites[i], 0);
+            words &= result == ZR_OK || (result == ZR_ERR_IO && strstr(zr_last_error(), "cannot ") != NULL);
+            zr_path_remove_folder(in_scratch("save.new"));
+            zr_path_remove_folder(in_scratch("save"));
+            if (result == ZR_OK)
+                break;
+            failures++;
+        }
+        tap_ok(result == ZR_OK && failures > 0 && words,
+               "site %s failed %u times with words, then it went clean", zr_fault_site_name(sites[i]),
+               failures);
+    }
+    tap_is(open_descriptors(), before, "no descriptor stays open");
+}
+
+int main(void)
+{
+    if (!mkdtemp(scratch)) {
+        tap_ok(false, "a scratch folder in /tmp");
+        return tap_done();
+    }
+    int before = open_descriptors();
+    test_read_and_write();
+    test_bad_names();
+    test_interruptions();
+    test_no_space();
+    test_paths();
+    test_listing();
+    test_text();
+    test_json();
+    test_faults();
+    tap_is(open_descriptors(), before, "every descriptor was closed");
+    tap_result(zr_path_remove_folder(scratch), ZR_OK, "the scratch folder is gone");
+    return tap_done();
+}

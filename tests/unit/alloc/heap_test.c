@@ -1,0 +1,425 @@
+/* heap_test.c: the host heap, alloc/heap/heap.h: objects whole under threads, extents in the arena and given
+ * back, the program's own malloc untouched. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/heap/heap.h"
+#include "alloc/base/os.h"
+#include "tests/support/tap.h"
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static struct zr_arena_stats stats(void)
+{
+    struct zr_arena_stats now;
+    zr_arena_get_stats(arena, &now);
+    return now;
+}
+
+static bool in_arena(const void *pointer)
+{
+    struct zr_block_info block;
+    return zr_arena_find(arena, pointer, &block) == ZR_OK;
+}
+
+static bool words_have(const char *part)
+{
+    bool found = strstr(zr_last_error(), part) != NULL;
+    if (!found)
+        tap_note("words: %s", zr_last_error());
+    return found;
+}
+
+/* ---- One thread ---------------------------------------------------------------------------------------- */
+
+static void test_not_running(void)
+{
+    tap_ok(zr_heap_alloc(10) == NULL && words_have("zr_heap_start"),
+           "no object before the start, and words why");
+    zr_heap_free(NULL);
+    tap_result(zr_heap_stop(NULL), ZR_ERR_INVALID, "nothing to stop");
+    tap_result(zr_heap_start(NULL), ZR_ERR_INVALID, "no arena to start on");
+}
+
+static void test_objects(void)
+{
+    size_t before = stats().live_bytes;
+    tap_result(zr_heap_start(arena), ZR_OK, "start");
+    tap_result(zr_heap_start(arena), ZR_ERR_INVALID, "one heap per process");
+    tap_is(stats().live_bytes, before, "a heap without objects takes nothing");
+
+    char *text = zr_heap_alloc(9);
+    tap_ok(text && in_arena(text), "an object lies in the arena");
+    tap_is(stats().live_by_tag_bytes[ZR_TAG_OTHER], stats().live_bytes, "under the tag other");
+    unsigned char *zeros = zr_heap_zalloc(1000, 999);
+    size_t sum = 0;
+    for (size_t i = 0; zeros && i < 999000; i++)
+        sum += zeros[i];
+    tap_ok(zeros && sum == 0, "a large cleared object is zeros");
+    memset(zeros, 0xff, 999000);
+    zr_heap_free(zeros);
+    zeros = zr_heap_zalloc(999, 1000);
+    sum = 0;
+    for (size_t i = 0; zeros && i < 999000; i++)
+        sum += zeros[i];
+    tap_ok(zeros && sum == 0, "also where old bytes lay");
+    zr_heap_free(zeros);
+
+    void *nothing = zr_heap_alloc(0), *other = zr_heap_alloc(0);
+    tap_ok(nothing && other && nothing != other, "objects of no bytes are objects");
+    zr_heap_free(nothing);
+    zr_heap_free(other);
+    for (size_t bytes = 1, bad = 0; bytes < 100000; bytes = bytes * 3 / 2 + 1) {
+        void *object = zr_heap_alloc(bytes);
+        bad += !object || (uintptr_t)object % (bytes < 16 ? 8 : 16) != 0;
+        memset(object, 1, bytes);
+        zr_heap_free(object);
+        if (bad || bytes * 3 / 2 + 1 >= 100000)
+            tap_ok(bad == 0, "objects up to %zu bytes are aligned like malloc's", bytes);
+    }
+    volatile size_t most = SIZE_MAX; /* the compiler would refuse these outright */
+    tap_ok(zr_heap_zalloc(most / 2, 3) == NULL && words_have("overflow"), "a product that overflows");
+    tap_ok(zr_heap_alloc(most - 7) == NULL && words_have("larger than any"), "a size that no machine has");
+    zr_heap_free(text);
+    size_t leaked = 1;
+    tap_result(zr_heap_stop(&leaked), ZR_OK, "stop");
+    tap_is(leaked, 0, "with nothing leaked");
+    tap_is(stats().live_bytes, before, "and the arena has everything back");
+}
+
+static void test_realloc(void)
+{
+    bool whole = true;
+    zr_heap_start(arena);
+    unsigned char *object = zr_heap_realloc(NULL, 1);
+    object[0] = 0;
+    for (size_t bytes = 1; bytes < 3000000; bytes = bytes * 2 + 7) {
+        unsigned char *larger = zr_heap_realloc(object, bytes * 2 + 7);
+        for (size_t i = 0; i < bytes; i++)
+            whole &= larger[i] == (unsigned char)(i * 31);
+        for (size_t i = bytes; i < bytes * 2 + 7; i++)
+            larger[i] = (unsigned char)(i * 31);
+        object = larger;
+    }
+    tap_ok(whole, "growing keeps the bytes");
+    size_t large = stats().live_bytes;
+    object = zr_heap_realloc(object, 20000);
+    for (size_t i = 0; i < 20000; i++)
+        whole &= object[i] == (unsigned char)(i * 31);
+    tap_ok(whole && stats().live_bytes < large / 8, "shrinking keeps them and gives the rest to the arena");
+    object = zr_heap_realloc(object, 0);
+    tap_ok(object != NULL, "shrinking to nothing leaves an object");
+    zr_heap_free(object);
+    size_t leaked = 1;
+    zr_heap_stop(&leaked);
+    tap_ok(leaked == 0 && stats().live_bytes == 0, "all of it came back");
+}
+
+static void test_small_use(void)
+{
+    size_t leaked = 0;
+    void *objects[200];
+    zr_heap_start(arena);
+    for (size_t i = 0; i < 200; i++)
+        objects[i] = zr_heap_alloc(20 + i);
+    tap_ok(stats().live_bytes <= 256 << 10, "200 small objects take %zu KiB", stats().live_bytes >> 10);
+    for (size_t i = 0; i < 200; i += 2)
+        zr_heap_free(objects[i]);
+    void *large = zr_heap_alloc(700000);
+    tap_ok(large && stats().live_bytes <= (256 << 10) + 720000, "an object of 700 kB takes its own size");
+    tap_result(zr_heap_stop(&leaked), ZR_OK, "stopping with live objects");
+    tap_ok(leaked >= 700000 + 100 * 20 && leaked <= 1100000, "counts them: %zu bytes", leaked);
+    tap_is(stats().live_bytes, 0, "and gives them back");
+}
+
+static void test_failures(void)
+{
+    zr_heap_start(arena);
+    void *held = zr_heap_alloc(100);
+    tap_ok(zr_heap_alloc((size_t)1 << 40) == NULL, "more than the arena has");
+    tap_ok(words_have("host heap"), "is refused in words");
+    tap_ok(zr_heap_realloc(held, (size_t)1 << 40) == NULL, "growing too");
+    memset(held, 1, 100);
+    for (unsigned site = ZR_FAULT_CREATE; site <= ZR_FAULT_METADATA; site++) {
+        unsigned failures = 0;
+        void *object = NULL;
+        for (uint64_t nth = 1; nth < 500 && !object; nth++) {
+            zr_arena_trim(arena, 0, NULL);
+            zr_fault_set((enum zr_fault_site)site, nth);
+            object = zr_heap_alloc(9 << 20);
+            zr_fault_set((enum zr_fault_site)site, 0);
+            failures += object == NULL;
+        }
+        tap_ok(object != NULL && failures > 0, "site %s failed %u times, then the object was had",
+               zr_fault_site_name((enum zr_fault_site)site), failures);
+        zr_heap_free(object);
+    }
+    zr_heap_free(held);
+    size_t leaked = 1;
+    zr_heap_stop(&leaked);
+    tap_ok(leaked == 0 && stats().live_bytes == 0, "no failure kept anything");
+    tap_result(zr_arena_check(arena), ZR_OK, "and the arena's records are sound");
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, SLOTS = 150, STEPS = 40000, FORKS = 300 };
+
+struct slot {
+    unsigned char *object;
+    size_t bytes;
+};
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static bool slot_whole(const struct slot *slot, unsigned char mark)
+{
+    return !slot->object || (slot->object[0] == mark && slot->object[slot->bytes / 2] == mark &&
+                             slot->object[slot->bytes - 1] == mark);
+}
+
+static atomic_bool go_on; /* churn past its steps */
+
+/* Allocates, resizes and frees at random; every object holds its slot's mark. */
+static void *churn(void *argument)
+{
+    uint32_t state = (uint32_t)(uintptr_t)argument;
+    struct slot slots[SLOTS] = {0};
+    uintptr_t bad = 0;
+    for (unsigned i = 0; i < STEPS || go_on; i++) {
+        unsigned k = next_random(&state) % SLOTS, action = next_random(&state) % 4;
+        struct slot *slot = &slots[k];
+        unsigned char mark = (unsigned char)(k ^ state);
+        size_t bytes = 1 + next_random(&state) % (action == 3 ? 200000 : 3000);
+        bad += !slot_whole(slot, slot->object ? slot->object[0] : 0);
+        if (slot->object && action != 0) {
+            zr_heap_free(slot->object);
+            slot->object = NULL;
+            continue;
+        }
+        slot->object = slot->object ? zr_heap_realloc(slot->object, bytes) : zr_heap_alloc(bytes);
+        slot->bytes = bytes;
+        if (!slot->object) {
+            bad++;
+            break;
+        }
+        memset(slot->object, mark, bytes);
+    }
+    for (unsigned k = 0; k < SLOTS; k++) {
+        bad += !slot_whole(&slots[k], slots[k].object ? slots[k].object[0] : 0);
+        zr_heap_free(slots[k].object);
+    }
+    return (void *)bad;
+}
+
+static void test_threads(void)
+{
+    for (unsigned round = 0; round < 3; round++) {
+        pthread_t threads[THREADS];
+        uintptr_t bad = 0;
+        size_t leaked = 1;
+        zr_heap_start(arena);
+        for (uintptr_t i = 0; i < THREADS; i++)
+            pthread_create(&threads[i], NULL, churn, (void *)(i * 77 + round * 1000 + 1));
+        for (unsigned i = 0; i < THREADS; i++) {
+            void *result;
+            pthread_join(threads[i], &result);
+            bad += (uintptr_t)result;
+        }
+        size_t kept = stats().live_bytes;
+        tap_ok(bad == 0, "round %u: %d threads, objects whole", round, THREADS);
+        tap_ok(kept <= 1 << 20, "an empty heap keeps %zu KiB", kept >> 10);
+        tap_result(zr_heap_stop(&leaked), ZR_OK, "stop");
+        tap_ok(leaked == 0 && stats().live_bytes == 0, "nothing leaked, everything back");
+    }
+    tap_result(zr_arena_check(arena), ZR_OK, "the arena's records are sound");
+}
+
+/* Forks while others are inside the heap and the arena: the child must find every lock open. */
+static void test_fork(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    tap_skip("ThreadSanitizer follows 64 locks at a time, and jemalloc takes more around a fork");
+    return;
+#endif
+    pthread_t threads[2];
+    unsigned good = 0;
+    zr_heap_start(arena);
+    alarm(300); /* a deadlock ends the test */
+    go_on = true;
+    for (uintptr_t i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, churn, (void *)(i + 5));
+    for (unsigned i = 0; i < FORKS; i++) {
+        int status = 1;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(zr_heap_alloc(64) ? 0 : 1); /* not written to: the memory is the parent's too */
+        good += child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    }
+    uintptr_t bad = 0;
+    go_on = false;
+    for (unsigned i = 0; i < 2; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        bad += (uintptr_t)result;
+    }
+    alarm(0);
+    tap_ok(good == FORKS && bad == 0, "%d forks amid two busy threads", FORKS);
+    zr_heap_stop(NULL);
+}
+
+/* ---- Beside the program's malloc ----------------------------------------------------------------------- */
+
+static void test_neighbours(void)
+{
+    Dl_info info = {0};
+    void *(*their_malloc)(size_t) = malloc;
+    zr_heap_start(arena);
+    void *theirs = malloc(100000), *ours = zr_heap_alloc(100000);
+    tap_ok(theirs && !in_arena(theirs), "malloc's memory is not the heap's");
+    tap_ok(ours && in_arena(ours), "and the heap's is the arena's");
+    bool found = dladdr((void *)(uintptr_t)their_malloc, &info) != 0 && info.dli_fname;
+    tap_ok(found && (strstr(info.dli_fname, "libc") || strstr(info.dli_fname, "san") ||
+                     strstr(info.dli_fname, "valgrind")),
+           "malloc is still the C library's: %s", found ? info.dli_fname : "unknown");
+    tap_ok(dlsym(RTLD_DEFAULT, "mallocx") == NULL && dlsym(RTLD_DEFAULT, "zr_je_mallocx") == NULL,
+           "no library can find jemalloc in this program");
+    free(theirs);
+    zr_heap_free(ours);
+    zr_heap_stop(NULL);
+}
+
+/* The program again with jemalloc's variable set, as somebody has who uses jemalloc elsewhere: our copy must
+ * not look at it. It complains on standard error about a setting that it does not know. */
+static void test_environment(const char *self)
+{
+    char heard[256] = {0};
+    int ends[2], status = 1;
+    tap_ok(pipe(ends) == 0, "a pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("MALLOC_CONF", "no_such_setting:true,junk:true", 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        execl(self, self, "--one-object", (char *)NULL);
+        _exit(99);
+    }
+    close(ends[1]);
+    ssize_t got = read(ends[0], heard, sizeof heard - 1);
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    tap_ok(status == 0 && got == 0, "MALLOC_CONF is not for the embedded heap: %s",
+           got > 0 ? heard : "silence");
+}
+
+/* A heap that meets `ulimit -v` so many bytes from here: which of its own reservations or jemalloc's meets it
+ * depends on the number. 0 if the words name it and nothing is lost. */
+static int meet_address_limit(size_t left_bytes)
+{
+    struct zr_resident resident = {0};
+    void **last = NULL, *object;
+    size_t heap_leaked = 1, arena_leaked = 1;
+    zr_backend_host_create(&backend, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    if (zr_heap_start(arena) != ZR_OK || zr_os_resident(&resident) != ZR_OK)
+        return 1;
+    zr_heap_free(zr_heap_alloc(100));
+    zr_arena_free(arena, &resident); /* leaves words, which are not the heap's */
+    struct rlimit limit = {resident.address_bytes + left_bytes, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    for (size_t i = 0; (object = zr_heap_alloc(i % 3 ? 40000 : 9000)) != NULL; i++) {
+        *(void **)object = last;
+        last = object;
+    }
+    bool named = words_have("ulimit -v");
+    limit.rlim_cur = RLIM_INFINITY;
+    setrlimit(RLIMIT_AS, &limit);
+    while (last) {
+        object = last;
+        last = *last;
+        zr_heap_free(object);
+    }
+    bool ended = zr_heap_stop(&heap_leaked) == ZR_OK && zr_arena_destroy(arena, &arena_leaked) == ZR_OK;
+    return named && ended && heap_leaked == 0 && arena_leaked == 0 ? 0 : 1;
+}
+
+/* Each in a program started anew: what meets the limit depends on where the system has laid its maps, too. */
+static void test_address_limit(void)
+{
+    enum { LIMITS = 100, FIRST_BYTES = 300000, STEP_BYTES = 45000 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("no limit of addresses: a sanitizer reserves terabytes itself");
+#else
+    unsigned wrong = 0;
+    for (size_t i = 0; i < LIMITS; i++) {
+        int status = 1;
+        char left[24];
+        snprintf(left, sizeof left, "%zu", FIRST_BYTES + i * STEP_BYTES);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            execl("/proc/self/exe", "heap_test", "--address-limit", left, (char *)NULL);
+            _exit(99);
+        }
+        waitpid(child, &status, 0);
+        wrong += status != 0;
+    }
+    tap_is(wrong, 0, "at %d limits of addresses: words that name it, and every extent given back", LIMITS);
+#endif
+}
+
+static int one_object(void)
+{
+    zr_backend_host_create(&backend, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 16 << 20});
+    if (zr_heap_start(arena) != ZR_OK)
+        return 1;
+    void *object = zr_heap_alloc(100);
+    zr_heap_free(object);
+    return object ? 0 : 1;
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1 && strcmp(arguments[1], "--one-object") == 0)
+        return one_object();
+    if (count > 2 && strcmp(arguments[1], "--address-limit") == 0)
+        return meet_address_limit((size_t)atoll(arguments[2]));
+    test_environment("/proc/self/exe");
+    test_address_limit();
+    tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "host backend");
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 128 << 20}),
+        ZR_OK, "arena");
+    if (!arena)
+        return tap_done();
+    test_not_running();
+    test_objects();
+    test_realloc();
+    test_small_use();
+    test_failures();
+    test_threads();
+    test_fork();
+    test_neighbours();
+    size_t leaked = 1;
+    tap_result(zr_arena_destroy(arena, &leaked), ZR_OK, "arena destroyed");
+    tap_is(leaked, 0, "empty");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "backend destroyed");
+    return tap_done();
+}

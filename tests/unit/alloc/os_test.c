@@ -1,0 +1,424 @@
+/* os_test.c: the port to the system, alloc/base/os.h: clock, threads on arena stacks, shared waits, and what
+ * machines of many kinds grant, made up out of files. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+#include "tests/support/tap.h"
+
+/* ---- Clock --------------------------------------------------------------------------------------------- */
+
+static uint64_t fixed_clock(void)
+{
+    return 42;
+}
+
+static void test_clock(void)
+{
+    uint64_t first = zr_os_now_ns(), second;
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    second = zr_os_now_ns();
+    tap_ok(second >= first + 2000000, "the clock counts nanoseconds");
+    zr_os_clock_set(fixed_clock);
+    tap_is(zr_os_now_ns(), 42, "a test's own clock takes its place");
+    zr_os_clock_set(NULL);
+    tap_ok(zr_os_now_ns() >= second, "and the real one comes back");
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+static zr_arena *arena;
+
+#if defined(__SANITIZE_THREAD__) /* which keeps 0.9 MB of its own on every stack */
+#define SMALL_STACK_BYTES ((size_t)2 << 20)
+#else
+#define SMALL_STACK_BYTES ((size_t)128 << 10)
+#endif
+
+struct report {
+    const void *local; /* an address on the thread's stack */
+    bool deaf;         /* to what is meant for the process, and to nothing of its own */
+};
+
+static void *look_around(void *argument)
+{
+    struct report *report = argument;
+    int local;
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    report->local = &local;
+    report->deaf = sigismember(&blocked, SIGTERM) == 1 && sigismember(&blocked, SIGINT) == 1 &&
+                   sigismember(&blocked, SIGUSR1) == 1 && sigismember(&blocked, SIGSEGV) == 0 &&
+                   sigismember(&blocked, SIGBUS) == 0;
+    return NULL;
+}
+
+static void *write_argument(void *argument)
+{
+    *(volatile char *)argument = 1;
+    return NULL;
+}
+
+/* Does to its stack's low end what a frame that runs over it does. */
+static void *run_over(void *argument)
+{
+    const struct zr_thread *self = argument; /* its stack was set before it started */
+    *(volatile char *)self->stack = 1;
+    return NULL;
+}
+
+static unsigned assertions;
+
+static void count_assertion(const char *condition, const char *file, int line)
+{
+    (void)condition, (void)file, (void)line;
+    assertions++;
+}
+
+/* Fills most of its stack, twice, to see that all of it is there. */
+static void *use_most(void *argument)
+{
+    volatile char local[160 << 10];
+    for (size_t i = 0; i < sizeof local; i += 512)
+        local[i] = (char)i;
+    *(char *)argument = local[512];
+    return NULL;
+}
+
+static size_t live_bytes(void)
+{
+    struct zr_arena_stats stats;
+    zr_arena_get_stats(arena, &stats);
+    return stats.live_bytes;
+}
+
+static void test_threads(void)
+{
+    struct zr_thread threads[20], none = {0};
+    struct report report = {0}, reports[20];
+    size_t before = live_bytes();
+    char flag = 1;
+    bool started = true;
+
+    tap_result(zr_thread_start(&threads[0], arena, 0, look_around, &report), ZR_OK, "start a thread");
+    struct zr_block_info stack = {0};
+    zr_arena_find(arena, threads[0].stack, &stack);
+    tap_ok(live_bytes() >= before + (256 << 10), "its stack is a block of the arena");
+    zr_thread_join(&threads[0]);
+    const char *low = stack.address;
+    tap_ok(low && (const char *)report.local > low && (const char *)report.local < low + stack.bytes,
+           "it ran on that stack");
+    tap_ok(report.deaf, "with the process's signals blocked, and its own not");
+    tap_is(live_bytes(), before, "and the stack went back");
+    zr_thread_join(&threads[0]);
+    zr_thread_join(&none);
+    tap_note("joining what does not run does nothing");
+
+    tap_result(zr_thread_start(&threads[0], arena, 0, use_most, &flag), ZR_OK, "a thread with a large frame");
+    zr_thread_join(&threads[0]);
+    tap_is(flag, 0, "has room for it");
+    for (unsigned i = 0; i < 20; i++)
+        started &= zr_thread_start(&threads[i], arena, SMALL_STACK_BYTES, look_around, &reports[i]) == ZR_OK;
+    for (unsigned i = 0; i < 20; i++)
+        zr_thread_join(&threads[i]);
+    tap_ok(started && live_bytes() == before, "twenty at a time, all given back");
+}
+
+static void test_thread_failures(void)
+{
+    struct zr_thread thread;
+    char flag = 0;
+    size_t before = live_bytes();
+
+    tap_result(zr_thread_start(&thread, arena, 512, write_argument, &flag), ZR_ERR_INVALID,
+               "too small a stack");
+    tap_result(zr_thread_start(&thread, NULL, 0, write_argument, &flag), ZR_ERR_INVALID, "no arena");
+    tap_result(zr_thread_start(&thread, arena, 0, NULL, &flag), ZR_ERR_INVALID, "nothing to run");
+    tap_ok(zr_thread_start(&thread, arena, (size_t)1 << 60, write_argument, &flag) != ZR_OK,
+           "a stack beyond the arena");
+    zr_fault_set(ZR_FAULT_THREAD, 1);
+    tap_result(zr_thread_start(&thread, arena, 0, write_argument, &flag), ZR_ERR_HOST_MEMORY,
+               "no more threads");
+    zr_fault_set(ZR_FAULT_THREAD, 0);
+    tap_ok(strstr(zr_last_error(), "ulimit -u") != NULL && thread.stack == NULL, "with a way out in words");
+    tap_ok(flag == 0 && live_bytes() == before, "nothing ran and nothing is kept");
+
+    zr_assert_handler_set(count_assertion);
+    tap_result(zr_thread_start(&thread, arena, 0, run_over, &thread), ZR_OK, "a thread");
+    zr_thread_join(&thread);
+    zr_assert_handler_set(NULL);
+    tap_is(assertions, 1, "a stack that was run over is found at the join");
+    tap_is(live_bytes(), before, "and freed all the same");
+}
+
+/* ---- Shared words -------------------------------------------------------------------------------------- */
+
+static void test_words(void)
+{
+    const uint64_t patience_ns = 60000000000; /* a wake that is lost */
+    _Atomic uint32_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t start;
+
+    atomic_store(&word[0], 7);
+    tap_ok(zr_word_wait(&word[0], 6, UINT64_MAX), "a word that is another already");
+    tap_ok(!zr_word_wait(&word[0], 7, 0), "no wait at all");
+    start = zr_os_now_ns();
+    tap_ok(!zr_word_wait(&word[0], 7, 20000000), "a wait that nobody ends");
+    tap_ok(zr_os_now_ns() - start >= 19000000, "lasts its time");
+
+    /* A child counts its word up after ours, a thousand times: each wait is ended by the other process. */
+    atomic_store(&word[0], 0);
+    atomic_store(&word[1], 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (uint32_t i = 0; i < 1000; i++) {
+            while (atomic_load(&word[0]) == i)
+                if (!zr_word_wait(&word[0], i, patience_ns))
+                    _exit(1);
+            atomic_fetch_add(&word[1], 1);
+            zr_word_wake_all(&word[1]);
+        }
+        _exit(0);
+    }
+    unsigned late = 0;
+    start = zr_os_now_ns();
+    for (uint32_t i = 0; i < 1000 && !late; i++) {
+        atomic_fetch_add(&word[0], 1);
+        zr_word_wake_all(&word[0]);
+        while (atomic_load(&word[1]) == i)
+            if (!zr_word_wait(&word[1], i, patience_ns)) {
+                late++;
+                break;
+            }
+    }
+    uint64_t took_ns = zr_os_now_ns() - start;
+    int status = 1;
+    waitpid(child, &status, 0);
+    tap_ok(status == 0 && atomic_load(&word[1]) == 1000, "two processes wake each other a thousand times");
+    tap_ok(late == 0, "by a wake and not by a time-out: %llu us each",
+           (unsigned long long)(took_ns / 1000000));
+    munmap((void *)word, 4096);
+}
+
+/* ---- The machine --------------------------------------------------------------------------------------- */
+
+static char scratch[64] = "/tmp/zr-os-test-XXXXXX";
+
+/* Makes one file of the made-up machine, with the folders above it. */
+static void put(const char *path, const char *text)
+{
+    char whole[512], folder[512];
+    struct zr_file file;
+    snprintf(whole, sizeof whole, "%s/%s", scratch, path);
+    snprintf(folder, sizeof folder, "%s", whole);
+    *strrchr(folder, '/') = '\0';
+    zr_path_make_folder(folder, true);
+    if (zr_file_create(&file, whole, ZR_CREATE_REPLACE) == ZR_OK) {
+        zr_file_write(&file, text, strlen(text));
+        zr_file_close(&file);
+    }
+}
+
+static void remove_tree(const char *path)
+{
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    if (zr_folder_open(&folder, path) != ZR_OK)
+        return;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        char below[1024];
+        snprintf(below, sizeof below, "%s/%s", path, entry.name);
+        if (entry.kind == ZR_PATH_FOLDER)
+            remove_tree(below);
+        else
+            unlink(below);
+    }
+    zr_folder_close(&folder);
+    rmdir(path);
+}
+
+static struct zr_machine look(unsigned cores)
+{
+    struct zr_machine machine = {.cores_count = cores};
+    zr_os_machine_under(scratch, &machine);
+    return machine;
+}
+
+static const char mounts_v2[] =
+    "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+static void test_groups_v2(void)
+{
+    remove_tree(scratch);
+    struct zr_machine machine = look(16);
+    tap_ok(machine.cgroup_limit_bytes == 0 && machine.cores_count == 16 && machine.memory_bytes == 0,
+           "a machine without any file states no limit");
+
+    put("proc/self/cgroup", "0::/a/b/c\n");
+    put("proc/self/mountinfo", mounts_v2);
+    put("sys/fs/cgroup/a/b/c/memory.max", "max\n");
+    put("sys/fs/cgroup/a/b/memory.max", "5000000\n");
+    put("sys/fs/cgroup/a/b/memory.current", "1234\n");
+    put("sys/fs/cgroup/a/memory.max", "9000000\n");
+    put("sys/fs/cgroup/a/memory.current", "777\n");
+    put("sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n");
+    put("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+    machine = look(16);
+    tap_is(machine.cgroup_limit_bytes, 5000000, "the smallest limit up the tree");
+    tap_is(machine.cgroup_used_bytes, 1234, "with the use of the same group");
+    tap_is(machine.cores_count, 3, "a share of two and a half cores counts as three");
+    tap_is(look(2).cores_count, 2, "a share above the cores there are changes nothing");
+    put("sys/fs/cgroup/a/b/c/cpu.max", "1000 100000\n");
+    tap_is(look(16).cores_count, 1, "a hundredth of a core is one");
+    put("sys/fs/cgroup/a/b/c/memory.max", "0\n");
+    tap_is(look(16).cgroup_limit_bytes, 1, "a limit of nothing is not taken for none");
+
+    /* In a container without its own view of the groups, the mount begins at the container's group. */
+    remove_tree(scratch);
+    put("proc/self/cgroup", "0::/system.slice/container-1\n");
+    put("proc/self/mountinfo",
+        "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        "30 23 0:26 /system.slice/container-1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+    put("sys/fs/cgroup/memory.max", "7000000\n");
+    tap_is(look(4).cgroup_limit_bytes, 7000000, "a mount that begins at the container's own group");
+}
+
+static void test_groups_v1(void)
+{
+    remove_tree(scratch);
+    put("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job/inner\n1:name=systemd:/\n0::/\n");
+    put("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
+                               "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+                               "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+                               "34 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+    put("sys/fs/cgroup/memory/job/inner/memory.limit_in_bytes", "9223372036854771712\n");
+    put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "3000000\n");
+    put("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2000000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    struct zr_machine machine = look(64);
+    tap_is(machine.cgroup_limit_bytes, 3000000,
+           "version 1: its largest number is no limit, the group above has one");
+    tap_is(machine.cgroup_used_bytes, 2000000, "and what is used of it");
+    tap_is(machine.cores_count, 4, "version 1: a share of cores, -1 for none");
+}
+
+static void test_memory_files(void)
+{
+    char flags[9000];
+    remove_tree(scratch);
+    put("proc/meminfo", "MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    600 kB\n"
+                        "CommitLimit:     900 kB\nCommitted_AS:    500 kB");
+    memset(flags, 'f', sizeof flags);
+    memcpy(flags, "flags : ", 8);
+    strcpy(flags + sizeof flags - 60, "\nmodel name\t: Example Processor 3000\nprocessor : 1\n");
+    put("proc/cpuinfo", flags);
+    struct zr_machine machine = look(1);
+    tap_ok(machine.memory_bytes == 1024000 && machine.memory_available_bytes == 614400, "memory, in bytes");
+    tap_ok(machine.commit_left_bytes == 0 && !machine.overcommit_strict, "overcommit is not strict");
+    tap_ok(strcmp(machine.cpu_name, "Example Processor 3000") == 0,
+           "the processor, after a line of 9,000 bytes");
+    put("proc/sys/vm/overcommit_memory", "2\n");
+    machine = look(1);
+    tap_ok(machine.overcommit_strict && machine.commit_left_bytes == 400 * 1024,
+           "strict overcommit leaves the rest, the last line lacking its end");
+    put("proc/meminfo", "CommitLimit: 900 kB\nCommitted_AS: 901 kB\n");
+    tap_is(look(1).commit_left_bytes, 1, "nothing left is not taken for no limit");
+    put("proc/meminfo", "\n:::\nMemTotal:\nMemAvailable: many kB\nCommitLimit");
+    put("proc/self/cgroup", "::\n0:\n\n4:memory\n0::\n");
+    put("proc/self/mountinfo", " - \n1 2 3 - cgroup2\n1 2 3 4 5 - cgroup2 x\n");
+    tap_is(look(1).memory_bytes, 0, "nonsense in the files is no limit either");
+}
+
+static void test_this_machine(void)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    tap_ok(machine.cores_count >= 1 && machine.cores_count <= (unsigned)sysconf(_SC_NPROCESSORS_CONF),
+           "this machine: %u cores of '%s'", machine.cores_count, machine.cpu_name);
+    tap_is(machine.page_bytes, sysconf(_SC_PAGESIZE), "its pages");
+    tap_ok(machine.memory_bytes >= machine.memory_available_bytes && machine.memory_available_bytes > 0,
+           "its memory: %llu MB, %llu MB available", (unsigned long long)(machine.memory_bytes / 1000000),
+           (unsigned long long)(machine.memory_available_bytes / 1000000));
+    tap_note("huge pages %d, group limit %llu MB, strict overcommit %d", machine.huge_pages,
+             (unsigned long long)(machine.cgroup_limit_bytes / 1000000), machine.overcommit_strict);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit limit;
+        getrlimit(RLIMIT_AS, &limit);
+        limit.rlim_cur = 900000000;
+        setrlimit(RLIMIT_AS, &limit);
+        zr_os_machine(&machine);
+        _exit(machine.address_limit_bytes == 900000000 ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    tap_ok(status == 0, "ulimit -v is seen");
+}
+
+static void test_resident(void)
+{
+    const size_t bytes = (size_t)24 << 20;
+    struct zr_resident before, after;
+    tap_result(zr_os_resident(&before), ZR_OK, "resident memory");
+    char *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(own, 1, bytes);
+    memset(shared, 1, bytes / 2);
+    zr_os_resident(&after);
+    /* The kernel counts per processor and may be some pages late. */
+    const size_t slack = (size_t)1 << 20;
+    tap_ok(after.anonymous_bytes + slack >= before.anonymous_bytes + bytes, "counts anonymous pages");
+    tap_ok(after.shared_bytes + slack >= before.shared_bytes + bytes / 2 &&
+               after.shared_bytes <= before.shared_bytes + bytes / 2 + slack,
+           "counts shared pages apart");
+    tap_ok(before.file_bytes > 0 && after.peak_bytes + slack >= after.anonymous_bytes + after.shared_bytes,
+           "file pages and the peak");
+    munmap(own, bytes);
+    munmap(shared, bytes);
+}
+
+int main(void)
+{
+    zr_backend *backend = NULL;
+    if (!mkdtemp(scratch)) {
+        tap_ok(false, "a scratch folder in /tmp");
+        return tap_done();
+    }
+    test_words();
+    test_clock();
+    tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "host backend");
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 128 << 20}),
+        ZR_OK, "arena for stacks");
+    if (arena) {
+        size_t leaked = 1;
+        test_threads();
+        test_thread_failures();
+        tap_result(zr_arena_destroy(arena, &leaked), ZR_OK, "arena destroyed");
+        tap_is(leaked, 0, "with no stack left in it");
+    }
+    zr_backend_destroy(backend);
+    test_groups_v2();
+    test_groups_v1();
+    test_memory_files();
+    test_this_machine();
+    test_resident();
+    remove_tree(scratch);
+    return tap_done();
+}

@@ -1,0 +1,297 @@
+/* ring_test.c: buffer rings on host memory: order, waits and their limits, threads, what is refused, memory
+ * that stays what it was. (Streams: cuda_contiguous_test.c.) */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/os.h"
+#include "alloc/zr.h"
+#include "tests/support/tap.h"
+
+static zr_backend *backend;
+static zr_arena *arena;
+
+static struct zr_arena_stats stats_of_arena(void)
+{
+    struct zr_arena_stats stats;
+    zr_arena_get_stats(arena, &stats);
+    return stats;
+}
+
+/* ---- One thread ---------------------------------------------------------------------------------------- */
+
+struct registered {
+    unsigned came, went;
+    char *address;
+    size_t bytes;
+    zr_result refuses;
+};
+
+static zr_result came(void *argument, void *address, size_t bytes)
+{
+    struct registered *registered = argument;
+    registered->came++;
+    registered->address = address;
+    registered->bytes = bytes;
+    return registered->refuses;
+}
+
+static void went(void *argument, void *address, size_t bytes)
+{
+    struct registered *registered = argument;
+    registered->went += registered->address == address && registered->bytes == bytes;
+}
+
+static void test_order(void)
+{
+    enum { COUNT = 5 };
+    zr_ring *ring;
+    void *buffers[COUNT + 1];
+    struct registered registered = {0};
+    struct zr_ring_options options = {.arena = arena,
+                                      .tag = ZR_TAG_COMM,
+                                      .buffer_bytes = 10000,
+                                      .buffers_count = COUNT,
+                                      .alignment = 4096,
+                                      .watch = {came, went, &registered}};
+    tap_is(zr_ring_bytes(&options), COUNT * 12288, "what it will take is known before");
+    registered.refuses = ZR_ERR_UNAVAILABLE;
+    tap_result(zr_ring_create(&ring, &options), ZR_ERR_UNAVAILABLE, "no ring that cannot be registered: %s",
+               zr_last_error());
+    tap_ok(ring == NULL && stats_of_arena().live_bytes == 0, "and nothing kept for it");
+    registered = (struct registered){0};
+    tap_result(zr_ring_create(&ring, &options), ZR_OK, "a ring");
+    tap_is(stats_of_arena().live_by_tag_bytes[ZR_TAG_COMM], COUNT * 12288, "takes that, under its tag");
+    tap_ok(registered.came == 1 && registered.bytes == COUNT * 12288, "registered once, whole");
+    bool aligned = true;
+    for (unsigned i = 0; i < COUNT; i++) {
+        tap_result(zr_ring_acquire(ring, i, 0, &buffers[i]), ZR_OK, "buffer %u", i);
+        aligned &= (uintptr_t)buffers[i] % 4096 == 0;
+        memset(buffers[i], (int)i, 10000);
+    }
+    tap_ok(aligned, "all aligned as asked");
+    tap_result(zr_ring_acquire(ring, 0, 0, &buffers[COUNT]), ZR_ERR_TIMEOUT, "then none: %s",
+               zr_last_error());
+    tap_ok(buffers[COUNT] == NULL, "and no address");
+    uint64_t start_ns = zr_os_now_ns();
+    tap_result(zr_ring_acquire(ring, 0, 20000000, &buffers[COUNT]), ZR_ERR_TIMEOUT, "nor in 20 ms");
+    uint64_t took_ns = zr_os_now_ns() - start_ns;
+    tap_ok(took_ns >= 20000000, "which it waited (%llu us)", (unsigned long long)took_ns / 1000);
+    tap_result(zr_ring_destroy(ring), ZR_ERR_INVALID, "no end while buffers are acquired");
+    tap_result(zr_ring_release(ring, buffers[1], 0), ZR_OK, "the second is released first");
+    tap_result(zr_ring_acquire(ring, 0, 0, &buffers[COUNT]), ZR_ERR_TIMEOUT,
+               "but it is the first one's turn");
+    tap_result(zr_ring_release(ring, buffers[0], 0), ZR_OK, "the first");
+    tap_result(zr_ring_acquire(ring, 9, 0, &buffers[COUNT]), ZR_OK, "comes round");
+    tap_ok(buffers[COUNT] == buffers[0], "in order");
+    tap_result(zr_ring_acquire(ring, 9, 0, &buffers[COUNT]), ZR_OK, "then the second");
+    tap_ok(buffers[COUNT] == buffers[1], "in order");
+    tap_result(zr_ring_release(ring, buffers[0], 0), ZR_OK, "released");
+    tap_result(zr_ring_release(ring, buffers[0], 0), ZR_ERR_DOUBLE_FREE, "and again");
+    tap_result(zr_ring_release(ring, (char *)buffers[2] + 1, 0), ZR_ERR_FOREIGN, "inside of one");
+    tap_result(zr_ring_release(ring, &ring, 0), ZR_ERR_FOREIGN, "elsewhere");
+    tap_result(zr_ring_release(ring, NULL, 0), ZR_ERR_FOREIGN, "nothing");
+    bool kept = true;
+    for (unsigned i = 2; i < COUNT; i++)
+        kept &= ((char *)buffers[i])[9999] == (char)i && zr_ring_release(ring, buffers[i], 0) == ZR_OK;
+    tap_ok(kept, "buffers do not overlap");
+    zr_ring_release(ring, buffers[1], 0);
+    tap_ok(registered.came == 1 && registered.went == 0, "still registered once");
+    tap_result(zr_ring_destroy(ring), ZR_OK, "the end");
+    tap_is(registered.went, 1, "unregistered");
+    tap_is(stats_of_arena().live_bytes, 0, "and freed");
+}
+
+/* ---- Streams that pass unseen -------------------------------------------------------------------------- */
+
+static struct zr_backend_ops ops;
+static zr_ring *late_ring;
+static unsigned waits;
+
+static zr_result refuse_event(zr_backend *of, uint64_t stream, struct zr_stream_point *out)
+{
+    (void)of, (void)stream, (void)out;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "no event");
+}
+
+/* While the caller waits for the device, stream 1 has the buffer once more, and passes it on to stream 3. */
+static zr_result wait_meanwhile(zr_backend *of)
+{
+    void *buffer;
+    (void)of;
+    if (waits++ == 0 && zr_ring_acquire(late_ring, 1, 0, &buffer) == ZR_OK)
+        zr_ring_release(late_ring, buffer, 3);
+    return ZR_OK;
+}
+
+/* Who has waited for a buffer's use without an event knows of that use alone, not of one that came since. */
+static void test_turns(void)
+{
+    zr_backend *late;
+    zr_arena *own;
+    void *buffer;
+    zr_backend_sim_create(&late, &(struct zr_sim_options){.granule_bytes = 65536, .work_ns = 1000});
+    zr_arena_create(&own, &(struct zr_arena_options){.backend = late});
+    ops = *late->ops;
+    ops.event_record = refuse_event;
+    ops.synchronize = wait_meanwhile;
+    late->ops = &ops;
+    zr_ring_create(&late_ring,
+                   &(struct zr_ring_options){.arena = own, .buffer_bytes = 100, .buffers_count = 1});
+    zr_ring_acquire(late_ring, 1, 0, &buffer);
+    zr_ring_release(late_ring, buffer, 1);
+    tap_result(zr_ring_acquire(late_ring, 2, ZR_RING_WAIT, &buffer), ZR_OK,
+               "a buffer of two streams that pass");
+    tap_is(waits, 2, "is had when both have");
+    zr_ring_release(late_ring, buffer, 2);
+    tap_result(zr_ring_destroy(late_ring), ZR_OK, "the ring ends");
+    tap_ok(zr_arena_destroy(own, NULL) == ZR_OK && zr_backend_destroy(late) == ZR_OK, "and the rest");
+}
+
+static void test_refusals(void)
+{
+    zr_ring *ring;
+    struct zr_ring_options good = {.arena = arena, .buffer_bytes = 100, .buffers_count = 2}, bad;
+    void *buffer;
+    tap_result(zr_ring_create(NULL, &good), ZR_ERR_INVALID, "nowhere to go");
+    tap_result(zr_ring_create(&ring, NULL), ZR_ERR_INVALID, "no options");
+    bad = good, bad.arena = NULL;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "no arena");
+    bad = good, bad.buffer_bytes = 0;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "no bytes");
+    bad = good, bad.buffers_count = 0;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "no buffers");
+    tap_is(zr_ring_bytes(&bad), 0, "whose size is none");
+    bad = good, bad.alignment = 48;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "an alignment that is none");
+    bad = good, bad.alignment = (size_t)1 << 40;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a huge one");
+    bad = good, bad.buffer_bytes = SIZE_MAX / 2 - 5, bad.buffers_count = 7;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "sizes that overflow");
+    bad = good, bad.buffer_bytes = (size_t)PTRDIFF_MAX, bad.buffers_count = 1;
+    tap_is(zr_ring_bytes(&bad), 0, "or would when rounded");
+    bad = good, bad.tag = 99;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_INVALID, "a tag that is none");
+    bad = good, bad.buffer_bytes = 3 << 20;
+    tap_result(zr_ring_create(&ring, &bad), ZR_ERR_MEMORY, "more than the arena has");
+    tap_ok(ring == NULL && stats_of_arena().live_bytes == 0, "nothing is kept of these");
+    zr_fault_set(ZR_FAULT_METADATA, 1);
+    tap_result(zr_ring_create(&ring, &good), ZR_ERR_HOST_MEMORY, "no record for it");
+    zr_fault_set(ZR_FAULT_METADATA, 0);
+    tap_result(zr_ring_create(&ring, &good), ZR_OK, "a good one");
+    tap_result(zr_ring_acquire(ring, 0, 0, NULL), ZR_ERR_INVALID, "a buffer with nowhere to go");
+    tap_result(zr_ring_acquire(NULL, 0, 0, &buffer), ZR_ERR_INVALID, "no ring to acquire from");
+    tap_result(zr_ring_release(NULL, &buffer, 0), ZR_ERR_INVALID, "nor to release to");
+    tap_result(zr_ring_destroy(NULL), ZR_OK, "nor to end");
+    tap_result(zr_ring_destroy(ring), ZR_OK, "the end");
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 6, BUFFERS = 3, ROUNDS = 4000, BUFFER_BYTES = 2048 };
+
+struct field {
+    zr_ring *ring;
+    _Atomic unsigned started, wrong, timeouts;
+    _Atomic uint64_t passed_bytes;
+};
+
+static void *work(void *argument)
+{
+    struct field *field = argument;
+    uint64_t random = atomic_fetch_add(&field->started, 1);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        void *buffer;
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        uint64_t limit_ns = random >> 62 == 0 ? 0 : random >> 62 == 1 ? 20000 : ZR_RING_WAIT;
+        zr_result result = zr_ring_acquire(field->ring, round % 3, limit_ns, &buffer);
+        if (result != ZR_OK) {
+            atomic_fetch_add(&field->wrong, result != ZR_ERR_TIMEOUT || limit_ns == ZR_RING_WAIT);
+            atomic_fetch_add(&field->timeouts, 1);
+            continue;
+        }
+        unsigned char mine = (unsigned char)(random >> 40);
+        memset(buffer, mine, BUFFER_BYTES);
+        for (unsigned i = 0; i < BUFFER_BYTES; i++)
+            if (((unsigned char *)buffer)[i] != mine) {
+                atomic_fetch_add(&field->wrong, 1);
+                break;
+            }
+        atomic_fetch_add(&field->passed_bytes, BUFFER_BYTES);
+        atomic_fetch_add(&field->wrong, zr_ring_release(field->ring, buffer, round % 3) != ZR_OK);
+    }
+    return NULL;
+}
+
+static void test_threads(void)
+{
+    struct field field = {0};
+    pthread_t threads[THREADS];
+    tap_result(zr_ring_create(&field.ring, &(struct zr_ring_options){.arena = arena,
+                                                                     .tag = ZR_TAG_COMM,
+                                                                     .buffer_bytes = BUFFER_BYTES,
+                                                                     .buffers_count = BUFFERS}),
+               ZR_OK, "a ring of %d buffers", BUFFERS);
+    struct zr_arena_stats before = stats_of_arena();
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, &field);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    struct zr_arena_stats after = stats_of_arena();
+    tap_is(atomic_load(&field.wrong), 0,
+           "%d threads: no buffer has two holders, no wait is lost (%u timed out)", THREADS,
+           atomic_load(&field.timeouts));
+    tap_ok(after.live_bytes == before.live_bytes && after.reserved_bytes == before.reserved_bytes &&
+               after.allocations_count == before.allocations_count &&
+               after.backend_calls_count == before.backend_calls_count,
+           "%llu bytes went through %zu, and not one was allocated for it",
+           (unsigned long long)atomic_load(&field.passed_bytes), after.live_bytes);
+    tap_result(zr_ring_destroy(field.ring), ZR_OK, "the end");
+}
+
+/* A waiter is counted: the ring does not end under it. */
+static void *acquire_one(void *argument)
+{
+    void *buffer;
+    return zr_ring_acquire(argument, 0, ZR_RING_WAIT, &buffer) == ZR_OK ? buffer : NULL;
+}
+
+static void test_waiter(void)
+{
+    zr_ring *ring;
+    pthread_t thread;
+    void *buffer, *theirs;
+    zr_ring_create(&ring, &(struct zr_ring_options){.arena = arena, .buffer_bytes = 64, .buffers_count = 1});
+    zr_ring_acquire(ring, 0, 0, &buffer);
+    pthread_create(&thread, NULL, acquire_one, ring);
+    usleep(2000);
+    tap_result(zr_ring_release(ring, buffer, 0), ZR_OK, "a release");
+    pthread_join(thread, &theirs);
+    tap_ok(theirs == buffer, "wakes the thread that waits");
+    tap_result(zr_ring_destroy(ring), ZR_ERR_INVALID, "which has the buffer now");
+    zr_ring_release(ring, theirs, 0);
+    tap_result(zr_ring_destroy(ring), ZR_OK, "and gives it back");
+}
+
+int main(void)
+{
+    size_t leaked = 1;
+    zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 << 20});
+    test_order();
+    test_turns();
+    test_refusals();
+    test_threads();
+    test_waiter();
+    tap_result(zr_arena_check(arena), ZR_OK, "the arena is sound");
+    zr_arena_destroy(arena, &leaked);
+    tap_is(leaked, 0, "nothing leaked");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "the backend's end");
+    return tap_done();
+}

@@ -1,0 +1,816 @@
+/* pack_test.c: lifetimes and their reader, the packer on cases worked out by hand, on cut rectangles whose
+ * optimum is known, against brute force on tiny ones, with periods, on degenerate and hostile input, and on
+ * the traces where they are; the checker against one that compares every pair. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+#include "defrag/pack/pack_internal.h"
+#include "alloc/base/sort.h"
+#include "defrag/zr_defrag.h"
+#include "tests/support/tap.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static zr_backend *backend;
+static zr_arena *arena;
+static char scratch[64] = "/tmp/zr-pack-test-XXXXXX";
+
+static uint64_t random_state = 20240607;
+
+static uint64_t next_random(uint64_t below)
+{
+    return zr_pack_random(&random_state) % below;
+}
+
+static size_t live_bytes(void)
+{
+    struct zr_arena_stats stats;
+    zr_arena_get_stats(arena, &stats);
+    return stats.live_bytes;
+}
+
+/* ---- Sets made by hand --------------------------------------------------------------------------------- */
+
+#define ROOM 4096
+static struct zr_buffer buffers[ROOM];
+
+static struct zr_lifetimes set_of(size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buffers[i].id = i;
+        buffers[i].offset_bytes = UINT64_MAX / 2; /* the packer must write every one */
+    }
+    return (struct zr_lifetimes){.buffers = buffers, .count = count, .host_arena = arena};
+}
+
+/* Whether two are alive at one time, be it in a later period of one of them. */
+static bool meet(const struct zr_lifetimes *set, const struct zr_buffer *a, const struct zr_buffer *b)
+{
+    return a->lower < a->upper && b->lower < b->upper &&
+           ((a->lower < b->upper && b->lower < a->upper) ||
+            (set->period > 0 && (a->lower + set->period < b->upper || b->lower + set->period < a->upper)));
+}
+
+/* No two that are alive at one time overlap: every pair is looked at. */
+static bool holds(const struct zr_lifetimes *set, uint64_t height_bytes)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const struct zr_buffer *a = &set->buffers[i];
+        if (a->offset_bytes > height_bytes || a->bytes > height_bytes - a->offset_bytes)
+            return false;
+        for (size_t j = 0; j < i; j++) {
+            const struct zr_buffer *b = &set->buffers[j];
+            if (a->offset_bytes < b->offset_bytes + b->bytes &&
+                b->offset_bytes < a->offset_bytes + a->bytes && meet(set, a, b))
+                return false;
+        }
+    }
+    return true;
+}
+
+static struct zr_pack_report pack(struct zr_lifetimes *set, struct zr_pack_options options)
+{
+    struct zr_pack_report report = {.height_bytes = UINT64_MAX};
+    size_t before = live_bytes();
+    if (!options.time_ns)
+        options.time_ns = (options.capacity_bytes ? 20 : 2) * SECOND;
+    zr_result result = zr_pack(set, &options, &report);
+    if (result || !holds(set, report.height_bytes) || zr_pack_check(set, report.height_bytes) ||
+        live_bytes() != before) {
+        tap_ok(false, "a placement that holds, and nothing left behind: %s", zr_last_error());
+        report.height_bytes = UINT64_MAX;
+    }
+    return report;
+}
+
+/* ---- The checker --------------------------------------------------------------------------------------- */
+
+/* A pile of many buffers, most of which end; then one comes, somewhere among those that are left. */
+static void test_checker_wide(void)
+{
+    enum { PILE = 200, ROUNDS = 300 };
+    unsigned wrong = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct zr_lifetimes set = {.buffers = buffers, .count = PILE + 1, .host_arena = arena};
+        for (size_t i = 0; i < PILE; i++)
+            buffers[i] = (struct zr_buffer){0, next_random(8) ? 5 : 9, 2, 2 * i, i};
+        buffers[PILE] = (struct zr_buffer){7, 8, 1 + next_random(8), next_random(2 * PILE), PILE};
+        wrong += zr_pack_check(&set, 3 * PILE) != (holds(&set, 3 * PILE) ? ZR_OK : ZR_ERR_CORRUPT);
+    }
+    tap_is(wrong, 0, "and of piles of %d", PILE);
+}
+
+static void test_checker(void)
+{
+    unsigned wrong = 0, good = 0;
+    for (unsigned round = 0; round < 4000; round++) {
+        size_t count = 1 + next_random(12);
+        uint64_t space = 4 + next_random(60), height = space - next_random(3);
+        for (size_t i = 0; i < count; i++) {
+            uint64_t lower = next_random(12);
+            buffers[i] =
+                (struct zr_buffer){lower, lower + next_random(5), next_random(6), next_random(space), i};
+        }
+        struct zr_lifetimes set = {
+            .buffers = buffers, .count = count, .period = round % 2 * 12, .host_arena = arena};
+        bool want = true;
+        for (size_t i = 0; i < count; i++)
+            want &= buffers[i].offset_bytes + buffers[i].bytes <= height;
+        /* An empty buffer overlaps nothing, wherever it lies. */
+        size_t kept = 0;
+        struct zr_buffer all[12];
+        memcpy(all, buffers, sizeof all);
+        for (size_t i = 0; i < count; i++)
+            if (all[i].bytes > 0)
+                buffers[kept++] = all[i];
+        set.count = kept;
+        want &= holds(&set, UINT64_MAX / 2);
+        memcpy(buffers, all, sizeof all);
+        set.count = count;
+        zr_result result = zr_pack_check(&set, height);
+        wrong += result != (want ? ZR_OK : ZR_ERR_CORRUPT);
+        good += want;
+    }
+    tap_is(wrong, 0, "the checker says of 4000 random placements what comparing every pair says");
+    test_checker_wide();
+    tap_ok(good > 400 && good < 3600, "of which %u hold", good);
+
+    buffers[0] = (struct zr_buffer){0, 5, 8, 0, 70};
+    buffers[1] = (struct zr_buffer){5, 9, 8, 0, 71};
+    buffers[2] = (struct zr_buffer){4, 6, 8, 7, 72};
+    struct zr_lifetimes set = {.buffers = buffers, .count = 2, .host_arena = arena};
+    tap_result(zr_pack_check(&set, 8), ZR_OK, "lifetimes are half open");
+    set.count = 3;
+    tap_result(zr_pack_check(&set, 15), ZR_ERR_CORRUPT, "a byte that two share is found");
+    tap_ok(strstr(zr_last_error(), "70") && strstr(zr_last_error(), "72"), "and both are named: %s",
+           zr_last_error());
+    buffers[2].offset_bytes = UINT64_MAX - 3;
+    tap_result(zr_pack_check(&set, UINT64_MAX), ZR_ERR_CORRUPT,
+               "an offset whose end has more than 64 bits too");
+}
+
+/* ---- Known answers ------------------------------------------------------------------------------------- */
+
+static void test_by_hand(void)
+{
+    struct zr_lifetimes set = set_of(0);
+    struct zr_pack_report report = pack(&set, (struct zr_pack_options){0});
+    tap_ok(report.height_bytes == 0 && report.verdict == ZR_PACK_FOUND, "nothing needs nothing");
+
+    buffers[0] = (struct zr_buffer){.lower = 3, .upper = 3, .bytes = 100};
+    buffers[1] = (struct zr_buffer){.lower = 0, .upper = UINT64_MAX, .bytes = 0};
+    set = set_of(2);
+    report = pack(&set, (struct zr_pack_options){0});
+    tap_ok(report.lower_bound_bytes == 0 && report.verdict == ZR_PACK_FOUND && report.height_bytes == 100,
+           "an empty lifetime shares its place with anything, but lies within the height");
+
+    for (unsigned i = 0; i < 40; i++)
+        buffers[i] = (struct zr_buffer){.lower = 7, .upper = 8, .bytes = 5};
+    set = set_of(40);
+    report = pack(&set, (struct zr_pack_options){0});
+    tap_is(report.height_bytes, 200, "forty of a kind are stacked");
+    report = pack(&set, (struct zr_pack_options){.alignment_bytes = 4});
+    tap_is(report.height_bytes, 39 * 8 + 5,
+           "at offsets that are multiples of 4: the last one's padding is not counted");
+    report = pack(&set, (struct zr_pack_options){.alignment_bytes = 4, .capacity_bytes = 39 * 8 + 5});
+    tap_ok(report.verdict == ZR_PACK_FOUND, "and a capacity may end within the padding");
+    report = pack(&set, (struct zr_pack_options){.alignment_bytes = 4, .capacity_bytes = 39 * 8 + 4});
+    tap_ok(report.verdict != ZR_PACK_FOUND, "but not before");
+
+    static const unsigned tight[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1},
+                                        {3, 5, 2}, {4, 5, 1}, {5, 6, 3}};
+    for (unsigned i = 0; i < 7; i++)
+        buffers[i] = (struct zr_buffer){.lower = tight[i][0], .upper = tight[i][1], .bytes = tight[i][2]};
+    set = set_of(7);
+    report = pack(&set, (struct zr_pack_options){0});
+    tap_ok(report.height_bytes == 3 && report.lower_bound_bytes == 3, "a puzzle with one answer is solved");
+    for (unsigned turn = 1; turn < 6; turn++) {
+        set.period = 6;
+        for (unsigned i = 0; i < 7; i++) {
+            buffers[i].lower = (tight[i][0] + turn) % 6;
+            buffers[i].upper = buffers[i].lower + tight[i][1] - tight[i][0];
+        }
+        report = pack(&set, (struct zr_pack_options){0});
+        tap_is(report.height_bytes, 3, "and with a period that begins %u later", turn);
+    }
+}
+
+static void shuffle(size_t count)
+{
+    for (size_t i = count; i-- > 1;) {
+        size_t j = next_random(i + 1);
+        struct zr_buffer swap = buffers[i];
+        buffers[i] = buffers[j];
+        buffers[j] = swap;
+    }
+}
+
+/* Cuts [0, end) x [0, height) into pieces by straight cuts until there are `count`: packs perfectly. */
+static void cut_rectangle(size_t count, uint64_t end, uint64_t height)
+{
+    size_t made = 1;
+    buffers[0] = (struct zr_buffer){.lower = 0, .upper = end, .bytes = height};
+    while (made < count) {
+        struct zr_buffer *piece = &buffers[next_random(made)];
+        uint64_t length = piece->upper - piece->lower;
+        if (next_random(2) && length > 1) {
+            uint64_t at = piece->lower + 1 + next_random(length - 1);
+            buffers[made] = *piece;
+            buffers[made++].lower = at;
+            piece->upper = at;
+        } else if (piece->bytes > 1) {
+            uint64_t bytes = 1 + next_random(piece->bytes - 1);
+            buffers[made] = *piece;
+            buffers[made++].bytes = piece->bytes - bytes;
+            piece->bytes = bytes;
+        }
+    }
+    shuffle(count);
+}
+
+static void test_rectangles(void)
+{
+    static const size_t counts[] = {2, 5, 10, 20, 40, 60};
+    for (unsigned k = 0; k < 6; k++) {
+        unsigned met = 0;
+        uint64_t spent_ns = 0;
+        for (unsigned round = 0; round < 10; round++) {
+            cut_rectangle(counts[k], 50 + next_random(200), 1000 + next_random(3000));
+            uint64_t height = 0;
+            struct zr_lifetimes set = set_of(counts[k]);
+            for (size_t i = 0; i < counts[k]; i++)
+                height += buffers[i].lower == 0 ? buffers[i].bytes : 0;
+            struct zr_pack_report report = pack(&set, (struct zr_pack_options){.capacity_bytes = height});
+            met += report.verdict == ZR_PACK_FOUND && report.height_bytes == height &&
+                   report.lower_bound_bytes == height;
+            spent_ns += report.spent_ns;
+        }
+        tap_is(met, 10, "10 rectangles cut into %zu pieces are put together again (%" PRIu64 " us each)",
+               counts[k], spent_ns / 10000);
+    }
+    cut_rectangle(2000, 5000, UINT64_C(1) << 40);
+    struct zr_lifetimes set = set_of(2000);
+    uint64_t height = UINT64_C(5) << 38; /* a quarter more than it was */
+    struct zr_pack_report report =
+        pack(&set, (struct zr_pack_options){.capacity_bytes = height, .time_ns = 60 * SECOND});
+    tap_ok(report.verdict == ZR_PACK_FOUND, "one of 2000 pieces fits into a quarter more, after %.3f s",
+           (double)report.spent_ns * 1e-9);
+}
+
+/* ---- Periods ------------------------------------------------------------------------------------------- */
+
+/* The most that is alive at a time, moment by moment. */
+static uint64_t live_most(const struct zr_lifetimes *set)
+{
+    uint64_t most = 0;
+    for (uint64_t at = 0; at < set->period; at++) {
+        const struct zr_buffer now = {at, at + 1, 1, 0, 0};
+        uint64_t live = 0;
+        for (size_t i = 0; i < set->count; i++)
+            live += meet(set, &now, &set->buffers[i]) ? set->buffers[i].bytes : 0;
+        most = live > most ? live : most;
+    }
+    return most;
+}
+
+/* Of each kind many sets: one buffer in four lives for longer. */
+static const struct {
+    const char *name;
+    uint64_t count_most, period_most, longest, bits, work;
+    unsigned sets;
+    double ratio_most; /* of what is live */
+} kinds[] = {
+    {"few buffers", 8, 6, 3, 4, 1 << 16, 400, 1.5},
+    {"short lifetimes, from both ends alone", 700, 700, 24, 12, 1, 60, 2},
+    {"short lifetimes", 300, 300, 24, 12, 1 << 20, 60, 1.3},
+    {"long lifetimes", 60, 1000, 1000, 12, 1 << 20, 60, 1.3},
+    {"a period of one moment", 20, 1, 1, 6, 1 << 16, 20, 1},
+};
+
+static void test_periods(void)
+{
+    for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        unsigned wrong = 0;
+        double worst = 1;
+        for (unsigned n = 0; n < kinds[k].sets; n++) {
+            uint64_t period = 1 + next_random(kinds[k].period_most), height = 0;
+            struct zr_lifetimes set = set_of(1 + next_random(kinds[k].count_most));
+            set.period = period;
+            for (size_t i = 0; i < set.count; i++) {
+                uint64_t most = next_random(4) && kinds[k].longest < period ? kinds[k].longest : period;
+                buffers[i].lower = next_random(period);
+                buffers[i].upper = buffers[i].lower + 1 + next_random(most);
+                buffers[i].bytes = 256 * (1 + next_random(UINT64_C(1) << next_random(kinds[k].bits)));
+            }
+            struct zr_pack_report report = pack(&set, (struct zr_pack_options){.work = kinds[k].work});
+            wrong += report.lower_bound_bytes != live_most(&set);
+            double ratio = (double)report.height_bytes / (double)report.lower_bound_bytes;
+            worst = ratio > worst ? ratio : worst;
+            wrong += zr_pack_round(&set, 768, &height) || !holds(&set, height);
+        }
+        tap_is(wrong, 0, "%s: what is live is counted right, and a rounded placement holds", kinds[k].name);
+        tap_ok(worst >= 1 && worst <= kinds[k].ratio_most, "%s: at most %.3f times what is live",
+               kinds[k].name, worst);
+    }
+}
+
+/* A network of so many layers: each keeps some blocks until its backward comes, with passing ones in between,
+ * of which some are still there when the next layer begins, and the last when the next pass does. From both
+ * ends: there is no work for more. */
+static void test_deep(size_t layers)
+{
+    enum { KEPT = 4, LAYER = KEPT + 2, BACK = 3 };
+    size_t forward = layers * LAYER, count = forward + layers * BACK;
+    struct zr_lifetimes set = set_of(count);
+    set.period = count;
+    for (size_t i = 0; i < count; i++) {
+        size_t in = i % LAYER, back = (i - forward) % BACK, moments = LAYER + in;
+        size_t grains = 50 * in + i / LAYER % 3;
+        if (i >= forward) {
+            moments = BACK + 2 * back;
+            grains = 90 + 11 * back;
+        } else if (in < KEPT) {
+            moments = forward + (layers - i / LAYER) * BACK - i;
+            grains = 7 + 3 * in;
+        }
+        buffers[i] = (struct zr_buffer){i, i + moments, 256 * grains, 0, i};
+    }
+    struct zr_pack_report report = pack(&set, (struct zr_pack_options){.work = 1});
+    tap_ok(report.height_bytes < report.lower_bound_bytes * 102 / 100,
+           "a pass of %zu allocations takes %zu bytes where %zu are live", count, (size_t)report.height_bytes,
+           (size_t)report.lower_bound_bytes);
+}
+
+/* ---- Against brute force ------------------------------------------------------------------------------- */
+
+/* Eight buffers of load 4 throughout that no placement of height 4 holds. Two halves, p and q, fall to a and
+ * c, and to b and d, one after the other; then a and b make room for one buffer of 2, so they meet in the
+ * middle, and c and d, now at the ends, for another one, which fits nowhere. Sizes and times are stretched,
+ * time may run backwards, and a ninth buffer of any kind may come along. Returns the count. */
+static size_t make_puzzle(void)
+{
+    static const uint8_t puzzle[8][3] = {{0, 1, 2}, {0, 2, 2}, {1, 3, 1}, {1, 4, 1},
+                                         {2, 3, 1}, {2, 4, 1}, {3, 5, 2}, {4, 5, 2}};
+    uint64_t times[6] = {next_random(5)}, scale = 1 + next_random(4);
+    size_t count = 8;
+    bool backwards = next_random(2);
+    for (unsigned t = 1; t < 6; t++)
+        times[t] = times[t - 1] + 1 + next_random(4);
+    for (unsigned i = 0; i < 8; i++) {
+        unsigned lower = backwards ? 5u - puzzle[i][1] : puzzle[i][0];
+        unsigned upper = backwards ? 5u - puzzle[i][0] : puzzle[i][1];
+        buffers[i] =
+            (struct zr_buffer){.lower = times[lower], .upper = times[upper], .bytes = scale * puzzle[i][2]};
+    }
+    if (next_random(2)) {
+        uint64_t lower = next_random(12);
+        buffers[count++] = (struct zr_buffer){
+            .lower = lower, .upper = lower + 1 + next_random(4), .bytes = 1 + next_random(scale)};
+    }
+    shuffle(count);
+    return count;
+}
+
+/* A set for brute force: now and then a puzzle, else at random. */
+static size_t make_small(unsigned round)
+{
+    size_t count = 3 + next_random(6);
+    if (round % 8 == 0)
+        return make_puzzle();
+    for (size_t i = 0; i < count; i++) {
+        uint64_t lower = next_random(7);
+        buffers[i] = (struct zr_buffer){
+            .lower = lower, .upper = lower + 1 + next_random(4), .bytes = 1 + next_random(round % 2 ? 4 : 9)};
+    }
+    return count;
+}
+
+/* The lowest height there is: every order, each buffer as low as those before it allow. Some order of a
+ * lowest placement, from the bottom up, gives it. */
+static uint64_t brute_force(const struct zr_buffer *set, size_t count, uint32_t placed, uint64_t *offsets,
+                            uint64_t height, uint64_t best)
+{
+    if (placed + 1 == UINT32_C(1) << count)
+        return height < best ? height : best;
+    for (size_t i = 0; i < count && height < best; i++) {
+        uint64_t top = 0, end;
+        if (placed >> i & 1)
+            continue;
+        /* On top of all of its neighbours so far: the order from the bottom up never needs a gap below. */
+        for (size_t j = 0; j < count; j++)
+            if (placed >> j & 1 && set[i].lower < set[j].upper && set[j].lower < set[i].upper &&
+                offsets[j] + set[j].bytes > top)
+                top = offsets[j] + set[j].bytes;
+        offsets[i] = top;
+        end = top + set[i].bytes;
+        best = brute_force(set, count, placed | UINT32_C(1) << i, offsets, end > height ? end : height, best);
+    }
+    return best;
+}
+
+static void test_brute_force(void)
+{
+    unsigned lowest = 0, decided = 0, above_bound = 0, rounds = 240;
+    uint64_t offsets[9];
+    for (unsigned round = 0; round < rounds; round++) {
+        size_t count = make_small(round);
+        struct zr_lifetimes set = set_of(count);
+        uint64_t best = brute_force(buffers, count, 0, offsets, 0, UINT64_MAX);
+        struct zr_pack_report report = pack(&set, (struct zr_pack_options){.threads = 1 + round % 2});
+        lowest += report.height_bytes == best;
+        above_bound += best > report.lower_bound_bytes;
+        if (best > 1) {
+            report = pack(&set, (struct zr_pack_options){.capacity_bytes = best - 1});
+            decided += report.verdict == ZR_PACK_IMPOSSIBLE;
+        } else {
+            decided++;
+        }
+    }
+    tap_is(lowest, rounds, "the lowest height of %u random sets, as found by trying every order", rounds);
+    tap_is(decided, rounds, "one byte less is proved impossible");
+    tap_ok(above_bound > 10, "%u of them have no placement at the lower bound", above_bound);
+}
+
+/* ---- The search alone: every decision it makes --------------------------------------------------------- */
+
+static void test_search(void)
+{
+    unsigned wrong = 0, found = 0, impossible = 0;
+    uint64_t offsets[9];
+    struct zr_pack_watch watch = {.until_ns = UINT64_MAX, .work_left = UINT64_MAX};
+    for (unsigned round = 0; round < 600; round++) {
+        size_t count = make_small(round);
+        struct zr_scratch memory = {.arena = arena};
+        struct zr_pack_problem problem;
+        struct zr_search *search;
+        struct zr_lifetimes set = set_of(count);
+        uint64_t best = brute_force(buffers, count, 0, offsets, 0, UINT64_MAX);
+        if (zr_pack_problem_make(&problem, &set, 1, &memory) || zr_search_make(&search, &problem, &memory)) {
+            tap_ok(false, "a search: %s", zr_last_error());
+            return;
+        }
+        best /= problem.unit_bytes;
+        for (uint64_t capacity = problem.bound_units; capacity <= best + 1; capacity++)
+            for (uint64_t attempt = 0; attempt < 12; attempt += 5) {
+                struct zr_search_task task = {capacity, UINT64_MAX, attempt};
+                enum zr_search_verdict verdict = zr_search_run(search, &task, &watch);
+                wrong += verdict != (capacity < best ? ZR_SEARCH_IMPOSSIBLE : ZR_SEARCH_FOUND);
+                found += verdict == ZR_SEARCH_FOUND;
+                impossible += verdict == ZR_SEARCH_IMPOSSIBLE;
+                for (uint32_t i = 0; i < problem.count; i++)
+                    buffers[problem.buffer[i]].offset_bytes =
+                        verdict == ZR_SEARCH_FOUND ? zr_search_offsets(search)[i] * problem.unit_bytes : 0;
+                wrong += verdict == ZR_SEARCH_FOUND && !holds(&set, capacity * problem.unit_bytes);
+            }
+        zr_scratch_end(&memory);
+    }
+    tap_is(wrong, 0, "the search decides as brute force does, around the lowest height");
+    tap_ok(found > 500 && impossible > 60, "%u placements found, %u proved impossible", found, impossible);
+}
+
+/* ---- Rules of the call --------------------------------------------------------------------------------- */
+
+static void test_capacity(void)
+{
+    cut_rectangle(300, 400, 100000);
+    struct zr_lifetimes set = set_of(300);
+    struct zr_pack_report report =
+        pack(&set, (struct zr_pack_options){.capacity_bytes = 99999, .time_ns = 9 * SECOND});
+    tap_ok(report.verdict == ZR_PACK_IMPOSSIBLE && report.spent_ns < 5 * SECOND,
+           "less than the lower bound is impossible, and at once (%" PRIu64 " us)", report.spent_ns / 1000);
+    tap_ok(report.height_bytes >= 100000, "a placement is given all the same");
+    report = pack(&set, (struct zr_pack_options){.capacity_bytes = 200000});
+    tap_ok(report.verdict == ZR_PACK_FOUND && report.height_bytes <= 200000, "ample room is found at once");
+    report = pack(&set, (struct zr_pack_options){.capacity_bytes = UINT64_MAX});
+    tap_ok(report.verdict == ZR_PACK_FOUND, "and in all there is");
+    report = pack(&set, (struct zr_pack_options){.time_ns = 1});
+    tap_ok(report.height_bytes < UINT64_MAX, "a nanosecond gives a placement that holds");
+}
+
+static void test_repeats(void)
+{
+    static uint64_t first[300];
+    unsigned same = 0;
+    cut_rectangle(60, 100, 5000);
+    for (unsigned i = 0; i < 60; i++) /* leave some room, so that there are many answers */
+        buffers[i].bytes -= buffers[i].bytes > 20 ? buffers[i].bytes / 20 : 0;
+    for (unsigned round = 0; round < 4; round++) {
+        struct zr_lifetimes set = set_of(60);
+        pack(&set, (struct zr_pack_options){.capacity_bytes = 5000, .threads = 2});
+        for (unsigned i = 0; i < 60; i++) {
+            same += round > 0 && first[i] == buffers[i].offset_bytes;
+            first[i] = buffers[i].offset_bytes;
+        }
+    }
+    tap_is(same, 180, "the same input gives the same offsets, on two threads");
+}
+
+/* Offsets that differ between two runs with a budget of work, which ends both before they are done. */
+static size_t differing(uint64_t work, unsigned threads, uint64_t *height_bytes)
+{
+    static uint64_t first[300];
+    size_t differ = 0;
+    for (unsigned round = 0; round < 2; round++) {
+        struct zr_lifetimes set = set_of(300);
+        struct zr_pack_options options = {
+            .time_ns = 1, .work = work, .threads = round == 0 ? 1 : threads, .capacity_bytes = 0};
+        *height_bytes = pack(&set, options).height_bytes;
+        for (unsigned i = 0; i < 300; i++) {
+            differ += round > 0 && first[i] != buffers[i].offset_bytes;
+            first[i] = buffers[i].offset_bytes;
+        }
+    }
+    return differ;
+}
+
+static void test_work(void)
+{
+    uint64_t heights[3];
+    cut_rectangle(300, 400, 100000);
+    tap_is(differing(1, 4, &heights[0]), 0, "one step of work: the same on one thread and on four");
+    tap_is(differing(1000000, 3, &heights[1]), 0, "a million: the same on one thread and on three");
+    tap_is(differing(30000000, 2, &heights[2]), 0, "thirty million: the same on one thread and on two");
+    tap_ok(heights[0] < UINT64_MAX && heights[2] <= heights[1] && heights[1] <= heights[0] &&
+               heights[2] < heights[0],
+           "more work gives a lower placement: %" PRIu64 ", %" PRIu64 ", %" PRIu64, heights[0], heights[1],
+           heights[2]);
+}
+
+static void test_refusals(void)
+{
+    struct zr_pack_report report;
+    struct zr_pack_options options = {.time_ns = SECOND};
+    buffers[0] = (struct zr_buffer){.lower = 0, .upper = 9, .bytes = UINT64_C(1) << 62};
+    buffers[1] = (struct zr_buffer){.lower = 3, .upper = 5, .bytes = 1};
+    struct zr_lifetimes set = set_of(2);
+    tap_result(zr_pack(&set, &options, &report), ZR_ERR_INVALID,
+               "sizes whose sum could overflow are refused");
+    set.count = 1;
+    tap_result(zr_pack(&set, &options, &report), ZR_OK, "2^62 bytes are not");
+    buffers[0] = (struct zr_buffer){.lower = 4, .upper = 3, .bytes = 1, .id = 4711};
+    tap_result(zr_pack(&set, &options, &report), ZR_ERR_INVALID, "a lifetime that ends before it begins");
+    tap_ok(strstr(zr_last_error(), "4711"), "is named: %s", zr_last_error());
+    for (unsigned i = 0; i < 3; i++) {
+        static const unsigned lives[][2] = {{5, 6}, {0, 6}, {4, 10}};
+        struct zr_lifetimes one = {.buffers = buffers, .count = 1, .period = 5, .host_arena = arena};
+        buffers[0] = (struct zr_buffer){.lower = lives[i][0], .upper = lives[i][1], .bytes = 1};
+        tap_ok(zr_pack(&one, &options, &report) == ZR_ERR_INVALID && zr_pack_check(&one, 1) == ZR_ERR_INVALID,
+               "alive from %u to %u in a period of 5", lives[i][0], lives[i][1]);
+    }
+    buffers[0] = (struct zr_buffer){.lower = 4, .upper = 5, .bytes = 1};
+    options.alignment_bytes = UINT64_MAX;
+    tap_result(zr_pack(&set, &options, &report), ZR_ERR_INVALID, "an alignment beyond all bounds");
+}
+
+/* Every allocation and thread refused in turn, until a run passes. */
+static void test_faults(void)
+{
+    static const enum zr_fault_site sites[] = {ZR_FAULT_METADATA, ZR_FAULT_THREAD, ZR_FAULT_MAP,
+                                               ZR_FAULT_CREATE};
+    random_state = 4711; /* a rectangle that is not found from both ends at once */
+    cut_rectangle(60, 100, 5000);
+    for (unsigned s = 0; s < 4; s++) {
+        unsigned failed = 0, leaked = 0, nth = 1;
+        for (; nth < 4000; nth += 1 + nth / 8) {
+            struct zr_pack_report report;
+            struct zr_lifetimes set = set_of(60);
+            zr_backend *other_backend;
+            zr_arena *other = NULL;
+            size_t left = 0;
+            if (zr_backend_host_create(&other_backend, &(struct zr_host_options){.granule_bytes = 65536}) ||
+                zr_arena_create(&other, &(struct zr_arena_options){.backend = other_backend}))
+                break;
+            set.host_arena = other;
+            zr_fault_set(sites[s], nth);
+            zr_result result =
+                zr_pack(&set, &(struct zr_pack_options){.capacity_bytes = 5000, .threads = 2}, &report);
+            uint64_t passes = zr_fault_set(sites[s], 0);
+            failed += result != ZR_OK;
+            zr_arena_destroy(other, &left);
+            leaked += left != 0;
+            zr_backend_destroy(other_backend);
+            if (passes < nth)
+                break;
+        }
+        tap_ok(nth > 1 && nth < 4000, "site %s fails at passes up to %u: %u errors",
+               zr_fault_site_name(sites[s]), nth, failed);
+        tap_is(leaked, 0, "and nothing was left behind");
+    }
+}
+
+/* ---- Lifetimes ----------------------------------------------------------------------------------------- */
+
+static void test_sequence(void)
+{
+    struct zr_event events[] = {
+        {ZR_EVENT_ALLOC, ZR_TAG_OTHER, 0, 0, 100, 0}, {ZR_EVENT_MARK, ZR_TAG_OTHER, 0, 0, 0, 0},
+        {ZR_EVENT_ALLOC, ZR_TAG_OTHER, 0, 1, 50, 0},  {ZR_EVENT_FREE, ZR_TAG_OTHER, 0, 0, 100, 0},
+        {ZR_EVENT_ALLOC, ZR_TAG_OTHER, 0, 2, 70, 0},
+    };
+    struct zr_sequence sequence = {
+        .events = events, .events_count = 5, .blocks_count = 3, .host_arena = arena};
+    struct zr_lifetimes lifetimes;
+    size_t before = live_bytes();
+    tap_result(zr_lifetimes_of(&lifetimes, &sequence, arena), ZR_OK, "lifetimes of a sequence");
+    const struct zr_buffer *b = lifetimes.buffers;
+    tap_ok(lifetimes.count == 3 && b[0].lower == 0 && b[0].upper == 3 && b[0].bytes == 100 &&
+               b[1].lower == 2 && b[1].upper == 5 && b[2].lower == 4 && b[2].upper == 5 && b[2].id == 2,
+           "time is the event's index; what is never freed lives to the end");
+    tap_is(lifetimes.lower_bound_bytes, 150, "and their lower bound");
+    zr_lifetimes_end(&lifetimes);
+    zr_lifetimes_end(&lifetimes);
+    tap_is(live_bytes(), before, "ending twice is fine, and gives all back");
+    events[4] = events[3];
+    tap_result(zr_lifetimes_of(&lifetimes, &sequence, arena), ZR_ERR_INVALID, "a block freed twice");
+    events[4] = events[2];
+    tap_result(zr_lifetimes_of(&lifetimes, &sequence, arena), ZR_ERR_INVALID, "a block allocated twice");
+    events[4] = (struct zr_event){ZR_EVENT_FREE, ZR_TAG_OTHER, 0, 2, 70, 0};
+    tap_result(zr_lifetimes_of(&lifetimes, &sequence, arena), ZR_ERR_INVALID,
+               "a block freed before it is allocated");
+    events[4].block = 3;
+    tap_result(zr_lifetimes_of(&lifetimes, &sequence, arena), ZR_ERR_INVALID, "a block that is not there");
+    tap_is(live_bytes(), before, "nothing is left behind");
+}
+
+static zr_result read_text(struct zr_lifetimes *out, const char *text, size_t bytes)
+{
+    char path[128];
+    struct zr_file file;
+    snprintf(path, sizeof path, "%s/input.csv", scratch);
+    zr_result result = zr_file_create(&file, path, ZR_CREATE_REPLACE);
+    if (!result)
+        result = zr_file_write(&file, text, bytes);
+    zr_file_close(&file);
+    return result ? result : zr_lifetimes_read(out, path, arena);
+}
+
+static void test_csv(void)
+{
+    static const struct {
+        const char *text, *words;
+        zr_result want;
+    } cases[] = {
+        {"size,offset,upper,id,lower\n8,99,5,0,1\n\n4,0,9,1,2\r\n",
+         "columns in any order, an offset, empty lines", ZR_OK},
+        {"id,lower,upper,size\n0,1,5,8\n1,2,9,4", "no end of the last line", ZR_OK},
+        {"id,lower,upper,size\n", "no rows", ZR_OK},
+        {"", "an empty file", ZR_ERR_FORMAT},
+        {"id,lower,upper\n0,1,2\n", "no sizes", ZR_ERR_FORMAT},
+        {"id,lower,upper,size,size\n0,1,2,3,4\n", "two columns of sizes", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2\n", "a short row", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2,-3\n", "a negative size", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2,18446744073709551616\n", "a size of 2^64", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2,9223372036854775808\n", "a size of 2^63", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,2,36893488147419103240\n", "a size of 2^65 and 8", ZR_ERR_FORMAT},
+        {"id,lower,upper,size,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n0,1,2,3\n", "forty columns",
+         ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,2,1,3\n", "an end before the beginning", ZR_ERR_FORMAT},
+        {"id,lower,upper,size\n0,1,x,3\n", "a letter", ZR_ERR_FORMAT},
+    };
+    struct zr_lifetimes lifetimes;
+    size_t before = live_bytes();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tap_result(read_text(&lifetimes, cases[i].text, strlen(cases[i].text)), cases[i].want, "CSV: %s",
+                   cases[i].words);
+        if (i < 2)
+            tap_ok(lifetimes.count == 2 && lifetimes.buffers[0].bytes == 8 &&
+                       lifetimes.buffers[0].lower == 1 && lifetimes.buffers[1].upper == 9 &&
+                       lifetimes.lower_bound_bytes == 12,
+                   "and its rows are right");
+        zr_lifetimes_end(&lifetimes);
+    }
+    enum { ROWS = 5000 };
+    static char many[32 * ROWS];
+    size_t bytes = (size_t)sprintf(many, "id,lower,upper,size\n");
+    for (unsigned i = 0; i < ROWS; i++)
+        bytes += (size_t)sprintf(many + bytes, "%u,%u,%u,%u\n", i, i, i + 1, i);
+    tap_result(read_text(&lifetimes, many, bytes), ZR_OK, "CSV: more than is read at once");
+    size_t right = 0;
+    for (size_t i = 0; i < lifetimes.count; i++)
+        right += lifetimes.buffers[i].id == i && lifetimes.buffers[i].bytes == i;
+    tap_is(right, ROWS, "and every row is right");
+    zr_lifetimes_end(&lifetimes);
+    tap_is(live_bytes(), before, "nothing is left behind");
+    tap_result(zr_lifetimes_read(&lifetimes, "/nonexistent/lifetimes.csv", arena), ZR_ERR_IO, "no file");
+    tap_result(zr_lifetimes_read(&lifetimes, scratch, arena), ZR_ERR_IO, "a folder");
+
+    /* Whatever the bytes, a set or an error. */
+    unsigned sets = 0;
+    for (unsigned round = 0; round < 3000; round++) {
+        char text[] = "id,lower,upper,size\n0,1,5,8\n1,2,9,4\n2,3,4,500\n";
+        for (uint64_t k = next_random(4); k-- > 0;)
+            text[(round % 2 ? 20 : 0) + next_random(sizeof text - 22)] = (char)next_random(256);
+        zr_result result = read_text(&lifetimes, text, sizeof text - 1 - next_random(8));
+        sets += !result;
+        if (result && result != ZR_ERR_FORMAT)
+            tap_ok(false, "damaged text: %s", zr_last_error());
+        zr_lifetimes_end(&lifetimes);
+    }
+    tap_ok(sets > 100 && sets < 2990, "3000 damaged texts: %u are sets, the others are refused", sets);
+    tap_is(live_bytes(), before, "nothing is left behind");
+}
+
+static void test_sort(void)
+{
+    static struct zr_sort_pair pairs[5000], spare[5000];
+    unsigned wrong = 0;
+    for (unsigned bits = 1; bits <= 64; bits += 9) {
+        for (uint32_t i = 0; i < 5000; i++)
+            pairs[i] = (struct zr_sort_pair){zr_pack_random(&random_state) >> (64 - bits), i};
+        zr_sort_pairs(pairs, spare, 5000);
+        for (unsigned i = 1; i < 5000; i++)
+            wrong += pairs[i - 1].key > pairs[i].key ||
+                     (pairs[i - 1].key == pairs[i].key && pairs[i - 1].value > pairs[i].value);
+    }
+    tap_is(wrong, 0, "the sort orders keys of 1 to 64 bits and keeps the order of equal ones");
+}
+
+/* ---- Real ones, where they are ------------------------------------------------------------------------- */
+
+/* Time is given amply: a slow machine is no failure. What a fast one needs is noted. */
+struct real {
+    const char *name;
+    uint64_t capacity_bytes;
+    double ratio; /* where capacity_bytes is 0: of the capacity to the lower bound */
+};
+
+static void test_traces(void)
+{
+    static const struct real reals[] = {
+        {"minimalloc_A.csv", 1 << 20, 0}, {"minimalloc_B.csv", 1 << 20, 0}, {"minimalloc_C.csv", 1 << 20, 0},
+        {"minimalloc_D.csv", 1 << 20, 0}, {"minimalloc_E.csv", 1 << 20, 0}, {"minimalloc_F.csv", 1 << 20, 0},
+        {"iopddl_S_1.csv", 0, 1.003},     {"pangu_2.6B.csv", 0, 1.006},
+    };
+    const char *folder = "../shared/traces";
+    struct stat status;
+    if (stat(folder, &status) != 0) {
+        tap_skip("no traces in %s", folder);
+        return;
+    }
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        char path[256];
+        struct zr_lifetimes lifetimes;
+        struct zr_pack_report report;
+        struct zr_pack_options options = {
+            .capacity_bytes = reals[i].capacity_bytes, .time_ns = 60 * SECOND, .threads = 2};
+        snprintf(path, sizeof path, "%s/%s", folder, reals[i].name);
+        if (access(path, R_OK) != 0) {
+            tap_skip("no %s", path);
+            continue;
+        }
+        zr_result result = zr_lifetimes_read(&lifetimes, path, arena);
+        if (!result && reals[i].ratio > 0)
+            options.capacity_bytes = (uint64_t)(reals[i].ratio * (double)lifetimes.lower_bound_bytes);
+        if (!result)
+            result = zr_pack(&lifetimes, &options, &report);
+        if (!result)
+            result = zr_pack_check(&lifetimes, report.height_bytes);
+        tap_result(result, ZR_OK, "%s packed and checked", reals[i].name);
+        if (!result)
+            tap_ok(report.verdict == ZR_PACK_FOUND && report.height_bytes <= options.capacity_bytes,
+                   "%.6f times its lower bound, as wanted, after %.3f s",
+                   (double)report.height_bytes / (double)report.lower_bound_bytes,
+                   (double)report.spent_ns * 1e-9);
+        zr_lifetimes_end(&lifetimes);
+    }
+}
+
+int main(void)
+{
+    zr_result result = zr_backend_host_create(&backend, NULL);
+    if (!result)
+        result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    if (!tap_ok(!result && mkdtemp(scratch), "an arena and a folder: %s", zr_last_error()))
+        return tap_done();
+    test_sort();
+    test_checker();
+    test_by_hand();
+    test_rectangles();
+    test_periods();
+    test_deep(40);
+    test_deep(450);
+    test_brute_force();
+    test_search();
+    test_capacity();
+    test_repeats();
+    test_work();
+    test_refusals();
+    test_faults();
+    test_sequence();
+    test_csv();
+    test_traces();
+    size_t leaked = 1;
+    zr_path_remove_folder(scratch);
+    zr_arena_destroy(arena, &leaked);
+    zr_backend_destroy(backend);
+    tap_is(leaked, 0, "the arena ends empty");
+    return tap_done();
+}

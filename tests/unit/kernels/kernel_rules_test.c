@@ -1,0 +1,310 @@
+/* kernel_rules_test.c: what zr_kernels.h promises beside the right numbers: which context opens, how large a
+ * workspace is, that bits do not depend on addresses, that no thread and no floating-point mode is left
+ * behind, that the same seed makes the same parameters everywhere, and what happens when the matrix library
+ * refuses. */
+#include <dirent.h>
+#include <float.h>
+#include <xmmintrin.h>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/panels.h"
+#include "tests/support/kernels_reference.h"
+#include "tests/support/kernels_support.h"
+
+static const struct zr_kernel_limits small = {64, 32, 48, 3, 192, 64, 1};
+
+static unsigned threads_now(void)
+{
+    unsigned count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        count += entry->d_name[0] != '.';
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+/* ---- Opening and sizes ----------------------------------------------------------------------- */
+
+static void check_names(void)
+{
+    tap_ok(strcmp(zr_isa_name(ZR_ISA_PLAIN), "plain") == 0 && strcmp(zr_isa_name(ZR_ISA_AVX2), "avx2") == 0 &&
+               strcmp(zr_isa_name(ZR_ISA_AVX512), "avx512") == 0 &&
+               strcmp(zr_isa_name(ZR_ISA_AVX512_BF16), "avx512_bf16") == 0 &&
+               strcmp(zr_isa_name(ZR_ISA_AMX), "amx") == 0,
+           "instruction sets have their names");
+    tap_ok(strcmp(zr_precision_name(ZR_PRECISION_FP32), "fp32") == 0 &&
+               strcmp(zr_precision_name(ZR_PRECISION_BF16), "bf16") == 0 &&
+               strcmp(zr_precision_name(ZR_PRECISION_FP16), "fp16") == 0 &&
+               strcmp(zr_precision_name((enum zr_precision)9), "unknown") == 0 &&
+               zr_precision_bytes(ZR_PRECISION_FP32) == 4 && zr_precision_bytes(ZR_PRECISION_FP16) == 2,
+           "precisions have theirs, and their sizes");
+    tap_ok(strcmp(zr_isa_name((enum zr_isa)77), "unknown") == 0, "a number that is none has one too");
+    tap_note("this processor's best is %s", zr_isa_name(zr_isa_best()));
+}
+
+static void check_refusals(void)
+{
+    size_t bytes = zr_kernel_workspace_bytes(&small, ZR_ISA_PLAIN);
+    char *memory = aligned_alloc(64, bytes + 64);
+    struct zr_kernel_context good = {.workspace = memory, .workspace_bytes = bytes, .isa = ZR_ISA_PLAIN};
+    struct zr_kernel_context c = good;
+    good.parallel.threads = 1;
+    c = good, c.workspace = NULL;
+    tap_ok(zr_kernel_open(&c) == -1 && strstr(zr_kernel_why(), "workspace") != NULL,
+           "no workspace: refused, in words");
+    c = good, c.workspace_bytes = 1000;
+    tap_ok(zr_kernel_open(&c) == -1 && strstr(zr_kernel_why(), "1000") != NULL, "a small workspace: refused");
+    c = good, c.workspace = memory + 4;
+    tap_ok(zr_kernel_open(&c) == -1, "a crooked workspace: refused");
+    c = good, c.parallel.threads = 2;
+    tap_ok(zr_kernel_open(&c) == -1 && strstr(zr_kernel_why(), "threads") != NULL,
+           "threads without a way to run them: refused");
+    c = good, c.isa = ZR_ISA_COUNT;
+    tap_ok(zr_kernel_open(&c) == -1 && strstr(zr_kernel_why(), "instruction set") != NULL,
+           "no such instruction set: refused");
+    c = good, c.precision = ZR_PRECISION_COUNT;
+    tap_ok(zr_kernel_open(&c) == -1 && strstr(zr_kernel_why(), "precision") != NULL,
+           "no such precision: refused");
+    zr_kernel_close(&c);
+    tap_note("closing what did not open does nothing");
+    free(memory);
+}
+
+static void check_sizes(void)
+{
+    const struct zr_kernel_limits huge = {1 << 16, 1 << 11, 25600, 160, 102400, 51200, 128};
+    struct zr_kernel_limits end = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 1, SIZE_MAX, SIZE_MAX, 2}, more = small;
+    double seconds = 1;
+    size_t bytes = 0;
+    for (unsigned i = 0; i < 50; i++) { /* the best of them: others use the processor, too */
+        struct timespec before, after;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+        bytes = zr_kernel_workspace_bytes(&huge, ZR_ISA_AVX512);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+        double took =
+            (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+        seconds = took < seconds ? took : seconds;
+    }
+    tap_ok(seconds < 0.001 && bytes > (64 << 20) - 51200 * 4,
+           "a trillion parameters are sized at once (%zu MiB)", bytes >> 20);
+    tap_ok(zr_kernel_workspace_bytes(&end, ZR_ISA_PLAIN) > SIZE_MAX / 2, "sizes that overflow saturate");
+    more.threads = 2;
+    tap_ok(zr_kernel_workspace_bytes(&more, ZR_ISA_PLAIN) > zr_kernel_workspace_bytes(&small, ZR_ISA_PLAIN),
+           "another thread needs scratch of its own");
+}
+
+static void check_null(void)
+{
+    const struct zr_kernels *null = zr_kernels_null();
+    void (*const *operations)(void) = (void (*const *)(void))(const void *)&null->embedding_forward;
+    size_t count = (sizeof *null - offsetof(struct zr_kernels, embedding_forward)) / sizeof *operations;
+    bool whole = true;
+    for (size_t i = 0; i < count; i++)
+        whole = whole && operations[i] != NULL;
+    tap_ok(whole, "the null table has all %zu operations", count);
+    const struct zr_linear linear = {3, 5, 7};
+    const struct zr_head head = {NULL, 3, 5, 11, 16};
+    double flops = 0;
+    struct zr_kernel_context silent = {0}, counting = {.flops = &flops};
+    null->linear_forward(&silent, &linear, NULL, NULL, NULL, NULL);
+    null->head_loss(&silent, &head, NULL, NULL, NULL, 0, NULL, NULL, false);
+    null->adamw(&silent, NULL, 1u << 30, NULL, NULL, NULL, NULL);
+    null->copy(&silent, 1u << 30, NULL, NULL);
+    null->linear_forward(&counting, &linear, NULL, NULL, NULL, NULL);
+    tap_ok(flops == 2.0 * 3 * 5 * 7, "it counts a product that it is asked to count");
+    null->head_loss(&counting, &head, NULL, NULL, NULL, 0, NULL, NULL, false);
+    tap_ok(flops == 2.0 * 3 * 5 * (7 + 16), "and the logits, padded, without their gradients");
+    tap_ok(null->find_nonfinite(&silent, 17, NULL) == 17 && null->sum_of_squares(&silent, 17, NULL) == 0 &&
+               strcmp(null->name, "null") == 0,
+           "and touches nothing");
+}
+
+/* The product instructions of bf16 are for bf16 alone: fp16 is multiplied in floats, as wide as there are. */
+static void check_panels(void)
+{
+    static const struct zr_panels *const wanted[ZR_ISA_COUNT][2] = {
+        [ZR_ISA_PLAIN] = {&zr_panels_plain, &zr_panels_plain},
+        [ZR_ISA_AVX2] = {&zr_panels_avx2, &zr_panels_avx2},
+        [ZR_ISA_AVX512] = {&zr_panels_avx512, &zr_panels_avx512},
+        [ZR_ISA_AVX512_BF16] = {&zr_panels_avx512_bf16, &zr_panels_avx512},
+        [ZR_ISA_AMX] = {&zr_panels_amx, &zr_panels_avx512},
+    };
+    for (unsigned isa = 0; isa < ZR_ISA_COUNT; isa++)
+        tap_ok(zr_panels_of(isa, ZR_PRECISION_BF16) == wanted[isa][0] &&
+                   zr_panels_of(isa, ZR_PRECISION_FP16) == wanted[isa][1],
+               "%s: bf16 and fp16 are multiplied by the fastest that it has", zr_isa_name(isa));
+}
+
+/* Whether the system counts `name` among the processor's abilities; it may hide some, and adds none. */
+static bool processor_has(const char *name)
+{
+    char line[16384], padded[32];
+    bool has = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(padded, sizeof padded, " %s ", name);
+    while (!has && file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "flags", 5) == 0) {
+            line[strcspn(line, "\n")] = ' ';
+            has = strstr(line, padded) != NULL;
+        }
+    if (file != NULL)
+        fclose(file);
+    return has;
+}
+
+static void check_best(void)
+{
+    if (!processor_has("avx512_bf16"))
+        tap_skip("the system shows no avx512_bf16 here");
+    else
+        tap_ok(zr_isa_best() >= ZR_ISA_AVX512_BF16, "a processor with avx512_bf16 is used as one");
+}
+
+/* ---- In a context, for each instruction set -------------------------------------------------- */
+
+static void check_exponential(enum zr_isa isa)
+{
+    enum { COUNT = 200003 };
+    static float x[COUNT], y[COUNT];
+    double most = 0;
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)(random_unit() * 87.0 * (i % 3 == 0 ? 0.01 : 1.0));
+    zr_loops_of(isa, ZR_PRECISION_FP32)->exponential(COUNT, x, y);
+    for (int i = 0; i < COUNT; i++) {
+        double exact = exp((double)x[i]), unit = ldexp(1, ilogb(exact) - 23);
+        most = worst(most, fabs((double)y[i] - exact) / unit);
+    }
+    tap_ok(most < 2, "%s: the exponential is within 2 ulp (%.2f)", zr_isa_name(isa), most);
+    float ends[6] = {-100, -INFINITY, 0, 100, INFINITY, NAN};
+    zr_loops_of(isa, ZR_PRECISION_FP32)->exponential(6, ends, y);
+    tap_ok(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] > 1e38f && y[4] > 1e38f && isnan(y[5]),
+           "%s: it ends in 0, in 2e38, and keeps NaN", zr_isa_name(isa));
+}
+
+static int ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static void check_normal(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    enum { COUNT = 100000 };
+    static float whole[COUNT], part[1000];
+    double mean = 0, gap = 0;
+    kernels->init_normal(c, COUNT, 42, 1000000007, 1.0f, 2.0f, whole);
+    kernels->init_normal(c, 1000, 42, 1000000007 + 50001, 1.0f, 2.0f, part);
+    tap_ok(memcmp(whole + 50001, part, sizeof part) == 0, "%s: normal numbers go by global index",
+           zr_isa_name(c->isa));
+    for (int i = 0; i < COUNT; i++)
+        mean += ((double)whole[i] - 1) / 2 / COUNT;
+    uint64_t bits = kernels->checksum(c, sizeof whole, whole);
+    qsort(whole, COUNT, sizeof whole[0], ascending);
+    for (int i = 0; i < COUNT; i++) /* Kolmogorov and Smirnov: 0.0062 happens by chance once in a thousand */
+        gap = worst(gap, fabs(0.5 * erfc((1 - (double)whole[i]) / 2 / sqrt(2)) - (i + 0.5) / COUNT));
+    tap_ok(fabs(mean) < 0.01 && gap < 0.0062, "%s: and are normal (mean %.4f, distance %.4f)",
+           zr_isa_name(c->isa), mean, gap);
+    tap_ok(bits == 0x660aec9e0ad426daull, "%s: with the same bits on every machine (%#llx)",
+           zr_isa_name(c->isa), (unsigned long long)bits);
+}
+
+/* The same numbers 1 and 7 floats further on: the same bits. */
+static void check_addresses(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    enum { ROWS = 19, IN = 45, OUT = 83 };
+    struct zr_linear l = {ROWS, IN, OUT};
+    struct tensor *x = input(ROWS * IN, 0, 1), *w = input(IN * OUT, 0, 1), *first = output(ROWS * OUT);
+    bool same = true;
+    kernels->linear_forward(c, &l, x->at, w->at, NULL, first->at);
+    double squares = kernels->sum_of_squares(c, x->n, x->at);
+    for (size_t shift = 1; shift < 16; shift += 6) {
+        struct tensor *x2 = output(x->n + shift), *w2 = output(w->n + shift), *y2 = output(first->n + shift);
+        memcpy(x2->at + shift, x->at, x->n * 4);
+        memcpy(w2->at + shift, w->at, w->n * 4);
+        kernels->linear_forward(c, &l, x2->at + shift, w2->at + shift, NULL, y2->at + shift);
+        same = same && memcmp(y2->at + shift, first->at, first->n * 4) == 0;
+        same = same && kernels->sum_of_squares(c, x->n, x2->at + shift) == squares;
+        kernels->gelu_forward(c, x->n, x->at, x2->at + shift);
+        kernels->gelu_forward(c, x->n, x->at, y2->at);
+        same = same && memcmp(y2->at, x2->at + shift, x->n * 4) == 0;
+    }
+    tap_ok(same, "%s: bits do not depend on addresses", zr_isa_name(c->isa));
+}
+
+static void check_mode(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    float x[20], y[20];
+    unsigned before = _mm_getcsr(), odd = (before & ~0x6000u) | 0x2000; /* round down */
+    for (int i = 0; i < 20; i++)
+        x[i] = 1.0f + (float)i * 0.1f;
+    kernels->gelu_forward(c, 20, x, y);
+    uint64_t usual = kernels->checksum(c, sizeof y, y);
+    _mm_setcsr(odd);
+    kernels->gelu_forward(c, 20, x, y);
+    bool kept = (_mm_getcsr() & ~0x3fu) == (odd & ~0x3fu);
+    _mm_setcsr(before);
+    tap_ok(kept && kernels->checksum(c, sizeof y, y) == usual,
+           "%s: the caller's floating-point mode neither matters nor changes", zr_isa_name(c->isa));
+}
+
+/* All three forms of a product without the library: shapes beyond one block in every direction. */
+static void check_refused_library(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    struct zr_linear l = {70, 300, 270};
+    struct tensor *x = input(l.rows * l.in, 0, 1), *w = input(l.in * l.out, 0, 1), *b = input(l.out, 0, 1);
+    struct tensor *dy = input(l.rows * l.out, 0, 1), *y = output(l.rows * l.out), *dx = output(x->n);
+    struct tensor *dw = output(w->n), *db = output(l.out), *with = output(y->n);
+    kernels->linear_forward(c, &l, x->at, w->at, b->at, with->at);
+    zr_gemm_refuse(c);
+    kernels->linear_forward(c, &l, x->at, w->at, b->at, y->at);
+    kernels->linear_backward(c, &l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false);
+    kernels->linear_backward(c, &l, x->at, w->at, dy->at, NULL, dw->at, NULL, true);
+    reference_linear(&l, x->real, w->real, b->real, y->real);
+    reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
+    for (size_t i = 0; i < dw->n; i++)
+        dw->real[i] *= 2;
+    double error = worst(worst(error_of(y), error_of(dx)), error_of(dw));
+    tap_ok(error < 3e-6, "%s: products without the library are right too (%.1e)", zr_isa_name(c->isa), error);
+}
+
+static void test_isa(enum zr_isa isa)
+{
+    const struct zr_kernels *kernels = zr_kernels_cpu(isa);
+    struct zr_kernel_limits limits = {128, 32, 300, 3, 300, 512, 0};
+    struct zr_kernel_context context, other;
+    unsigned threads = 2, before = threads_now();
+    bool intact = true;
+    if (!tap_ok(context_begin(&context, limits, isa, &threads), "%s: a context opens", zr_isa_name(isa)))
+        return;
+    check_exponential(isa);
+    check_normal(&context, kernels);
+    check_addresses(&context, kernels);
+    check_mode(&context, kernels);
+    if (isa != ZR_ISA_PLAIN) {
+        bool opened = context_begin(&other, limits, ZR_ISA_PLAIN, &threads);
+        tap_ok(!opened && strstr(zr_kernel_why(), "oneDNN") != NULL,
+               "%s: a second instruction set in one process is refused", zr_isa_name(isa));
+    }
+    check_refused_library(&context, kernels);
+    tap_is(threads_now(), before, "%s: the library started no thread", zr_isa_name(isa));
+    intact = context_end(&context);
+    tensors_finish(&intact);
+    tap_ok(intact, "%s: nothing else was written", zr_isa_name(isa));
+    tap_ok(context_begin(&context, limits, isa, &threads) && context_end(&context), "%s: and it opens again",
+           zr_isa_name(isa));
+}
+
+int main(void)
+{
+    random_state = random_seed();
+    check_names();
+    check_refusals();
+    check_sizes();
+    check_null();
+    check_panels();
+    check_best();
+    for_each_isa(test_isa);
+    return tap_done();
+}

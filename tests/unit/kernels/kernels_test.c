@@ -1,0 +1,302 @@
+/* kernels_test.c: every fp32 operation of every instruction set this processor has against the
+ * double-precision reference, on fresh random inputs and odd shapes, for 1, 2 and 3 threads with the same
+ * bits.
+ *
+ * A case returns its error in units of its tolerance (an error is the largest difference as a share of the
+ * reference's largest number). Outputs start as NaN, so a word left unwritten shows; guard words lie on both
+ * sides; inputs are compared with a copy. */
+#include "tests/support/kernels_cases.h"
+
+/* Rounding grows with the square root of the terms at most; 3e-6 leaves room for some thousand of them. */
+static const double tolerance = 3e-6;
+
+static const struct shape shapes[] = {
+    {1, 1, 15, 3, 9, 257, 320},     {2, 3, 4, 4, 16, 5, 8},        {1, 17, 15, 3, 60, 257, 320},
+    {3, 33, 20, 4, 33, 70, 70},     {2, 64, 48, 3, 192, 257, 320}, {1, 100, 130, 2, 257, 1000, 1024},
+    {4, 16, 128, 2, 512, 300, 384}, {2, 67, 64, 1, 256, 97, 112},
+};
+
+/* ---- Cases ----------------------------------------------------------------------------------- */
+
+static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
+{
+    struct zr_embedding e = {random_tokens(rows_of(s), s->vocabulary), s->batch, s->sequence, s->channels};
+    size_t wpe_rows = s->sequence + 2;
+    struct tensor *wte = input(s->padded * s->channels, 0, 1), *wpe = input(wpe_rows * s->channels, 0, 1);
+    struct tensor *out = output(rows_of(s) * s->channels), *d = input(rows_of(s) * s->channels, 0, 1);
+    struct tensor *dwte = output(wte->n), *dwpe = output(wpe->n);
+    kernels->embedding_forward(c, &e, wte->at, wpe->at, out->at);
+    reference_embedding(&e, wte->real, wpe->real, out->real);
+    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, false);
+    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, true);
+    reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
+    reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
+    return worst(error_of(out), worst(error_of(dwte), error_of(dwpe))) / tolerance;
+}
+
+static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
+{
+    struct zr_layernorm l = {rows_of(s), s->channels};
+    size_t n = l.rows * l.channels;
+    struct tensor *x = input(n, 0.5, 2), *w = input(l.channels, 1, 0.5), *b = input(l.channels, 0, 1);
+    struct tensor *y = output(n), *mean = output(l.rows), *rstd = output(l.rows), *dy = input(n, 0, 1);
+    struct tensor *dx = output(n), *more = in_out(n, 0, 1), *dw = output(l.channels),
+                  *db = output(l.channels);
+    kernels->layernorm_forward(c, &l, x->at, w->at, b->at, y->at, mean->at, rstd->at);
+    reference_layernorm(&l, x->real, w->real, b->real, y->real, mean->real, rstd->real);
+    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, dx->at, false, dw->at,
+                                db->at, false);
+    reference_layernorm_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
+    double first = worst(error_of(dx), worst(error_of(dw), error_of(db)));
+    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, more->at, true, dw->at,
+                                db->at, true);
+    reference_layernorm_backward(&l, x->real, w->real, dy->real, more->real, dw->real, db->real);
+    double second = worst(error_of(more), worst(error_of(dw), error_of(db)));
+    return worst(worst(first, second), worst(error_of(y), worst(error_of(mean), error_of(rstd)))) / tolerance;
+}
+
+static double case_linear(struct zr_kernel_context *c, const struct shape *s)
+{
+    struct zr_linear l = {rows_of(s), s->channels, s->wide};
+    struct tensor *x = input(l.rows * l.in, 0, 1), *w = input(l.in * l.out, 0, 1), *bias = input(l.out, 0, 1);
+    struct tensor *y = output(l.rows * l.out), *bare = output(l.rows * l.out),
+                  *dy = input(l.rows * l.out, 0, 1);
+    struct tensor *dx = output(x->n), *dw = output(w->n), *db = output(l.out), *lone = output(x->n);
+    kernels->linear_forward(c, &l, x->at, w->at, bias->at, y->at);
+    kernels->linear_forward(c, &l, x->at, w->at, NULL, bare->at);
+    reference_linear(&l, x->real, w->real, bias->real, y->real);
+    reference_linear(&l, x->real, w->real, NULL, bare->real);
+    kernels->linear_backward(c, &l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false);
+    kernels->linear_backward(c, &l, x->at, w->at, dy->at, NULL, dw->at, NULL, true);
+    kernels->linear_backward(c, &l, x->at, w->at, dy->at, lone->at, NULL, db->at, true);
+    reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
+    reference_linear_backward(&l, x->real, w->real, dy->real, lone->real, dw->real, db->real);
+    return worst(worst(error_of(y), error_of(bare)),
+                 worst(worst(error_of(dx), error_of(lone)), worst(error_of(dw), error_of(db)))) /
+           tolerance;
+}
+
+static double case_attention(struct zr_kernel_context *c, const struct shape *s)
+{
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
+    struct tensor *qkv = input(rows * 3 * s->channels, 0, 2), *dout = input(rows * s->channels, 0, 1);
+    struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
+    struct tensor *p = output(square), *again = output(out->n), *lse_again = output(lse->n);
+    struct tensor *dqkv = output(qkv->n), *made_again = output(qkv->n);
+    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, p->at);
+    kernels->attention_forward(c, &a, qkv->at, again->at, lse_again->at, NULL);
+    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, p->at, dout->at, dqkv->at);
+    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, NULL, dout->at, made_again->at);
+    if (memcmp(out->at, again->at, out->n * 4) != 0 || memcmp(lse->at, lse_again->at, lse->n * 4) != 0 ||
+        memcmp(dqkv->at, made_again->at, dqkv->n * 4) != 0)
+        return INFINITY; /* keeping p must not change a bit */
+    reference_attention(&a, qkv->real, out->real, lse->real, p->real);
+    reference_attention_backward(&a, qkv->real, p->real, dout->real, dqkv->real);
+    return worst(worst(error_of(out), error_of(lse)), worst(error_of(p), error_of(dqkv))) / tolerance;
+}
+
+static double case_elements(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->wide + 4099;
+    struct tensor *x = input(n, 0, 6), *dy = input(n, 0, 1), *y = output(n), *dx = output(n),
+                  *sum = output(n);
+    struct tensor *in_place = in_out(n, 0, 1), *filled = output(n), *zeroed = output(n), *copied = output(n);
+    kernels->gelu_forward(c, n, x->at, y->at);
+    kernels->gelu_backward(c, n, x->at, dy->at, dx->at);
+    kernels->add(c, n, x->at, dy->at, sum->at);
+    kernels->add(c, n, in_place->at, dy->at, in_place->at);
+    kernels->fill(c, n, -0.75f, filled->at);
+    kernels->fill(c, n, 0.0f, zeroed->at);
+    kernels->copy(c, n * sizeof(float), x->at, copied->at);
+    for (size_t i = 0; i < n; i++) {
+        y->real[i] = reference_gelu(x->real[i]);
+        dx->real[i] = dy->real[i] * reference_gelu_slope(x->real[i]);
+        sum->real[i] = (double)(float)(x->real[i] + dy->real[i]);
+        in_place->real[i] = (double)(float)(in_place->real[i] + dy->real[i]);
+        filled->real[i] = -0.75;
+        copied->real[i] = x->real[i];
+    }
+    double exact = error_of(sum) + error_of(in_place) + error_of(filled) + error_of(copied);
+    for (size_t i = 0; i < n; i++)
+        exact += zeroed->at[i] != 0.0f;
+    return exact != 0 ? INFINITY : worst(error_of(y), error_of(dx)) / tolerance;
+}
+
+static double case_head(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s);
+    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
+    double spread = 3 / sqrt((double)s->channels), scale = 1.0 / (double)rows;
+    struct tensor *x = input(rows * s->channels, 0, 1), *wte = input(s->padded * s->channels, 0, spread);
+    struct tensor *losses = output(rows), *alone = output(rows), *row = output(s->padded);
+    struct tensor *dx = output(x->n), *dwte = output(wte->n), *logits = output(s->vocabulary);
+    kernels->head_loss(c, &h, x->at, wte->at, alone->at, 0, NULL, NULL, false);
+    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, false);
+    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, true);
+    kernels->head_logits(c, &h, x->at, wte->at, logits->at);
+    bool same = memcmp(losses->at, alone->at, rows * sizeof(float)) == 0;
+    for (int pass = 0; pass < 2; pass++)
+        reference_head(&h, x->real, wte->real, losses->real, (double)(float)scale, row->real, dx->real,
+                       dwte->real);
+    for (size_t v = 0; v < s->vocabulary; v++)
+        for (size_t i = 0; i < s->channels; i++)
+            logits->real[v] += x->real[i] * wte->real[v * s->channels + i];
+    for (size_t i = s->vocabulary * s->channels; i < dwte->n; i++)
+        same = same && dwte->at[i] == 0.0f; /* padded rows have no gradient at all */
+    double errors = worst(worst(error_of(losses), error_of(logits)), worst(error_of(dx), error_of(dwte)));
+    return same ? errors / tolerance : INFINITY;
+}
+
+/* Scores and logits of 200 to either side of zero, whose exponentials no float holds: odd keys and tokens
+ * have the high ones. */
+static double case_steep(struct zr_kernel_context *c, const struct shape *s)
+{
+    enum { HIGH = 200 };
+    size_t rows = rows_of(s), odd = s->vocabulary / 2;
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
+    double score = sqrt(HIGH / sqrt((double)s->channels / (double)s->heads)),
+           logit = sqrt(HIGH / (double)s->channels);
+    struct tensor *qkv = in_out(rows * 3 * s->channels, score, 0), *x = in_out(rows * s->channels, logit, 0);
+    struct tensor *wte = in_out(s->padded * s->channels, logit, 0), *out = output(rows * s->channels);
+    struct tensor *lse = output(s->batch * s->heads * s->sequence), *losses = output(rows);
+    double wrong = 0;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < s->channels && r % s->sequence % 2 == 0; i++)
+            qkv->at[(3 * r + 1) * s->channels + i] *= -1;
+    for (size_t i = 0; i < wte->n; i++)
+        wte->at[i] *= i / s->channels % 2 ? 1.0f : -1.0f;
+    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, NULL);
+    kernels->head_loss(c, &h, x->at, wte->at, losses->at, 0, NULL, NULL, false);
+    for (size_t i = 0; i < lse->n; i++) {
+        size_t seen = (i % s->sequence + 1) / 2;
+        wrong += !(fabs((double)lse->at[i] - (seen ? HIGH + log((double)seen) : -HIGH)) < 0.01);
+    }
+    for (size_t i = 0; i < out->n; i++)
+        wrong += !(fabs((double)out->at[i] - score) < 0.01);
+    for (size_t r = 0; r < rows && odd > 0; r++)
+        wrong += !(fabs((double)losses->at[r] - log((double)odd) - (h.targets[r] % 2 ? 0 : 2 * HIGH)) < 0.01);
+    return wrong > 0 ? INFINITY : 0;
+}
+
+static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->channels + 8195;
+    struct zr_adamw how = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f};
+    struct tensor *p = in_out(n, 0, 1), *g = input(n, 0, 1), *m = in_out(n, 0, 1), *v = in_out(n, 0.5, 0.4);
+    struct tensor *change = output(n);
+    memcpy(change->at, p->at, n * sizeof(float));
+    kernels->adamw(c, &how, n, p->at, g->at, m->at, v->at);
+    for (size_t i = 0; i < n; i++) {
+        double gradient = g->real[i] * how.gradient_scale, before = p->real[i];
+        m->real[i] = how.beta1 * m->real[i] + (1 - (double)how.beta1) * gradient;
+        v->real[i] = how.beta2 * v->real[i] + (1 - (double)how.beta2) * gradient * gradient;
+        double step = m->real[i] / how.correction1 / (sqrt(v->real[i] / how.correction2) + how.epsilon);
+        p->real[i] -= how.rate * (step + how.weight_decay * p->real[i]);
+        change->real[i] = p->real[i] - before;
+        change->at[i] = p->at[i] - change->at[i];
+    }
+    /* The change itself has few digits left of a parameter near 1: 1e-3 of the rate is what rounding leaves.
+     */
+    return worst(worst(error_of(m), worst(error_of(v), error_of(p))) / tolerance, error_of(change) / 1e-3);
+}
+
+static double case_reductions(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->wide + 5 * 4096 + 77;
+    struct tensor *x = in_out(n, 0, 3), *result = output(1);
+    double squares = 0;
+    for (size_t i = 0; i < n; i++)
+        squares += x->real[i] * x->real[i];
+    double got = kernels->sum_of_squares(c, n, x->at);
+    result->at[0] = (float)got;
+    result->real[0] = (double)(float)got;
+    bool good = fabs(got - squares) < 1e-12 * squares && kernels->sum_of_squares(c, 0, x->at) == 0.0;
+    good = good && kernels->find_nonfinite(c, n, x->at) == n;
+    uint64_t before = kernels->checksum(c, n * 4, x->at);
+    size_t at = random_bits() % (n - 1); /* the last one has its turn below */
+    float kept = x->at[at];
+    uint32_t bits;
+    memcpy(&bits, &kept, sizeof bits);
+    for (int bit = 0; bit < 32; bit++) {
+        uint32_t changed = bits ^ 1u << bit;
+        memcpy(&x->at[at], &changed, sizeof changed);
+        good = good && kernels->checksum(c, n * 4, x->at) != before;
+    }
+    x->at[at] = random_bits() % 2 ? NAN : -INFINITY;
+    good = good && kernels->find_nonfinite(c, n, x->at) == at;
+    x->at[n - 1] = INFINITY;
+    good = good && kernels->find_nonfinite(c, n, x->at) == at;
+    x->at[at] = kept;
+    good = good && kernels->find_nonfinite(c, n, x->at) == n - 1;
+    x->at[n - 1] = 0;
+    good = good && kernels->checksum(c, n * 4 - 4, x->at) != kernels->checksum(c, n * 4, x->at);
+    return good ? 0 : INFINITY;
+}
+
+static double case_sum_in_order(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->channels + 3;
+    struct tensor *to = output(n), *more = in_out(n, 0, 1);
+    const struct tensor *source[11];
+    const float *from[11];
+    double wrong = 0;
+    (void)c;
+    for (unsigned count = 1; count <= 11; count++) {
+        source[count - 1] = input(n, 0, 1);
+        from[count - 1] = source[count - 1]->at;
+        kernels->sum_in_order(n, from, count, 0.3f, to->at, false);
+        kernels->sum_in_order(n, from, count, 0.3f, more->at, true);
+        for (size_t i = 0; i < n; i++) {
+            volatile float sum = source[0]->at[i]; /* every step rounds, as promised */
+            for (unsigned k = 1; k < count; k++)
+                sum = sum + source[k]->at[i];
+            sum = sum * 0.3f;
+            wrong += to->at[i] != sum;
+            sum = (float)more->real[i] + sum;
+            wrong += more->at[i] != sum;
+            more->real[i] = (double)sum;
+            to->real[i] = (double)to->at[i];
+        }
+    }
+    const float *with_itself[3] = {from[0], to->at, from[1]};
+    struct tensor *kept = output(n);
+    memcpy(kept->at, to->at, n * sizeof(float));
+    kernels->sum_in_order(n, with_itself, 3, 1.0f, to->at, false);
+    for (size_t i = 0; i < n; i++) {
+        volatile float sum = from[0][i] + kept->at[i];
+        wrong += to->at[i] != sum + from[1][i];
+    }
+    return wrong != 0 ? INFINITY : 0;
+}
+
+/* ---- The driver ------------------------------------------------------------------------------ */
+
+static const struct test_case cases[] = {
+    {"embedding", case_embedding},
+    {"layer norm", case_layernorm},
+    {"linear", case_linear},
+    {"attention", case_attention},
+    {"element by element", case_elements},
+    {"head", case_head},
+    {"steep", case_steep},
+    {"adamw", case_adamw},
+    {"reductions", case_reductions},
+    {"sum in order", case_sum_in_order},
+};
+
+static void test_isa(enum zr_isa isa)
+{
+    kernels = zr_kernels_cpu(isa);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
+            run_case(&cases[i], &shapes[j], j, isa);
+}
+
+int main(void)
+{
+    base_seed = random_seed();
+    for_each_isa(test_isa);
+    return tap_done();
+}

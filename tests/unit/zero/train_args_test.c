@@ -1,0 +1,373 @@
+/* train_args_test.c: the command line of zr-train: each option with good and with bad values, the words that
+ * a bad one gets, and the way back from a configuration to a command line. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "tests/support/tap.h"
+#include "zero/train/flags.h"
+
+static char words[16384]; /* what the last parse said on stdout and stderr */
+static struct zr_train_config config;
+
+/* Splits `line` at single spaces and parses it, with both outputs going to a file. */
+static int parse(const char *line)
+{
+    static char copy[8192];
+    char *argv[128], *rest = copy;
+    int argc = 0, saved[2], code;
+    FILE *catch = tmpfile();
+
+    snprintf(copy, sizeof copy, "zr-train %s", line);
+    for (char *word; (word = strsep(&rest, " ")) && argc < 127;)
+        if (*word)
+            argv[argc++] = strcmp(word, "''") == 0 ? (char *)"" : word;
+    argv[argc] = NULL;
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        saved[i] = dup(i + 1);
+        dup2(fileno(catch), i + 1);
+    }
+    code = zr_args_parse(&config, argc, argv);
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], i + 1);
+        close(saved[i]);
+    }
+    rewind(catch);
+    words[fread(words, 1, sizeof words - 1, catch)] = '\0';
+    fclose(catch);
+    return code;
+}
+
+/* ---- Refusals ---------------------------------------------------------------------------------------- */
+
+/* Every bad line ends with 2, in one line that names the option, its value and the way out. */
+static const struct {
+    const char *line, *say[3];
+} refused[] = {
+    {"", {"--data", "missing", "--dry-run"}},
+    {"--data", {"--data", "needs a value"}},
+    {"--data --steps 3", {"--data", "needs a value"}},
+    {"--data= ", {"--data", "empty"}},
+    {"--steps 3", {"--data", "missing"}},
+    {"--data x --steps 0", {"--steps 0", "out of range", "1 to"}},
+    {"--data x --steps -1", {"--steps -1", "out of range"}},
+    {"--data x --steps 1e3", {"--steps 1e3", "no whole number"}},
+    {"--data x --steps 99999999999999999999", {"--steps", "out of range"}},
+    {"--data x --steps -", {"--steps -", "no whole number"}},
+    {"--data x --memory-limit -1", {"--memory-limit -1", "out of range"}},
+    {"--data x --steps 0x10", {"--steps 0x10"}},
+    {"--data x --export -", {"--export", "need a file"}},
+    {"--data x --clip 1e-60", {"--clip 1e-60", "too small", "give 0"}},
+    {"--data x --lr 1e-310", {"--lr 1e-310", "too small", "give 0"}},
+    {"--data x --steps ''", {"--steps", "no whole number"}},
+    {"--data x --batch 0", {"--batch 0", "out of range"}},
+    {"--data x --seq 0", {"--seq 0"}},
+    {"--data x --seq 2.5", {"--seq 2.5"}},
+    {"--data x --layers 0", {"--layers 0"}},
+    {"--data x --hidden 0", {"--hidden 0"}},
+    {"--data x --heads 0", {"--heads 0"}},
+    {"--data x --hidden 130 --heads 4", {"--heads 4", "--hidden 130", "128"}},
+    {"--data x --hidden 3 --heads 4", {"--heads 4", "--hidden 3", "--hidden 4"}},
+    {"--data x --ranks 0", {"--ranks 0", "out of range", "1 to 256"}},
+    {"--data x --ranks 257", {"--ranks 257", "1 to 256"}},
+    {"--data x --ranks two", {"--ranks two"}},
+    {"--data x --stage 2 --reduce once", {"--reduce once", "--stage 1", "--reduce each"}},
+    {"--data x --reduce twice", {"--reduce twice", "each|once"}},
+    {"--data x --accumulate 0", {"--accumulate 0", "1 to"}},
+    {"--data x --optimizer adam", {"--optimizer adam", "adamw|sgd"}},
+    {"--data x --momentum 1", {"--momentum 1", "out of range"}},
+    {"--data x --lr-vectors -1", {"--lr-vectors -1", "out of range"}},
+    {"--data x --stage 4", {"--stage 4", "none of the choices"}},
+    {"--data x --stage", {"--stage", "needs a value"}},
+    {"--data x --recompute some", {"--recompute some", "none|selective|full"}},
+    {"--data x --recompute none|full", {"none of the choices"}},
+    {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
+    {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
+    {"--data x --backend cuda", {"--backend cuda", "not in this version"}},
+    {"--data x --backend sim", {"--backend sim", "--dry-run"}},
+    {"--data x --world-size 4", {"--world-size", "--dry-run"}},
+    {"--dry-run --world-size 0", {"--world-size 0"}},
+    {"--data x --threads 1025", {"--threads 1025"}},
+    {"--data x --bucket-bytes 4095", {"--bucket-bytes 4095", "4096"}},
+    {"--data x --bucket-bytes 4KiBs", {"--bucket-bytes 4KiBs", "KiB"}},
+    {"--data x --bucket-bytes 2GiB", {"--bucket-bytes 2GiB", "out of range"}},
+    {"--data x --bucket-bytes 99999999TiB", {"--bucket-bytes"}},
+    {"--data x --memory-limit 5", {"--memory-limit 5", "out of range"}},
+    {"--data x --memory-limit much", {"--memory-limit much"}},
+    {"--dry-run --flops 1e12", {"--flops and --bandwidth", "both"}},
+    {"--dry-run --bandwidth 1e9", {"--flops and --bandwidth", "both"}},
+    {"--dry-run --flops 0 --bandwidth 1e9", {"--flops 0", "out of range"}},
+    {"--dry-run --flops 1e12 --bandwidth fast", {"--bandwidth fast", "no number"}},
+    {"--find-max batch", {"--find-max", "--memory-limit"}},
+    {"--find-max width --memory-limit 1GB", {"--find-max width", "batch|layers"}},
+    {"--find-max layers --params 1e6 --memory-limit 1GB", {"--find-max layers", "--params"}},
+    {"--data x --seed x", {"--seed x"}},
+    {"--data x --lr nan", {"--lr nan", "no number"}},
+    {"--data x --lr inf", {"--lr inf"}},
+    {"--data x --lr 1e999", {"--lr 1e999"}},
+    {"--data x --lr -1", {"--lr -1", "out of range"}},
+    {"--data x --lr 0x1p-3", {"--lr 0x1p-3"}},
+    {"--data x --lr fast", {"--lr fast"}},
+    {"--data x --lr ''", {"--lr"}},
+    {"--data x --lr 1e-4 --min-lr 1e-3", {"--min-lr", "--lr"}},
+    {"--data x --warmup 300", {"--warmup", "--steps"}},
+    {"--data x --momentum 0.5", {"--momentum", "--optimizer sgd"}},
+    {"--data x --optimizer sgd --beta1 0.5", {"--beta1", "--optimizer adamw"}},
+    {"--data x --optimizer sgd --beta2 0.5", {"--beta2", "--optimizer adamw"}},
+    {"--data x --schedule-lr constant --min-lr 0", {"--min-lr", "--schedule-lr constant"}},
+    {"--data x --prompt In", {"--prompt", "--sample N"}},
+    {"--data x --temperature 0", {"--temperature", "--sample N"}},
+    {"--data x --keep 2", {"--keep", "--save DIR"}},
+    {"--data x --schedule-lr step", {"--schedule-lr step", "cosine|linear|constant"}},
+    {"--data x --weight-decay 11", {"--weight-decay 11"}},
+    {"--data x --beta1 1", {"--beta1 1", "out of range"}},
+    {"--data x --beta2 1.5", {"--beta2 1.5"}},
+    {"--data x --clip -1", {"--clip -1"}},
+    {"--data x --eval-every -5", {"--eval-every -5"}},
+    {"--data x --save-every 5", {"--save-every", "--save DIR"}},
+    {"--data x --config", {"--config", "needs a value"}},
+    {"--data x --config ''", {"--config", "empty"}},
+    {"--data x --save ''", {"--save", "empty"}},
+    {"--data x --resume ''", {"--resume", "empty"}},
+    {"--data x --log -", {"--log"}},
+    {"--data x --trace -", {"--trace"}},
+    {"--data x --sample 1000001", {"--sample 1000001"}},
+    {"--data x --temperature cold", {"--temperature cold"}},
+    {"--data x --vocab 1", {"--vocab 1", "out of range"}},
+    {"--data x --vocab words", {"--vocab words", "byte"}},
+    {"--data x --vocab bytes", {"--vocab bytes", "byte"}},
+    {"--data x --dry-run=yes", {"--dry-run", "takes no value"}},
+    {"--data x --step 3", {"--step ", "did you mean --steps"}},
+    {"--data x --voc byte", {"--voc ", "did you mean --vocab"}},
+    {"--data x --recompue full", {"did you mean --recompute"}},
+    {"--data x --bacth 3", {"did you mean --batch"}},
+    {"--data x --zzzzzzzzz", {"--zzzzzzzzz", "no option", "--help"}},
+    {"--data x "
+     "--"
+     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+     "aaa"
+     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 1",
+     {"no option"}},
+    {"--data x extra", {"'extra'", "no option"}},
+    {"-d x", {"'-d'"}},
+    {"--data x --", {"'--'"}},
+    {"--data x --=3", {"no option"}},
+    {"--dry-run --layers 65536 --hidden 1048576 --seq 1048576 --batch 1048576 --heads 1", {""}},
+};
+
+static void test_refusals(void)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        int code = parse(refused[i].line);
+        bool good = code == ZR_EXIT_USAGE && strncmp(words, "zr-train: ", 10) == 0 && strchr(words, '\n') &&
+                    strchr(words, '\n')[1] == '\0';
+        for (int k = 0; k < 3 && refused[i].say[k]; k++)
+            good &= strstr(words, refused[i].say[k]) != NULL;
+        if (!tap_ok(good, "refused: %.60s", refused[i].line))
+            tap_note("code %d, words: %s", code, words);
+    }
+}
+
+/* The options of the design that come in later versions. */
+static void test_later(void)
+{
+    char line[128], want[128];
+    for (size_t i = 0; zr_flags_later[i]; i++) {
+        snprintf(line, sizeof line, "--data x --%s 1", zr_flags_later[i]);
+        snprintf(want, sizeof want, "--%s is not in this version of zr-train;", zr_flags_later[i]);
+        tap_ok(parse(line) == ZR_EXIT_USAGE && strstr(words, want), "refused by name: --%s",
+               zr_flags_later[i]);
+    }
+}
+
+/* ---- Good values ------------------------------------------------------------------------------------- */
+
+static void test_defaults(void)
+{
+    tap_is(parse("--data x"), -1, "a data file is enough");
+    tap_ok(strcmp(config.data, "x") == 0 && config.bytes, "text as bytes");
+    tap_is(config.shape.vocabulary, 256, "256 entries");
+    tap_is(config.shape.vocabulary_padded, 256, "without padding");
+    tap_is(config.ranks, 1, "one rank");
+    tap_ok(config.threads >= 1, "at least one thread");
+    tap_is(config.warmup, 20, "warm-up is a tenth of the steps");
+    tap_ok(config.min_rate == config.rate / 10, "the least rate is a tenth");
+    tap_ok(config.optimizer.epsilon > 0 && config.optimizer.beta1 == 0.9f, "AdamW is set");
+    tap_ok(!config.dry_run && !config.sim && config.memory_limit_bytes == 0, "nothing else is asked for");
+    tap_is(parse("--data x --steps 1000000"), -1, "many steps");
+    tap_is(config.warmup, 100, "at most 100 steps of warm-up");
+    tap_is(parse("--data x --ranks 200"), -1, "more ranks than cores");
+    tap_is(config.threads, 1, "one thread each");
+    tap_is(parse("--data x --lr 0"), -1, "a rate of zero");
+    tap_ok(config.min_rate == 0, "stays zero");
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (!zr_flags[i].help || !zr_flags[i].group)
+            tap_ok(false, "--%s has help and a group", zr_flags[i].name);
+    tap_ok(zr_flags_count <= 64, "the bits of `given` are enough");
+}
+
+static void test_every_option(void)
+{
+    tap_is(
+        parse(
+            "--data d --steps 7 --batch 3 --seq 33 --layers 5 --hidden 96 --heads 6 --vocab 50257 --ranks 3 "
+            "--stage 1 --recompute full --threads 2 --bucket-bytes 64KiB --seed 42 --save s --save-every 5 "
+            "--resume r --lr 3e-4 --min-lr 1e-5 --warmup 2 --schedule-lr linear --weight-decay 0.01 --beta1 "
+            "0.8 --beta2 0.99 --clip 0.5 --eval-every 4 --sample 11 --prompt 11,7 --temperature 0.7 --log l "
+            "--json - --trace t --backend host --memory-limit 2GiB --precision fp32 --comm local"),
+        -1, "all options at once");
+    tap_ok(config.steps == 7 && config.shape.batch == 3 && config.shape.sequence == 33 &&
+               config.shape.layers == 5 && config.shape.hidden == 96 && config.shape.heads == 6,
+           "the shape");
+    tap_ok(!config.bytes && config.shape.vocabulary == 50257 && config.shape.vocabulary_padded == 50304,
+           "GPT-2's vocabulary, padded to 64");
+    tap_ok(config.ranks == 3 && config.stage == 1 && config.threads == 2 && config.bucket_bytes == 65536 &&
+               config.shape.recompute == ZR_RECOMPUTE_FULL && config.memory_limit_bytes == 2147483648u,
+           "ranks and memory");
+    tap_ok(config.seed == 42 && config.rate == 3e-4f && config.min_rate == 1e-5f && config.warmup == 2 &&
+               config.rate_kind == ZR_RATE_LINEAR && config.optimizer.weight_decay == 0.01f &&
+               config.optimizer.beta1 == 0.8f && config.optimizer.beta2 == 0.99f &&
+               config.optimizer.clip == 0.5f,
+           "the optimizer");
+    tap_ok(strcmp(config.save, "s") == 0 && strcmp(config.resume, "r") == 0 && strcmp(config.log, "l") == 0 &&
+               strcmp(config.json, "-") == 0 && strcmp(config.trace, "t") == 0 && config.save_every == 5 &&
+               config.eval_every == 4,
+           "the files");
+    tap_ok(config.sample == 11 && strcmp(config.prompt, "11,7") == 0 && config.temperature == 0.7f,
+           "the text");
+    tap_is(parse("--data=a=b --steps=9 --prompt="), -1, "values after an equals sign");
+    tap_ok(strcmp(config.data, "a=b") == 0 && config.steps == 9, "are read to their end");
+    tap_is(parse("--data x --steps 3 --steps 4"), -1, "the last one wins");
+    tap_is(config.steps, 4, "four steps");
+    tap_is(parse("--data x --sample 1 --prompt -dash"), -1, "a value may start with one dash");
+    tap_is(parse("--data x --vocab 300 --sample 1 --prompt 5,,299"), -1, "a prompt of tokens");
+    tap_is(parse("--data x --vocab 300 --prompt 300"), 2, "one beyond the vocabulary");
+    tap_is(parse("--data x --vocab 300 --prompt In"), 2, "words where tokens are wanted");
+    tap_is(parse("--data x --vocab 300 --prompt -1"), 2, "a token below 0");
+    tap_is(parse("--data x --vocab 300 --prompt 99999999999999999999"), 2, "a token beyond any number");
+    tap_is(parse("--dry-run --world-size 1024 --backend sim"), -1, "a byte plan needs no data");
+    tap_ok(config.dry_run && config.sim && config.ranks == 1024, "and any world");
+    tap_is(parse("--find-max layers --memory-limit 1GB --world-size 8"), -1, "the largest is looked for");
+    tap_ok(config.finds_max && config.dry_run && config.ranks == 8, "in a dry run");
+    tap_is(parse("--dry-run --flops 312e12 --bandwidth 25e9"), -1, "speeds for the timeline");
+    tap_ok(config.flops_per_second == 312e12 && config.bytes_per_second == 25e9, "as they are given");
+}
+
+static void test_bytes(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"0", 0},
+                {"1", 1},
+                {"1B", 1},
+                {"3KB", 3000},
+                {"3KiB", 3072},
+                {"4MiB", 4194304},
+                {"2GB", 2000000000},
+                {"2GiB", 2147483648},
+                {"1TB", 1000000000000},
+                {"1TiB", 1099511627776}};
+    static const char *const bad[] = {
+        "", "KiB", "-1", "+1", " 1", "1 KiB", "1kb", "1.5GiB", "0x10", "18446744073709551616", "16777216TiB"};
+    uint64_t bytes;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        tap_ok(zr_args_read_bytes(good[i].text, &bytes) && bytes == good[i].bytes, "%s is a size",
+               good[i].text);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        tap_ok(!zr_args_read_bytes(bad[i], &bytes), "'%s' is no size", bad[i]);
+}
+
+static void test_help(void)
+{
+    tap_is(parse("--help"), 0, "help ends with 0");
+    tap_ok(strstr(words, "Examples") && strstr(words, "Examples") < strstr(words, "--vocab"),
+           "examples first");
+    for (size_t i = 0; i < zr_flags_count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "\n  --%s", zr_flags[i].name);
+        if (!strstr(words, name))
+            tap_ok(false, "help has --%s", zr_flags[i].name);
+    }
+    size_t longest = 0;
+    for (const char *at = words; *at; at += strcspn(at, "\n") + (at[strcspn(at, "\n")] != '\0'))
+        longest = strcspn(at, "\n") > longest ? strcspn(at, "\n") : longest;
+    tap_ok(longest <= 110, "no line of the help is longer than 110 (%zu)", longest);
+    tap_ok(parse("-h") == 0 && parse("--data x --help") == 0, "asked for anywhere");
+    tap_ok(parse("--version") == 0 && strcmp(words, "zr-train 0.1\n") == 0, "the version");
+}
+
+static void test_long_values(void)
+{
+    static char line[8192];
+    static char path[5000];
+    char *argv[] = {(char *)"zr-train", (char *)"--data", path, NULL};
+    memset(path, 'x', 4095);
+    tap_is(zr_args_parse(&config, 3, argv), -1, "a path of 4,095 bytes");
+    memset(path, 'x', 4096);
+    snprintf(line, sizeof line, "--data %s", path);
+    tap_is(parse(line), 2, "one of 4,096 is refused");
+    tap_ok(strlen(words) < 1024, "in few words");
+}
+
+/* ---- Back to a command line -------------------------------------------------------------------------- */
+
+static void test_print(void)
+{
+    char buffer[8192];
+    struct zr_text text;
+    char *argv[] = {(char *)"zr-train",
+                    (char *)"--data",
+                    (char *)"it's a text.txt",
+                    (char *)"--stage",
+                    (char *)"1",
+                    (char *)"--steps",
+                    (char *)"5",
+                    (char *)"--lr",
+                    (char *)"0.0003",
+                    (char *)"--json",
+                    (char *)"-",
+                    (char *)"--vocab",
+                    (char *)"byte",
+                    (char *)"--schedule-lr",
+                    (char *)"constant",
+                    NULL};
+
+    tap_is(zr_args_parse(&config, 15, argv), -1, "a run");
+    zr_text_start(&text, NULL, buffer, sizeof buffer);
+    zr_args_print(&text, &config,
+                  (struct zr_args_change[]){{"steps", "10"}, {"save", "out dir"}, {"lr", NULL}}, 3);
+    const char *want =
+        "zr-train --data 'it'\\''s a text.txt' --vocab byte --steps 10 --stage 1 --schedule-lr constant "
+        "--save 'out dir'";
+    if (!tap_ok(strcmp(buffer, want) == 0, "comes back as a command, with changes"))
+        tap_note("%s", buffer);
+}
+
+static void test_exits(void)
+{
+    tap_is(zr_exit_of(ZR_OK), 0, "fine");
+    tap_is(zr_exit_of(ZR_ERR_INVALID), 2, "usage");
+    tap_is(zr_exit_of(ZR_ERR_FORMAT), 3, "bad input");
+    tap_is(zr_exit_of(ZR_ERR_IO), 3, "a file");
+    tap_is(zr_exit_of(ZR_ERR_MEMORY), 4, "memory");
+    tap_is(zr_exit_of(ZR_ERR_ADDRESSES), 4, "addresses");
+    tap_is(zr_exit_of(ZR_ERR_PEER), 1, "a lost rank");
+}
+
+int main(void)
+{
+    test_refusals();
+    test_later();
+    test_defaults();
+    test_every_option();
+    test_bytes();
+    test_help();
+    test_long_values();
+    test_print();
+    test_exits();
+    return tap_done();
+}
