@@ -144,7 +144,7 @@ always:
 $(BUILD)/config $(BUILD)/config-valgrind: always
 	@mkdir -p $(@D)
 	@echo '$(config_words)' | cmp -s - $@ || echo '$(config_words)' > $@
-$(call obj,$(shell grep -l '"alloc/base/poison.h"' $(alloc_src))): $(BUILD)/config-valgrind
+$(call obj,$(shell grep -l '"alloc/base/poison.h"' $(alloc_src) $(heap_src))): $(BUILD)/config-valgrind
 
 # Neighbours joined into vectors: two stores for four instructions, and whoever reads one of them waits.
 $(BUILD)/obj/alloc/%.o: OBJ_CFLAGS := -fno-tree-slp-vectorize
