@@ -44,7 +44,7 @@ typedef enum zr_result {
     ZR_ERR_PEER,        /* another rank died or fell out of step */
     ZR_ERR_TIMEOUT,     /* a wait took longer than its limit */
     ZR_ERR_INTERRUPTED, /* a signal or an abort asked for the end */
-    ZR_ERR_CEILING,     /* a tag's bytes would pass what zr_arena_set_ceilings() allows them */
+    ZR_ERR_TAG_LIMIT,   /* a tag's bytes would pass what zr_arena_set_tag_limits() allows them */
     ZR_RESULT_COUNT
 } zr_result;
 
@@ -93,7 +93,7 @@ struct zr_host_options {
  * descriptor. `options` may be NULL.
  *
  * After fork() the books are each process's own, and the granules there are, are the same memory in both:
- * live blocks, and also what is free between them or in stock. So only one of the two may go on allocating
+ * live blocks, and also what is free between them or in cache. So only one of the two may go on allocating
  * from an arena that was made before; the other reads and writes what was live, frees, and makes an arena of
  * its own, on this backend or another: what a child's new arena has, nobody else has.
  *
@@ -155,7 +155,7 @@ struct zr_arena_options {
     zr_backend *backend;  /* borrowed; must outlive the arena */
     const char *name;     /* shown in reports; copied, cut at 31 characters; NULL: "arena" */
     size_t reserve_bytes; /* addresses to reserve; 0: chosen from the limit and the machine */
-    size_t limit_bytes;   /* physical memory the arena may hold mapped or in stock; 0: the backend's limit */
+    size_t limit_bytes;   /* physical memory the arena may hold mapped or in cache; 0: the backend's limit */
     /* Threads that allocate at once without waiting for one another, up to 8; 0: 1, and blocks are packed
      * best. More: a thread that keeps meeting others gets addresses of its own, under the same limit. Then
      * peak_live_bytes is right to a MiB per thread, and the peaks of requests and tags are sums of each one's
@@ -193,7 +193,7 @@ struct zr_request {
  * is NULL. ZR_ERR_INVALID: zero bytes, overflowing size, bad alignment or tag, one name for many streams.
  * ZR_ERR_MEMORY: shortage or fragmentation, and the words say which, the largest free run, who pins the
  * holes, what would help. ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system
- * grants. ZR_ERR_CEILING: see there. */
+ * grants. ZR_ERR_TAG_LIMIT: see there. */
 ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 
 /* Frees a block by its first byte. Work that the block's stream was given before may still run: the stream
@@ -220,27 +220,28 @@ ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *relea
  * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: of that one it may call
  * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does
  * not lead back to it by another watch. fork() by other threads waits for it; it may not fork itself. */
-struct zr_map_watch {
+struct zr_map_callback {
     /* Memory is there, whole granules with access, that nobody has had yet. Anything but ZR_OK is a refusal:
-     * the memory goes again, unannounced, and the request that it was for fails with that result. */
+     * the memory goes again, not notified, and the request that it was for fails with that result. */
     zr_result (*mapped)(void *argument, void *address, size_t bytes);
     /* It is about to go. What came in one call may go in several, and the reverse; every byte goes as often
-     * as it came. Should the driver refuse to take it, it is announced anew, and a refusal of that is not
+     * as it came. Should the driver refuse to take it, it is notified anew, and a refusal of that is not
      * heard. */
     void (*unmapping)(void *argument, void *address, size_t bytes);
     void *argument;
 };
 
 /* At one time for one arena. */
-enum { ZR_WATCHES_MOST = 4 };
+enum { ZR_MAP_CALLBACKS_MOST = 4 };
 
 /* Tells `watch` (copied) of what is mapped in the arena's range, and from now on of what comes and goes
- * there, until zr_arena_unwatch() or the arena's end, which tell it that everything goes. Contiguous pools
- * have a watch of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it refused what is there.
+ * there, until zr_arena_remove_map_callback() or the arena's end, which tell it that everything goes.
+ * Contiguous pools have a watch of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it
+ * refused what is there.
  */
-ZR_API zr_result zr_arena_watch(zr_arena *arena, const struct zr_map_watch *watch);
+ZR_API zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *watch);
 /* Ends the watch that was begun with the same three values. ZR_ERR_INVALID: there is none. */
-ZR_API zr_result zr_arena_unwatch(zr_arena *arena, const struct zr_map_watch *watch);
+ZR_API zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *watch);
 
 struct zr_block_info {
     void *address;
@@ -263,8 +264,8 @@ struct zr_arena_stats {
     size_t live_bytes;      /* blocks, with rounding */
     size_t requested_bytes; /* blocks, as requested */
     size_t mapped_bytes;    /* granules mapped under blocks, holes and contiguous pools */
-    size_t stock_bytes;     /* granules owned and not mapped */
-    size_t reserved_bytes;  /* mapped + stock: physical memory held */
+    size_t cached_bytes;    /* granules owned and not mapped */
+    size_t reserved_bytes;  /* mapped + cache: physical memory held */
     size_t pending_bytes;   /* freed, and a stream may still be working on it */
     size_t stranded_bytes;  /* free, mapped, and in no whole granule: usable by nobody elsewhere */
     size_t peak_live_bytes;
@@ -296,26 +297,26 @@ ZR_API zr_result zr_ctl_get(const char *name, uint64_t *out);
  */
 ZR_API zr_result zr_arena_check(zr_arena *arena);
 
-/* ---- Ceilings ------------------------------------------------------------------------------------------ */
+/* ---- Tag limits ---------------------------------------------------------------------------------------- */
 
 /* Bytes of blocks and of pools' entries, with rounding, as live_by_tag_bytes counts them. ZR_TAG_OTHER is in
  * none of it: its own field is not looked at, and `together` counts all other tags. SIZE_MAX: no end. */
-struct zr_ceilings {
+struct zr_tag_limits {
     size_t by_tag_bytes[ZR_TAG_COUNT];
-    size_t together_bytes;
+    size_t total_bytes;
 };
 
 /* Holds an arena to a byte plan: from now on a request that would take its tag, or all tags together, above
- * the ceiling fails with ZR_ERR_CEILING and changes nothing; the words name the tag and the bytes. What is
- * live stays, and counts, as does what another thread is about to append to a pool. NULL ends it. While
- * ceilings stand, calls do more than usual, and all threads allocate in turn. Any thread. ZR_ERR_INVALID:
- * threads have addresses of their own already: set ceilings before they allocate, or make the arena for one
+ * the tag limit fails with ZR_ERR_TAG_LIMIT and changes nothing; the words name the tag and the bytes. What
+ * is live stays, and counts, as does what another thread is about to append to a pool. NULL ends it. While
+ * tag limits stand, calls do more than usual, and all threads allocate in turn. Any thread. ZR_ERR_INVALID:
+ * threads have addresses of their own already: set tag limits before they allocate, or make the arena for one
  * thread. */
-ZR_API zr_result zr_arena_set_ceilings(zr_arena *arena, const struct zr_ceilings *ceilings);
-/* The most that there has been of each tag, at whatever time, and of all together, since ceilings were set:
- * where those had no end, the byte plan of what was done since, ready to be the ceilings of the next run. Any
- * thread. ZR_ERR_INVALID: there are no ceilings. */
-ZR_API zr_result zr_arena_get_reached(zr_arena *arena, struct zr_ceilings *out);
+ZR_API zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *tag_limits);
+/* The most that there has been of each tag, at whatever time, and of all together, since tag limits were set:
+ * where those had no end, the byte plan of what was done since, ready to be the tag limits of the next run.
+ * Any thread. ZR_ERR_INVALID: there are no tag limits. */
+ZR_API zr_result zr_arena_get_high_water(zr_arena *arena, struct zr_tag_limits *out);
 
 /* ---- Contiguous pools ---------------------------------------------------------------------------------- */
 
@@ -343,7 +344,7 @@ struct zr_contiguous_options {
     zr_tag tag;           /* of all its entries */
     size_t reserve_bytes; /* addresses, the farthest an entry can end; 0: as many as the arena has */
     size_t keep_bytes;    /* idle granules kept mapped for what comes next; 0: all go back at once */
-    struct zr_map_watch watch;
+    struct zr_map_callback watch;
 };
 
 /* Reserves the addresses. On success *out owns the pool until zr_contiguous_destroy(), which comes before
@@ -366,7 +367,7 @@ struct zr_entry_request {
 /* Appends one entry behind the last. The memory is not cleared. *address (may be NULL) gets the first byte of
  * a fixed entry, its place until it is freed; NULL for a movable one: borrow it. ZR_ERR_INVALID: bytes or
  * alignment. ZR_ERR_MEMORY: the arena has no granules left. ZR_ERR_ADDRESSES: the reservation ends, or the
- * system's mappings do; compact the pool, or reserve more. ZR_ERR_CEILING: the pool's tag is at its own. */
+ * system's mappings do; compact the pool, or reserve more. ZR_ERR_TAG_LIMIT: the pool's tag is at its own. */
 ZR_API zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_request *request,
                                       zr_entry *out, void **address);
 /* Frees an entry; 0 does nothing. ZR_ERR_DOUBLE_FREE: it was freed before. ZR_ERR_FOREIGN: never an entry of
@@ -417,8 +418,8 @@ struct zr_ring_options {
     zr_tag tag;
     size_t buffer_bytes;
     unsigned buffers_count;
-    size_t alignment;          /* of each buffer: a power of two up to the granule size; 0: 256 */
-    struct zr_map_watch watch; /* told once of all the memory when it is there, and once before it goes */
+    size_t alignment;             /* of each buffer: a power of two up to the granule size; 0: 256 */
+    struct zr_map_callback watch; /* told once of all the memory when it is there, and once before it goes */
 };
 
 /* The bytes that a ring with these numbers takes from its arena; 0: more than there can be. */

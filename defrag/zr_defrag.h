@@ -167,7 +167,7 @@ struct zr_learner_stats {
     uint64_t passes_count;        /* times that a plan was gone through */
     uint64_t planned_count;       /* allocations served by plans */
     uint64_t deferred_count;      /* in a plan that could not start yet without adding memory */
-    uint64_t strays_count;        /* not in the plan */
+    uint64_t unplanned_count;     /* not in the plan */
     uint64_t unplaced_count;      /* in the plan as too long-lived for it */
     uint64_t conflicts_count;     /* in the plan, and a block lay in the way that should have been freed */
     uint64_t refused_count;       /* in the plan, and no memory was to be had */

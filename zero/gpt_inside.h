@@ -89,10 +89,10 @@ static inline size_t gpt_room_rows(const struct zr_gpt *model)
 #define gpt_take_floats(model, elements, out)                                                                \
     zr_take((model)->options.arena, ZR_TAG_ACTIVATION, elements, sizeof(float), out)
 
-/* Of what the arena's ceilings refuse: of which layer it was. */
+/* Of what the arena's tag limits refuse: of which layer it was. */
 static inline zr_result gpt_name_layer(zr_result result, size_t layer)
 {
-    return result == ZR_ERR_CEILING ? zr_fail(result, "layer %zu, %s", layer, zr_last_error()) : result;
+    return result == ZR_ERR_TAG_LIMIT ? zr_fail(result, "layer %zu, %s", layer, zr_last_error()) : result;
 }
 
 /* Parameter number `parameter` in its unit at `base`, or its gradient. */

@@ -67,8 +67,7 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     return ZR_OK;
 }
 
-/* ---- Names -----------------------------------------------------------------------------------------------
- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 static bool before(const void *a, const void *b)
 {

@@ -113,8 +113,7 @@ void zr_engine_round_masters(struct zr_engine *engine, size_t unit)
                                          owned.parameters);
 }
 
-/* ---- The update ------------------------------------------------------------------------------------------
- */
+/* ---- The update ---------------------------------------------------------------------------------------- */
 
 /* What is the same for all parameters of a step. */
 struct update {
@@ -258,8 +257,7 @@ static zr_result update_all(struct zr_engine *engine, const struct update *updat
     return result;
 }
 
-/* ---- The step --------------------------------------------------------------------------------------------
- */
+/* ---- The step ------------------------------------------------------------------------------------------ */
 
 /* What the gradients are worth: their norm, whether they are to be used, and by what they are multiplied. */
 static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)

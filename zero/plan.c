@@ -138,10 +138,10 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
 /* What tags reach is noted from here on. */
 static zr_result note_reached(zr_arena *arena)
 {
-    struct zr_ceilings none = {.together_bytes = SIZE_MAX};
+    struct zr_tag_limits none = {.total_bytes = SIZE_MAX};
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         none.by_tag_bytes[tag] = SIZE_MAX;
-    return zr_arena_set_ceilings(arena, &none);
+    return zr_arena_set_tag_limits(arena, &none);
 }
 
 static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
@@ -213,7 +213,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)
-        result = zr_arena_get_reached(rehearsal->arena, &out->ceilings);
+        result = zr_arena_get_high_water(rehearsal->arena, &out->tag_limits);
     if (result == ZR_OK)
         note(out, rehearsal, &stats);
     zr_replica_close(&rehearsal->replica);

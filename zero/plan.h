@@ -36,7 +36,7 @@ struct zr_byte_plan {
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step;
     /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
-    struct zr_ceilings ceilings;
+    struct zr_tag_limits tag_limits;
 };
 
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);

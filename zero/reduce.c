@@ -10,8 +10,7 @@
  * stage and for every element the same sums are added in the same order. */
 #include "zero/engine.h"
 
-/* ---- Places ----------------------------------------------------------------------------------------------
- */
+/* ---- Places -------------------------------------------------------------------------------------------- */
 
 struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
 {
@@ -47,8 +46,7 @@ static void clear_padding(struct zr_engine *engine, size_t unit, char *values)
     }
 }
 
-/* ---- Staging ---------------------------------------------------------------------------------------------
- */
+/* ---- Staging ------------------------------------------------------------------------------------------- */
 
 static void enqueue(struct zr_engine *engine, unsigned unit)
 {
@@ -161,8 +159,7 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     return ZR_OK;
 }
 
-/* ---- Reducing --------------------------------------------------------------------------------------------
- */
+/* ---- Reducing ------------------------------------------------------------------------------------------ */
 
 static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
 {

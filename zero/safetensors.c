@@ -23,7 +23,7 @@ struct zr_safetensors_header {
     char piece[PIECE_BYTES];
 };
 
-/* ---- Bytes ------------------------------------------------------------------------------------------- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 static void hand_on(struct zr_safetensors_header *header)
 {
@@ -70,7 +70,7 @@ static void print(struct zr_safetensors_header *header, const char *format, ...)
     va_end(list);
 }
 
-/* ---- What a file has --------------------------------------------------------------------------------- */
+/* ---- What a file has ----------------------------------------------------------------------------------- */
 
 void zr_safetensors_note(struct zr_safetensors_header *header, const char *key, const char *format, ...)
 {
@@ -128,7 +128,7 @@ void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr
           (entry->first + elements) * sizeof(float));
 }
 
-/* ---- A pass ------------------------------------------------------------------------------------------ */
+/* ---- A pass -------------------------------------------------------------------------------------------- */
 
 static zr_result pass(struct zr_safetensors_header *header, const struct zr_safetensors_contents *contents,
                       uint64_t data_at_bytes)

@@ -46,8 +46,7 @@ struct state {
     struct numbers numbers;
 };
 
-/* ---- All ranks -------------------------------------------------------------------------------------------
- */
+/* ---- All ranks ----------------------------------------------------------------------------------------- */
 
 /* The sum of all ranks' parts, and of what else counts. */
 static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
@@ -111,8 +110,7 @@ static zr_result check_same_file(const struct state *state, const char *path)
     return result;
 }
 
-/* ---- The loss scale --------------------------------------------------------------------------------------
- */
+/* ---- The loss scale ------------------------------------------------------------------------------------ */
 
 static void note_scaling(struct state *state)
 {
@@ -142,8 +140,7 @@ static zr_result take_scaling(const struct state *state, const char *path)
     return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; load another file", path, zr_last_error());
 }
 
-/* ---- The header ------------------------------------------------------------------------------------------
- */
+/* ---- The header ---------------------------------------------------------------------------------------- */
 
 static const char *optimizer_name(const struct zr_engine *engine)
 {
@@ -223,8 +220,7 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
     return zr_agree(engine->options.comm, result);
 }
 
-/* ---- The elements ----------------------------------------------------------------------------------------
- */
+/* ---- The elements -------------------------------------------------------------------------------------- */
 
 static uint64_t checksum_of(uint64_t place, const float *values, size_t count)
 {
@@ -279,8 +275,7 @@ static zr_result transfer_all(const struct state *state, enum transfer how, uint
     return result;
 }
 
-/* ---- Saving ----------------------------------------------------------------------------------------------
- */
+/* ---- Saving -------------------------------------------------------------------------------------------- */
 
 /* Rank 0's part: the header, and the new file under its name. */
 static zr_result finish(struct state *state, const char *partial, const char *path)
@@ -329,8 +324,7 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
     return result;
 }
 
-/* ---- Loading ---------------------------------------------------------------------------------------------
- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_t digits, unsigned base,
                              uint64_t *out)

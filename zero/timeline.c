@@ -35,7 +35,7 @@ double zr_timeline_now(const struct zr_timeline *timeline)
     return timeline ? zr_comm_clock_now(&timeline->clock) : 0;
 }
 
-/* ---- Steps ------------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 void zr_timeline_step_begin(struct zr_timeline *timeline)
 {
@@ -58,7 +58,7 @@ static bool is_before(const void *left, const void *right)
     return a->begin_seconds != b->begin_seconds ? a->begin_seconds < b->begin_seconds : a->order < b->order;
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------ */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 static zr_result make_room(struct zr_timeline *timeline)
 {
@@ -177,7 +177,7 @@ void zr_timeline_optimizer(struct zr_timeline *timeline, double begin_seconds)
     keep(timeline, event);
 }
 
-/* ---- The end of a step -------------------------------------------------------------------------------- */
+/* ---- The end of a step --------------------------------------------------------------------------------- */
 
 struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {

@@ -25,10 +25,10 @@
  * said below, and an engine of NULL has none of anything.
  *
  * A byte plan that is held to. Run the program's own steps once on an arena of the sim backend, with
- * zr_kernels_null() and zr_comm_null_create(), under ceilings without end; what that arena reached
- * (zr_arena_get_reached()) are the ceilings of the real one (zr_arena_set_ceilings()). From then on a call of
- * the engine that goes beyond fails with ZR_ERR_CEILING, whose words name the call, the unit, the tag and the
- * bytes, and so does the program's own zr_arena_alloc(). */
+ * zr_kernels_null() and zr_comm_null_create(), under tag limits without end; what that arena reached
+ * (zr_arena_get_high_water()) are the tag limits of the real one (zr_arena_set_tag_limits()). From then on a
+ * call of the engine that goes beyond fails with ZR_ERR_TAG_LIMIT, whose words name the call, the unit, the
+ * tag and the bytes, and so does the program's own zr_arena_alloc(). */
 #ifndef ZR_ZERO_H
 #define ZR_ZERO_H
 

@@ -1,5 +1,5 @@
 /* backend.c: the front of every backend: checks the contract, keeps the books, injects the faults. Stands on
- * slots.c and record.c; host and sim stand behind it. */
+ * slots.c and slab.c; host and sim stand behind it. */
 #define _GNU_SOURCE
 #include "alloc/backend/backend.h"
 
@@ -60,10 +60,10 @@ zr_result zr_backend_init(zr_backend *backend)
     if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
     backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
-    zr_pool_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
-    zr_pool_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
-    zr_pool_init(&backend->chunks, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
-    zr_pool_init(&backend->range_records, sizeof(struct zr_range), ZR_POOL_FAULTS);
+    zr_slab_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
+    zr_slab_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
+    zr_slab_init(&backend->chunks, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
+    zr_slab_init(&backend->range_records, sizeof(struct zr_range), ZR_POOL_FAULTS);
     pthread_mutex_lock(&all_lock);
     backend->next = all_backends;
     backend->previous = NULL;
@@ -84,10 +84,10 @@ void zr_backend_end(zr_backend *backend)
     if (backend->next)
         backend->next->previous = backend->previous;
     pthread_mutex_unlock(&all_lock);
-    zr_pool_end(&backend->handles);
-    zr_pool_end(&backend->mappings);
-    zr_pool_end(&backend->chunks);
-    zr_pool_end(&backend->range_records);
+    zr_slab_end(&backend->handles);
+    zr_slab_end(&backend->mappings);
+    zr_slab_end(&backend->chunks);
+    zr_slab_end(&backend->range_records);
     pthread_mutex_destroy(&backend->lock);
     pthread_mutex_destroy(&backend->create_lock);
 }
@@ -99,7 +99,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
     pthread_mutex_lock(&backend->lock);
     unsigned arenas = backend->arenas_count;
     bool ranges = backend->ranges != NULL;
-    size_t handles = zr_pool_live_count(&backend->handles);
+    size_t handles = zr_slab_live_count(&backend->handles);
     pthread_mutex_unlock(&backend->lock);
     if (arenas > 0)
         return zr_fail(ZR_ERR_INVALID, "the %s backend still carries %u arenas: destroy them first",
@@ -112,7 +112,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
     return ZR_OK;
 }
 
-/* More than any processor's addresses, and within what holes.h and index.h can count. */
+/* More than any processor's addresses, and within what bins.h and index.h can count. */
 #define RANGE_MOST_BYTES ((size_t)1 << 54)
 
 /* ---- Ranges -------------------------------------------------------------------------------------------- */
@@ -143,11 +143,11 @@ zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range 
     if (bytes > RANGE_MOST_BYTES)
         return zr_fail(ZR_ERR_ADDRESSES, "no machine has %zu bytes of addresses", bytes);
     pthread_mutex_lock(&backend->lock);
-    if (!zr_pool_reserve(&backend->range_records, 1)) {
+    if (!zr_slab_reserve(&backend->range_records, 1)) {
         result = ZR_ERR_HOST_MEMORY;
         goto unwind;
     }
-    range = zr_pool_take(&backend->range_records);
+    range = zr_slab_take(&backend->range_records);
     *range = (struct zr_range){.backend = backend, .bytes = bytes};
     result = zr_slots_init(&range->slots, &backend->chunks, bytes / backend->can.granule_bytes);
     if (result != ZR_OK)
@@ -165,7 +165,7 @@ unwind:
     if (result != ZR_OK && range) {
         if (range->slots.top)
             zr_slots_end(&range->slots);
-        zr_pool_give(&backend->range_records, range);
+        zr_slab_give(&backend->range_records, range);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
@@ -187,7 +187,7 @@ zr_result zr_backend_release(struct zr_range *range)
         *link = range->next;
         backend->ops->release(backend, range->address, range->bytes);
         zr_slots_end(&range->slots);
-        zr_pool_give(&backend->range_records, range);
+        zr_slab_give(&backend->range_records, range);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
@@ -216,10 +216,10 @@ static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
         result =
             zr_fail(ZR_ERR_MEMORY, "the %s backend holds %zu of its limit of %zu bytes; %zu more do not fit",
                     backend->ops->name, backend->held_bytes, backend->limit_bytes, bytes);
-    else if (!zr_pool_reserve(&backend->handles, 1))
+    else if (!zr_slab_reserve(&backend->handles, 1))
         result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK) {
-        *out = zr_pool_take(&backend->handles);
+        *out = zr_slab_take(&backend->handles);
         **out = (struct zr_handle){.bytes = bytes};
         backend->held_bytes += bytes;
     }
@@ -233,7 +233,7 @@ static void drop(zr_backend *backend, struct zr_handle *handle)
     if (!handle->imported)
         backend->held_bytes -= handle->bytes;
     handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
-    zr_pool_give(&backend->handles, handle);
+    zr_slab_give(&backend->handles, handle);
 }
 
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out)
@@ -280,7 +280,7 @@ zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handl
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 /* What the front says of an extent that cannot be one; ZR_OK if it can. */
-static zr_result check_extent(const struct zr_range *range, struct zr_extent extent, const char *verb)
+static zr_result check_extent(const struct zr_range *range, struct zr_bounds extent, const char *verb)
 {
     if (!whole_granules(range->backend, extent.offset_bytes | extent.bytes) || extent.bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "%s of %zu bytes at %zu: both must be multiples of the granule, %zu",
@@ -318,7 +318,7 @@ static long pieces_added(const struct zr_range *range, const struct zr_mapping *
 }
 
 /* True when every granule of the extent is free. */
-static bool extent_empty(const struct zr_range *range, struct zr_extent extent)
+static bool extent_empty(const struct zr_range *range, struct zr_bounds extent)
 {
     for (size_t done = 0; done < extent.bytes; done += range->backend->can.granule_bytes)
         if (zr_range_mapping(range, extent.offset_bytes + done))
@@ -327,7 +327,7 @@ static bool extent_empty(const struct zr_range *range, struct zr_extent extent)
 }
 
 /* ZR_OK when the extent is made of whole mappings without a gap. */
-static zr_result check_whole(const struct zr_range *range, struct zr_extent extent, const char *verb)
+static zr_result check_whole(const struct zr_range *range, struct zr_bounds extent, const char *verb)
 {
     size_t at = extent.offset_bytes, end = extent.offset_bytes + extent.bytes;
     while (at < end) {
@@ -343,7 +343,7 @@ static zr_result check_whole(const struct zr_range *range, struct zr_extent exte
     return ZR_OK;
 }
 
-static zr_result check_map(struct zr_range *range, struct zr_extent extent, const struct zr_handle *handle)
+static zr_result check_map(struct zr_range *range, struct zr_bounds extent, const struct zr_handle *handle)
 {
     zr_backend *backend = range->backend;
     zr_result result = check_extent(range, extent, "a mapping");
@@ -363,7 +363,7 @@ static zr_result check_map(struct zr_range *range, struct zr_extent extent, cons
             "the budget of %zu mappings is used up; raise it with `sysctl vm.max_map_count=...` or "
             "ZR_CONF=vma_budget, or choose a larger granule",
             backend->can.vma_budget);
-    if (!zr_pool_reserve(&backend->mappings, 1) || !zr_slots_reserve(&range->slots, 1))
+    if (!zr_slab_reserve(&backend->mappings, 1) || !zr_slots_reserve(&range->slots, 1))
         return ZR_ERR_HOST_MEMORY;
     return ZR_OK;
 }
@@ -372,12 +372,12 @@ zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_
 {
     zr_backend *backend = range->backend;
     pthread_mutex_lock(&backend->lock);
-    zr_result result = check_map(range, (struct zr_extent){offset_bytes, handle->bytes}, handle);
+    zr_result result = check_map(range, (struct zr_bounds){offset_bytes, handle->bytes}, handle);
     if (result == ZR_OK)
         result = zr_fault(ZR_FAULT_MAP) ? zr_fail(ZR_ERR_ADDRESSES, "the system refused a mapping")
                                         : backend->ops->map(backend, range->address + offset_bytes, handle);
     if (result == ZR_OK) {
-        struct zr_mapping *mapping = zr_pool_take(&backend->mappings);
+        struct zr_mapping *mapping = zr_slab_take(&backend->mappings);
         *mapping = (struct zr_mapping){.handle = handle, .offset_bytes = offset_bytes};
         backend->pieces_count += (size_t)pieces_added(range, mapping);
         zr_slots_set(&range->slots, run_of(mapping, backend), mapping);
@@ -395,7 +395,7 @@ static void forget(struct zr_range *range, struct zr_mapping *mapping)
     struct zr_handle *handle = mapping->handle;
     zr_slots_set(&range->slots, run_of(mapping, backend), NULL);
     backend->pieces_count -= (size_t)pieces_added(range, mapping);
-    zr_pool_give(&backend->mappings, mapping);
+    zr_slab_give(&backend->mappings, mapping);
     range->mappings_count--;
     if (--handle->mappings_count == 0 && handle->destroyed) {
         backend->ops->destroy(backend, handle);
@@ -421,12 +421,12 @@ size_t zr_backend_abandon(struct zr_range *range)
         link = &(*link)->next;
     *link = range->next;
     zr_slots_end(&range->slots);
-    zr_pool_give(&backend->range_records, range);
+    zr_slab_give(&backend->range_records, range);
     pthread_mutex_unlock(&backend->lock);
     return bytes;
 }
 
-zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent)
+zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent)
 {
     zr_backend *backend = range->backend;
     zr_result result = check_extent(range, extent, "an unmap");
@@ -445,7 +445,7 @@ zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent)
     return result;
 }
 
-zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent)
+zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent)
 {
     zr_backend *backend = range->backend;
     zr_result result = check_extent(range, extent, "setting access");
@@ -626,10 +626,10 @@ zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segmen
         return zr_fail(ZR_ERR_INVALID, "an imported piece of %zu bytes is not a number of granules of %zu",
                        segment->bytes, backend->can.granule_bytes);
     pthread_mutex_lock(&backend->lock);
-    if (!zr_pool_reserve(&backend->handles, 1)) {
+    if (!zr_slab_reserve(&backend->handles, 1)) {
         result = ZR_ERR_HOST_MEMORY;
     } else {
-        handle = zr_pool_take(&backend->handles);
+        handle = zr_slab_take(&backend->handles);
         *handle = (struct zr_handle){.bytes = segment->bytes, .imported = true};
         result = backend->ops->import_fd(backend, segment, handle);
         if (result != ZR_OK)

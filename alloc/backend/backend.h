@@ -14,9 +14,9 @@
 
 #include <pthread.h>
 
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 #include "alloc/base/slots.h"
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* The operations that cost driver time; the order of zr_sim_options.call_ns. */
@@ -47,7 +47,7 @@ struct zr_capabilities {
 
 /* One granule, or a run of granules created together that moves as one. */
 struct zr_handle {
-    struct zr_handle *next; /* for whoever owns the handle: a stock, a list under way */
+    struct zr_handle *next; /* for whoever owns the handle: a cache, a list under way */
     size_t bytes;
     uint64_t offset_bytes;   /* the backend's: place in `object` */
     uintptr_t object;        /* the backend's: file, driver handle */
@@ -62,7 +62,7 @@ struct zr_mapping {
     struct zr_handle *handle;
     size_t offset_bytes; /* in the range */
     bool access;
-    bool announced; /* its owner's: whoever watches the owner's maps knows of it */
+    bool notified; /* its owner's: whoever watches the owner's maps knows of it */
 };
 
 /* Reserved addresses. */
@@ -141,7 +141,7 @@ struct zr_backend {
                              0 without a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
-    struct zr_pool handles, mappings, chunks, range_records;
+    struct zr_slab handles, mappings, chunks, range_records;
     pthread_mutex_t create_lock; /* the implementation's own, around creation; taken after `lock` if both */
     zr_backend *next, *previous; /* all backends of the process, for fork */
 };
@@ -155,29 +155,30 @@ zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */
 size_t zr_backend_pieces_count(struct zr_backend *backend);
 
-ZR_FAMILY zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
+ZR_PRIVATE_API zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID while anything is mapped in it. */
-ZR_FAMILY zr_result zr_backend_release(struct zr_range *range);
+ZR_PRIVATE_API zr_result zr_backend_release(struct zr_range *range);
 /* For a range whose mappings the driver will not take back: forgets it and them, so that the books are right
  * and its owner can end. Returns the bytes that stay mapped, out of anyone's reach. */
 size_t zr_backend_abandon(struct zr_range *range);
 /* ZR_ERR_MEMORY: the limit or the machine; the words say which. */
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out);
 /* ZR_ERR_INVALID: destroyed before. */
-ZR_FAMILY zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle);
-ZR_FAMILY zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_handle *handle);
+ZR_PRIVATE_API zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle);
+ZR_PRIVATE_API zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes,
+                                        struct zr_handle *handle);
 /* A part of a range, on granule boundaries. */
-struct zr_extent {
+struct zr_bounds {
     size_t offset_bytes, bytes;
 };
-ZR_FAMILY zr_result zr_backend_unmap(struct zr_range *range, struct zr_extent extent);
-ZR_FAMILY zr_result zr_backend_set_access(struct zr_range *range, struct zr_extent extent);
-ZR_FAMILY zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
+ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
+ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
+ZR_PRIVATE_API zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
-ZR_FAMILY zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
-                                            struct zr_stream_point *out);
+ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
+                                                 struct zr_stream_point *out);
 /* True when everything before the event is complete. */
-ZR_FAMILY bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
+ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 /* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
@@ -200,8 +201,8 @@ bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
-ZR_FAMILY zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
-                                      struct zr_handle **out);
+ZR_PRIVATE_API zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
+                                           struct zr_handle **out);
 
 /* The mapping over this byte of the range, NULL if none. For the range's owner, who alone maps in it. */
 struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes);

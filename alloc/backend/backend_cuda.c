@@ -54,7 +54,7 @@ struct cuda_backend {
     size_t access_count;
     struct zr_cuda_events events;
     /* Everything below: lock front.create_lock. */
-    struct zr_pool memory_records, address_records;
+    struct zr_slab memory_records, address_records;
     struct cuda_memory *unreleased;
     struct cuda_addresses *reservations;
 };
@@ -115,7 +115,7 @@ static void settle(struct cuda_backend *cuda)
     for (struct cuda_memory **link = &cuda->unreleased, *memory; (memory = *link);) {
         if (taken_back(cuda->driver->release(memory->memory))) {
             *link = memory->next;
-            zr_pool_give(&cuda->memory_records, memory);
+            zr_slab_give(&cuda->memory_records, memory);
         } else {
             link = &memory->next;
         }
@@ -124,7 +124,7 @@ static void settle(struct cuda_backend *cuda)
         if (addresses->unwanted &&
             taken_back(cuda->driver->address_free(addresses->address, addresses->bytes))) {
             *link = addresses->next;
-            zr_pool_give(&cuda->address_records, addresses);
+            zr_slab_give(&cuda->address_records, addresses);
         } else {
             link = &addresses->next;
         }
@@ -142,7 +142,7 @@ static zr_result cuda_reserve(zr_backend *backend, size_t bytes, char **out)
         return result;
     pthread_mutex_lock(&backend->create_lock);
     settle(cuda);
-    if (!zr_pool_reserve(&cuda->address_records, 1)) {
+    if (!zr_slab_reserve(&cuda->address_records, 1)) {
         result = ZR_ERR_HOST_MEMORY;
         goto unwind;
     }
@@ -152,7 +152,7 @@ static zr_result cuda_reserve(zr_backend *backend, size_t bytes, char **out)
                                  cuda->device);
         goto unwind;
     }
-    struct cuda_addresses *addresses = zr_pool_take(&cuda->address_records);
+    struct cuda_addresses *addresses = zr_slab_take(&cuda->address_records);
     *addresses = (struct cuda_addresses){.next = cuda->reservations, .address = address, .bytes = bytes};
     cuda->reservations = addresses;
     *out = (char *)(uintptr_t)address;
@@ -201,9 +201,9 @@ static zr_result take_record(struct cuda_backend *cuda, struct cuda_memory **out
 {
     pthread_mutex_lock(&cuda->front.create_lock);
     settle(cuda);
-    bool there = zr_pool_reserve(&cuda->memory_records, 1);
+    bool there = zr_slab_reserve(&cuda->memory_records, 1);
     if (there) {
-        *out = zr_pool_take(&cuda->memory_records);
+        *out = zr_slab_take(&cuda->memory_records);
         **out = (struct cuda_memory){.fd = -1};
     }
     pthread_mutex_unlock(&cuda->front.create_lock);
@@ -213,7 +213,7 @@ static zr_result take_record(struct cuda_backend *cuda, struct cuda_memory **out
 static void give_record(struct cuda_backend *cuda, struct cuda_memory *memory)
 {
     pthread_mutex_lock(&cuda->front.create_lock);
-    zr_pool_give(&cuda->memory_records, memory);
+    zr_slab_give(&cuda->memory_records, memory);
     pthread_mutex_unlock(&cuda->front.create_lock);
 }
 
@@ -491,8 +491,8 @@ static void cuda_end(zr_backend *backend)
         leave(cuda);
     if (cuda->context && !forked(cuda) && cuda->driver->context_release(cuda->device) != ZR_CU_SUCCESS)
         cuda->driver->context_release(cuda->device);
-    zr_pool_end(&cuda->memory_records);
-    zr_pool_end(&cuda->address_records);
+    zr_slab_end(&cuda->memory_records);
+    zr_slab_end(&cuda->address_records);
     zr_backend_end(backend);
     zr_pages_give(cuda, sizeof *cuda);
 }
@@ -689,8 +689,8 @@ zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options 
         .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
     cuda->driver = driver;
     cuda->owner = getpid();
-    zr_pool_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);
-    zr_pool_init(&cuda->address_records, sizeof(struct cuda_addresses), ZR_POOL_FAULTS);
+    zr_slab_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);
+    zr_slab_init(&cuda->address_records, sizeof(struct cuda_addresses), ZR_POOL_FAULTS);
     result = zr_backend_init(&cuda->front);
     if (result != ZR_OK) {
         zr_pages_give(cuda, sizeof *cuda);

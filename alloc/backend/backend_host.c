@@ -56,7 +56,7 @@ struct host_backend {
     size_t page_bytes;
     /* Everything below: lock front.create_lock. */
     struct host_file *files;
-    struct zr_pool file_records;
+    struct zr_slab file_records;
     char *window; /* WINDOW_BYTES, aligned to huge pages, without access between uses */
     bool huge;    /* collapse still worth a try */
     unsigned collapse_failures;
@@ -166,7 +166,7 @@ static zr_result own_file(struct host_backend *host, struct host_file **out)
             *out = file;
             return ZR_OK;
         }
-    if (!zr_pool_reserve(&host->file_records, 1))
+    if (!zr_slab_reserve(&host->file_records, 1))
         return ZR_ERR_HOST_MEMORY;
     int fd = memfd_create("zr", MFD_CLOEXEC);
     if (fd < 0)
@@ -175,7 +175,7 @@ static zr_result own_file(struct host_backend *host, struct host_file **out)
             "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a free file "
             "descriptor (`ulimit -n`)",
             errno);
-    struct host_file *file = zr_pool_take(&host->file_records);
+    struct host_file *file = zr_slab_take(&host->file_records);
     *file = (struct host_file){.next = host->files, .fd = fd, .owner = self};
     host->files = file;
     *out = file;
@@ -189,7 +189,7 @@ static void close_file(struct host_backend *host, struct host_file *file)
         link = &(*link)->next;
     *link = file->next;
     close(file->fd);
-    zr_pool_give(&host->file_records, file);
+    zr_slab_give(&host->file_records, file);
 }
 
 /* ---- Physical memory ----------------------------------------------------------------------------------- */
@@ -244,7 +244,7 @@ static bool collapse(struct host_backend *host, char *address)
 }
 
 /* Commits the part of the file that lies in the window now. Returns 0 or an error number. */
-static int populate(struct host_backend *host, const struct host_file *file, struct zr_extent piece)
+static int populate(struct host_backend *host, const struct host_file *file, struct zr_bounds piece)
 {
     for (size_t done = 0; done < piece.bytes;) {
         size_t step = piece.bytes - done;
@@ -266,7 +266,7 @@ static int populate(struct host_backend *host, const struct host_file *file, str
     return 0;
 }
 
-static int commit_piece(struct host_backend *host, const struct host_file *file, struct zr_extent piece)
+static int commit_piece(struct host_backend *host, const struct host_file *file, struct zr_bounds piece)
 {
     if (mmap(host->window, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd,
              (off_t)piece.offset_bytes) != host->window)
@@ -294,16 +294,16 @@ static zr_result lengthen(const struct host_file *file, uint64_t bytes)
     return ZR_OK;
 }
 
-static void punch(const struct host_file *file, struct zr_extent part)
+static void punch(const struct host_file *file, struct zr_bounds part)
 {
     fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)part.offset_bytes,
               (off_t)part.bytes);
 }
 
-static zr_result commit(struct host_backend *host, const struct host_file *file, struct zr_extent whole)
+static zr_result commit(struct host_backend *host, const struct host_file *file, struct zr_bounds whole)
 {
     for (size_t done = 0; done < whole.bytes;) {
-        struct zr_extent piece = {whole.offset_bytes + done, whole.bytes - done};
+        struct zr_bounds piece = {whole.offset_bytes + done, whole.bytes - done};
         if (piece.bytes > WINDOW_BYTES)
             piece.bytes = WINDOW_BYTES;
         int error = commit_piece(host, file, piece);
@@ -330,7 +330,7 @@ static zr_result host_create(zr_backend *backend, struct zr_handle *handle)
     if (result == ZR_OK)
         result = lengthen(file, file->next_offset + handle->bytes);
     if (result == ZR_OK)
-        result = commit(host, file, (struct zr_extent){(size_t)file->next_offset, handle->bytes});
+        result = commit(host, file, (struct zr_bounds){(size_t)file->next_offset, handle->bytes});
     if (result == ZR_OK) {
         handle->object = (uintptr_t)file;
         handle->offset_bytes = file->next_offset;
@@ -350,7 +350,7 @@ static void host_destroy(zr_backend *backend, struct zr_handle *handle)
     if (file->owner == 0 && file->handles_count == 0)
         close_file(host, file);
     else if (file->owner == getpid())
-        punch(file, (struct zr_extent){(size_t)handle->offset_bytes, handle->bytes});
+        punch(file, (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
     pthread_mutex_unlock(&backend->create_lock);
 }
 
@@ -383,8 +383,7 @@ static zr_result host_set_access(zr_backend *backend, char *address, size_t byte
     return ZR_OK;
 }
 
-/* ---- Copies and events: everything is complete when it returns ------------------------------------------
- */
+/* ---- Copies and events: everything is complete when it returns ----------------------------------------- */
 
 static zr_result host_copy(zr_backend *backend, const struct zr_copy *copy)
 {
@@ -460,12 +459,12 @@ static zr_result foreign_file(struct host_backend *host, int fd, const struct st
             *out = file;
             return ZR_OK;
         }
-    if (!zr_pool_reserve(&host->file_records, 1))
+    if (!zr_slab_reserve(&host->file_records, 1))
         return ZR_ERR_HOST_MEMORY;
     int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own_fd < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for an import: raise `ulimit -n`");
-    struct host_file *file = zr_pool_take(&host->file_records);
+    struct host_file *file = zr_slab_take(&host->file_records);
     *file = (struct host_file){
         .next = host->files, .fd = own_fd, .device = status->st_dev, .inode = status->st_ino};
     host->files = file;
@@ -508,7 +507,7 @@ static void host_end(zr_backend *backend)
     struct host_backend *host = host_of(backend);
     while (host->files)
         close_file(host, host->files);
-    zr_pool_end(&host->file_records);
+    zr_slab_end(&host->file_records);
     if (host->window)
         munmap(host->window, WINDOW_BYTES);
     zr_backend_end(backend);
@@ -586,7 +585,7 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     host->page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     host->huge =
         !options->small_pages && zr_option_get(ZR_OPTION_HUGE_PAGES) && granule_bytes % HUGE_BYTES == 0;
-    zr_pool_init(&host->file_records, sizeof(struct host_file), ZR_POOL_FAULTS);
+    zr_slab_init(&host->file_records, sizeof(struct host_file), ZR_POOL_FAULTS);
     result = zr_backend_init(&host->front);
     if (result != ZR_OK) {
         zr_pages_give(host, sizeof *host);

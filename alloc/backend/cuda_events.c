@@ -1,8 +1,8 @@
-/* cuda_events.c: the driver's events, taken in turns. Stands on cuda_driver.c and record.c. */
+/* cuda_events.c: the driver's events, taken in turns. Stands on cuda_driver.c and slab.c. */
 #include "alloc/backend/cuda_events.h"
 
 #include "alloc/base/error.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 /* So many points may be pending; beyond them a record waits for its stream, which is right, only slower. */
 #define SLOTS_MOST ((uint32_t)1 << 16)

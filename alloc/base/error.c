@@ -1,4 +1,4 @@
-/* error.c: the words of each thread's last failure, and assertions. Stands on record.c.
+/* error.c: the words of each thread's last failure, and assertions. Stands on slab.c.
  *
  * A thread that never fails has no text at all; the first failure takes it a record of 1 KiB, which goes back
  * when the thread ends. The library's thread-local state is one pointer, in the initial-exec model: it fits
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 enum { TEXT_BYTES = 1024 };
 
@@ -29,7 +29,7 @@ static __thread struct error_text *text_of_thread __attribute__((tls_model("init
 static struct error_text text_of_last_resort;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct zr_pool texts; /* lock: lock */
+static struct zr_slab texts; /* lock: lock */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key; /* its destructor gives the record back */
 static bool key_made;
@@ -38,7 +38,7 @@ static void give_text(void *text)
 {
     text_of_thread = NULL;
     pthread_mutex_lock(&lock);
-    zr_pool_give(&texts, text);
+    zr_slab_give(&texts, text);
     pthread_mutex_unlock(&lock);
 }
 
@@ -55,7 +55,7 @@ static void after_fork(void)
 
 static void prepare(void)
 {
-    zr_pool_init(&texts, sizeof(struct error_text), ZR_POOL_NO_FAULTS);
+    zr_slab_init(&texts, sizeof(struct error_text), ZR_POOL_NO_FAULTS);
     key_made = pthread_key_create(&key, give_text) == 0;
     pthread_atfork(before_fork, after_fork, after_fork);
 }
@@ -70,8 +70,8 @@ static struct error_text *take_text(void)
     struct error_text *text = NULL;
     zr_error_prepare();
     pthread_mutex_lock(&lock);
-    if (key_made && zr_pool_reserve(&texts, 1))
-        text = zr_pool_take(&texts);
+    if (key_made && zr_slab_reserve(&texts, 1))
+        text = zr_slab_take(&texts);
     pthread_mutex_unlock(&lock);
     if (text && pthread_setspecific(key, text) != 0) {
         give_text(text);

@@ -2,14 +2,14 @@
 #ifndef ZR_ERROR_H
 #define ZR_ERROR_H
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* Records the words for zr_last_error() of this thread and returns `result`, so that a failing function ends
  * in `return zr_fail(ZR_ERR_INVALID, "arena limit of %zu bytes is below one granule (%zu)", ...)`. Never
  * allocates; the text is cut at 1,023 bytes, and control characters in it become question marks. Does not
  * change errno. */
-ZR_FAMILY zr_result zr_fail(zr_result result, const char *format, ...)
+ZR_PRIVATE_API zr_result zr_fail(zr_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
 /* Makes ready for the first failure, fork handlers included, as that failure itself would. For whoever
@@ -21,7 +21,7 @@ void zr_error_prepare(void);
  * abort). It never allocates. */
 typedef void (*zr_assert_handler)(const char *condition, const char *file, int line);
 void zr_assert_handler_set(zr_assert_handler handler); /* NULL: the default */
-ZR_FAMILY void zr_assert_failed(const char *condition, const char *file, int line);
+ZR_PRIVATE_API void zr_assert_failed(const char *condition, const char *file, int line);
 #define zr_assert(condition)                                                                                 \
     do {                                                                                                     \
         if (__builtin_expect(!(condition), 0))                                                               \

@@ -3,7 +3,7 @@
 #ifndef ZR_FAULT_H
 #define ZR_FAULT_H
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 enum zr_fault_site {
@@ -24,7 +24,7 @@ enum zr_fault_site {
 /* ZR_ERR_INVALID, with words, if a part of ZR_FAULT could not be understood; the other parts hold. */
 zr_result zr_fault_result(void);
 /* True when this pass of `site` is the one to fail. Counts from 1, per process, atomically. */
-ZR_FAMILY bool zr_fault(enum zr_fault_site site);
+ZR_PRIVATE_API bool zr_fault(enum zr_fault_site site);
 const char *zr_fault_site_name(enum zr_fault_site site);
 /* For tests inside one process: fails pass number `nth` from now (0: never) and returns how many passes there
  * have been since the last call for this site. */

@@ -85,7 +85,7 @@ static void copy_name(char name[128], const char *path)
     memcpy(name + 3, path + length - 124, 125);
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------- */
+/* ---- Files --------------------------------------------------------------------------------------------- */
 
 static zr_result open_with(struct zr_file *out, const char *path, int flags, const char *doing)
 {
@@ -246,7 +246,7 @@ static zr_result read_all(const struct zr_file *file, int64_t offset, void *data
 }
 
 /* True when [offset, offset + bytes) can be told to the system in an off_t. */
-static bool span_fits(uint64_t offset_bytes, size_t bytes)
+static bool extent_fits(uint64_t offset_bytes, size_t bytes)
 {
     return offset_bytes <= INT64_MAX && bytes <= (uint64_t)INT64_MAX - offset_bytes;
 }
@@ -254,7 +254,7 @@ static bool span_fits(uint64_t offset_bytes, size_t bytes)
 zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data, size_t bytes)
 {
     size_t got = 0;
-    if (!span_fits(offset_bytes, bytes))
+    if (!extent_fits(offset_bytes, bytes))
         return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu are beyond any file", file->name, bytes,
                        (unsigned long long)offset_bytes);
     zr_result result = read_all(file, (int64_t)offset_bytes, data, bytes, &got);
@@ -293,7 +293,7 @@ static zr_result write_all(const struct zr_file *file, int64_t offset, const voi
 
 zr_result zr_file_write_at(const struct zr_file *file, uint64_t offset_bytes, const void *data, size_t bytes)
 {
-    if (!span_fits(offset_bytes, bytes))
+    if (!extent_fits(offset_bytes, bytes))
         return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu are beyond any file", file->name, bytes,
                        (unsigned long long)offset_bytes);
     return write_all(file, (int64_t)offset_bytes, data, bytes);
@@ -335,7 +335,7 @@ zr_result zr_file_sync(const struct zr_file *file)
     return ZR_OK;
 }
 
-/* ---- Paths ------------------------------------------------------------------------------------------- */
+/* ---- Paths --------------------------------------------------------------------------------------------- */
 
 static enum zr_path_kind kind_of_mode(mode_t mode)
 {
@@ -515,7 +515,7 @@ zr_result zr_path_join(char *out, size_t room_bytes, const struct zr_path_parts 
     return ZR_OK;
 }
 
-/* ---- Folders ----------------------------------------------------------------------------------------- */
+/* ---- Folders ------------------------------------------------------------------------------------------- */
 
 zr_result zr_folder_open(struct zr_folder *out, const char *path)
 {

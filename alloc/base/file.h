@@ -9,10 +9,10 @@
 
 #include <stdarg.h>
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
-/* ---- Files ------------------------------------------------------------------------------------------- */
+/* ---- Files --------------------------------------------------------------------------------------------- */
 
 /* An open file. The caller owns it until zr_file_close(). {.fd = -1} is a closed one. */
 struct zr_file {
@@ -31,35 +31,35 @@ enum zr_create_mode {
 zr_result zr_file_open(struct zr_file *out, const char *path);
 /* The same for what is read from any place in it: a pipe or a device is ZR_ERR_FORMAT, and is not waited for.
  */
-ZR_FAMILY zr_result zr_file_open_regular(struct zr_file *out, const char *path);
+ZR_PRIVATE_API zr_result zr_file_open_regular(struct zr_file *out, const char *path);
 /* Creates for writing (and reading back), mode 0666 less the umask. Folders above must exist. A named pipe is
  * opened for writing alone, which waits until somebody opens it for reading. */
-ZR_FAMILY zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
+ZR_PRIVATE_API zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
 /* Makes a file of a descriptor that stays the caller's: standard output, a pipe. Do not zr_file_close() it.
  */
 struct zr_file zr_file_borrow(int fd, const char *name);
 /* Closes; a closed file or NULL does nothing. Fails where the system reports a late write error; the file is
  * closed all the same. Does not sync. */
-ZR_FAMILY zr_result zr_file_close(struct zr_file *file);
+ZR_PRIVATE_API zr_result zr_file_close(struct zr_file *file);
 
-ZR_FAMILY zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes);
+ZR_PRIVATE_API zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes);
 /* Cuts or extends (with zeros) to `bytes`. */
 zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
 /* Reads exactly `bytes` at `offset_bytes`. ZR_ERR_FORMAT: the file ends before. */
-ZR_FAMILY zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data,
-                                    size_t bytes);
+ZR_PRIVATE_API zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data,
+                                         size_t bytes);
 /* Reads up to `bytes` from the present position; fewer (*got_bytes, maybe 0) only at the end. Pipes too. */
 zr_result zr_file_read(const struct zr_file *file, void *data, size_t bytes, size_t *got_bytes);
 /* Writes all of `bytes` at `offset_bytes`. Not on files in append mode. */
-ZR_FAMILY zr_result zr_file_write_at(const struct zr_file *file, uint64_t offset_bytes, const void *data,
-                                     size_t bytes);
+ZR_PRIVATE_API zr_result zr_file_write_at(const struct zr_file *file, uint64_t offset_bytes, const void *data,
+                                          size_t bytes);
 /* Writes all at the present position (append mode: the end). A regular file is cut back to its former length
  * when that fails, so no half record stays behind. */
 zr_result zr_file_write(const struct zr_file *file, const void *data, size_t bytes);
 /* Puts data and size on stable storage. */
-ZR_FAMILY zr_result zr_file_sync(const struct zr_file *file);
+ZR_PRIVATE_API zr_result zr_file_sync(const struct zr_file *file);
 
-/* ---- Paths ------------------------------------------------------------------------------------------- */
+/* ---- Paths --------------------------------------------------------------------------------------------- */
 
 enum zr_path_kind { ZR_PATH_NONE = 0, ZR_PATH_FILE, ZR_PATH_FOLDER, ZR_PATH_OTHER };
 
@@ -73,9 +73,9 @@ zr_result zr_path_replaceable(const char *path, bool *out);
 struct zr_rename {
     const char *from, *to;
 };
-ZR_FAMILY zr_result zr_path_rename(const struct zr_rename *names);
+ZR_PRIVATE_API zr_result zr_path_rename(const struct zr_rename *names);
 /* Removes a file; fine if there is none. */
-ZR_FAMILY zr_result zr_path_unlink(const char *path);
+ZR_PRIVATE_API zr_result zr_path_unlink(const char *path);
 /* Makes a folder; fine if it is there. The folders above it are made too when `parents`. */
 zr_result zr_path_make_folder(const char *path, bool parents);
 /* Removes a folder with the files in it; fine if there is none. A folder inside it is an error. */
@@ -83,7 +83,7 @@ zr_result zr_path_remove_folder(const char *path);
 /* Makes the names in a folder (creations, renames, removals) last through a power cut. */
 zr_result zr_path_sync_folder(const char *path);
 /* The same for one name: syncs the folder that the file or folder `path` lies in. */
-ZR_FAMILY zr_result zr_path_sync_name(const char *path);
+ZR_PRIVATE_API zr_result zr_path_sync_name(const char *path);
 /* Bytes that an ordinary user can still write on the file system of `path` (a file or folder that exists). */
 zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes);
 /* Writes folder + "/" + name into `out`. ZR_ERR_INVALID: more than `room_bytes` with the final zero. */
@@ -108,7 +108,7 @@ zr_result zr_folder_open(struct zr_folder *out, const char *path);
 zr_result zr_folder_next(struct zr_folder *folder, struct zr_folder_entry *out);
 void zr_folder_close(struct zr_folder *folder);
 
-/* ---- Text -------------------------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------------------- */
 
 /* Formatted output through the caller's buffer: logs, JSON, messages. Print without looking at each result;
  * the first failure stays in `result` (later prints do nothing) and the flush returns it. */
@@ -121,7 +121,8 @@ struct zr_text {
 };
 
 /* Starts a text over a buffer of at least 2 bytes. One print may be as long as the buffer less one byte. */
-ZR_FAMILY void zr_text_start(struct zr_text *text, struct zr_file *file, char *buffer, size_t room_bytes);
+ZR_PRIVATE_API void zr_text_start(struct zr_text *text, struct zr_file *file, char *buffer,
+                                  size_t room_bytes);
 /* printf-style. ZR_ERR_INVALID: one print too long for the buffer (nothing of it is written). */
 zr_result zr_text_print(struct zr_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 zr_result zr_text_vprint(struct zr_text *text, const char *format, va_list list)
@@ -130,7 +131,7 @@ zr_result zr_text_vprint(struct zr_text *text, const char *format, va_list list)
 zr_result zr_text_put(struct zr_text *text, const char *data, size_t bytes);
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD, so the output is always valid JSON.
  */
-ZR_FAMILY zr_result zr_text_json_string(struct zr_text *text, const char *string, size_t bytes);
+ZR_PRIVATE_API zr_result zr_text_json_string(struct zr_text *text, const char *string, size_t bytes);
 /* Writes out what has gathered (append logs: call it after each line, and whole lines go out at once or not
  * at all). Returns the first failure since zr_text_start(). Without a file: the result
  * only.*/

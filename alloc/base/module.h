@@ -5,17 +5,18 @@
 #ifndef ZR_MODULE_H
 #define ZR_MODULE_H
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* Loads `file` from the folder of this program, or from ../lib or ../bin beside it, or else from those of the
  * library that this code is in, and finds `symbol` in it. ZR_ERR_UNAVAILABLE with the loader's words: it is
  * not there, or it needs something that is not. */
-ZR_FAMILY zr_result zr_module_load(const char *file, const char *symbol, void **out);
+ZR_PRIVATE_API zr_result zr_module_load(const char *file, const char *symbol, void **out);
 
 /* Finds a library of the system by name (the first of `names` that is there, NULL-ended) and the functions of
  * `symbols` (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with
  * '?'. */
-ZR_FAMILY zr_result zr_module_find(const char *const *names, const char *const *symbols, void **functions);
+ZR_PRIVATE_API zr_result zr_module_find(const char *const *names, const char *const *symbols,
+                                        void **functions);
 
 #endif

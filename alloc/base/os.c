@@ -16,7 +16,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 
-/* ---- Clock ------------------------------------------------------------------------------------------- */
+/* ---- Clock --------------------------------------------------------------------------------------------- */
 
 static uint64_t (*_Atomic replaced_clock)(void);
 
@@ -35,7 +35,7 @@ void zr_os_clock_set(uint64_t (*now_ns)(void))
     atomic_store(&replaced_clock, now_ns);
 }
 
-/* ---- Threads ----------------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 /* A guard page would have to be protected inside a granule that other blocks share, so the low end of a stack
  * holds a pattern instead; a thread that ran over it is found out when it is joined. */
@@ -117,7 +117,7 @@ void zr_thread_join_on(struct zr_thread *thread)
     zr_assert(canary_whole(thread->stack));
 }
 
-/* ---- Shared words ------------------------------------------------------------------------------------ */
+/* ---- Shared words -------------------------------------------------------------------------------------- */
 
 bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 {

@@ -6,11 +6,11 @@
 
 #include <pthread.h>
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* Monotonic time. Replaceable for tests by zr_os_clock_set(); NULL puts the real one back. */
-ZR_FAMILY uint64_t zr_os_now_ns(void);
+ZR_PRIVATE_API uint64_t zr_os_now_ns(void);
 void zr_os_clock_set(uint64_t (*now_ns)(void));
 
 struct zr_thread {
@@ -23,8 +23,8 @@ struct zr_thread {
  * in it but those that a mistake of its own raises: these go to whoever handles or reports them. The caller
  * owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system; ZR_ERR_HOST_MEMORY: no more
  * threads; else the arena's own failure. */
-ZR_FAMILY zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
-                                    void *(*run)(void *), void *argument);
+ZR_PRIVATE_API zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,
+                                         void *(*run)(void *), void *argument);
 /* The same on the caller's stack, which it keeps until the thread has been joined: for a thread whose stack
  * may not come from shared memory. */
 struct zr_stack {
@@ -37,12 +37,12 @@ zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void 
 void zr_thread_join_on(struct zr_thread *thread);
 /* Waits for the end of the thread and frees its stack, if that is its own; asserts that it did not run over.
  * A struct that was never started, all zeros, is fine. */
-ZR_FAMILY void zr_thread_join(struct zr_thread *thread);
+ZR_PRIVATE_API void zr_thread_join(struct zr_thread *thread);
 
 /* Waits while *word == expected, at most `timeout_ns` (0: no wait at all). Works between processes on shared
  * memory. True when woken or changed, false on time-out; a spurious true is allowed: look again. */
-ZR_FAMILY bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
-ZR_FAMILY void zr_word_wake_all(_Atomic uint32_t *word);
+ZR_PRIVATE_API bool zr_word_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+ZR_PRIVATE_API void zr_word_wake_all(_Atomic uint32_t *word);
 
 /* What this process may use; 0 where the system states no limit. */
 struct zr_machine {
@@ -58,7 +58,7 @@ struct zr_machine {
     bool huge_pages;                 /* a memfd granule can become one huge page here */
     char cpu_name[64];
 };
-ZR_FAMILY void zr_os_machine(struct zr_machine *out);
+ZR_PRIVATE_API void zr_os_machine(struct zr_machine *out);
 /* The part of it that comes from the files under `root`/proc and `root`/sys, so that tests can make a machine
  * up. Fills in *out, which holds the rest already: the groups only lower cores_count. */
 void zr_os_machine_under(const char *root, struct zr_machine *out);

@@ -2,7 +2,7 @@
 #ifndef ZR_PROCESS_H
 #define ZR_PROCESS_H
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* What tells one process from all others; a plain value that may be sent to them. */
@@ -12,10 +12,10 @@ struct zr_process {
     int32_t pid;
 };
 
-ZR_FAMILY void zr_process_self(struct zr_process *out);
+ZR_PRIVATE_API void zr_process_self(struct zr_process *out);
 /* False when the process has ended, reaped or not. True too when this process cannot tell: it runs on another
  * machine, or /proc is not there. */
-ZR_FAMILY bool zr_process_lives(const struct zr_process *process);
+ZR_PRIVATE_API bool zr_process_lives(const struct zr_process *process);
 /* False: it cannot be told from here whether the process lives. */
 bool zr_process_near(const struct zr_process *process);
 

@@ -16,7 +16,7 @@ static const char *const result_names[ZR_RESULT_COUNT] = {
     [ZR_ERR_PEER] = "peer",
     [ZR_ERR_TIMEOUT] = "timeout",
     [ZR_ERR_INTERRUPTED] = "interrupted",
-    [ZR_ERR_CEILING] = "ceiling",
+    [ZR_ERR_TAG_LIMIT] = "tag limit",
 };
 
 static const char *const tag_names[ZR_TAG_COUNT] = {

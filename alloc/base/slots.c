@@ -1,11 +1,11 @@
-/* slots.c: the two-level table from granules to mappings. Stands on record.c. */
+/* slots.c: the two-level table from granules to mappings. Stands on slab.c. */
 #include "alloc/base/slots.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 
-zr_result zr_slots_init(struct zr_slots *slots, struct zr_pool *pool, size_t slots_count)
+zr_result zr_slots_init(struct zr_slots *slots, struct zr_slab *pool, size_t slots_count)
 {
     size_t chunks_count = (slots_count + ZR_SLOTS_PER_CHUNK - 1) / ZR_SLOTS_PER_CHUNK;
     uintptr_t *top = zr_pages_take(chunks_count * sizeof *top);
@@ -24,13 +24,13 @@ void zr_slots_end(struct zr_slots *slots)
 bool zr_slots_reserve(struct zr_slots *slots, size_t runs)
 {
     /* A run needs new chunks at its two ends only: what lies between is whole. */
-    return zr_pool_reserve(slots->pool, 2 * runs);
+    return zr_slab_reserve(slots->pool, 2 * runs);
 }
 
 static struct zr_slot_chunk *chunk_at(struct zr_slots *slots, size_t index)
 {
     if (!slots->top[index]) {
-        struct zr_slot_chunk *chunk = zr_pool_take(slots->pool);
+        struct zr_slot_chunk *chunk = zr_slab_take(slots->pool);
         memset(chunk, 0, sizeof *chunk);
         slots->top[index] = (uintptr_t)chunk;
     }
@@ -49,7 +49,7 @@ static void set_part(struct zr_slots *slots, size_t index, struct zr_slot_run pa
     chunk->used_count += mapping ? part.count : -part.count;
     if (chunk->used_count == 0) {
         slots->top[index] = 0;
-        zr_pool_give(slots->pool, chunk);
+        zr_slab_give(slots->pool, chunk);
     }
 }
 

@@ -6,7 +6,7 @@
 #ifndef ZR_SLOTS_H
 #define ZR_SLOTS_H
 
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 struct zr_mapping;
 
@@ -20,7 +20,7 @@ struct zr_slot_chunk {
 struct zr_slots {
     uintptr_t *top; /* per chunk: 0, a chunk, or a mapping with bit 0 set */
     size_t chunks_count;
-    struct zr_pool *pool; /* of chunks, borrowed */
+    struct zr_slab *pool; /* of chunks, borrowed */
 };
 
 struct zr_slot_run {
@@ -28,7 +28,7 @@ struct zr_slot_run {
 };
 
 /* The pool's records are chunks. */
-zr_result zr_slots_init(struct zr_slots *slots, struct zr_pool *pool, size_t slots_count);
+zr_result zr_slots_init(struct zr_slots *slots, struct zr_slab *pool, size_t slots_count);
 /* Every slot must be empty. */
 void zr_slots_end(struct zr_slots *slots);
 /* Makes sure that the next zr_slots_set() of at most `runs` runs succeeds; false with words. */

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/base/family.h"
+#include "alloc/base/private_api.h"
 
 struct zr_sort_pair {
     uint64_t key;
@@ -24,6 +24,6 @@ struct zr_sort_records {
     size_t count, item_bytes;
     bool (*before)(const void *a, const void *b);
 };
-ZR_FAMILY void zr_sort_in_place(const struct zr_sort_records *records);
+ZR_PRIVATE_API void zr_sort_in_place(const struct zr_sort_records *records);
 
 #endif

@@ -1,13 +1,13 @@
 /* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
  *
- *   arena.c   life, trim, find                   allocate.c allocation and free (and careful.c)
+ *   arena.c   life, trim, find                   allocate.c allocation and free (and debug.c)
  *   space.c   addresses: zones, gaps, best fit, merging
- *   extend.c  physical memory: stock, stealing    report.c  words for an exhausted arena
+ *   supply.c  physical memory: cache, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
  *   streams.c space that streams may still use    region.c  addresses for a plan
  *   follow.c  allocations from a plan (and follow_*.c)
- *   watch.c   who is told of maps and unmaps      ceiling.c bytes that tags may have
+ *   map_callbacks.c   who is told of maps and unmaps      tag_limits.c bytes that tags may have
  *
  * All of it under arena->lock unless a function says otherwise. Who asks the driver for something, or looks
  * at what is mapped where, has arena->supply too, taken before the lock: then the lock opens for the driver's
@@ -18,12 +18,12 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/core/granules.h"
-#include "alloc/core/holes.h"
+#include "alloc/core/bins.h"
 #include "alloc/core/index.h"
 #include "alloc/base/lock.h"
-#include "alloc/base/record.h"
-#include "alloc/core/span.h"
-#include "alloc/core/stock.h"
+#include "alloc/base/slab.h"
+#include "alloc/core/extent.h"
+#include "alloc/core/granule_cache.h"
 #include "alloc/core/streams.h"
 #include "alloc/base/option.h"
 #include "alloc/zr.h"
@@ -33,13 +33,13 @@ enum { ZR_ARENA_NAME_BYTES = 32 };
 /* Addresses for one kind of sizes. */
 struct zr_zone {
     size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
-    struct zr_holes gaps;          /* by size, but for the open end */
-    struct zr_span *tail;          /* the gap at the end, NULL when the zone is full to the end */
+    struct zr_bins gaps;           /* by size, but for the open end */
+    struct zr_extent *tail;        /* the gap at the end, NULL when the zone is full to the end */
     size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
 };
 
 /* Freed blocks kept for the next request of their size. */
-enum { ZR_WARM_BLOCKS = 4 };
+enum { ZR_QUICK_BLOCKS = 4 };
 
 /* Two cache lines: processors fetch them in pairs. */
 enum { ZR_LINE_BYTES = 128 };
@@ -51,25 +51,25 @@ struct zr_stretch {
 
 /* What the core calls upwards: each room that has something to say there registers its functions. */
 
-/* Who is told of what is mapped (watch.c). Set at creation. */
+/* Who is told of what is mapped (map_callbacks.c). Set at creation. */
 struct zr_map_calls {
     /* The mappings that the request under way has made in these granules have access already. The failure of
      * one who watches: nobody knows of them. */
     zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
-    /* What was announced in the extent, of whole mappings, is about to go; has gone; stays after all. */
-    void (*unmapping)(struct zr_arena *arena, struct zr_extent part);
-    void (*unmapped)(struct zr_arena *arena, struct zr_extent part);
-    void (*kept)(struct zr_arena *arena, struct zr_extent part);
+    /* What was notified in the extent, of whole mappings, is about to go; has gone; stays after all. */
+    void (*unmapping)(struct zr_arena *arena, struct zr_bounds part);
+    void (*unmapped)(struct zr_arena *arena, struct zr_bounds part);
+    void (*kept)(struct zr_arena *arena, struct zr_bounds part);
 };
 
 /* What a plan has of the arena's (follow*.c). NULL: none was ever in force, nor an observer there. */
 struct zr_plan_calls {
     /* A planned block that is no longer found, nor counted. */
-    void (*freed)(struct zr_arena *arena, struct zr_span *block);
+    void (*freed)(struct zr_arena *arena, struct zr_extent *block);
     /* Whether memory is kept mapped for what comes beside the plan: a place there is better than the best
      * fit. */
     bool (*keeps_ready)(const struct zr_arena *arena);
-    /* So many bytes are about to be asked for, of the stock and the driver. */
+    /* So many bytes are about to be asked for, of the cache and the driver. */
     void (*asked)(struct zr_arena *arena, size_t missing_bytes);
     /* Gives back what regions hold and do not use; returns the bytes. Both locks. */
     size_t (*give_back)(struct zr_arena *arena);
@@ -79,19 +79,19 @@ struct zr_plan_calls {
 
 /* Contiguous pools of the arena's granules (contiguous*.c). NULL: there was never one. */
 /* The pool's part of the arena's totals. lock: arena->lock */
-struct zr_pool_books {
+struct zr_pool_counters {
     size_t live_bytes, requested_bytes, pending_bytes, idle_bytes, entries_count;
     size_t live_by_tag_bytes[ZR_TAG_COUNT]; /* of all pools together */
 };
 struct zr_pool_calls {
-    void (*books)(const struct zr_arena *arena, struct zr_pool_books *out);
+    void (*counters)(const struct zr_arena *arena, struct zr_pool_counters *out);
     bool (*find)(const struct zr_arena *arena, const void *pointer, struct zr_block_info *out);
     /* A pool that the arena still carries; NULL: none. lock: arena->lock */
     const char *(*name)(const struct zr_arena *arena);
 };
 
 /* Arenas beside the head of a family. */
-enum { ZR_SIBLINGS_MOST = 7 };
+enum { ZR_STRIPES_MOST = 7 };
 
 struct zr_arena {
     /* Set at creation. */
@@ -113,28 +113,28 @@ struct zr_arena {
     bool shared;            /* one of a family of several, or the head of what may become one */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
-    /* The family: siblings.c. All but `head` is the head's. */
-    struct zr_arena *head;                       /* itself, unless it is a sibling */
-    unsigned members_most;                       /* 1: no siblings, ever */
-    bool no_more;                                /* there was no room for one more; lock: that of the list */
-    size_t sibling_reserve_bytes;                /* addresses of each */
-    struct zr_arena *siblings[ZR_SIBLINGS_MOST]; /* set before siblings_count counts them, until the end */
-    _Atomic unsigned siblings_count, next_seat;
-    _Atomic unsigned together; /* not 0: something watches the head, so all allocate there */
+    /* The family: stripes.c. All but `head` is the head's. */
+    struct zr_arena *first_stripe;             /* itself, unless it is a stripe */
+    unsigned members_most;                     /* 1: no stripes, ever */
+    bool no_more;                              /* there was no room for one more; lock: that of the list */
+    size_t stripe_reserve_bytes;               /* addresses of each */
+    struct zr_arena *stripes[ZR_STRIPES_MOST]; /* set before stripes_count counts them, until the end */
+    _Atomic unsigned stripes_count, next_seat;
+    _Atomic unsigned unstriped; /* not 0: something watches the head, so all allocate there */
     /* Every member writes these now and then, and nothing else is on their cache lines. */
-    _Alignas(ZR_LINE_BYTES) _Atomic size_t family_reserved_bytes;
-    _Atomic size_t family_live_bytes, family_peak_live_bytes, peak_reserved_bytes;
+    _Alignas(ZR_LINE_BYTES) _Atomic size_t all_reserved_bytes;
+    _Atomic size_t all_live_bytes, all_peak_live_bytes, peak_reserved_bytes;
 
     /* The head's: who is told of maps. lock: read with one member's, changed with all members' */
-    struct zr_map_watch watches[ZR_WATCHES_MOST];
-    unsigned watches_count;
+    struct zr_map_callback map_callbacks[ZR_MAP_CALLBACKS_MOST];
+    unsigned map_callbacks_count;
 
     struct zr_lock supply; /* see above */
 
     /* Everything below. Not on a line with what threads of other members read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool careful; /* canaries, poison, deep checks, ceilings or a trace: blocks are noted there */
-    bool noted;   /* careful, or a plan or an observer is there: blocks that come and go are noted */
+    bool debug;  /* canaries, poison, deep checks, tag limits or a trace: blocks are noted there */
+    bool hooked; /* careful, or a plan or an observer is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
@@ -153,40 +153,40 @@ struct zr_arena {
     uint64_t backend_calls_count;
 
     /* Addresses. */
-    struct zr_pool spans;
-    struct zr_span *first; /* lowest address */
-    struct zr_index index; /* written under lock, read without */
+    struct zr_slab extents;
+    struct zr_extent *first; /* lowest address */
+    struct zr_index index;   /* written under lock, read without */
     /* Freed and not merged yet, for a request of the same size (allocate.c); their sizes, 0: none. */
-    struct zr_span *warm[ZR_WARM_BLOCKS];
-    size_t warm_bytes[ZR_WARM_BLOCKS];
-    unsigned warm_count, warm_next; /* next: the oldest once all are taken */
-    uint64_t warm_sizes;            /* a bit by a hash of each one's size; others may be set too */
+    struct zr_extent *quick[ZR_QUICK_BLOCKS];
+    size_t quick_bytes[ZR_QUICK_BLOCKS];
+    unsigned quick_count, quick_next; /* next: the oldest once all are taken */
+    uint64_t quick_sizes;             /* a bit by a hash of each one's size; others may be set too */
     struct zr_zone zones[ZR_ZONE_COUNT];
 
     /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
     uint32_t points_count; /* recorded, modulo 2^32 */
-    struct zr_pool uses;
-    struct zr_span *deferred, *deferred_last; /* blocks that other streams use, through their uses */
-    struct zr_span *withheld;                 /* blocks; see zr_streams_withhold() */
-    size_t deferred_bytes;                    /* of both */
+    struct zr_slab uses;
+    struct zr_extent *deferred, *deferred_last; /* blocks that other streams use, through their uses */
+    struct zr_extent *unnumbered;               /* blocks; see zr_streams_defer_unnumbered() */
+    size_t deferred_bytes;                      /* of both */
 
     /* Physical memory. */
-    struct zr_stock stock;
+    struct zr_granule_cache granule_cache;
     uint64_t *granules;    /* bit g: granule g of the range is mapped */
     size_t mapped_bytes;   /* the bits of `granules`, less alias_bytes */
     size_t alias_bytes;    /* addresses in plans' regions with a granule that is mapped elsewhere too */
     uint64_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
     size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
-    size_t reserved_bytes; /* handles owned: mapped, lent and stock */
+    size_t reserved_bytes; /* handles owned: mapped, lent and cache */
 
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
     const struct zr_pool_calls *_Atomic pool_calls;
 
-    /* The tags' ceilings (ceiling.c): then the arena is careful. */
+    /* The tags' tag limits (tag_limits.c): then the arena is careful. */
     _Atomic bool bounded; /* written under lock */
-    struct zr_ceilings ceilings, reached;
+    struct zr_tag_limits tag_limits, high_water;
     size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to blocks and entries of pools that are being made */
 };
 
@@ -204,7 +204,7 @@ static inline void zr_arena_give(struct zr_arena *arena)
 }
 
 /* Around a call of the driver, with both (with the lock alone, where nothing is mapped or unmapped): what the
- * lock covers may change meanwhile, but for what only who has the supply changes: granules, mappings, stock
+ * lock covers may change meanwhile, but for what only who has the supply changes: granules, mappings, cache
  * handles in hand, plans' regions. A block that is in no index yet is its maker's alone. */
 static inline void zr_arena_open(struct zr_arena *arena)
 {
@@ -216,12 +216,12 @@ static inline void zr_arena_close(struct zr_arena *arena)
     zr_lock_take(&arena->lock);
 }
 
-static inline void zr_arena_pool_books(const struct zr_arena *arena, struct zr_pool_books *out)
+static inline void zr_arena_pool_counters(const struct zr_arena *arena, struct zr_pool_counters *out)
 {
     const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
-    *out = (struct zr_pool_books){0};
+    *out = (struct zr_pool_counters){0};
     if (pools)
-        pools->books(arena, out);
+        pools->counters(arena, out);
 }
 
 static inline size_t zr_round_up(size_t bytes, size_t unit)
@@ -234,22 +234,22 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
     return bytes & ~(unit - 1);
 }
 
-static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena, const struct zr_span *block)
+static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena,
+                                                    const struct zr_extent *block)
 {
     return (struct zr_block_info){.address = arena->base + block->offset_bytes,
-                                  .bytes = zr_span_requested_bytes(block),
+                                  .bytes = zr_extent_requested_bytes(block),
                                   .reserved_bytes = block->bytes,
                                   .tag = (zr_tag)block->tag,
                                   .stream = block->stream};
 }
 
-/* ---- space.c: cannot fail; the caller has reserved the span records -------------------------------------
- */
+/* ---- space.c: cannot fail; the caller has reserved the extent records ---------------------------------- */
 
-enum { ZR_CARVE_SPANS = 2 };
-/* What an operation under way may have reserved and not taken yet: whoever takes spans in its middle leaves
+enum { ZR_CARVE_EXTENTS = 2 };
+/* What an operation under way may have reserved and not taken yet: whoever takes extents in its middle leaves
  * so many. */
-enum { ZR_PROMISED_SPANS = 2 * ZR_CARVE_SPANS };
+enum { ZR_PROMISED_EXTENTS = 2 * ZR_CARVE_EXTENTS };
 
 /* What the search is for. */
 struct zr_need {
@@ -258,7 +258,7 @@ struct zr_need {
 
 /* Where a block would go. */
 struct zr_place {
-    struct zr_span *gap; /* NULL: nowhere */
+    struct zr_extent *gap; /* NULL: nowhere */
     size_t offset_bytes;
     size_t missing; /* granules to map */
 };
@@ -292,30 +292,31 @@ static inline bool zr_space_is_mapped_at_once(const struct zr_arena *arena, size
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
-/* The first place that needs no memory, however badly it fits; for strays beside a plan, for which memory is
- * kept that best fit would move. No gap: there is none. */
+/* The first place that needs no memory, however badly it fits; for unplanned allocations beside a plan, for
+ * which memory is kept that best fit would move. No gap: there is none. */
 struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Where there is none: the place that needs the least memory, so that what is kept grows where it lies. */
 struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
-struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part);
+struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
 /* The common cases of it. All of a gap in holes that has no owner: no reader finds a gap, so that its record
  * can be the block at once. */
-static inline void zr_space_take_whole(struct zr_arena *arena, struct zr_span *gap)
+static inline void zr_space_take_whole(struct zr_arena *arena, struct zr_extent *gap)
 {
-    zr_holes_remove(&arena->zones[gap->zone].gaps, gap);
-    gap->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
+    zr_bins_remove(&arena->zones[gap->zone].gaps, gap);
+    gap->marks = zr_extent_marks_as(gap, ZR_EXTENT_BLOCK);
 }
 /* The low end of a gap that has no owner, less than all of it: the block first, which still lies in the gap,
  * then the rest of the gap, by zr_space_shrink() or, of an open end, zr_space_shrink_end(). */
-static inline struct zr_span *zr_space_begin_low(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+static inline struct zr_extent *zr_space_begin_low(struct zr_arena *arena, struct zr_extent *gap,
+                                                   size_t bytes)
 {
-    struct zr_span *block = zr_pool_take(&arena->spans), *previous = gap->previous;
+    struct zr_extent *block = zr_slab_take(&arena->extents), *previous = gap->previous;
     block->offset_bytes = gap->offset_bytes;
     block->bytes = bytes;
     block->previous = previous;
     block->next = gap;
-    block->marks = zr_span_marks_as(gap, ZR_SPAN_BLOCK);
+    block->marks = zr_extent_marks_as(gap, ZR_EXTENT_BLOCK);
     gap->previous = block;
     if (previous)
         previous->next = block;
@@ -323,42 +324,44 @@ static inline struct zr_span *zr_space_begin_low(struct zr_arena *arena, struct 
         arena->first = block;
     return block;
 }
-static inline void zr_space_shrink_end(struct zr_span *gap, size_t bytes)
+static inline void zr_space_shrink_end(struct zr_extent *gap, size_t bytes)
 {
     gap->offset_bytes += bytes;
     gap->bytes -= bytes;
 }
-static inline void zr_space_shrink(struct zr_arena *arena, struct zr_span *gap, size_t bytes)
+static inline void zr_space_shrink(struct zr_arena *arena, struct zr_extent *gap, size_t bytes)
 {
     if (gap->bin == 0)
         zr_space_shrink_end(gap, bytes);
     else
-        zr_holes_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
+        zr_bins_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
 }
 
 /* Makes the block's space a gap of block->owner and merges it with its neighbours; the record is the gap's,
  * or goes back. */
-void zr_space_free(struct zr_arena *arena, struct zr_span *block);
-/* The gap beside a span that it would merge with, NULL if there is none. */
-static inline struct zr_span *zr_gap_beside(const struct zr_span *span, struct zr_span *neighbour)
+void zr_space_free(struct zr_arena *arena, struct zr_extent *block);
+/* The gap beside a extent that it would merge with, NULL if there is none. */
+static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *extent,
+                                                      struct zr_extent *neighbour)
 {
-    return neighbour && neighbour->marks.word == zr_span_marks_as(span, ZR_SPAN_GAP).word ? neighbour : NULL;
+    return neighbour && neighbour->marks.word == zr_extent_marks_as(extent, ZR_EXTENT_FREE).word ? neighbour
+                                                                                                 : NULL;
 }
 
 /* The common case of zr_space_free(): no owner, and a gap on one side of the block or both. */
-static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, struct zr_span *left,
-                                 struct zr_span *right)
+static inline void zr_space_join(struct zr_arena *arena, struct zr_extent *block, struct zr_extent *left,
+                                 struct zr_extent *right)
 {
     struct zr_zone *zone = &arena->zones[block->zone];
-    struct zr_span *previous = left ? left->previous : block->previous, *next = block->next;
+    struct zr_extent *previous = left ? left->previous : block->previous, *next = block->next;
     size_t offset_bytes = left ? left->offset_bytes : block->offset_bytes;
-    size_t bytes = zr_span_end(block) - offset_bytes;
-    zr_pool_give(&arena->spans, block);
+    size_t bytes = zr_extent_end(block) - offset_bytes;
+    zr_slab_give(&arena->extents, block);
     if (right) {
         /* The right one stays: it may be the open end. */
         if (left) {
-            zr_holes_remove(&zone->gaps, left);
-            zr_pool_give(&arena->spans, left);
+            zr_bins_remove(&zone->gaps, left);
+            zr_slab_give(&arena->extents, left);
         }
         right->previous = previous;
         if (previous)
@@ -367,7 +370,7 @@ static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, 
             arena->first = right;
         bytes += right->bytes;
         if (zone->tail != right) {
-            zr_holes_move(&zone->gaps, right, offset_bytes, bytes);
+            zr_bins_move(&zone->gaps, right, offset_bytes, bytes);
         } else {
             right->offset_bytes = offset_bytes;
             right->bytes = bytes;
@@ -377,9 +380,9 @@ static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, 
         if (next)
             next->previous = left;
         if (__builtin_expect(offset_bytes + bytes != zone->end_bytes, 1)) {
-            zr_holes_move(&zone->gaps, left, offset_bytes, bytes);
+            zr_bins_move(&zone->gaps, left, offset_bytes, bytes);
         } else {
-            zr_holes_remove(&zone->gaps, left);
+            zr_bins_remove(&zone->gaps, left);
             left->bytes = bytes;
             zone->tail = left;
         }
@@ -387,43 +390,42 @@ static inline void zr_space_join(struct zr_arena *arena, struct zr_span *block, 
 }
 
 /* A gap with an owner becomes anybody's. */
-void zr_space_disown(struct zr_arena *arena, struct zr_span *gap);
+void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap);
 /* Free bytes that have an owner, deferred blocks included. */
 size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
 /* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
-struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap);
+struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap);
 /* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
  * NULL; ends with NULL. A gap without a whole granule ends the walk. */
-struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap);
+struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap);
 /* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps, or as many of them
  * as make `most_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
 
-/* ---- extend.c -------------------------------------------------------------------------------------------
- */
+/* ---- supply.c ------------------------------------------------------------------------------------------ */
 
-/* Maps every granule that the extent touches and that is not mapped: from the stock, stolen from gaps, or
+/* Maps every granule that the extent touches and that is not mapped: from the cache, stolen from gaps, or
  * from the driver. The extent must lie in no gap. A failure leaves the arena's books as they were, but for
- * granules of gaps that may be in the stock now, and *stuck (may be NULL): what the driver mapped and will
+ * granules of gaps that may be in the cache now, and *stuck (may be NULL): what the driver mapped and will
  * not unmap again. */
-zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck);
+zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_bounds *stuck);
 /* Unmaps whatever is mapped in the extent (whole granules, in use by nobody), the handles going to the list.
  * Handles that stick out of the extent stay. Stops at `most` bytes; *bytes gets how many. */
-zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most, struct zr_handle_list *list,
                    size_t *bytes);
-/* Gives back stock and whole granules of gaps until `keep_bytes` of them are left; returns what was released.
+/* Gives back cache and whole granules of gaps until `keep_bytes` of them are left; returns what was released.
  */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
-/* Whole granules for a range that is not the arena's own, as single-granule handles: from the stock, from
+/* Whole granules for a range that is not the arena's own, as single-granule handles: from the cache, from
  * gaps, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
 /* Granules, still mapped, that streams may use for all that anybody knows: they leave the books and are
  * nobody's again. The list is empty then; returns the bytes. */
-size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list);
+size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list);
 /* A handle that is mapped nowhere, or lives for its mappings, goes to the driver. Both locks. */
 void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
 /* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
@@ -434,102 +436,96 @@ void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
 /* Up to `bytes` of idle handles out of the arena's books, for another member of its family; if it has them
  * only in longer runs, one of those goes to the driver instead. Returns the bytes of either. */
 size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
-/* They come into the arena's stock. */
+/* They come into the arena's cache. */
 void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
 /* Gives back everything, before the arena ends. ZR_ERR_UNAVAILABLE: the driver kept some of it, and the range
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
 
-/* ---- watch.c, tracing.c -----------------------------------------------------------------------------------
+/* ---- map_callbacks.c, tracing.c
+ * -----------------------------------------------------------------------------------
  */
 
-extern const struct zr_map_calls zr_watch_calls;
+extern const struct zr_map_calls zr_map_callback_calls;
 
-/* ---- registry.c -------------------------------------------------------------------------------------------
- */
+/* ---- registry.c ---------------------------------------------------------------------------------------- */
 
 /* Counts bytes against the family's limit; false with words. Any lock may be held. */
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
 void zr_limit_release(struct zr_arena *arena, size_t bytes);
 void zr_limit_note_peak(struct zr_arena *arena);
-/* Once the trace, the ceilings, the canaries, the poison, the check level or who follows are other than
+/* Once the trace, the tag limits, the canaries, the poison, the check level or who follows are other than
  * before. */
-static inline void zr_arena_note_careful(struct zr_arena *arena)
+static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
-    arena->careful = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
-                     arena->bounded;
-    arena->noted = arena->careful || arena->follow;
+    arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
+                   arena->bounded;
+    arena->hooked = arena->debug || arena->follow;
 }
 
-/* ---- region.c: addresses for a plan ----------------------------------------------------------------------
- */
+/* ---- region.c: addresses for a plan -------------------------------------------------------------------- */
 
 /* Reserves addresses only, whole granules; ZR_ERR_ADDRESSES: the arena has not that many in a row. */
-zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
 /* The same with nothing mapped there. */
-zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
 /* The same where nothing was mapped before, if there are such addresses: nothing has to be unmapped. */
-zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_span **out);
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
 /* The region becomes a gap, whatever is mapped in it. Needs no memory. */
-void zr_region_release(struct zr_arena *arena, struct zr_span *region);
+void zr_region_release(struct zr_arena *arena, struct zr_extent *region);
 
-/* ---- report.c -------------------------------------------------------------------------------------------
- */
+/* ---- report.c ------------------------------------------------------------------------------------------ */
 
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
  * thread's last error as the cause. With the member's lock, which is opened while it looks at the others. */
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
                               struct zr_need need);
 
-/* ---- stats.c --------------------------------------------------------------------------------------------
- */
+/* ---- stats.c ------------------------------------------------------------------------------------------- */
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 
-/* ---- ceiling.c: of an arena that is bounded -------------------------------------------------------------
+/* ---- tag_limits.c: of an arena that is bounded
+ * -------------------------------------------------------------
  */
 
-/* ZR_ERR_CEILING, with words, if a request that came to so many bytes is above a ceiling. */
-zr_result zr_ceiling_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
+/* ZR_ERR_TAG_LIMIT, with words, if a request that came to so many bytes is above a tag limit. */
+zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
 /* The tag's bytes have grown. */
-void zr_ceiling_note(struct zr_arena *arena, unsigned tag);
+void zr_tag_limit_note(struct zr_arena *arena, unsigned tag);
 /* The check for an entry of a pool, without the lock; of any arena. What was promised (0: the arena is not
  * bounded) counts until it is taken back from promised_by_tag_bytes. */
-zr_result zr_ceiling_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
-                             size_t *promised_bytes);
+zr_result zr_tag_limit_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
+                               size_t *promised_bytes);
 
-/* ---- careful.c: of an arena that is careful -------------------------------------------------------------
- */
+/* ---- debug.c: of an arena that is careful -------------------------------------------------------------- */
 
 /* The block has come, or is about to go: ZR_ERR_CORRUPT, with words, if it was written past its end. */
-void zr_careful_new(struct zr_arena *arena, const struct zr_span *block);
-zr_result zr_careful_freed(struct zr_arena *arena, const struct zr_span *block);
+void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block);
+zr_result zr_debug_freed(struct zr_arena *arena, const struct zr_extent *block);
 
-/* ---- check.c: ZR_ERR_CORRUPT with words ------------------------------------------------------------------
- */
+/* ---- check.c: ZR_ERR_CORRUPT with words ---------------------------------------------------------------- */
 
 zr_result zr_check_arena(struct zr_arena *arena);
 
-/* ---- core.c ---------------------------------------------------------------------------------------------
- */
+/* ---- core.c -------------------------------------------------------------------------------------------- */
 
 /* A block for the request, which came to the need; in the index and in no books. The caller has reserved
- * ZR_PROMISED_SPANS and room in the index. */
+ * ZR_PROMISED_EXTENTS and room in the index. */
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
-                        struct zr_span **out);
+                        struct zr_extent **out);
 /* The same where memory is mapped already: needs the lock alone. NULL: there is no such place. */
-struct zr_span *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
+struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
 /* A block that is in no index and no books any more, and that no other stream uses. */
-void zr_core_free(struct zr_arena *arena, struct zr_span *block);
+void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
 
 /* The space of a block that was freed, is in no index and has no uses becomes a gap. */
-void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block);
+void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);
 /* Makes gaps of the freed blocks that are kept for requests of their size. Before anything looks at the gaps
  * as a whole: stealing, trimming, statistics, checks. */
-void zr_arena_settle(struct zr_arena *arena);
+void zr_arena_flush_quick(struct zr_arena *arena);
 
-/* ---- siblings.c: any thread; without a member's lock unless said otherwise --------------------------------
- */
+/* ---- stripes.c: any thread; without a member's lock unless said otherwise ------------------------------ */
 
 /* Where the calling thread sits, in any family, and how long it will bear that. Static TLS, but so little
  * that the library can be loaded late. */
@@ -539,60 +535,58 @@ struct zr_seat {
 };
 extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
 /* The member that serves the calling thread, with its lock taken. */
-struct zr_arena *zr_siblings_take(struct zr_arena *head);
+struct zr_arena *zr_stripes_take(struct zr_arena *head);
 /* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
-static inline struct zr_arena *zr_siblings_try(struct zr_arena *head)
+static inline struct zr_arena *zr_stripes_try(struct zr_arena *head)
 {
     unsigned seat = zr_own_seat.seat - 1;
-    if (__builtin_expect(atomic_load_explicit(&head->together, memory_order_relaxed) != 0, 0))
+    if (__builtin_expect(atomic_load_explicit(&head->unstriped, memory_order_relaxed) != 0, 0))
         seat = 0;
-    if (__builtin_expect(seat > atomic_load_explicit(&head->siblings_count, memory_order_acquire), 0))
+    if (__builtin_expect(seat > atomic_load_explicit(&head->stripes_count, memory_order_acquire), 0))
         return NULL;
-    struct zr_arena *arena = seat == 0 ? head : head->siblings[seat - 1];
+    struct zr_arena *arena = seat == 0 ? head : head->stripes[seat - 1];
     if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
         return NULL;
     zr_own_seat.impatience -= zr_own_seat.impatience > 0;
     return arena;
 }
 /* The member in whose range the address lies; the head, if none. */
-struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address);
+struct zr_arena *zr_stripes_of(struct zr_arena *head, const void *address);
 static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
 {
     if (__builtin_expect(arena->shared, 0) &&
         (size_t)((const char *)address - arena->base) >= arena->range_bytes)
-        return zr_siblings_of(arena, address);
+        return zr_stripes_of(arena, address);
     return arena;
 }
 /* Gives back what the other members have idle; returns the bytes. */
-size_t zr_siblings_trim(struct zr_arena *arena);
-/* For a need of `bytes` that the member cannot meet: what others have idle comes into its stock, as much as
+size_t zr_stripes_trim(struct zr_arena *arena);
+/* For a need of `bytes` that the member cannot meet: what others have idle comes into its cache, as much as
  * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
  * With the member's lock, which is opened meanwhile. */
-bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes);
+bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes);
 /* How much a member's live bytes may differ from what the family knows of them: this, and one in so many of
  * its peak. */
 #define ZR_TOLD_BYTES ((size_t)1 << 20)
 enum { ZR_TOLD_SHARE = 64 };
 /* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
-void zr_siblings_tell_now(struct zr_arena *arena);
-static inline void zr_siblings_tell(struct zr_arena *arena)
+void zr_stripes_tell_now(struct zr_arena *arena);
+static inline void zr_stripes_tell(struct zr_arena *arena)
 {
     size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
     size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
     if (__builtin_expect(difference + most > 2 * most, 0))
-        zr_siblings_tell_now(arena);
+        zr_stripes_tell_now(arena);
 }
 /* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */
-unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count);
-/* With change 1 all threads allocate from the head until it is called with -1; true if it has no siblings.
+unsigned zr_arena_add_stripe(struct zr_arena *head, unsigned count);
+/* With change 1 all threads allocate from the head until it is called with -1; true if it has no stripes.
  * (arena.c) */
-bool zr_arena_keep_together(struct zr_arena *head, int change);
+bool zr_arena_hold_unstriped(struct zr_arena *head, int change);
 
-/* ---- arena.c --------------------------------------------------------------------------------------------
- */
+/* ---- arena.c ------------------------------------------------------------------------------------------- */
 
-/* ---- Streams ---------------------------------------------------------------------------------------------
- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 /* Waits with an event, which counts as one. lock: arena->lock, held meanwhile */
 static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t stream)

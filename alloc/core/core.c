@@ -1,11 +1,11 @@
-/* core.c: one allocation and one free of the core. Stands on space.c, extend.c, index.c and streams.c.
+/* core.c: one allocation and one free of the core. Stands on space.c, supply.c, index.c and streams.c.
  *
  * An allocation is a freed block of the same size, else the best fit over what is mapped, else the best fit
  * with memory mapped where it is missing. */
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"
-#include "alloc/core/warm.h"
+#include "alloc/core/quick_list.h"
 
 #define likely(condition)   __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
@@ -13,7 +13,7 @@
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
 /* Whose gap the block's space becomes. False: nobody's: there is no record for one more stream. */
-static bool find_owner(struct zr_arena *arena, struct zr_span *block)
+static bool find_owner(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
     block->owner = (uint8_t)owner;
@@ -22,14 +22,14 @@ static bool find_owner(struct zr_arena *arena, struct zr_span *block)
     return owner > 0;
 }
 
-static inline bool set_owner(struct zr_arena *arena, struct zr_span *block)
+static inline bool set_owner(struct zr_arena *arena, struct zr_extent *block)
 {
     block->owner = 0;
     return likely(!arena->asynchronous) || find_owner(arena, block);
 }
 
 /* Without a record for one more stream its work must be over. The block is nobody else's meanwhile. */
-static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, const struct zr_span *block)
+static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, const struct zr_extent *block)
 {
     uint64_t stream = block->stream;
     arena->backend_calls_count++;
@@ -39,12 +39,11 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
     return passed;
 }
 
-/* ---- Warm blocks: programs ask again and again for what they have just given back -----------------------
- */
+/* ---- Warm blocks: programs ask again and again for what they have just given back ---------------------- */
 
-static void cool(struct zr_arena *arena, unsigned place)
+static void flush(struct zr_arena *arena, unsigned place)
 {
-    struct zr_span *block = zr_warm_leave(arena, place);
+    struct zr_extent *block = zr_quick_leave(arena, place);
     /* Its stream may have passed meanwhile, and will not say so again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
@@ -52,52 +51,52 @@ static void cool(struct zr_arena *arena, unsigned place)
 }
 
 /* Keeps the freed block in the place of the one that is kept longest. */
-static void keep_warm(struct zr_arena *arena, struct zr_span *block)
+static void keep_quick(struct zr_arena *arena, struct zr_extent *block)
 {
-    unsigned place = arena->warm_next;
-    if (arena->warm[place])
-        cool(arena, place);
-    zr_warm_keep_in(arena, block, place);
+    unsigned place = arena->quick_next;
+    if (arena->quick[place])
+        flush(arena, place);
+    zr_quick_keep_in(arena, block, place);
 }
 
-void zr_arena_settle(struct zr_arena *arena)
+void zr_arena_flush_quick(struct zr_arena *arena)
 {
-    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
-        if (arena->warm[i])
-            cool(arena, i);
+    for (unsigned i = 0; arena->quick_count > 0 && i < ZR_QUICK_BLOCKS; i++)
+        if (arena->quick[i])
+            flush(arena, i);
 }
 
 /* The last freed of the warm blocks that will do. */
-static struct zr_span *take_warm(struct zr_arena *arena, const struct zr_request *request,
-                                 struct zr_need need)
+static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_request *request,
+                                    struct zr_need need)
 {
-    unsigned place = zr_warm_find(arena, request, need);
-    if (place == ZR_WARM_BLOCKS) {
-        zr_warm_note_sizes(arena);
+    unsigned place = zr_quick_find(arena, request, need);
+    if (place == ZR_QUICK_BLOCKS) {
+        zr_quick_note_sizes(arena);
         return NULL;
     }
-    struct zr_span *block = zr_warm_leave(arena, place);
-    block->kind = ZR_SPAN_BLOCK;
+    struct zr_extent *block = zr_quick_leave(arena, place);
+    block->kind = ZR_EXTENT_BLOCK;
     return block;
 }
 
 /* Its space becomes a gap, now or later. Later, if no gap is beside it: it would be the best fit for its own
  * size anyway, and so long as it is kept for that nothing changes but the work saved. */
-void zr_core_free(struct zr_arena *arena, struct zr_span *block)
+void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
 {
     if (unlikely(!set_owner(arena, block)) && !wait_for_stream(arena, block)) {
-        zr_streams_withhold(arena, block);
+        zr_streams_defer_unnumbered(arena, block);
         return;
     }
-    if (arena->warm_count > 0 && unlikely(zr_warm_is(block->previous) || zr_warm_is(block->next)))
-        zr_arena_settle(arena);
-    if (zr_gap_beside(block, block->previous) || zr_gap_beside(block, block->next))
+    if (arena->quick_count > 0 && unlikely(zr_quick_is(block->previous) || zr_quick_is(block->next)))
+        zr_arena_flush_quick(arena);
+    if (zr_free_extent_beside(block, block->previous) || zr_free_extent_beside(block, block->next))
         zr_space_free(arena, block);
     else
-        keep_warm(arena, block);
+        keep_quick(arena, block);
 }
 
-void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
+void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block)
 {
     if (block->zone == ZR_ZONE_COUNT) {
         arena->plan_calls->freed(arena, block);
@@ -106,44 +105,43 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_span *block)
     if (set_owner(arena, block))
         zr_space_free(arena, block);
     else
-        zr_streams_withhold(arena, block);
+        zr_streams_defer_unnumbered(arena, block);
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------
- */
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
 
 /* The best fit, where that is mapped and on few granules. NULL: it is not, or a freed block may be a better
  * fit, or a stream may have to be asked. */
-static inline struct zr_span *take_mapped(struct zr_arena *arena, struct zr_need need)
+static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_need need)
 {
     const struct zr_zone *zone = &arena->zones[zr_zone_of(arena, need)];
     if (unlikely(arena->asynchronous) || unlikely(need.alignment > ZR_UNIT_BYTES))
         return NULL;
-    struct zr_span *gap = zr_holes_best(&zone->gaps, need.bytes);
+    struct zr_extent *gap = zr_bins_best(&zone->gaps, need.bytes);
     if (!gap && (unlikely(!(gap = zone->tail)) || unlikely(gap->bytes < need.bytes)))
         return NULL;
     if (unlikely(!zr_space_is_mapped(arena, gap->offset_bytes, need.bytes)) ||
-        (arena->warm_count > 0 && zr_warm_between(arena, need.bytes, gap->bytes)))
+        (arena->quick_count > 0 && zr_quick_between(arena, need.bytes, gap->bytes)))
         return NULL;
-    return zr_space_carve(arena, gap, (struct zr_extent){gap->offset_bytes, need.bytes});
+    return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
 }
 
 /* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
- * unmap becomes a span that is never used, until the arena ends and asks again; with no record for that, all
- * of the block does. */
-static void withdraw(struct zr_arena *arena, struct zr_span *block, struct zr_extent stuck)
+ * unmap becomes a extent that is never used, until the arena ends and asks again; with no record for that,
+ * all of the block does. */
+static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_bounds stuck)
 {
-    if (stuck.bytes > 0 && !zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS)) {
-        block->kind = ZR_SPAN_LEAVING;
+    if (stuck.bytes > 0 && !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS)) {
+        block->kind = ZR_EXTENT_LEAVING;
         return;
     }
     zr_space_free(arena, block);
     if (stuck.bytes == 0)
         return;
-    struct zr_span *gap = arena->first;
-    while (zr_span_end(gap) <= stuck.offset_bytes)
+    struct zr_extent *gap = arena->first;
+    while (zr_extent_end(gap) <= stuck.offset_bytes)
         gap = gap->next;
-    zr_space_carve(arena, gap, stuck)->kind = ZR_SPAN_LEAVING;
+    zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_LEAVING;
 }
 
 /* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
@@ -155,8 +153,8 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
     /* Warm blocks may merge into a place, or be a better fit. */
-    if (arena->warm_count > 0 && (!place.gap || zr_warm_between(arena, need.bytes, most))) {
-        zr_arena_settle(arena);
+    if (arena->quick_count > 0 && (!place.gap || zr_quick_between(arena, need.bytes, most))) {
+        zr_arena_flush_quick(arena);
         place = zr_space_find(arena, need, owner);
     }
     if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
@@ -176,13 +174,13 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
 
 /* A block on the place, with memory mapped where it is missing: nobody else has the block meanwhile. */
 static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_need need,
-                       struct zr_span **out)
+                       struct zr_extent **out)
 {
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
                        need.bytes, arena->range_bytes);
-    struct zr_extent part = {place.offset_bytes, need.bytes}, stuck = {0};
-    struct zr_span *block = zr_space_carve(arena, place.gap, part);
+    struct zr_bounds part = {place.offset_bytes, need.bytes}, stuck = {0};
+    struct zr_extent *block = zr_space_carve(arena, place.gap, part);
     if (place.missing > 0 && arena->plan_calls)
         arena->plan_calls->asked(arena, place.missing * arena->granule_bytes);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
@@ -201,8 +199,8 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static inline struct zr_span *hand_out(struct zr_arena *arena, const struct zr_request *request,
-                                       struct zr_span *block)
+static inline struct zr_extent *hand_out(struct zr_arena *arena, const struct zr_request *request,
+                                         struct zr_extent *block)
 {
     block->slack_bytes = (uint32_t)(block->bytes - request->bytes);
     block->stream = request->stream;
@@ -212,33 +210,33 @@ static inline struct zr_span *hand_out(struct zr_arena *arena, const struct zr_r
     return block;
 }
 
-struct zr_span *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
+struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
-    struct zr_span *block = NULL;
-    if (zr_warm_may_have(arena, need.bytes))
-        block = take_warm(arena, request, need);
+    struct zr_extent *block = NULL;
+    if (zr_quick_may_have(arena, need.bytes))
+        block = take_quick(arena, request, need);
     if (!block)
         block = take_mapped(arena, need);
     if (unlikely(!block)) {
         struct zr_place place = find_place(arena, request, need);
         if (!place.gap || place.missing > 0)
             return NULL;
-        block = zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
+        block = zr_space_carve(arena, place.gap, (struct zr_bounds){place.offset_bytes, need.bytes});
     }
     return hand_out(arena, request, block);
 }
 
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
-                        struct zr_span **out)
+                        struct zr_extent **out)
 {
     *out = zr_core_try(arena, request, need);
     if (*out)
         return ZR_OK;
-    struct zr_span *block;
+    struct zr_extent *block;
     zr_result result = build(arena, find_place(arena, request, need), need, &block);
-    /* Rather than fail, wait for what is on its way out; the spans may have been used up meanwhile. */
+    /* Rather than fail, wait for what is on its way out; the extents may have been used up meanwhile. */
     while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
-           zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS))
+           zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS))
         result = build(arena, zr_space_find(arena, need, 0), need, &block);
     if (result == ZR_OK)
         *out = hand_out(arena, request, block);

@@ -1,4 +1,4 @@
-/* index.c: the tree of block starts, read under liburcu. Stands on record.c. */
+/* index.c: the tree of block starts, read under liburcu. Stands on slab.c. */
 #include "alloc/core/index.h"
 
 #include <stdatomic.h>
@@ -47,9 +47,9 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
         return ZR_ERR_HOST_MEMORY;
     index->used = (_Atomic uint64_t *)(index->regions + count);
     index->regions_count = count;
-    zr_pool_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
-    zr_pool_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
-    zr_pool_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
+    zr_slab_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
+    zr_slab_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
+    zr_slab_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
     zr_fork_register(ZR_FORK_INDEX, &room);
     /* liburcu ends the process where there is no memory for a thread's first read: now there mostly is. */
     zr_index_read_lock();
@@ -59,26 +59,26 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
 
 void zr_index_end(struct zr_index *index)
 {
-    zr_pool_end(&index->region_records);
-    zr_pool_end(&index->nodes);
-    zr_pool_end(&index->leaves);
+    zr_slab_end(&index->region_records);
+    zr_slab_end(&index->nodes);
+    zr_slab_end(&index->leaves);
     zr_pages_give(index->regions, top_bytes(index->regions_count));
     index->regions = NULL;
 }
 
 /* ---- Writers ------------------------------------------------------------------------------------------- */
 
-bool zr_index_restock(struct zr_index *index)
+bool zr_index_refill(struct zr_index *index)
 {
-    index->stocked = zr_pool_reserve(&index->leaves, 1) && zr_pool_reserve(&index->nodes, 1) &&
-                     zr_pool_reserve(&index->region_records, 1);
-    return index->stocked;
+    index->cached = zr_slab_reserve(&index->leaves, 1) && zr_slab_reserve(&index->nodes, 1) &&
+                    zr_slab_reserve(&index->region_records, 1);
+    return index->cached;
 }
 
-static void *take_record(struct zr_index *index, struct zr_pool *pool)
+static void *take_record(struct zr_index *index, struct zr_slab *pool)
 {
-    index->stocked = false;
-    return memset(zr_pool_take(pool), 0, pool->record_bytes);
+    index->cached = false;
+    return memset(zr_slab_take(pool), 0, pool->record_bytes);
 }
 
 /* The slot's block moves down: `place` is its own in the node or leaf, whose child it is. */
@@ -143,7 +143,7 @@ void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed)
         atomic_store_explicit(place, 0, memory_order_relaxed);
 }
 
-struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)
+struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT;
     _Atomic zr_index_entry *place = place_of(index, unit);
@@ -159,34 +159,34 @@ struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes
 #if defined(__SANITIZE_THREAD__)
 __attribute__((no_sanitize_thread)) /* what may be torn is read, and not used */
 #endif
-bool zr_span_read(const struct zr_span *span, struct zr_span *copy)
+bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy)
 {
-    uint32_t sequence = atomic_load_explicit(&span->sequence, memory_order_acquire);
+    uint32_t sequence = atomic_load_explicit(&extent->sequence, memory_order_acquire);
     if (sequence % 2 == 0)
         return false;
     /* None of these after the second look at the sequence. */
-    copy->offset_bytes = __atomic_load_n(&span->offset_bytes, __ATOMIC_ACQUIRE);
-    copy->bytes = __atomic_load_n(&span->bytes, __ATOMIC_ACQUIRE);
-    copy->slack_bytes = __atomic_load_n(&span->slack_bytes, __ATOMIC_ACQUIRE);
-    copy->stream = __atomic_load_n(&span->stream, __ATOMIC_ACQUIRE);
-    copy->tag = __atomic_load_n(&span->tag, __ATOMIC_ACQUIRE);
-    copy->zone = __atomic_load_n(&span->zone, __ATOMIC_ACQUIRE);
-    return atomic_load_explicit(&span->sequence, memory_order_relaxed) == sequence;
+    copy->offset_bytes = __atomic_load_n(&extent->offset_bytes, __ATOMIC_ACQUIRE);
+    copy->bytes = __atomic_load_n(&extent->bytes, __ATOMIC_ACQUIRE);
+    copy->slack_bytes = __atomic_load_n(&extent->slack_bytes, __ATOMIC_ACQUIRE);
+    copy->stream = __atomic_load_n(&extent->stream, __ATOMIC_ACQUIRE);
+    copy->tag = __atomic_load_n(&extent->tag, __ATOMIC_ACQUIRE);
+    copy->zone = __atomic_load_n(&extent->zone, __ATOMIC_ACQUIRE);
+    return atomic_load_explicit(&extent->sequence, memory_order_relaxed) == sequence;
 }
 
 /* A search under way: for the last block that starts at or before the unit. */
 struct search {
     size_t unit;
-    struct zr_span *copy;
+    struct zr_extent *copy;
 };
 
 /* Each looks for it in the 1 << shift units from `first` on. */
 
-static struct zr_span *in_entry(const struct search *search, zr_index_entry entry, size_t first,
-                                unsigned shift)
+static struct zr_extent *in_entry(const struct search *search, zr_index_entry entry, size_t first,
+                                  unsigned shift)
 {
-    struct zr_span *block = zr_index_is_block(entry) ? zr_index_block_of(entry) : NULL;
-    if (!block || !zr_span_read(block, search->copy))
+    struct zr_extent *block = zr_index_is_block(entry) ? zr_index_block_of(entry) : NULL;
+    if (!block || !zr_extent_read(block, search->copy))
         return NULL;
     size_t unit = search->copy->offset_bytes >> ZR_UNIT_SHIFT;
     return unit <= search->unit && unit >= first && (unit - first) >> shift == 0 ? block : NULL;
@@ -199,8 +199,8 @@ static inline size_t children_until(const struct search *search, size_t first, u
     return until < count ? until : count;
 }
 
-static struct zr_span *last_in_leaf(const struct search *search, const struct zr_index_slot *slot,
-                                    size_t first)
+static struct zr_extent *last_in_leaf(const struct search *search, const struct zr_index_slot *slot,
+                                      size_t first)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
     if (!zr_index_is_node(entry))
@@ -209,15 +209,15 @@ static struct zr_span *last_in_leaf(const struct search *search, const struct zr
     for (ptrdiff_t at = zr_index_bit_before(&slot->used, children_until(search, first, 0, LEAF_UNITS));
          at >= 0; at = zr_index_bit_before(&slot->used, (size_t)at)) {
         entry = atomic_load_explicit(&leaf->units[at], memory_order_acquire);
-        struct zr_span *block = in_entry(search, entry, first + (size_t)at, 0);
+        struct zr_extent *block = in_entry(search, entry, first + (size_t)at, 0);
         if (block)
             return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_chunk(const struct search *search, const struct zr_index_slot *slot,
-                                     size_t first)
+static struct zr_extent *last_in_chunk(const struct search *search, const struct zr_index_slot *slot,
+                                       size_t first)
 {
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_acquire);
     if (!zr_index_is_node(entry))
@@ -226,20 +226,21 @@ static struct zr_span *last_in_chunk(const struct search *search, const struct z
     for (ptrdiff_t at =
              zr_index_bit_before(&slot->used, children_until(search, first, CHUNK_SHIFT, CHUNK_LEAVES));
          at >= 0; at = zr_index_bit_before(&slot->used, (size_t)at)) {
-        struct zr_span *block = last_in_leaf(search, &node->leaves[at], first + ((size_t)at << CHUNK_SHIFT));
+        struct zr_extent *block =
+            last_in_leaf(search, &node->leaves[at], first + ((size_t)at << CHUNK_SHIFT));
         if (block)
             return block;
     }
     return NULL;
 }
 
-static struct zr_span *last_in_region(const struct search *search, const struct zr_index_region *region,
-                                      size_t first)
+static struct zr_extent *last_in_region(const struct search *search, const struct zr_index_region *region,
+                                        size_t first)
 {
     for (ptrdiff_t at =
              zr_index_bit_before(region->used, children_until(search, first, REGION_SHIFT, REGION_CHUNKS));
          at >= 0; at = zr_index_bit_before(region->used, (size_t)at)) {
-        struct zr_span *block =
+        struct zr_extent *block =
             last_in_chunk(search, &region->chunks[at], first + ((size_t)at << REGION_SHIFT));
         if (block)
             return block;
@@ -247,7 +248,7 @@ static struct zr_span *last_in_region(const struct search *search, const struct 
     return NULL;
 }
 
-struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_span *copy)
+struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_extent *copy)
 {
     const struct search search = {offset_bytes >> ZR_UNIT_SHIFT, copy};
     size_t own = region_of(search.unit), end = own < index->regions_count ? own + 1 : index->regions_count;
@@ -255,7 +256,7 @@ struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_byte
          at = zr_index_bit_before(index->used, (size_t)at)) {
         const struct zr_index_region *region =
             atomic_load_explicit(&index->regions[at], memory_order_acquire);
-        struct zr_span *block = region ? last_in_region(&search, region, (size_t)at << TOP_SHIFT) : NULL;
+        struct zr_extent *block = region ? last_in_region(&search, region, (size_t)at << TOP_SHIFT) : NULL;
         if (block)
             return block;
     }

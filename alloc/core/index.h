@@ -7,8 +7,8 @@
  * lines: a slot holds the bits that say below which of its node's slots blocks start, beside the pointer to
  * it.
  *
- * Writers hold the arena's lock; readers no lock, and writers know nothing of them. A span that has left the
- * index may be used again at once: readers copy what it says and ask its sequence whether that was of one
+ * Writers hold the arena's lock; readers no lock, and writers know nothing of them. A extent that has left
+ * the index may be used again at once: readers copy what it says and ask its sequence whether that was of one
  * moment. Nodes stay until the index ends. A read section of liburcu (bp flavour) is for what is found by way
  * of a block: the records of a plan, which go after a grace period.
  *
@@ -25,8 +25,8 @@
 
 #include <stdatomic.h>
 
-#include "alloc/base/record.h"
-#include "alloc/core/span.h"
+#include "alloc/base/slab.h"
+#include "alloc/core/extent.h"
 
 /* Units of 256 bytes: 64 to a leaf, 64 leaves to a chunk, 512 chunks to a region. */
 enum { ZR_INDEX_LEAF_BITS = 6, ZR_INDEX_CHUNK_BITS = 6, ZR_INDEX_REGION_BITS = 9 };
@@ -36,7 +36,7 @@ enum {
     ZR_INDEX_REGION_CHUNKS = 1 << ZR_INDEX_REGION_BITS
 };
 
-/* What is in a place: a pointer to a block's span and ZR_INDEX_BLOCK; the number of the unit where a block
+/* What is in a place: a pointer to a block's extent and ZR_INDEX_BLOCK; the number of the unit where a block
  * started that was freed, shifted, and ZR_INDEX_FREED; in a slot a node or leaf; or nothing, 0. */
 typedef uintptr_t zr_index_entry;
 enum { ZR_INDEX_BLOCK = 1, ZR_INDEX_FREED = 2, ZR_INDEX_KINDS = 3, ZR_INDEX_UNIT_SHIFT = 2 };
@@ -63,24 +63,24 @@ struct zr_index {
     _Atomic(struct zr_index_region *) *regions; /* one per 512 MiB of the range */
     _Atomic uint64_t *used;                     /* bit r: blocks have started in region r, now or before */
     size_t regions_count;
-    bool stocked; /* each pool has the record that one more path may need */
-    struct zr_pool region_records, nodes, leaves;
+    bool cached; /* each pool has the record that one more path may need */
+    struct zr_slab region_records, nodes, leaves;
 };
 
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes);
 void zr_index_end(struct zr_index *index);
 
 /* The slow halves. Room: no block and no node is where a block that starts at the unit would be entered. */
-bool zr_index_restock(struct zr_index *index);
+bool zr_index_refill(struct zr_index *index);
 void zr_index_make_room(struct zr_index *index, size_t unit);
 
 /* Makes sure the next insert succeeds; false with words. */
 static inline bool zr_index_reserve(struct zr_index *index)
 {
-    return __builtin_expect(index->stocked && !zr_fault_watched(), 1) || zr_index_restock(index);
+    return __builtin_expect(index->cached && !zr_fault_watched(), 1) || zr_index_refill(index);
 }
 
-static inline zr_index_entry zr_index_entry_of(const struct zr_span *block)
+static inline zr_index_entry zr_index_entry_of(const struct zr_extent *block)
 {
     return (uintptr_t)block | ZR_INDEX_BLOCK;
 }
@@ -106,9 +106,9 @@ static inline bool zr_index_is_free(zr_index_entry entry)
     return (entry & ZR_INDEX_FREED) != 0 || entry == 0;
 }
 
-static inline struct zr_span *zr_index_block_of(zr_index_entry entry)
+static inline struct zr_extent *zr_index_block_of(zr_index_entry entry)
 {
-    return (struct zr_span *)(entry - ZR_INDEX_BLOCK);
+    return (struct zr_extent *)(entry - ZR_INDEX_BLOCK);
 }
 
 static inline struct zr_index_region *zr_index_region_of(const struct zr_index *index, size_t unit)
@@ -161,9 +161,9 @@ static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_
 
 /* A block starts, or none does any more, in what the slot of the node or the unit of the leaf is for. */
 static inline bool zr_index_enter(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
-                                  struct zr_span *block)
+                                  struct zr_extent *block)
 {
-    zr_span_publish(block);
+    zr_extent_publish(block);
     atomic_store_explicit(place, zr_index_entry_of(block), memory_order_release);
     return zr_index_set_bit(&slot->used, child) == 0;
 }
@@ -177,7 +177,7 @@ static inline bool zr_index_leave(struct zr_index_slot *slot, size_t child, _Ato
 
 /* Enters a block for which zr_index_reserve() was called; false if there is no room for it yet. */
 static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_index *index,
-                                                                      struct zr_span *block)
+                                                                      struct zr_extent *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     struct zr_index_region *region = zr_index_region_of(index, unit);
@@ -187,7 +187,7 @@ static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
     bool first = true;
     if (zr_index_is_free(entry)) {
-        zr_span_publish(block);
+        zr_extent_publish(block);
         atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
     } else if (__builtin_expect(!zr_index_is_block(entry), 1)) {
         size_t number = zr_index_leaf_of(unit);
@@ -212,7 +212,7 @@ static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_
 }
 
 /* The common case of it, for large blocks: the only one that starts in its chunk. */
-static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_span *block)
+static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_extent *block)
 {
     size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     struct zr_index_region *region = zr_index_region_of(index, unit);
@@ -221,22 +221,22 @@ static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_span 
     struct zr_index_slot *slot = &region->chunks[chunk];
     if (!zr_index_is_free(atomic_load_explicit(&slot->entry, memory_order_relaxed)))
         return false;
-    zr_span_publish(block);
+    zr_extent_publish(block);
     atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
     zr_index_set_bit(&region->used[chunk / 64], chunk);
     return true;
 }
 
-static inline void zr_index_insert(struct zr_index *index, struct zr_span *block)
+static inline void zr_index_insert(struct zr_index *index, struct zr_extent *block)
 {
     while (!zr_index_try_insert(index, block))
         zr_index_make_room(index, block->offset_bytes >> ZR_UNIT_SHIFT);
 }
 
 /* The block of the entry if it starts at the offset; else NULL, and *freed says whether one did. */
-static inline struct zr_span *zr_index_match(zr_index_entry entry, size_t offset_bytes, bool *freed)
+static inline struct zr_extent *zr_index_match(zr_index_entry entry, size_t offset_bytes, bool *freed)
 {
-    struct zr_span *block = zr_index_block_of(entry);
+    struct zr_extent *block = zr_index_block_of(entry);
     if (__builtin_expect(zr_index_is_block(entry) && block->offset_bytes == offset_bytes, 1))
         return block;
     *freed = entry == zr_index_freed_at(offset_bytes >> ZR_UNIT_SHIFT);
@@ -245,11 +245,11 @@ static inline struct zr_span *zr_index_match(zr_index_entry entry, size_t offset
 
 /* Takes the block that starts at the offset out of the index and returns it; NULL if none does, and *freed
  * says whether one did before, where that is known. With the lock. */
-static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offset_bytes, bool *freed)
+static inline struct zr_extent *zr_index_take(struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     struct zr_index_region *region = zr_index_region_of(index, unit);
-    struct zr_span *block;
+    struct zr_extent *block;
     bool last = true;
     *freed = false;
     if (__builtin_expect(!region, 0))
@@ -279,12 +279,12 @@ static inline struct zr_span *zr_index_take(struct zr_index *index, size_t offse
     }
     if (last)
         zr_index_clear_bit(&region->used[chunk / 64], chunk);
-    zr_span_unpublish(block);
+    zr_extent_unpublish(block);
     return block;
 }
 
 /* The common case of it; NULL: it is another. */
-static inline struct zr_span *zr_index_take_alone(struct zr_index *index, size_t offset_bytes)
+static inline struct zr_extent *zr_index_take_alone(struct zr_index *index, size_t offset_bytes)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
     struct zr_index_region *region = zr_index_region_of(index, unit);
@@ -292,12 +292,12 @@ static inline struct zr_span *zr_index_take_alone(struct zr_index *index, size_t
         return NULL;
     struct zr_index_slot *slot = &region->chunks[chunk];
     zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
-    struct zr_span *block = zr_index_block_of(entry);
+    struct zr_extent *block = zr_index_block_of(entry);
     if (!zr_index_is_block(entry) || __builtin_expect(block->offset_bytes != offset_bytes, 0))
         return NULL;
     atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
     zr_index_clear_bit(&region->used[chunk / 64], chunk);
-    zr_span_unpublish(block);
+    zr_extent_unpublish(block);
     return block;
 }
 
@@ -307,12 +307,12 @@ void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed);
 
 /* The block that starts at the offset, NULL if none does; *freed says that one did before, where that is
  * known. With the lock. */
-struct zr_span *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);
+struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);
 
 /* The last block that starts at or before the offset, NULL if none: the caller looks whether it reaches that
- * far, in the copy (zr_span_read()). Any thread; the block itself may be another by now without the arena's
+ * far, in the copy (zr_extent_read()). Any thread; the block itself may be another by now without the arena's
  * lock. */
-struct zr_span *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_span *copy);
+struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_extent *copy);
 
 void zr_index_read_lock(void);
 void zr_index_read_unlock(void);

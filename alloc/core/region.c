@@ -3,73 +3,73 @@
 
 #include "alloc/base/error.h"
 
-zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_span **out)
+zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_extent **out)
 {
     struct zr_need need = {zr_round_up(bytes, arena->granule_bytes), arena->granule_bytes};
     *out = NULL;
     /* One more: for giving it back. */
-    if (!zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS))
+    if (!zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     struct zr_place place = zr_space_find(arena, need, 0);
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row for a plan", arena->name,
                        need.bytes);
-    struct zr_span *region =
-        zr_space_carve(arena, place.gap, (struct zr_extent){place.offset_bytes, need.bytes});
-    region->kind = ZR_SPAN_REGION;
+    struct zr_extent *region =
+        zr_space_carve(arena, place.gap, (struct zr_bounds){place.offset_bytes, need.bytes});
+    region->kind = ZR_EXTENT_REGION;
     region->slack_bytes = 0;
     *out = region;
     return ZR_OK;
 }
 
-void zr_region_release(struct zr_arena *arena, struct zr_span *region)
+void zr_region_release(struct zr_arena *arena, struct zr_extent *region)
 {
     zr_space_free(arena, region);
 }
 
-/* Gives what is mapped under a region to the stock; false if something stays, such as a run of granules that
+/* Gives what is mapped under a region to the cache; false if something stays, such as a run of granules that
  * sticks out of it. */
-static bool clear(struct zr_arena *arena, const struct zr_span *region)
+static bool clear(struct zr_arena *arena, const struct zr_extent *region)
 {
     size_t granule = arena->granule_bytes, bytes;
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
-    struct zr_extent extent = {region->offset_bytes, region->bytes};
+    struct zr_bounds extent = {region->offset_bytes, region->bytes};
     zr_unmap(arena, extent, extent.bytes, &list, &bytes);
     while ((handle = zr_handle_list_pop(&list)))
-        zr_stock_put(&arena->stock, handle);
-    size_t end = zr_span_end(region) / granule;
+        zr_granule_cache_put(&arena->granule_cache, handle);
+    size_t end = zr_extent_end(region) / granule;
     return zr_granules_next(arena->granules, region->offset_bytes / granule, end, true) == end;
 }
 
 /* At the end of a zone, where nothing ever was mapped. */
-static struct zr_span *carve_unused(struct zr_arena *arena, size_t bytes)
+static struct zr_extent *carve_unused(struct zr_arena *arena, size_t bytes)
 {
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
-        struct zr_span *tail = arena->zones[i].tail;
-        if (!tail || !zr_pool_reserve(&arena->spans, ZR_CARVE_SPANS))
+        struct zr_extent *tail = arena->zones[i].tail;
+        if (!tail || !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS))
             continue;
         size_t at = zr_round_up(tail->offset_bytes, arena->granule_bytes);
         if (at < arena->zones[i].mapped_end * arena->granule_bytes)
             at = arena->zones[i].mapped_end * arena->granule_bytes;
-        if (at < zr_span_end(tail) && zr_span_end(tail) - at >= bytes)
-            return zr_space_carve(arena, tail, (struct zr_extent){at, bytes});
+        if (at < zr_extent_end(tail) && zr_extent_end(tail) - at >= bytes)
+            return zr_space_carve(arena, tail, (struct zr_bounds){at, bytes});
     }
     return NULL;
 }
 
-zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_span **out)
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_extent **out)
 {
     *out = carve_unused(arena, zr_round_up(bytes, arena->granule_bytes));
     if (!*out)
         return zr_region_reserve_clear(arena, bytes, out);
-    (*out)->kind = ZR_SPAN_REGION;
+    (*out)->kind = ZR_EXTENT_REGION;
     (*out)->slack_bytes = 0;
     return ZR_OK;
 }
 
-zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_span **out)
+zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_extent **out)
 {
     zr_result result = zr_region_reserve(arena, bytes, out);
     if (result != ZR_OK || clear(arena, *out))
@@ -80,7 +80,7 @@ zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct z
     if (!*out)
         return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row that hold no memory",
                        arena->name, bytes);
-    (*out)->kind = ZR_SPAN_REGION;
+    (*out)->kind = ZR_EXTENT_REGION;
     (*out)->slack_bytes = 0;
     return ZR_OK;
 }

@@ -55,11 +55,11 @@ void zr_arenas_unlock(void)
 /* The member after this one, of the family and then of the next; NULL after the last. lock: arenas_lock */
 static struct zr_arena *next_member(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->head;
-    unsigned count = atomic_load(&head->siblings_count), seat = 0;
-    while (arena != head && head->siblings[seat++] != arena)
+    struct zr_arena *head = arena->first_stripe;
+    unsigned count = atomic_load(&head->stripes_count), seat = 0;
+    while (arena != head && head->stripes[seat++] != arena)
         ;
-    return seat < count ? head->siblings[seat] : head->next;
+    return seat < count ? head->stripes[seat] : head->next;
 }
 
 static void before_fork(struct zr_fork_locks *locks)
@@ -97,21 +97,21 @@ void zr_arenas_add(struct zr_arena *arena)
     pthread_mutex_unlock(&arenas_lock);
 }
 
-bool zr_arena_keep_together(struct zr_arena *head, int change)
+bool zr_arena_hold_unstriped(struct zr_arena *head, int change)
 {
     pthread_mutex_lock(&arenas_lock);
-    atomic_fetch_add(&head->together, (unsigned)change);
-    bool alone = atomic_load(&head->siblings_count) == 0;
+    atomic_fetch_add(&head->unstriped, (unsigned)change);
+    bool alone = atomic_load(&head->stripes_count) == 0;
     pthread_mutex_unlock(&arenas_lock);
     return alone;
 }
 
-struct zr_arena *zr_siblings_of(struct zr_arena *head, const void *address)
+struct zr_arena *zr_stripes_of(struct zr_arena *head, const void *address)
 {
-    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++)
-        if ((size_t)((const char *)address - head->siblings[i]->base) < head->siblings[i]->range->bytes)
-            return head->siblings[i];
+        if ((size_t)((const char *)address - head->stripes[i]->base) < head->stripes[i]->range->bytes)
+            return head->stripes[i];
     return head;
 }
 
@@ -126,33 +126,34 @@ static void raise_to(_Atomic size_t *most, size_t bytes)
 
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes)
 {
-    struct zr_arena *head = arena->head;
-    size_t now = atomic_load(&head->family_reserved_bytes);
+    struct zr_arena *head = arena->first_stripe;
+    size_t now = atomic_load(&head->all_reserved_bytes);
     do {
         if (head->limit_bytes && (now > head->limit_bytes || bytes > head->limit_bytes - now)) {
             zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now, head->limit_bytes);
             return false;
         }
-    } while (!atomic_compare_exchange_weak(&head->family_reserved_bytes, &now, now + bytes));
+    } while (!atomic_compare_exchange_weak(&head->all_reserved_bytes, &now, now + bytes));
     return true;
 }
 
 void zr_limit_release(struct zr_arena *arena, size_t bytes)
 {
-    atomic_fetch_sub(&arena->head->family_reserved_bytes, bytes);
+    atomic_fetch_sub(&arena->first_stripe->all_reserved_bytes, bytes);
 }
 
 void zr_limit_note_peak(struct zr_arena *arena)
 {
-    raise_to(&arena->head->peak_reserved_bytes, atomic_load(&arena->head->family_reserved_bytes));
+    raise_to(&arena->first_stripe->peak_reserved_bytes,
+             atomic_load(&arena->first_stripe->all_reserved_bytes));
 }
 
-void zr_siblings_tell_now(struct zr_arena *arena)
+void zr_stripes_tell_now(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->head;
+    struct zr_arena *head = arena->first_stripe;
     size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
     arena->told_bytes = arena->live_bytes;
-    size_t now = atomic_fetch_add(&head->family_live_bytes, difference) + difference;
+    size_t now = atomic_fetch_add(&head->all_live_bytes, difference) + difference;
     if (now < SIZE_MAX / 2)
-        raise_to(&head->family_peak_live_bytes, now);
+        raise_to(&head->all_peak_live_bytes, now);
 }

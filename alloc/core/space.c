@@ -1,4 +1,4 @@
-/* space.c: the addresses of an arena: zones, gaps by size, best fit, carving and merging. Stands on holes.c.
+/* space.c: the addresses of an arena: zones, gaps by size, best fit, carving and merging. Stands on bins.c.
  *
  * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
  * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
@@ -12,95 +12,95 @@ enum { ZONED_GRANULES = 1024 };
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
-static void insert_after(struct zr_arena *arena, struct zr_span *place, struct zr_span *span)
+static void insert_after(struct zr_arena *arena, struct zr_extent *place, struct zr_extent *extent)
 {
-    span->previous = place;
-    span->next = place ? place->next : arena->first;
+    extent->previous = place;
+    extent->next = place ? place->next : arena->first;
     if (place)
-        place->next = span;
+        place->next = extent;
     else
-        arena->first = span;
-    if (span->next)
-        span->next->previous = span;
+        arena->first = extent;
+    if (extent->next)
+        extent->next->previous = extent;
 }
 
-static void unlink_span(struct zr_arena *arena, struct zr_span *span)
+static void unlink_extent(struct zr_arena *arena, struct zr_extent *extent)
 {
-    if (span->previous)
-        span->previous->next = span->next;
+    if (extent->previous)
+        extent->previous->next = extent->next;
     else
-        arena->first = span->next;
-    if (span->next)
-        span->next->previous = span->previous;
+        arena->first = extent->next;
+    if (extent->next)
+        extent->next->previous = extent->previous;
 }
 
-static struct zr_span *new_span(struct zr_arena *arena, enum zr_span_kind kind, struct zr_extent place)
+static struct zr_extent *new_extent(struct zr_arena *arena, enum zr_extent_kind kind, struct zr_bounds place)
 {
-    struct zr_span *span = zr_pool_take(&arena->spans);
-    span->offset_bytes = place.offset_bytes;
-    span->bytes = place.bytes;
-    span->bin = 0;
-    span->marks = (union zr_span_marks){.kind = (uint8_t)kind};
-    return span;
+    struct zr_extent *extent = zr_slab_take(&arena->extents);
+    extent->offset_bytes = place.offset_bytes;
+    extent->bytes = place.bytes;
+    extent->bin = 0;
+    extent->marks = (union zr_extent_marks){.kind = (uint8_t)kind};
+    return extent;
 }
 
 /* ---- Gaps ---------------------------------------------------------------------------------------------- */
 
 /* The zone's open end, where blocks go that fit no gap, is in no holes: it would be chosen last anyway. */
-static inline bool is_tail(const struct zr_arena *arena, const struct zr_span *gap)
+static inline bool is_tail(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     return arena->zones[gap->zone].tail == gap;
 }
 
-static inline struct zr_holes *holes_of(struct zr_arena *arena, const struct zr_span *gap)
+static inline struct zr_bins *bins_of(struct zr_arena *arena, const struct zr_extent *gap)
 {
     return __builtin_expect(gap->owner == 0, 1) ? &arena->zones[gap->zone].gaps
                                                 : &arena->streams[gap->owner]->gaps[gap->zone];
 }
 
-static inline void count_pending(struct zr_arena *arena, const struct zr_span *gap, ptrdiff_t change)
+static inline void count_pending(struct zr_arena *arena, const struct zr_extent *gap, ptrdiff_t change)
 {
     if (__builtin_expect(gap->owner != 0, 0))
         arena->streams[gap->owner]->pending_bytes += (size_t)change;
 }
 
-static inline void file_gap(struct zr_arena *arena, struct zr_span *gap)
+static inline void file_free(struct zr_arena *arena, struct zr_extent *gap)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
-    if (zr_span_end(gap) == zone->end_bytes && gap->owner == 0) {
+    if (zr_extent_end(gap) == zone->end_bytes && gap->owner == 0) {
         zone->tail = gap;
         gap->bin = 0;
     } else {
-        zr_holes_add(holes_of(arena, gap), gap);
+        zr_bins_add(bins_of(arena, gap), gap);
         count_pending(arena, gap, (ptrdiff_t)gap->bytes);
     }
 }
 
-static inline void unfile_gap(struct zr_arena *arena, struct zr_span *gap)
+static inline void unfile_free(struct zr_arena *arena, struct zr_extent *gap)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
     if (zone->tail == gap) {
         zone->tail = NULL;
     } else {
-        zr_holes_remove(holes_of(arena, gap), gap);
+        zr_bins_remove(bins_of(arena, gap), gap);
         count_pending(arena, gap, -(ptrdiff_t)gap->bytes);
     }
 }
 
 /* A filed gap takes a new place and size. It becomes no open end by that; it may cease to be one. */
-static inline void move_gap(struct zr_arena *arena, struct zr_span *gap, struct zr_extent place)
+static inline void move_free(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds place)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
     if (zone->tail == gap) {
         gap->offset_bytes = place.offset_bytes;
         gap->bytes = place.bytes;
-        if (__builtin_expect(zr_span_end(gap) != zone->end_bytes, 0)) {
+        if (__builtin_expect(zr_extent_end(gap) != zone->end_bytes, 0)) {
             zone->tail = NULL;
-            file_gap(arena, gap);
+            file_free(arena, gap);
         }
     } else {
         count_pending(arena, gap, (ptrdiff_t)place.bytes - (ptrdiff_t)gap->bytes);
-        zr_holes_move(holes_of(arena, gap), gap, place.offset_bytes, place.bytes);
+        zr_bins_move(bins_of(arena, gap), gap, place.offset_bytes, place.bytes);
     }
 }
 
@@ -117,7 +117,7 @@ void zr_space_init(struct zr_arena *arena)
     size_t sizes[ZR_ZONE_COUNT] = {[ZR_ZONE_GENERAL] = bytes - small_bytes - whole_bytes,
                                    [ZR_ZONE_WHOLE] = whole_bytes,
                                    [ZR_ZONE_SMALL] = small_bytes};
-    struct zr_span *last = NULL;
+    struct zr_extent *last = NULL;
     size_t at = 0;
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         arena->zones[i].first_bytes = at;
@@ -125,11 +125,11 @@ void zr_space_init(struct zr_arena *arena)
         arena->zones[i].mapped_end = at / granule;
         if (sizes[i] == 0)
             continue;
-        struct zr_span *gap = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){at, sizes[i]});
+        struct zr_extent *gap = new_extent(arena, ZR_EXTENT_FREE, (struct zr_bounds){at, sizes[i]});
         gap->zone = (uint8_t)i;
         gap->owner = 0;
         insert_after(arena, last, gap);
-        file_gap(arena, gap);
+        file_free(arena, gap);
         last = gap;
         at += sizes[i];
     }
@@ -147,16 +147,17 @@ static inline size_t missing_under(const struct zr_arena *arena, size_t offset_b
 }
 
 /* The place in the gap that needs fewer granules: its low end or its high one. */
-static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_extent *gap,
+                                       struct zr_need need)
 {
     size_t low = zr_round_up(gap->offset_bytes, need.alignment);
     struct zr_place place = {.gap = gap, .offset_bytes = low};
-    if (low + need.bytes > zr_span_end(gap))
+    if (low + need.bytes > zr_extent_end(gap))
         return (struct zr_place){0};
     place.missing = missing_under(arena, low, need.bytes);
     if (place.missing == 0 || is_tail(arena, gap))
         return place;
-    size_t high = zr_round_down(zr_span_end(gap) - need.bytes, need.alignment);
+    size_t high = zr_round_down(zr_extent_end(gap) - need.bytes, need.alignment);
     size_t missing = missing_under(arena, high, need.bytes);
     if (missing < place.missing) {
         place.offset_bytes = high;
@@ -166,21 +167,21 @@ static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_s
 }
 
 /* Best fit among the gaps of one owner. */
-static inline struct zr_place find_gap(const struct zr_arena *arena, const struct zr_holes *gaps,
-                                       struct zr_need need)
+static inline struct zr_place find_free_extent(const struct zr_arena *arena, const struct zr_bins *gaps,
+                                               struct zr_need need)
 {
-    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
+    struct zr_extent *gap = zr_bins_best(gaps, need.bytes);
     struct zr_place place = {0};
     if (gap)
         place = place_in(arena, gap, need);
     if (!place.gap && gap && need.alignment > ZR_UNIT_BYTES) {
-        gap = zr_holes_best(gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
+        gap = zr_bins_best(gaps, need.bytes + need.alignment - ZR_UNIT_BYTES);
         if (gap)
             place = place_in(arena, gap, need);
     }
     if (place.missing > 0) {
         /* The next larger gap may need fewer granules; beyond it the fit is no longer best. */
-        struct zr_span *larger = zr_holes_larger(gaps, gap);
+        struct zr_extent *larger = zr_bins_larger(gaps, gap);
         struct zr_place other = larger ? place_in(arena, larger, need) : place;
         if (other.gap && other.missing < place.missing)
             place = other;
@@ -192,9 +193,9 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
                                       unsigned owner)
 {
     const struct zr_zone *zone = &arena->zones[number];
-    struct zr_place place = find_gap(arena, &zone->gaps, need);
+    struct zr_place place = find_free_extent(arena, &zone->gaps, need);
     if (__builtin_expect(owner != 0, 0)) {
-        struct zr_place own = find_gap(arena, &arena->streams[owner]->gaps[number], need);
+        struct zr_place own = find_free_extent(arena, &arena->streams[owner]->gaps[number], need);
         if (own.gap && (!place.gap || own.missing < place.missing ||
                         (own.missing == place.missing && own.gap->bytes <= place.gap->bytes)))
             place = own;
@@ -208,14 +209,14 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
 static inline size_t opened_by(const struct zr_arena *arena, struct zr_place place, size_t bytes)
 {
     size_t granule = arena->granule_bytes, end = place.offset_bytes + bytes;
-    size_t first = place.gap->offset_bytes + granule - 1, last = zr_span_end(place.gap) & ~(granule - 1);
+    size_t first = place.gap->offset_bytes + granule - 1, last = zr_extent_end(place.gap) & ~(granule - 1);
     first = (first > place.offset_bytes ? first : place.offset_bytes) >> arena->granule_shift;
     end = ((end < last ? end : last) + granule - 1) >> arena->granule_shift;
     return end > first ? end - first : 0;
 }
 
 /* The place in the gap instead, if it opens fewer granules. */
-static inline void take_lesser(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need,
+static inline void take_lesser(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need,
                                struct zr_place *place, size_t *least)
 {
     struct zr_place other = place_in(arena, gap, need);
@@ -234,12 +235,12 @@ static __attribute__((noinline)) struct zr_place
 find_guest(const struct zr_arena *arena, struct zr_place place, struct zr_need need, unsigned owner)
 {
     const struct zr_zone *zone = &arena->zones[ZR_ZONE_SMALL];
-    const struct zr_holes *holes[2] = {&zone->gaps,
-                                       owner ? &arena->streams[owner]->gaps[ZR_ZONE_SMALL] : NULL};
+    const struct zr_bins *holes[2] = {&zone->gaps,
+                                      owner ? &arena->streams[owner]->gaps[ZR_ZONE_SMALL] : NULL};
     size_t least = opened_by(arena, place, need.bytes);
     for (unsigned i = 0; i < 2 && holes[i]; i++)
-        for (struct zr_span *gap = zr_holes_best(holes[i], need.bytes); gap;
-             gap = zr_holes_larger(holes[i], gap))
+        for (struct zr_extent *gap = zr_bins_best(holes[i], need.bytes); gap;
+             gap = zr_bins_larger(holes[i], gap))
             take_lesser(arena, gap, need, &place, &least);
     if (zone->tail && (need.bytes < arena->granule_bytes / 2 ||
                        zone->tail->offset_bytes < zone->first_bytes + arena->granule_bytes))
@@ -262,12 +263,12 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 
 /* ---- Beside a plan ------------------------------------------------------------------------------------- */
 
-enum { READY_GAPS_MOST = 64 }; /* that are looked at, of one owner in one zone */
+enum { READY_EXTENTS_MOST = 64 }; /* that are looked at, of one owner in one zone */
 
 /* The first place in the gap that is all mapped. */
-static struct zr_place ready_in(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need)
+static struct zr_place ready_in(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need)
 {
-    size_t granule = arena->granule_bytes, end = zr_span_end(gap);
+    size_t granule = arena->granule_bytes, end = zr_extent_end(gap);
     size_t first = gap->offset_bytes / granule, last = (end - 1) / granule + 1;
     if (last > arena->zones[gap->zone].mapped_end)
         last = arena->zones[gap->zone].mapped_end;
@@ -283,12 +284,12 @@ static struct zr_place ready_in(const struct zr_arena *arena, struct zr_span *ga
     return (struct zr_place){0};
 }
 
-static struct zr_place ready_among(const struct zr_arena *arena, const struct zr_holes *gaps,
+static struct zr_place ready_among(const struct zr_arena *arena, const struct zr_bins *gaps,
                                    struct zr_need need)
 {
     struct zr_place place = {0};
-    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
-    for (unsigned i = 0; gap && !place.gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+    struct zr_extent *gap = zr_bins_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && !place.gap && i < READY_EXTENTS_MOST; i++, gap = zr_bins_larger(gaps, gap))
         place = ready_in(arena, gap, need);
     return place;
 }
@@ -310,7 +311,7 @@ struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need
 }
 
 /* The place in the gap instead, if it needs fewer granules. */
-static void take_fuller(const struct zr_arena *arena, struct zr_span *gap, struct zr_need need,
+static void take_fuller(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need,
                         struct zr_place *place)
 {
     struct zr_place other = place_in(arena, gap, need);
@@ -318,11 +319,11 @@ static void take_fuller(const struct zr_arena *arena, struct zr_span *gap, struc
         *place = other;
 }
 
-static void take_fullest(const struct zr_arena *arena, const struct zr_holes *gaps, struct zr_need need,
+static void take_fullest(const struct zr_arena *arena, const struct zr_bins *gaps, struct zr_need need,
                          struct zr_place *place)
 {
-    struct zr_span *gap = zr_holes_best(gaps, need.bytes);
-    for (unsigned i = 0; gap && i < READY_GAPS_MOST; i++, gap = zr_holes_larger(gaps, gap))
+    struct zr_extent *gap = zr_bins_best(gaps, need.bytes);
+    for (unsigned i = 0; gap && i < READY_EXTENTS_MOST; i++, gap = zr_bins_larger(gaps, gap))
         take_fuller(arena, gap, need, place);
 }
 
@@ -344,10 +345,10 @@ struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_ne
 
 /* ---- Changes ------------------------------------------------------------------------------------------- */
 
-struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, struct zr_extent part)
+struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part)
 {
-    size_t end = zr_span_end(gap), part_end = part.offset_bytes + part.bytes;
-    struct zr_span *block = new_span(arena, ZR_SPAN_BLOCK, part);
+    size_t end = zr_extent_end(gap), part_end = part.offset_bytes + part.bytes;
+    struct zr_extent *block = new_extent(arena, ZR_EXTENT_BLOCK, part);
     block->zone = gap->zone;
     block->owner = gap->owner;
     block->serial = gap->serial;
@@ -355,26 +356,27 @@ struct zr_span *zr_space_carve(struct zr_arena *arena, struct zr_span *gap, stru
     zr_assert(part.offset_bytes >= gap->offset_bytes && part_end <= end);
     if (part.offset_bytes == gap->offset_bytes && part_end == end) {
         insert_after(arena, gap, block);
-        unfile_gap(arena, gap);
-        unlink_span(arena, gap);
-        zr_pool_give(&arena->spans, gap);
+        unfile_free(arena, gap);
+        unlink_extent(arena, gap);
+        zr_slab_give(&arena->extents, gap);
     } else if (part.offset_bytes == gap->offset_bytes) {
         insert_after(arena, gap->previous, block);
-        move_gap(arena, gap, (struct zr_extent){part_end, end - part_end});
+        move_free(arena, gap, (struct zr_bounds){part_end, end - part_end});
     } else {
         insert_after(arena, gap, block);
         if (part_end < end) {
-            struct zr_span *rest = new_span(arena, ZR_SPAN_GAP, (struct zr_extent){part_end, end - part_end});
+            struct zr_extent *rest =
+                new_extent(arena, ZR_EXTENT_FREE, (struct zr_bounds){part_end, end - part_end});
             rest->zone = gap->zone;
             rest->owner = gap->owner;
             rest->serial = gap->serial;
             insert_after(arena, block, rest);
-            move_gap(arena, gap,
-                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
-            file_gap(arena, rest);
+            move_free(arena, gap,
+                      (struct zr_bounds){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
+            file_free(arena, rest);
         } else {
-            move_gap(arena, gap,
-                     (struct zr_extent){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
+            move_free(arena, gap,
+                      (struct zr_bounds){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
         }
     }
     return block;
@@ -386,84 +388,85 @@ static inline uint32_t later(uint32_t a, uint32_t b)
     return (int32_t)(a - b) > 0 ? a : b;
 }
 
-void zr_space_free(struct zr_arena *arena, struct zr_span *block)
+void zr_space_free(struct zr_arena *arena, struct zr_extent *block)
 {
-    struct zr_span *left = zr_gap_beside(block, block->previous), *right = zr_gap_beside(block, block->next);
-    struct zr_extent place = {block->offset_bytes, block->bytes};
+    struct zr_extent *left = zr_free_extent_beside(block, block->previous),
+                     *right = zr_free_extent_beside(block, block->next);
+    struct zr_bounds place = {block->offset_bytes, block->bytes};
     uint32_t serial = block->serial;
     if (left && right) {
         /* The right one stays: it may be the open end. */
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes + right->bytes;
         serial = later(serial, left->serial);
-        unlink_span(arena, block);
-        unfile_gap(arena, left);
-        unlink_span(arena, left);
-        zr_pool_give(&arena->spans, left);
+        unlink_extent(arena, block);
+        unfile_free(arena, left);
+        unlink_extent(arena, left);
+        zr_slab_give(&arena->extents, left);
         right->serial = later(serial, right->serial);
-        move_gap(arena, right, place);
+        move_free(arena, right, place);
     } else if (right) {
         place.bytes += right->bytes;
-        unlink_span(arena, block);
+        unlink_extent(arena, block);
         right->serial = later(serial, right->serial);
-        move_gap(arena, right, place);
+        move_free(arena, right, place);
     } else if (left) {
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes;
-        unlink_span(arena, block);
+        unlink_extent(arena, block);
         left->serial = later(serial, left->serial);
-        if (zr_span_end(block) == arena->zones[block->zone].end_bytes) {
-            unfile_gap(arena, left);
+        if (zr_extent_end(block) == arena->zones[block->zone].end_bytes) {
+            unfile_free(arena, left);
             left->bytes = place.bytes;
-            file_gap(arena, left);
+            file_free(arena, left);
         } else {
-            move_gap(arena, left, place);
+            move_free(arena, left, place);
         }
     } else {
-        block->marks = zr_span_marks_as(block, ZR_SPAN_GAP);
+        block->marks = zr_extent_marks_as(block, ZR_EXTENT_FREE);
         block->bin = 0;
-        file_gap(arena, block);
+        file_free(arena, block);
         return;
     }
-    zr_pool_give(&arena->spans, block);
+    zr_slab_give(&arena->extents, block);
 }
 
-void zr_space_disown(struct zr_arena *arena, struct zr_span *gap)
+void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap)
 {
-    unfile_gap(arena, gap);
+    unfile_free(arena, gap);
     gap->owner = 0;
     zr_space_free(arena, gap); /* as a block that is freed to nobody in particular */
 }
 
 /* ---- What lies in gaps --------------------------------------------------------------------------------- */
 
-struct zr_stretch zr_gap_granules(const struct zr_arena *arena, const struct zr_span *gap)
+struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     size_t first = (gap->offset_bytes + arena->granule_bytes - 1) >> arena->granule_shift;
-    size_t end = zr_span_end(gap) >> arena->granule_shift;
+    size_t end = zr_extent_end(gap) >> arena->granule_shift;
     if (end > arena->zones[gap->zone].mapped_end)
         end = arena->zones[gap->zone].mapped_end;
     return (struct zr_stretch){first, end > first ? end : first};
 }
 
-struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_span *gap)
+struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     const struct zr_zone *zones = arena->zones;
-    struct zr_span *next = NULL;
+    struct zr_extent *next = NULL;
     unsigned zone = gap ? gap->zone : 0;
     if (!gap || is_tail(arena, gap)) {
         for (zone = gap ? zone + 1 : 0; zone < ZR_ZONE_COUNT; zone++)
             if (zones[zone].tail)
                 return zones[zone].tail;
         zone = 0;
-        next = zr_holes_largest(&zones[zone].gaps);
+        next = zr_bins_largest(&zones[zone].gaps);
     } else {
-        next = zr_holes_smaller(&zones[zone].gaps, gap);
+        next = zr_bins_smaller(&zones[zone].gaps, gap);
     }
     while (!next || next->bytes < arena->granule_bytes) {
         if (++zone == ZR_ZONE_COUNT)
             return NULL;
-        next = zr_holes_largest(&zones[zone].gaps);
+        next = zr_bins_largest(&zones[zone].gaps);
     }
     return next;
 }
@@ -471,9 +474,9 @@ struct zr_span *zr_space_next_gap(const struct zr_arena *arena, const struct zr_
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes)
 {
     size_t bytes = 0;
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap && bytes < most_bytes;
-         gap = zr_space_next_gap(arena, gap)) {
-        struct zr_stretch whole = zr_gap_granules(arena, gap);
+    for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap && bytes < most_bytes;
+         gap = zr_space_next_free(arena, gap)) {
+        struct zr_stretch whole = zr_free_extent_granules(arena, gap);
         bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
     }
     return bytes < most_bytes ? bytes : most_bytes;

@@ -24,10 +24,10 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
 }
 
 /* A warm block's owner shows in its gap only, and some are kept for want of a record. */
-static bool owns_warm(const struct zr_arena *arena, unsigned number)
+static bool owns_quick(const struct zr_arena *arena, unsigned number)
 {
-    for (unsigned i = 0; arena->warm_count > 0 && i < ZR_WARM_BLOCKS; i++)
-        if (arena->warm[i] && arena->warm[i]->owner == number)
+    for (unsigned i = 0; arena->quick_count > 0 && i < ZR_QUICK_BLOCKS; i++)
+        if (arena->quick[i] && arena->quick[i]->owner == number)
             return true;
     return false;
 }
@@ -38,9 +38,9 @@ unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
     if (number)
         return number;
     /* One that owns nothing any more gives its place. */
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++)
-        if (arena->streams[i]->pending_bytes == 0 && !owns_warm(arena, i)) {
+        if (arena->streams[i]->pending_bytes == 0 && !owns_quick(arena, i)) {
             arena->streams[i]->stream = stream;
             arena->streams[i]->marks_count = 0;
             return i;
@@ -60,7 +60,7 @@ void zr_streams_end(struct zr_arena *arena)
     for (unsigned i = 1; i <= arena->streams_count; i++)
         zr_pages_give(arena->streams[i], sizeof *arena->streams[i]);
     arena->streams_count = 0;
-    zr_pool_end(&arena->uses);
+    zr_slab_end(&arena->uses);
 }
 
 /* ---- Gaps that pass ------------------------------------------------------------------------------------ */
@@ -70,9 +70,9 @@ static bool release_passed(struct zr_arena *arena, struct zr_stream *own)
 {
     bool any = false;
     for (unsigned zone = 0; zone < ZR_ZONE_COUNT; zone++) {
-        struct zr_span *gap = zr_holes_largest(&own->gaps[zone]), *next;
+        struct zr_extent *gap = zr_bins_largest(&own->gaps[zone]), *next;
         for (; gap; gap = next) {
-            next = zr_holes_smaller(&own->gaps[zone], gap);
+            next = zr_bins_smaller(&own->gaps[zone], gap);
             if (!zr_streams_passed(own, gap->serial))
                 continue;
             zr_space_disown(arena, gap);
@@ -117,9 +117,9 @@ static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
 static bool catch_up(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     own->marks_count = 0; /* what is freed from here on is behind none of them, whatever its number */
-    if (own->pending_bytes > 0 || owns_warm(arena, number)) {
+    if (own->pending_bytes > 0 || owns_quick(arena, number)) {
         if (zr_arena_stream_wait(arena, own->stream) != ZR_OK)
             return false;
     }
@@ -150,11 +150,11 @@ static void record(struct zr_arena *arena, struct zr_use *use)
     use->recorded = zr_backend_event_record(arena->backend, use->stream, &use->point) == ZR_OK;
 }
 
-void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
+void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block)
 {
     for (struct zr_use *use = block->uses; use; use = use->next)
         record(arena, use);
-    block->kind = ZR_SPAN_LEAVING;
+    block->kind = ZR_EXTENT_LEAVING;
     arena->deferred_bytes += block->bytes;
     block->uses->next_deferred = NULL;
     if (arena->deferred_last)
@@ -164,7 +164,7 @@ void zr_streams_defer(struct zr_arena *arena, struct zr_span *block)
     arena->deferred_last = block;
 }
 
-static bool uses_passed(struct zr_arena *arena, const struct zr_span *block)
+static bool uses_passed(struct zr_arena *arena, const struct zr_extent *block)
 {
     for (struct zr_use *use = block->uses; use; use = use->next) {
         record(arena, use);
@@ -174,12 +174,12 @@ static bool uses_passed(struct zr_arena *arena, const struct zr_span *block)
     return true;
 }
 
-static void give_uses(struct zr_arena *arena, struct zr_span *block)
+static void give_uses(struct zr_arena *arena, struct zr_extent *block)
 {
     while (block->uses) {
         struct zr_use *use = block->uses;
         block->uses = use->next;
-        zr_pool_give(&arena->uses, use);
+        zr_slab_give(&arena->uses, use);
     }
 }
 
@@ -187,9 +187,9 @@ static void give_uses(struct zr_arena *arena, struct zr_span *block)
 static bool poll_deferred(struct zr_arena *arena)
 {
     bool any = false;
-    struct zr_span *block = arena->deferred, *kept = NULL;
+    struct zr_extent *block = arena->deferred, *kept = NULL;
     while (block) {
-        struct zr_span *next = block->uses->next_deferred;
+        struct zr_extent *next = block->uses->next_deferred;
         if (uses_passed(arena, block)) {
             if (kept)
                 kept->uses->next_deferred = next;
@@ -209,29 +209,29 @@ static bool poll_deferred(struct zr_arena *arena)
     return any;
 }
 
-void zr_streams_withhold(struct zr_arena *arena, struct zr_span *block)
+void zr_streams_defer_unnumbered(struct zr_arena *arena, struct zr_extent *block)
 {
-    block->kind = ZR_SPAN_LEAVING;
-    block->withheld = arena->withheld;
-    arena->withheld = block;
+    block->kind = ZR_EXTENT_LEAVING;
+    block->unnumbered = arena->unnumbered;
+    arena->unnumbered = block;
     arena->deferred_bytes += block->bytes;
 }
 
-/* Lets go of the blocks that were withheld and whose streams have a number by now, or can be waited for. */
+/* Lets go of the blocks that were unnumbered and whose streams have a number by now, or can be waited for. */
 static bool poll_withheld(struct zr_arena *arena, bool wait)
 {
     bool any = false;
-    struct zr_span *block = arena->withheld;
-    arena->withheld = NULL;
+    struct zr_extent *block = arena->unnumbered;
+    arena->unnumbered = NULL;
     while (block) {
-        struct zr_span *next = block->withheld;
+        struct zr_extent *next = block->unnumbered;
         arena->deferred_bytes -= block->bytes;
         if (zr_streams_number(arena, block->stream) ||
             (wait && zr_arena_stream_wait(arena, block->stream) == ZR_OK)) {
             zr_arena_vacate(arena, block);
-            any |= arena->withheld != block;
+            any |= arena->unnumbered != block;
         } else {
-            zr_streams_withhold(arena, block);
+            zr_streams_defer_unnumbered(arena, block);
         }
         block = next;
     }
@@ -243,7 +243,7 @@ static bool poll_withheld(struct zr_arena *arena, bool wait)
 bool zr_streams_poll(struct zr_arena *arena)
 {
     bool any = arena->deferred && poll_deferred(arena);
-    if (__builtin_expect(arena->withheld != NULL, 0))
+    if (__builtin_expect(arena->unnumbered != NULL, 0))
         any |= poll_withheld(arena, false);
     for (unsigned i = 1; i <= arena->streams_count; i++)
         any |= poll_stream(arena, arena->streams[i]);
@@ -266,7 +266,7 @@ static void choose(struct waitable *first, const struct zr_stream_point *point, 
 static struct waitable first_point(struct zr_arena *arena)
 {
     struct waitable first = {0};
-    for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
+    for (const struct zr_extent *block = arena->deferred; block; block = block->uses->next_deferred)
         for (const struct zr_use *use = block->uses; use; use = use->next)
             if (use->recorded && !zr_backend_event_done(arena->backend, &use->point))
                 choose(&first, &use->point, use->order);
@@ -285,7 +285,7 @@ static struct waitable first_point(struct zr_arena *arena)
 static bool wait_without_points(struct zr_arena *arena)
 {
     bool any = false;
-    for (const struct zr_span *block = arena->deferred; block; block = block->uses->next_deferred)
+    for (const struct zr_extent *block = arena->deferred; block; block = block->uses->next_deferred)
         for (struct zr_use *use = block->uses; use; use = use->next) {
             bool done = use->recorded && zr_backend_event_done(arena->backend, &use->point);
             if (done || zr_arena_stream_wait(arena, use->stream) != ZR_OK)
@@ -296,7 +296,7 @@ static bool wait_without_points(struct zr_arena *arena)
     for (unsigned i = 1; i <= arena->streams_count; i++)
         if (arena->streams[i]->pending_bytes > 0 && catch_up(arena, i))
             any |= release_passed(arena, arena->streams[i]);
-    if (arena->withheld)
+    if (arena->unnumbered)
         any |= poll_withheld(arena, true);
     return zr_streams_poll(arena) || any;
 }

@@ -15,7 +15,7 @@
 #define ZR_STREAMS_H
 
 #include "alloc/backend/backend.h"
-#include "alloc/core/holes.h"
+#include "alloc/core/bins.h"
 
 struct zr_arena;
 
@@ -38,7 +38,7 @@ struct zr_stream {
     unsigned marks_count;
     struct zr_stream_mark marks[ZR_STREAM_MARKS]; /* that had not passed when asked last, oldest first */
     size_t pending_bytes;                         /* in the gaps */
-    struct zr_holes gaps[ZR_ZONE_COUNT];
+    struct zr_bins gaps[ZR_ZONE_COUNT];
 };
 
 /* A stream's use of a block that is another's. */
@@ -49,7 +49,7 @@ struct zr_use {
     bool recorded;                /* the point is; else it is tried again, and the block stays */
     struct zr_stream_point point; /* once the block was freed */
     /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
-    struct zr_span *next_deferred;
+    struct zr_extent *next_deferred;
 };
 
 /* The number by which gaps name their owner; 0 if the stream owns none. Never fails. */
@@ -71,10 +71,10 @@ bool zr_streams_poll(struct zr_arena *arena);
  * or nothing can be waited for: it stays with its streams. Call it again while that is not enough. */
 bool zr_streams_wait(struct zr_arena *arena);
 /* The block has uses by other streams and was freed: it leaves when they have passed. */
-void zr_streams_defer(struct zr_arena *arena, struct zr_span *block);
+void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block);
 /* A freed block, out of the index, whose stream has no number and cannot be waited for: it stays, and counts
  * as pending, until one or the other can be. */
-void zr_streams_withhold(struct zr_arena *arena, struct zr_span *block);
+void zr_streams_defer_unnumbered(struct zr_arena *arena, struct zr_extent *block);
 void zr_streams_end(struct zr_arena *arena);
 
 #endif

@@ -1,5 +1,5 @@
-/* check.c: every invariant of an arena's records, recomputed from the spans and the mappings. Stands on
- * space.c. Linear in the number of spans: for tests and ZR_CONF=check:2. */
+/* check.c: every invariant of an arena's records, recomputed from the extents and the mappings. Stands on
+ * space.c. Linear in the number of extents: for tests and ZR_CONF=check:2. */
 #include "alloc/core/arena_internal.h"
 
 #include <string.h>
@@ -9,87 +9,90 @@
 
 struct sums {
     size_t live_bytes, requested_bytes, blocks_count;
-    size_t gaps_count[ZR_ZONE_COUNT];
+    size_t free_extents_count[ZR_ZONE_COUNT];
     size_t pending_bytes; /* in gaps with an owner */
     size_t by_tag_bytes[ZR_TAG_COUNT];
-    size_t end_bytes; /* where the next span must begin */
+    size_t end_bytes; /* where the next extent must begin */
 };
 
 #define corrupt(...) zr_fail(ZR_ERR_CORRUPT, __VA_ARGS__)
 
-static zr_result check_block(struct zr_arena *arena, const struct zr_span *span, struct sums *sums)
+static zr_result check_block(struct zr_arena *arena, const struct zr_extent *extent, struct sums *sums)
 {
     bool freed;
-    struct zr_span copy;
-    if (zr_block_exact(arena, span->offset_bytes, &freed) != span)
-        return corrupt("the block at %zu is not in the index", span->offset_bytes);
-    if (zr_block_before(arena, zr_span_end(span) - 1, &copy) != span ||
-        copy.offset_bytes != span->offset_bytes || copy.bytes != span->bytes)
-        return corrupt("the last byte of the block at %zu is not found in it", span->offset_bytes);
-    if (span->tag >= ZR_TAG_COUNT || zr_span_requested_bytes(span) + arena->canary_bytes > span->bytes)
-        return corrupt("the block at %zu has a bad tag (%u) or size", span->offset_bytes, span->tag);
-    sums->live_bytes += span->bytes;
-    sums->requested_bytes += zr_span_requested_bytes(span);
-    sums->by_tag_bytes[span->tag] += span->bytes;
+    struct zr_extent copy;
+    if (zr_block_exact(arena, extent->offset_bytes, &freed) != extent)
+        return corrupt("the block at %zu is not in the index", extent->offset_bytes);
+    if (zr_block_before(arena, zr_extent_end(extent) - 1, &copy) != extent ||
+        copy.offset_bytes != extent->offset_bytes || copy.bytes != extent->bytes)
+        return corrupt("the last byte of the block at %zu is not found in it", extent->offset_bytes);
+    if (extent->tag >= ZR_TAG_COUNT ||
+        zr_extent_requested_bytes(extent) + arena->canary_bytes > extent->bytes)
+        return corrupt("the block at %zu has a bad tag (%u) or size", extent->offset_bytes, extent->tag);
+    sums->live_bytes += extent->bytes;
+    sums->requested_bytes += zr_extent_requested_bytes(extent);
+    sums->by_tag_bytes[extent->tag] += extent->bytes;
     sums->blocks_count++;
     return ZR_OK;
 }
 
-static zr_result check_gap(const struct zr_arena *arena, const struct zr_span *gap, struct sums *sums)
+static zr_result check_free_extent(const struct zr_arena *arena, const struct zr_extent *gap,
+                                   struct sums *sums)
 {
     const struct zr_zone *zone = &arena->zones[gap->zone];
-    bool tail = zr_span_end(gap) == zone->end_bytes && gap->owner == 0;
-    if (gap->offset_bytes < zone->first_bytes || zr_span_end(gap) > zone->end_bytes)
+    bool tail = zr_extent_end(gap) == zone->end_bytes && gap->owner == 0;
+    if (gap->offset_bytes < zone->first_bytes || zr_extent_end(gap) > zone->end_bytes)
         return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
-    if (gap->bin != (tail ? 0 : zr_holes_bin(gap->bytes)) || tail != (zone->tail == gap))
+    if (gap->bin != (tail ? 0 : zr_bins_index(gap->bytes)) || tail != (zone->tail == gap))
         return corrupt("the gap at %zu of %zu bytes is filed in bin %u, not %u", gap->offset_bytes,
-                       gap->bytes, gap->bin, tail ? 0 : zr_holes_bin(gap->bytes));
+                       gap->bytes, gap->bin, tail ? 0 : zr_bins_index(gap->bytes));
     if (gap->tag != 0)
         return corrupt("the gap at %zu has a tag", gap->offset_bytes);
-    if (gap->next && gap->next->kind == ZR_SPAN_GAP && gap->next->zone == gap->zone &&
+    if (gap->next && gap->next->kind == ZR_EXTENT_FREE && gap->next->zone == gap->zone &&
         gap->next->owner == gap->owner)
-        return corrupt("two gaps of one zone touch at %zu", zr_span_end(gap));
+        return corrupt("two gaps of one zone touch at %zu", zr_extent_end(gap));
     if (gap->owner > arena->streams_count)
         return corrupt("the gap at %zu belongs to stream number %u of %u", gap->offset_bytes, gap->owner,
                        arena->streams_count);
     if (gap->owner)
         sums->pending_bytes += gap->bytes;
     else
-        sums->gaps_count[gap->zone] += !tail;
+        sums->free_extents_count[gap->zone] += !tail;
     return ZR_OK;
 }
 
-static zr_result check_span(struct zr_arena *arena, const struct zr_span *span, struct sums *sums)
+static zr_result check_extent(struct zr_arena *arena, const struct zr_extent *extent, struct sums *sums)
 {
-    if (span->offset_bytes != sums->end_bytes || span->bytes == 0 || span->bytes % ZR_UNIT_BYTES != 0)
-        return corrupt("the span at %zu of %zu bytes does not follow the one that ends at %zu",
-                       span->offset_bytes, span->bytes, sums->end_bytes);
-    if (span->next ? span->next->previous != span : false)
-        return corrupt("the span after %zu does not point back", span->offset_bytes);
-    sums->end_bytes += span->bytes;
-    if (span->kind == ZR_SPAN_GAP)
-        return check_gap(arena, span, sums);
-    size_t first = span->offset_bytes / arena->granule_bytes;
-    size_t end = (zr_span_end(span) - 1) / arena->granule_bytes + 1;
-    if (span->kind == ZR_SPAN_BLOCK && !zr_granules_all_mapped(arena->granules, first, end))
-        return corrupt("the block at %zu lies on a granule that is not mapped", span->offset_bytes);
-    return span->kind == ZR_SPAN_BLOCK ? check_block(arena, span, sums) : ZR_OK;
+    if (extent->offset_bytes != sums->end_bytes || extent->bytes == 0 || extent->bytes % ZR_UNIT_BYTES != 0)
+        return corrupt("the extent at %zu of %zu bytes does not follow the one that ends at %zu",
+                       extent->offset_bytes, extent->bytes, sums->end_bytes);
+    if (extent->next ? extent->next->previous != extent : false)
+        return corrupt("the extent after %zu does not point back", extent->offset_bytes);
+    sums->end_bytes += extent->bytes;
+    if (extent->kind == ZR_EXTENT_FREE)
+        return check_free_extent(arena, extent, sums);
+    size_t first = extent->offset_bytes / arena->granule_bytes;
+    size_t end = (zr_extent_end(extent) - 1) / arena->granule_bytes + 1;
+    if (extent->kind == ZR_EXTENT_BLOCK && !zr_granules_all_mapped(arena->granules, first, end))
+        return corrupt("the block at %zu lies on a granule that is not mapped", extent->offset_bytes);
+    return extent->kind == ZR_EXTENT_BLOCK ? check_block(arena, extent, sums) : ZR_OK;
 }
 
 static zr_result check_planned(struct zr_arena *arena, struct sums *sums)
 {
     zr_result result = zr_follow_check(arena);
-    for (const struct zr_span *block = NULL; result == ZR_OK && (block = zr_follow_next_block(arena, block));)
+    for (const struct zr_extent *block = NULL;
+         result == ZR_OK && (block = zr_follow_next_block(arena, block));)
         result = check_block(arena, block, sums);
     return result;
 }
 
 static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
 {
-    const struct zr_span *span = arena->first;
-    while (span && zr_span_end(span) <= offset_bytes)
-        span = span->next;
-    return span && span->kind == ZR_SPAN_LEAVING;
+    const struct zr_extent *extent = arena->first;
+    while (extent && zr_extent_end(extent) <= offset_bytes)
+        extent = extent->next;
+    return extent && extent->kind == ZR_EXTENT_LEAVING;
 }
 
 /* The bitmap and the backend's mappings must say the same. */
@@ -101,11 +104,11 @@ static zr_result check_granules(const struct zr_arena *arena)
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is not mapped as the books say", at * granule);
-        bool good = mapping->access && mapping->announced;
+        bool good = mapping->access && mapping->notified;
         bool excused = !good && (is_leaving(arena, at * granule) || zr_follow_owes(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
-        if (!mapping->announced && !excused)
+        if (!mapping->notified && !excused)
             return corrupt("the granule at %zu is mapped and nobody was told", at * granule);
         size_t after = at + mapping->handle->bytes / granule;
         if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
@@ -126,24 +129,26 @@ static zr_result check_granules(const struct zr_arena *arena)
     return ZR_OK;
 }
 
-static zr_result check_stock(const struct zr_arena *arena)
+static zr_result check_granule_cache(const struct zr_arena *arena)
 {
     size_t bytes = 0;
-    for (unsigned size = 0; size < ZR_STOCK_SIZES; size++)
-        for (const struct zr_handle *handle = arena->stock.sizes[size].first; handle; handle = handle->next)
+    for (unsigned size = 0; size < ZR_GRANULE_CACHE_SIZES; size++)
+        for (const struct zr_handle *handle = arena->granule_cache.sizes[size].first; handle;
+             handle = handle->next)
             bytes += handle->bytes;
-    if (bytes != arena->stock.bytes ||
+    if (bytes != arena->granule_cache.bytes ||
         arena->reserved_bytes != arena->mapped_bytes + arena->lent_bytes + bytes)
-        return corrupt("%zu bytes reserved are not %zu mapped, %zu lent and %zu in stock (%zu counted)",
-                       arena->reserved_bytes, arena->mapped_bytes, arena->lent_bytes, arena->stock.bytes,
-                       bytes);
+        return corrupt("%zu bytes reserved are not %zu mapped, %zu lent and %zu in cache (%zu counted)",
+                       arena->reserved_bytes, arena->mapped_bytes, arena->lent_bytes,
+                       arena->granule_cache.bytes, bytes);
     return ZR_OK;
 }
 
-static zr_result check_holes(const struct zr_holes *holes, size_t want_count)
+static zr_result check_bins(const struct zr_bins *holes, size_t want_count)
 {
     size_t count = 0;
-    for (const struct zr_span *span = zr_holes_largest(holes); span; span = zr_holes_smaller(holes, span))
+    for (const struct zr_extent *extent = zr_bins_largest(holes); extent;
+         extent = zr_bins_smaller(holes, extent))
         count++;
     if (count != want_count)
         return corrupt("%zu gaps are filed by size, and there are %zu", count, want_count);
@@ -153,8 +158,8 @@ static zr_result check_holes(const struct zr_holes *holes, size_t want_count)
 /* Entries of contiguous pools count like blocks. */
 static void add_pools(const struct zr_arena *arena, struct sums *sums)
 {
-    struct zr_pool_books pools;
-    zr_arena_pool_books(arena, &pools);
+    struct zr_pool_counters pools;
+    zr_arena_pool_counters(arena, &pools);
     sums->live_bytes += pools.live_bytes;
     sums->requested_bytes += pools.requested_bytes;
     sums->blocks_count += pools.entries_count;
@@ -165,9 +170,9 @@ static void add_pools(const struct zr_arena *arena, struct sums *sums)
 zr_result zr_check_arena(struct zr_arena *arena)
 {
     struct sums sums = {0};
-    zr_arena_settle(arena);
-    for (const struct zr_span *span = arena->first; span; span = span->next) {
-        zr_result result = check_span(arena, span, &sums);
+    zr_arena_flush_quick(arena);
+    for (const struct zr_extent *extent = arena->first; extent; extent = extent->next) {
+        zr_result result = check_extent(arena, extent, &sums);
         if (result != ZR_OK)
             return result;
     }
@@ -176,7 +181,7 @@ zr_result zr_check_arena(struct zr_arena *arena)
     if (result != ZR_OK)
         return result;
     if (sums.end_bytes != arena->range->bytes)
-        return corrupt("the spans end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
+        return corrupt("the extents end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
     if (sums.live_bytes != arena->live_bytes || sums.requested_bytes != arena->requested_bytes ||
         sums.blocks_count != arena->blocks_count)
         return corrupt("%zu bytes in %zu blocks are live, %zu in %zu are counted", sums.live_bytes,
@@ -184,17 +189,17 @@ zr_result zr_check_arena(struct zr_arena *arena)
     if (memcmp(sums.by_tag_bytes, arena->live_by_tag_bytes, sizeof sums.by_tag_bytes) != 0)
         return corrupt("the bytes per tag are not those of the blocks");
     for (unsigned tag = 0; arena->bounded && tag < ZR_TAG_COUNT; tag++)
-        if (arena->live_by_tag_bytes[tag] > arena->reached.by_tag_bytes[tag])
+        if (arena->live_by_tag_bytes[tag] > arena->high_water.by_tag_bytes[tag])
             return corrupt("%zu bytes of %s are live, and the most was %zu", arena->live_by_tag_bytes[tag],
-                           zr_tag_name((zr_tag)tag), arena->reached.by_tag_bytes[tag]);
+                           zr_tag_name((zr_tag)tag), arena->high_water.by_tag_bytes[tag]);
     if (sums.pending_bytes + arena->deferred_bytes != zr_space_pending_bytes(arena))
         return corrupt("%zu bytes are pending, %zu are counted", sums.pending_bytes + arena->deferred_bytes,
                        zr_space_pending_bytes(arena));
     result = check_granules(arena);
     if (result == ZR_OK)
-        result = check_stock(arena);
+        result = check_granule_cache(arena);
     for (unsigned i = 0; result == ZR_OK && i < ZR_ZONE_COUNT; i++)
-        result = check_holes(&arena->zones[i].gaps, sums.gaps_count[i]);
+        result = check_bins(&arena->zones[i].gaps, sums.free_extents_count[i]);
     return result;
 }
 
@@ -203,9 +208,9 @@ zr_result zr_arena_check(zr_arena *arena)
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to check");
     zr_result result = ZR_OK;
-    unsigned count = 1 + atomic_load(&arena->siblings_count);
+    unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {
-        struct zr_arena *member = i ? arena->siblings[i - 1] : arena;
+        struct zr_arena *member = i ? arena->stripes[i - 1] : arena;
         zr_arena_take(member);
         result = zr_check_arena(member);
         zr_arena_give(member);

@@ -1,5 +1,5 @@
 /* report.c: why there is no memory, in words for the person who has to do something about it. Walks the
- * spans: slow, and only on failure. Stands on space.c. */
+ * extents: slow, and only on failure. Stands on space.c. */
 #include "alloc/core/arena_internal.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct survey {
     size_t largest_bytes; /* free and mapped, in one piece */
     size_t free_bytes;    /* free and mapped */
     size_t holes_count;
-    size_t stock_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t cached_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
     size_t addresses_bytes; /* free, mapped or not, of the member that was asked: it cannot use others' */
     size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
     size_t whole_bytes[SIZES_MOST];    /* free in whole granules, were these halved i times */
@@ -37,9 +37,9 @@ static const char *const lack_words[] = {
 
 /* ---- Looking ------------------------------------------------------------------------------------------- */
 
-static void pin(struct survey *survey, const struct zr_span *neighbour, size_t bytes)
+static void pin(struct survey *survey, const struct zr_extent *neighbour, size_t bytes)
 {
-    if (neighbour && neighbour->kind == ZR_SPAN_BLOCK)
+    if (neighbour && neighbour->kind == ZR_EXTENT_BLOCK)
         survey->pinned_bytes[neighbour->tag] += bytes;
 }
 
@@ -50,7 +50,7 @@ static size_t mapping_end(const struct zr_mapping *mapping)
 
 /* One free and mapped run of a gap. Granules at its ends may have a block on them, too: that block pins them.
  * A run of granules that sticks out moves as one, whatever the size of a granule. */
-static void survey_run(const struct zr_arena *arena, const struct zr_span *gap, struct zr_extent run,
+static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap, struct zr_bounds run,
                        struct survey *out)
 {
     size_t granule = arena->granule_bytes, low = run.offset_bytes, high = run.offset_bytes + run.bytes;
@@ -77,9 +77,9 @@ static void survey_run(const struct zr_arena *arena, const struct zr_span *gap, 
     }
 }
 
-static void survey_gap(const struct zr_arena *arena, const struct zr_span *gap, struct survey *out)
+static void survey_free_extent(const struct zr_arena *arena, const struct zr_extent *gap, struct survey *out)
 {
-    size_t granule = arena->granule_bytes, end = zr_span_end(gap) / granule + 1, before = out->free_bytes;
+    size_t granule = arena->granule_bytes, end = zr_extent_end(gap) / granule + 1, before = out->free_bytes;
     if (end > arena->zones[gap->zone].mapped_end)
         end = arena->zones[gap->zone].mapped_end;
     for (size_t first = gap->offset_bytes / granule, after; first < end; first = after) {
@@ -89,9 +89,9 @@ static void survey_gap(const struct zr_arena *arena, const struct zr_span *gap, 
             break;
         size_t low = first * granule, high = after * granule;
         low = low < gap->offset_bytes ? gap->offset_bytes : low;
-        high = high > zr_span_end(gap) ? zr_span_end(gap) : high;
+        high = high > zr_extent_end(gap) ? zr_extent_end(gap) : high;
         if (high > low)
-            survey_run(arena, gap, (struct zr_extent){low, high - low}, out);
+            survey_run(arena, gap, (struct zr_bounds){low, high - low}, out);
     }
     out->addresses_bytes += gap->bytes;
     out->holes_count += out->free_bytes > before;
@@ -100,11 +100,11 @@ static void survey_gap(const struct zr_arena *arena, const struct zr_span *gap, 
 /* Adds one member, whose lock is held. */
 static void survey_member(struct zr_arena *arena, struct survey *out)
 {
-    zr_arena_settle(arena);
-    for (const struct zr_span *span = arena->first; span; span = span->next)
-        if (span->kind == ZR_SPAN_GAP)
-            survey_gap(arena, span, out);
-    out->stock_bytes += arena->stock.bytes;
+    zr_arena_flush_quick(arena);
+    for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
+        if (extent->kind == ZR_EXTENT_FREE)
+            survey_free_extent(arena, extent, out);
+    out->cached_bytes += arena->granule_cache.bytes;
     out->live_bytes += arena->live_bytes;
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
@@ -113,16 +113,16 @@ static void survey_member(struct zr_arena *arena, struct survey *out)
 /* With the member's lock, which is opened while others are looked at: nobody holds two. */
 static void take_survey(struct zr_arena *arena, struct survey *out)
 {
-    struct zr_arena *head = arena->head;
-    unsigned siblings = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    struct zr_arena *head = arena->first_stripe;
+    unsigned stripes = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     memset(out, 0, sizeof *out);
     survey_member(arena, out);
-    if (siblings == 0)
+    if (stripes == 0)
         return;
     size_t addresses_bytes = out->addresses_bytes;
     zr_arena_give(arena);
-    for (unsigned i = 0; i <= siblings; i++) {
-        struct zr_arena *other = i < siblings ? head->siblings[i] : head;
+    for (unsigned i = 0; i <= stripes; i++) {
+        struct zr_arena *other = i < stripes ? head->stripes[i] : head;
         if (other == arena)
             continue;
         zr_arena_take(other);
@@ -138,7 +138,7 @@ static enum lack lack_of(const struct zr_arena *arena, zr_result result, struct 
                          const struct survey *survey)
 {
     if (result == ZR_ERR_MEMORY)
-        return survey->free_bytes + survey->stock_bytes >= need.bytes ? LACK_WHOLE_GRANULES : LACK_MEMORY;
+        return survey->free_bytes + survey->cached_bytes >= need.bytes ? LACK_WHOLE_GRANULES : LACK_MEMORY;
     if (zr_space_find(arena, need, 0).gap)
         return LACK_MAPPINGS;
     return survey->addresses_bytes >= need.bytes ? LACK_ADDRESSES_IN_A_ROW : LACK_ADDRESSES;
@@ -225,7 +225,7 @@ static size_t granule_that_does(const struct zr_arena *arena, struct zr_need nee
 {
     size_t least = arena->backend->can.least_granule_bytes;
     for (unsigned i = 1; i < SIZES_MOST && arena->granule_bytes >> i >= least; i++)
-        if (survey->whole_bytes[i] + survey->stock_bytes >=
+        if (survey->whole_bytes[i] + survey->cached_bytes >=
             zr_round_up(need.bytes, arena->granule_bytes >> i))
             return arena->granule_bytes >> i;
     return 0;
@@ -235,12 +235,12 @@ static size_t granule_that_does(const struct zr_arena *arena, struct zr_need nee
 static bool at_limit(const struct zr_arena *arena, size_t bytes)
 {
     struct zr_backend *backend = arena->backend;
-    const struct zr_arena *head = arena->head;
-    size_t family_bytes = atomic_load(&head->family_reserved_bytes);
+    const struct zr_arena *head = arena->first_stripe;
+    size_t all_bytes = atomic_load(&head->all_reserved_bytes);
     pthread_mutex_lock(&backend->lock);
     bool passed = backend->limit_bytes && bytes > backend->limit_bytes - backend->held_bytes;
     pthread_mutex_unlock(&backend->lock);
-    return passed || (head->limit_bytes && family_bytes + bytes > head->limit_bytes);
+    return passed || (head->limit_bytes && all_bytes + bytes > head->limit_bytes);
 }
 
 static struct words help(const struct zr_arena *arena, enum lack lack, struct zr_need need,
@@ -281,21 +281,21 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
                               struct zr_need need)
 {
     struct survey survey;
-    char cause[320], stock[64] = "";
+    char cause[320], cache[64] = "";
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
     take_survey(arena, &survey);
     enum lack lack = lack_of(arena, result, need, &survey);
     unsigned living = largest_of(survey.live_by_tag_bytes);
-    if (survey.stock_bytes > 0)
-        snprintf(stock, sizeof stock, " and %s in stock", amount(survey.stock_bytes).text);
+    if (survey.cached_bytes > 0)
+        snprintf(cache, sizeof cache, " and %s in cache", amount(survey.cached_bytes).text);
     return zr_fail(result,
                    "arena \"%s\" has no %s for %s: %s. %s live (%s of it %s), %s free in %zu hole%s%s, the "
                    "largest free run %s%s. Cause: %s. What would help: %s",
                    arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_words[lack],
                    amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[living]).text,
                    zr_tag_name((zr_tag)living), amount(survey.free_bytes).text, survey.holes_count,
-                   survey.holes_count == 1 ? "" : "s", stock, exact(survey.largest_bytes).text,
+                   survey.holes_count == 1 ? "" : "s", cache, exact(survey.largest_bytes).text,
                    pins(&survey).text, cause, help(arena, lack, need, &survey).text);
 }

@@ -5,13 +5,13 @@
 #include "alloc/plan/follow.h"
 
 /* The pieces under a block, joined where they continue one another; counts on when the room is used up. */
-static zr_result export_span(struct zr_arena *arena, const struct zr_span *block, struct zr_segment *segments,
-                             size_t *count)
+static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *block,
+                               struct zr_segment *segments, size_t *count)
 {
     size_t room = *count, needed = 0;
     struct zr_segment last = {.fd = -1}; /* what joins is counted once, room or no room */
     size_t at = zr_range_mapping(arena->range, block->offset_bytes)->offset_bytes;
-    while (at < zr_span_end(block)) {
+    while (at < zr_extent_end(block)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
         struct zr_segment piece;
         zr_result result = zr_backend_export(arena->backend, mapping->handle, &piece);
@@ -43,13 +43,13 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
         return zr_fail(ZR_ERR_INVALID, "an export needs an arena and somewhere to put its segments");
     arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
-    struct zr_span *span = NULL;
+    struct zr_extent *extent = NULL;
     zr_arena_take(arena);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
-        span = zr_block_exact(arena, offset, &freed);
+        extent = zr_block_exact(arena, offset, &freed);
     zr_result result;
-    if (span) {
-        result = export_span(arena, span, segments, count);
+    if (extent) {
+        result = export_extent(arena, extent, segments, count);
         *lead_bytes = offset - zr_range_mapping(arena->range, offset)->offset_bytes;
     } else {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
@@ -103,7 +103,7 @@ zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size
             done += segments[i].bytes;
     }
     if (result == ZR_OK)
-        result = zr_backend_set_access(range, (struct zr_extent){0, bytes});
+        result = zr_backend_set_access(range, (struct zr_bounds){0, bytes});
     if (result == ZR_OK) {
         pthread_mutex_lock(&backend->lock);
         range->import = true;
@@ -112,7 +112,7 @@ zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size
         return ZR_OK;
     }
     if (done > 0)
-        zr_backend_unmap(range, (struct zr_extent){0, done});
+        zr_backend_unmap(range, (struct zr_bounds){0, done});
     if (range)
         zr_backend_release(range);
     return result;
@@ -137,7 +137,7 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
     /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
     zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
     if (result == ZR_OK)
-        result = zr_backend_unmap(range, (struct zr_extent){0, range->bytes});
+        result = zr_backend_unmap(range, (struct zr_bounds){0, range->bytes});
     if (result == ZR_OK)
         result = zr_backend_release(range);
     if (result != ZR_OK) {

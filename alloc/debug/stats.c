@@ -11,12 +11,12 @@
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
 {
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     *out = (struct zr_arena_stats){
         .live_bytes = arena->live_bytes,
         .requested_bytes = arena->requested_bytes,
         .mapped_bytes = arena->mapped_bytes,
-        .stock_bytes = arena->stock.bytes,
+        .cached_bytes = arena->granule_cache.bytes,
         .reserved_bytes = arena->reserved_bytes,
         .pending_bytes = zr_space_pending_bytes(arena),
         .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_pending_bytes(arena) -
@@ -31,8 +31,8 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
     memcpy(out->live_by_tag_bytes, arena->live_by_tag_bytes, sizeof out->live_by_tag_bytes);
     memcpy(out->peak_by_tag_bytes, arena->at_peak ? arena->live_by_tag_bytes : arena->peak_by_tag_bytes,
            sizeof out->peak_by_tag_bytes);
-    struct zr_pool_books pools;
-    zr_arena_pool_books(arena, &pools);
+    struct zr_pool_counters pools;
+    zr_arena_pool_counters(arena, &pools);
     out->mapped_bytes += arena->lent_bytes;
     out->pending_bytes += pools.pending_bytes;
     out->stranded_bytes += arena->lent_bytes - pools.pending_bytes - pools.idle_bytes; /* modulo 2^64 */
@@ -44,7 +44,7 @@ static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *o
     sum->live_bytes += one->live_bytes;
     sum->requested_bytes += one->requested_bytes;
     sum->mapped_bytes += one->mapped_bytes;
-    sum->stock_bytes += one->stock_bytes;
+    sum->cached_bytes += one->cached_bytes;
     sum->reserved_bytes += one->reserved_bytes;
     sum->pending_bytes += one->pending_bytes;
     sum->stranded_bytes += one->stranded_bytes;
@@ -58,19 +58,19 @@ static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *o
     }
 }
 
-static void add_siblings(struct zr_arena *head, struct zr_arena_stats *out)
+static void add_stripes(struct zr_arena *head, struct zr_arena_stats *out)
 {
-    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena_stats one;
-        zr_arena_take(head->siblings[i]);
-        zr_stats_fill(head->siblings[i], &one);
-        zr_arena_give(head->siblings[i]);
+        zr_arena_take(head->stripes[i]);
+        zr_stats_fill(head->stripes[i], &one);
+        zr_arena_give(head->stripes[i]);
         add_stats(out, &one);
     }
     if (count == 0)
         return;
-    size_t known = atomic_load(&head->family_peak_live_bytes);
+    size_t known = atomic_load(&head->all_peak_live_bytes);
     out->peak_live_bytes = known > out->peak_live_bytes ? known : out->peak_live_bytes;
     if (out->live_bytes > out->peak_live_bytes)
         out->peak_live_bytes = out->live_bytes;
@@ -83,7 +83,7 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
     zr_arena_take(arena);
     zr_stats_fill(arena, out);
     zr_arena_give(arena);
-    add_siblings(arena, out);
+    add_stripes(arena, out);
     return ZR_OK;
 }
 
@@ -91,17 +91,17 @@ zr_result zr_arena_reset_peaks(zr_arena *arena)
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena whose peaks to reset");
-    unsigned count = 1 + atomic_load(&arena->siblings_count);
+    unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count; i++) {
-        struct zr_arena *member = i ? arena->siblings[i - 1] : arena;
+        struct zr_arena *member = i ? arena->stripes[i - 1] : arena;
         zr_lock_take(&member->lock);
         member->peak_live_bytes = member->live_bytes;
         member->peak_requested_bytes = member->requested_bytes;
         member->at_peak = true;
         zr_lock_give(&member->lock);
     }
-    arena->peak_reserved_bytes = arena->family_reserved_bytes;
-    arena->family_peak_live_bytes = arena->family_live_bytes;
+    arena->peak_reserved_bytes = arena->all_reserved_bytes;
+    arena->all_peak_live_bytes = arena->all_live_bytes;
     return ZR_OK;
 }
 
@@ -118,7 +118,7 @@ struct number {
     }
 static const struct number numbers[] = {
     NUMBER(live_bytes),          NUMBER(requested_bytes), NUMBER(mapped_bytes),
-    NUMBER(stock_bytes),         NUMBER(reserved_bytes),  NUMBER(stranded_bytes),
+    NUMBER(cached_bytes),        NUMBER(reserved_bytes),  NUMBER(stranded_bytes),
     NUMBER(pending_bytes),       NUMBER(peak_live_bytes), NUMBER(peak_requested_bytes),
     NUMBER(peak_reserved_bytes), NUMBER(blocks_count),    NUMBER(allocations_count),
     NUMBER(backend_calls_count),
@@ -174,7 +174,7 @@ static bool numbered_arena(const char *name, uint64_t *out)
         return false;
     zr_stats_fill(arena, &stats);
     zr_arena_give(arena);
-    add_siblings(arena, &stats);
+    add_stripes(arena, &stats);
     zr_arenas_unlock();
     return arena_number(&stats, name + digits + 1, out);
 }

@@ -1,4 +1,4 @@
-/* trace.c: writes .zrt traces through a shared file mapping. Stands on file.c, os.c and record.c; the arena
+/* trace.c: writes .zrt traces through a shared file mapping. Stands on file.c, os.c and slab.c; the arena
  * calls it.
  *
  * Two mappings: the header's page for good, and a window of 1 MiB that slides along the end of the file. The
@@ -20,7 +20,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/file.h"
 #include "alloc/base/os.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 #include "alloc/debug/trace_format.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)

@@ -1,14 +1,14 @@
 /* tracing.c: switches an arena's trace on and off. Between the two the arena itself writes the events
- * (zr_trace_event in arena.c and extend.c). Stands on trace.c. */
+ * (zr_trace_event in arena.c and supply.c). Stands on trace.c. */
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
 #include "alloc/debug/trace.h"
 
-static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_span *block)
+static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_extent *block)
 {
     zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + block->offset_bytes,
-                                                        .bytes = zr_span_requested_bytes(block),
+                                                        .bytes = zr_extent_requested_bytes(block),
                                                         .reserved_bytes = block->bytes,
                                                         .tag = (zr_tag)block->tag,
                                                         .stream = block->stream});
@@ -25,10 +25,10 @@ static void write_present(struct zr_trace *trace, struct zr_arena *arena)
         if (first < after)
             zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
-    for (const struct zr_span *span = arena->first; span; span = span->next)
-        if (span->kind == ZR_SPAN_BLOCK) /* the free of one that is leaving came before */
-            write_block(trace, arena, span);
-    for (const struct zr_span *block = NULL; (block = zr_follow_next_block(arena, block));)
+    for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
+        if (extent->kind == ZR_EXTENT_BLOCK) /* the free of one that is leaving came before */
+            write_block(trace, arena, extent);
+    for (const struct zr_extent *block = NULL; (block = zr_follow_next_block(arena, block));)
         write_block(trace, arena, block);
     zr_trace_write_begin(trace);
 }
@@ -39,8 +39,8 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
     zr_result result;
     if (!arena || !path)
         return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
-    if (!zr_arena_keep_together(arena, 1)) {
-        zr_arena_keep_together(arena, -1);
+    if (!zr_arena_hold_unstriped(arena, 1)) {
+        zr_arena_hold_unstriped(arena, -1);
         return zr_fail(
             ZR_ERR_INVALID,
             "the threads of arena '%s' have addresses of their own already: start its trace before "
@@ -63,11 +63,11 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
         goto unwind;
     write_present(trace, arena);
     arena->trace = trace;
-    zr_arena_note_careful(arena);
+    zr_arena_note_debug(arena);
 unwind:
     zr_arena_give(arena);
     if (result != ZR_OK)
-        zr_arena_keep_together(arena, -1);
+        zr_arena_hold_unstriped(arena, -1);
     return result;
 }
 
@@ -88,10 +88,10 @@ zr_result zr_trace_stop(zr_arena *arena)
     zr_arena_take(arena);
     struct zr_trace *trace = arena->trace;
     arena->trace = NULL;
-    zr_arena_note_careful(arena);
+    zr_arena_note_debug(arena);
     zr_arena_give(arena);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
-    zr_arena_keep_together(arena, -1);
+    zr_arena_hold_unstriped(arena, -1);
     return zr_trace_close(trace);
 }

@@ -1,12 +1,12 @@
 /* allocate.c: the public allocation and free. Stands on core.c and follow.c.
  *
  * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
- * anything is (canaries, poison, ceilings, a trace, checks, an observer): arena->noted is all that it costs
- * where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
+ * anything is (canaries, poison, tag limits, a trace, checks, an observer): arena->hooked is all that it
+ * costs where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
 #define _GNU_SOURCE
 #include "alloc/core/arena_internal.h"
 
-#include "alloc/debug/books.h"
+#include "alloc/debug/counters.h"
 #include "alloc/base/error.h"
 #include "alloc/debug/trace.h"
 #include "alloc/plan/follow_internal.h"
@@ -15,20 +15,19 @@
 #define likely(condition)   __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
-/* ---- A call ---------------------------------------------------------------------------------------------
- */
+/* ---- A call -------------------------------------------------------------------------------------------- */
 
 /* The end of a call whose work is done and counted. */
 static inline void leave(struct zr_arena *arena)
 {
     if (unlikely(arena->shared))
-        zr_siblings_tell(arena);
+        zr_stripes_tell(arena);
     zr_lock_give(&arena->lock);
 }
 
-static inline struct zr_book_entry entry_of_step(const struct zr_step *step)
+static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
 {
-    return (struct zr_book_entry){step->bytes, step->requested_bytes, step->tag};
+    return (struct zr_counter_entry){step->bytes, step->requested_bytes, step->tag};
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -76,8 +75,8 @@ static inline struct zr_need need_of(const struct zr_arena *arena, const struct 
 static inline struct zr_arena *enter(struct zr_arena *arena)
 {
     if (unlikely(arena->shared)) {
-        struct zr_arena *own = zr_siblings_try(arena);
-        return likely(own != NULL) ? own : zr_siblings_take(arena);
+        struct zr_arena *own = zr_stripes_try(arena);
+        return likely(own != NULL) ? own : zr_stripes_take(arena);
     }
     zr_lock_take(&arena->lock);
     return arena;
@@ -89,47 +88,47 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
 {
     struct zr_follow *follow = arena->follow;
     if (unlikely(!follow->plan) || unlikely(follow->awake) || unlikely(follow->work_due) ||
-        unlikely(arena->careful))
+        unlikely(arena->debug))
         return NULL;
-    struct zr_lane *lane = follow->plan->last_lane;
-    struct zr_step *step = zr_follow_next(follow, lane, request);
-    if (likely(step != NULL) || follow->plan->lanes_count == 1)
+    struct zr_learner_sequence *sequence = follow->plan->last_sequence;
+    struct zr_step *step = zr_follow_next(follow, sequence, request);
+    if (likely(step != NULL) || follow->plan->sequences_count == 1)
         return step;
-    /* That of another lane than the one that was asked last: threads and streams take turns. */
-    lane = zr_follow_lane_of(follow->plan, zr_thread_own_number, request->stream);
-    return lane ? zr_follow_next(follow, lane, request) : NULL;
+    /* That of another sequence than the one that was asked last: threads and streams take turns. */
+    sequence = zr_follow_sequence_of(follow->plan, zr_thread_own_number, request->stream);
+    return sequence ? zr_follow_next(follow, sequence, request) : NULL;
 }
 
 /* A block on the place that a plan has for the request, or on any. lock: both */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
-                          struct zr_span **out)
+                          struct zr_extent **out)
 {
-    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
         return ZR_ERR_HOST_MEMORY;
     if (unlikely(arena->follow != NULL) && (*out = zr_follow_alloc(arena, request, need)))
         return ZR_OK;
     return zr_core_alloc(arena, request, need, out);
 }
 
-/* The same, when memory is short: what the siblings have idle may do, or what streams still use there. lock:
+/* The same, when memory is short: what the stripes have idle may do, or what streams still use there. lock:
  * both, opened meanwhile */
 static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
                                                                 const struct zr_request *request,
-                                                                struct zr_need need, struct zr_span **out)
+                                                                struct zr_need need, struct zr_extent **out)
 {
     zr_result result = ZR_ERR_MEMORY;
-    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, need.bytes))
+    while (result == ZR_ERR_MEMORY && zr_stripes_fetch(arena, need.bytes))
         result = allocate(arena, request, need, out);
     return result;
 }
 
 /* What some arenas do with a block besides. True: zr_follow_work() is due once the lock is open. */
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
-                                                 struct zr_span *block, struct zr_need need)
+                                                 struct zr_extent *block, struct zr_need need)
 {
     bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
-    if (arena->careful)
-        zr_careful_new(arena, block);
+    if (arena->debug)
+        zr_debug_new(arena, block);
     return work;
 }
 
@@ -144,19 +143,19 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
 /* The same, with all that it takes: memory from wherever there is some; or the words for what has failed
  * before. Called with the lock, which is opened for the supply's; the caller gives both. */
 static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
-                                                struct zr_need need, zr_result before, struct zr_span **out)
+                                                struct zr_need need, zr_result before, struct zr_extent **out)
 {
     zr_lock_give(&arena->lock);
     zr_arena_take(arena);
     if (unlikely(arena->follow != NULL) && unlikely(arena->follow->gone))
-        zr_follow_bury_gone(arena);
-    zr_result result = likely(!arena->bounded) ? ZR_OK : zr_ceiling_check(arena, request, need.bytes);
+        zr_follow_retire_gone(arena);
+    zr_result result = likely(!arena->bounded) ? ZR_OK : zr_tag_limit_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
     /* Others that ask while the driver is called see these bytes as taken. */
     arena->promised_by_tag_bytes[request->tag] += need.bytes;
     result = before == ZR_OK ? allocate(arena, request, need, out) : before;
-    if (unlikely(result == ZR_ERR_MEMORY && arena->head->siblings_count > 0))
+    if (unlikely(result == ZR_ERR_MEMORY && arena->first_stripe->stripes_count > 0))
         result = allocate_from_others(arena, request, need, out);
     arena->promised_by_tag_bytes[request->tag] -= need.bytes;
     if (unlikely(result != ZR_OK))
@@ -166,11 +165,11 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
 
 /* A block on memory that is mapped already; NULL: that takes more. lock: arena->lock */
 static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
-                                   struct zr_need need, struct zr_span **out)
+                                   struct zr_need need, struct zr_extent **out)
 {
     if (unlikely(arena->follow != NULL) && arena->follow->plan)
         return ZR_OK; /* it may have a place for the request */
-    if (unlikely(!zr_pool_reserve(&arena->spans, ZR_PROMISED_SPANS) || !zr_index_reserve(&arena->index)))
+    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
         return ZR_ERR_HOST_MEMORY;
     *out = zr_core_try(arena, request, need);
     return ZR_OK;
@@ -179,7 +178,7 @@ static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_reque
 /* Any request. Called with the lock of the arena that serves it, gives it. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
-    struct zr_span *block = NULL;
+    struct zr_extent *block = NULL;
     bool work = false, grown = false;
     *out = NULL;
     if (unlikely(!is_request(arena, request))) {
@@ -196,7 +195,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     struct zr_need need = need_of(arena, request);
     uint64_t calls = arena->backend_calls_count;
     if (unlikely(arena->bounded))
-        result = zr_ceiling_check(arena, request, need.bytes);
+        result = zr_tag_limit_check(arena, request, need.bytes);
     if (likely(result == ZR_OK)) {
         result = try_mapped(arena, request, need, &block);
         grown = !block;
@@ -204,9 +203,9 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
             result = grow(arena, request, need, result, &block);
     }
     if (likely(result == ZR_OK)) {
-        zr_book_in(arena, zr_book_entry_of(block));
+        zr_count_in(arena, zr_counter_entry_of(block));
         *out = arena->base + block->offset_bytes;
-        if (unlikely(arena->noted))
+        if (unlikely(arena->hooked))
             work = note_alloc(arena, request, block, need);
     }
     if (unlikely(grown) && arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count)
@@ -227,7 +226,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
     if (!step)
         return alloc_any(arena, request, out);
-    zr_book_in(arena, entry_of_step(step));
+    zr_count_in(arena, entry_of_step(step));
     *out = arena->base + step->offset_bytes;
     leave(arena);
     return ZR_OK;
@@ -240,14 +239,15 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
                                                              bool freed)
 {
     size_t offset = (size_t)((const char *)address - arena->base);
-    struct zr_span copy;
-    const struct zr_span *block = offset < arena->range_bytes ? zr_block_before(arena, offset, &copy) : NULL;
+    struct zr_extent copy;
+    const struct zr_extent *block =
+        offset < arena->range_bytes ? zr_block_before(arena, offset, &copy) : NULL;
     zr_result result;
     if (offset >= arena->range_bytes)
         result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
-    else if (block && offset < zr_span_end(block))
+    else if (block && offset < zr_extent_end(block))
         result = zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
-                         address, offset - block->offset_bytes, zr_span_requested_bytes(block),
+                         address, offset - block->offset_bytes, zr_extent_requested_bytes(block),
                          (void *)(arena->base + block->offset_bytes));
     else if (freed)
         result = zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
@@ -259,9 +259,9 @@ static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *ar
 }
 
 /* What some arenas do with a block besides: ZR_ERR_CORRUPT, with words, if it was written past its end. */
-static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_span *block)
+static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_extent *block)
 {
-    zr_result result = arena->careful ? zr_careful_freed(arena, block) : ZR_OK;
+    zr_result result = arena->debug ? zr_debug_freed(arena, block) : ZR_OK;
     if (arena->follow)
         zr_follow_note_free(arena, block);
     return result;
@@ -269,26 +269,26 @@ static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, str
 
 /* The block of a step of the plan, which goes in time as a rule: then it is freed. NULL: it is; else what is
  * left to do is that of any block. */
-static inline struct zr_span *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
+static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
 {
     struct zr_step *step = &plan->steps[number];
     zr_step_leave(plan, step);
-    if (unlikely(arena->follow->awake) || unlikely(arena->careful) || unlikely(step->apart) ||
+    if (unlikely(arena->follow->awake) || unlikely(arena->debug) || unlikely(step->apart) ||
         unlikely(plan != arena->follow->plan))
-        return &plan->slots[number].span;
+        return &plan->slots[number].extent;
     zr_step_clear_live(plan, step, number);
-    zr_book_out(arena, entry_of_step(step));
+    zr_count_out(arena, entry_of_step(step));
     return NULL;
 }
 
 /* Any block that is no longer found. lock: arena->lock */
-static inline zr_result free_block(struct zr_arena *arena, struct zr_span *block)
+static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
-    zr_book_out(arena, zr_book_entry_of(block));
-    zr_result result = unlikely(arena->noted) ? note_free(arena, block) : ZR_OK;
+    zr_count_out(arena, zr_counter_entry_of(block));
+    zr_result result = unlikely(arena->hooked) ? note_free(arena, block) : ZR_OK;
     if (unlikely(block->uses != NULL))
         zr_streams_defer(arena, block);
-    else if (unlikely(block->kind == ZR_SPAN_PLANNED))
+    else if (unlikely(block->kind == ZR_EXTENT_PLANNED))
         zr_follow_free(arena, block);
     else
         zr_core_free(arena, block);
@@ -298,7 +298,7 @@ static inline zr_result free_block(struct zr_arena *arena, struct zr_span *block
 zr_result zr_arena_free(zr_arena *arena, void *address)
 {
     struct zr_follow_plan *plan = NULL;
-    struct zr_span *block = NULL;
+    struct zr_extent *block = NULL;
     bool freed = false, found;
     if (unlikely(!address))
         return ZR_OK;
@@ -321,11 +321,11 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!found))
         return refuse_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
     zr_result result = block ? free_block(arena, block) : ZR_OK;
-    bool gone = unlikely(arena->noted) && arena->follow && arena->follow->gone;
+    bool gone = unlikely(arena->hooked) && arena->follow && arena->follow->gone;
     leave(arena);
     if (unlikely(gone)) {
         zr_arena_take(arena);
-        zr_follow_bury_gone(arena);
+        zr_follow_retire_gone(arena);
         zr_arena_give(arena);
     }
     return result;

@@ -1,4 +1,4 @@
-/* arena.c: the arena's life, and the search for a block by address. Stands on space.c, extend.c and index.c.
+/* arena.c: the arena's life, and the search for a block by address. Stands on space.c, supply.c and index.c.
  */
 #define _GNU_SOURCE
 
@@ -50,9 +50,9 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
 {
     zr_backend *backend = options->backend;
     snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
-    arena->head = arena;
+    arena->first_stripe = arena;
     arena->members_most = options->threads > 1 ? options->threads : 1;
-    arena->sibling_reserve_bytes = options->reserve_bytes;
+    arena->stripe_reserve_bytes = options->reserve_bytes;
     arena->backend = backend;
     arena->granule_bytes = backend->can.granule_bytes;
     arena->granule_shift = (unsigned)__builtin_ctzl(arena->granule_bytes);
@@ -63,12 +63,12 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->shared = arena->members_most > 1;
     arena->asynchronous = !backend->can.synchronous;
-    zr_arena_note_careful(arena);
-    arena->map_calls = &zr_watch_calls;
-    arena->stock.granule_bytes = arena->granule_bytes;
-    zr_pool_init(&arena->spans, sizeof(struct zr_span), ZR_POOL_FAULTS);
-    zr_pool_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
-    if (!zr_pool_reserve(&arena->spans, ZR_ZONE_COUNT))
+    zr_arena_note_debug(arena);
+    arena->map_calls = &zr_map_callback_calls;
+    arena->granule_cache.granule_bytes = arena->granule_bytes;
+    zr_slab_init(&arena->extents, sizeof(struct zr_extent), ZR_POOL_FAULTS);
+    zr_slab_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
+    if (!zr_slab_reserve(&arena->extents, ZR_ZONE_COUNT))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = reserve_range(arena, options->reserve_bytes);
     if (result != ZR_OK)
@@ -97,7 +97,7 @@ static void tear_down(struct zr_arena *arena)
         zr_index_end(&arena->index);
     zr_streams_end(arena);
     zr_follow_end(arena);
-    zr_pool_end(&arena->spans);
+    zr_slab_end(&arena->extents);
     zr_pages_give(arena, sizeof *arena);
 }
 
@@ -108,9 +108,9 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     *out = NULL;
     if (!options || !options->backend)
         return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
-    if (options->threads > ZR_SIBLINGS_MOST + 1)
+    if (options->threads > ZR_STRIPES_MOST + 1)
         return zr_fail(ZR_ERR_INVALID, "an arena serves at most %d threads at once, not %u",
-                       ZR_SIBLINGS_MOST + 1, options->threads);
+                       ZR_STRIPES_MOST + 1, options->threads);
     if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
         return zr_fail(ZR_ERR_INVALID, "an arena's limit of %zu bytes is below one granule (%zu)",
                        options->limit_bytes, options->backend->can.granule_bytes);
@@ -128,22 +128,22 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     return ZR_OK;
 }
 
-unsigned zr_arena_add_sibling(struct zr_arena *head, unsigned count)
+unsigned zr_arena_add_stripe(struct zr_arena *head, unsigned count)
 {
     struct zr_arena *arena = NULL;
     unsigned made = 0;
     zr_arenas_close();
-    if (1 + atomic_load(&head->siblings_count) != count || head->together || head->no_more)
+    if (1 + atomic_load(&head->stripes_count) != count || head->unstriped || head->no_more)
         goto unlock; /* somebody was faster */
     arena = zr_pages_take(sizeof *arena);
     if (arena && prepare(arena, &(struct zr_arena_options){.backend = head->backend,
                                                            .name = head->name,
-                                                           .reserve_bytes = head->sibling_reserve_bytes,
+                                                           .reserve_bytes = head->stripe_reserve_bytes,
                                                            .limit_bytes = head->limit_bytes}) == ZR_OK) {
-        arena->head = head;
+        arena->first_stripe = head;
         arena->shared = true;
-        head->siblings[count - 1] = arena;
-        atomic_store_explicit(&head->siblings_count, count, memory_order_release);
+        head->stripes[count - 1] = arena;
+        atomic_store_explicit(&head->stripes_count, count, memory_order_release);
         made = 1;
     } else {
         /* No addresses or records for one more: the family stays as it is. */
@@ -187,8 +187,8 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
         result = zr_trace_close(arena->trace);
     arena->trace = NULL;
     zr_backend *backend = arena->backend;
-    for (unsigned i = arena->siblings_count; i-- > 0;) {
-        zr_result released = end_member(arena->siblings[i], leaked_bytes);
+    for (unsigned i = arena->stripes_count; i-- > 0;) {
+        zr_result released = end_member(arena->stripes[i], leaked_bytes);
         result = result == ZR_OK ? released : result;
     }
     zr_result released = end_member(arena, leaked_bytes);
@@ -207,11 +207,11 @@ zr_backend *zr_arena_backend(const zr_arena *arena)
 static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
 {
     zr_arena_take(arena);
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     if (arena->follow) {
-        zr_follow_bury_gone(arena);
+        zr_follow_retire_gone(arena);
         zr_follow_give_back(arena);
     }
     size_t released = zr_trim(arena, keep_bytes);
@@ -227,16 +227,16 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
         *released_bytes = 0;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
-    size_t released = zr_siblings_trim(arena) + trim_member(arena, keep_bytes);
+    size_t released = zr_stripes_trim(arena) + trim_member(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
     return ZR_OK;
 }
 
-void zr_arena_settle_plan(zr_arena *arena)
+void zr_arena_commit_plan(zr_arena *arena)
 {
     zr_arena_take(arena);
-    zr_follow_settle(arena);
+    zr_follow_commit(arena);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
     zr_arena_give(arena);
@@ -253,16 +253,16 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     size_t offset = (size_t)((const char *)pointer - arena->base);
     *out = (struct zr_block_info){0};
     if (offset < arena->range_bytes) {
-        struct zr_span copy;
+        struct zr_extent copy;
         zr_index_read_lock();
-        const struct zr_span *block = zr_block_before(arena, offset, &copy);
-        found = block && offset < zr_span_end(&copy);
+        const struct zr_extent *block = zr_block_before(arena, offset, &copy);
+        found = block && offset < zr_extent_end(&copy);
         if (found)
             *out = zr_block_info_of(arena, &copy);
         zr_index_read_unlock();
     }
-    const struct zr_pool_calls *pools = atomic_load(&arena->head->pool_calls);
-    return found || (pools && pools->find(arena->head, pointer, out))
+    const struct zr_pool_calls *pools = atomic_load(&arena->first_stripe->pool_calls);
+    return found || (pools && pools->find(arena->first_stripe, pointer, out))
                ? ZR_OK
                : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
 }

@@ -1,5 +1,5 @@
 /* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Stands on
- * extend.c, streams.c, siblings.c and follow.h. */
+ * supply.c, streams.c, stripes.c and follow.h. */
 #include "alloc/core/arena_internal.h"
 #include "alloc/plan/follow.h"
 
@@ -13,7 +13,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
         result = zr_granules_gather(arena, bytes, out);
     if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
         result = zr_granules_gather(arena, bytes, out);
-    while (result == ZR_ERR_MEMORY && zr_siblings_fetch(arena, bytes))
+    while (result == ZR_ERR_MEMORY && zr_stripes_fetch(arena, bytes))
         result = zr_granules_gather(arena, bytes, out);
     if (result == ZR_OK) {
         arena->lent_bytes += bytes;
@@ -29,12 +29,12 @@ void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
     zr_lock_take(&arena->lock);
     while ((handle = zr_handle_list_pop(list))) {
         arena->lent_bytes -= handle->bytes;
-        zr_stock_put(&arena->stock, handle);
+        zr_granule_cache_put(&arena->granule_cache, handle);
     }
     zr_lock_give(&arena->lock);
 }
 
-size_t zr_granules_forsake(struct zr_arena *arena, struct zr_handle_list *list)
+size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
     size_t bytes = 0;

@@ -12,26 +12,26 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
         return result;
     arena = zr_arena_member_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
-    struct zr_span *span = NULL;
+    struct zr_extent *extent = NULL;
     zr_lock_take(&arena->lock);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
-        span = zr_block_exact(arena, offset, &freed);
-    if (!span) {
+        extent = zr_block_exact(arena, offset, &freed);
+    if (!extent) {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
-    } else if (arena->asynchronous && stream != span->stream) {
-        struct zr_use *use = span->uses;
+    } else if (arena->asynchronous && stream != extent->stream) {
+        struct zr_use *use = extent->uses;
         while (use && use->stream != stream)
             use = use->next;
-        if (!use && !zr_pool_reserve(&arena->uses, 1)) {
+        if (!use && !zr_slab_reserve(&arena->uses, 1)) {
             result = ZR_ERR_HOST_MEMORY;
         } else if (!use && (result = zr_backend_stream_check(arena->backend, stream)) == ZR_OK) {
-            use = zr_pool_take(&arena->uses);
+            use = zr_slab_take(&arena->uses);
             use->stream = stream;
             use->recorded = false;
-            use->next = span->uses;
-            span->uses = use;
-            if (span->kind == ZR_SPAN_PLANNED)
-                zr_follow_note_use(span);
+            use->next = extent->uses;
+            extent->uses = use;
+            if (extent->kind == ZR_EXTENT_PLANNED)
+                zr_follow_note_use(extent);
         }
     }
     zr_lock_give(&arena->lock);

@@ -1,12 +1,12 @@
-/* follow.c: serves allocations from a plan. Stands on follow_plan.c, region.c and extend.c.
+/* follow.c: serves allocations from a plan. Stands on follow_plan.c, region.c and supply.c.
  *
- * Each lane has a cursor into its circular list of steps. A request that is the step at the cursor, or one
- * close by, or one to which the last few unknown requests lead, gets that step's place; any other is a stray
- * and takes the dynamic path, the plan staying in force. That the order of frees is as it was learned is
- * never assumed: each step knows which blocks are to be gone when it comes, and one that is not is late until
- * it goes. While a lane has nothing late, every live block of it is within the time that the plan gave it, so
- * no two share addresses; else a place is compared with each late block first. So a plan that is out of date
- * costs memory, not correctness.
+ * Each sequence has a cursor into its circular list of steps. A request that is the step at the cursor, or
+ * one close by, or one to which the last few unknown requests lead, gets that step's place; any other is a
+ * unplanned allocation and takes the dynamic path, the plan staying in force. That the order of frees is as
+ * it was learned is never assumed: each step knows which blocks are to be gone when it comes, and one that is
+ * not is late until it goes. While a sequence has nothing late, every live block of it is within the time
+ * that the plan gave it, so no two share addresses; else a place is compared with each late block first. So a
+ * plan that is out of date costs memory, not correctness.
  *
  * The region's granules are mapped when a step first needs them and stay, so a step that repeats maps
  * nothing. A slot remembers the region's count of unmaps at which it saw all its granules mapped. */
@@ -58,41 +58,44 @@ uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint
     return (uint32_t)(hash >> 32);
 }
 
-uint32_t zr_follow_gram(const uint32_t *hashes)
+uint32_t zr_follow_ngram(const uint32_t *hashes)
 {
-    uint32_t gram = 0;
+    uint32_t ngram = 0;
     for (unsigned i = 0; i < ZR_FOLLOW_RECENT; i++)
-        gram = (gram ^ hashes[i]) * UINT32_C(0x9e3779b1);
-    return gram ^ gram >> 15;
+        ngram = (ngram ^ hashes[i]) * UINT32_C(0x9e3779b1);
+    return ngram ^ ngram >> 15;
 }
 
-struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream)
+struct zr_learner_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
+                                                  uint64_t stream)
 {
-    struct zr_lane *lane = plan->last_lane;
-    if (__builtin_expect(
-            lane->any || (lane->thread == thread && (lane->any_stream || lane->stream == stream)), 1))
-        return lane;
-    for (lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++)
-        if (lane->thread == thread && (lane->any_stream || lane->stream == stream))
-            return plan->last_lane = lane;
+    struct zr_learner_sequence *sequence = plan->last_sequence;
+    if (__builtin_expect(sequence->any || (sequence->thread == thread &&
+                                           (sequence->any_stream || sequence->stream == stream)),
+                         1))
+        return sequence;
+    for (sequence = plan->sequences; sequence < plan->sequences + plan->sequences_count; sequence++)
+        if (sequence->thread == thread && (sequence->any_stream || sequence->stream == stream))
+            return plan->last_sequence = sequence;
     return NULL;
 }
 
-/* The slot whose step and those before it are the lane's recent requests; NULL: none known. */
-static struct zr_slot *find_recent(const struct zr_follow_plan *plan, const struct zr_lane *lane)
+/* The slot whose step and those before it are the sequence's recent requests; NULL: none known. */
+static struct zr_slot *find_recent(const struct zr_follow_plan *plan,
+                                   const struct zr_learner_sequence *sequence)
 {
-    uint32_t gram = zr_follow_gram(lane->recent);
+    uint32_t ngram = zr_follow_ngram(sequence->recent);
     for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
-        uint32_t entry = plan->grams[(gram + probe) & (plan->grams_count - 1)];
+        uint32_t entry = plan->ngrams[(ngram + probe) & (plan->ngrams_count - 1)];
         if (entry == 0)
             return NULL;
         struct zr_slot *slot = plan->slots + (entry - 1), *back = slot;
-        if (slot < lane->slots || slot >= lane->end)
+        if (slot < sequence->slots || slot >= sequence->end)
             continue;
         unsigned same = 0;
-        while (same < ZR_FOLLOW_RECENT && back->hash == lane->recent[ZR_FOLLOW_RECENT - 1 - same]) {
+        while (same < ZR_FOLLOW_RECENT && back->hash == sequence->recent[ZR_FOLLOW_RECENT - 1 - same]) {
             same++;
-            back = zr_step_back(lane, back);
+            back = zr_step_back(sequence, back);
         }
         if (same == ZR_FOLLOW_RECENT)
             return slot;
@@ -101,64 +104,65 @@ static struct zr_slot *find_recent(const struct zr_follow_plan *plan, const stru
 }
 
 /* Whether it is the only step near the cursor that is like this request. */
-static bool is_alone(const struct zr_lane *lane, uint32_t hash)
+static bool is_alone(const struct zr_learner_sequence *sequence, uint32_t hash)
 {
-    struct zr_slot *ahead = lane->cursor, *behind = lane->cursor;
+    struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     unsigned count = 0;
-    for (size_t i = 0; i < NEAR && 2 * i + 2 < (size_t)(lane->end - lane->slots); i++) {
-        ahead = zr_step_on(lane, ahead);
-        behind = zr_step_back(lane, behind);
+    for (size_t i = 0; i < NEAR && 2 * i + 2 < (size_t)(sequence->end - sequence->slots); i++) {
+        ahead = zr_step_on(sequence, ahead);
+        behind = zr_step_back(sequence, behind);
         count += (ahead->hash == hash) + (behind->hash == hash);
     }
     return count <= 1;
 }
 
 /* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
- * comes in order, but for two that change places, so that a single request like it is rather a stray; two in
- * a row are none. */
-static bool is_likely(const struct zr_lane *lane, const struct zr_slot *slot, size_t distance,
+ * comes in order, but for two that change places, so that a single request like it is rather an unplanned
+ * allocation; two in a row are none. */
+static bool is_likely(const struct zr_learner_sequence *sequence, const struct zr_slot *slot, size_t distance,
                       const uint32_t *before)
 {
-    const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(lane->cursor);
+    const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(sequence->cursor);
     if (step->thread != next->thread || step->stream != next->stream)
         return true;
-    if (distance <= 1 && is_alone(lane, slot->hash))
+    if (distance <= 1 && is_alone(sequence, slot->hash))
         return true;
-    return before && zr_step_back(lane, (struct zr_slot *)slot)->hash == *before;
+    return before && zr_step_back(sequence, (struct zr_slot *)slot)->hash == *before;
 }
 
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
-static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_lane *lane,
+static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_learner_sequence *sequence,
                               const struct zr_request *request, size_t alignment, uint32_t thread)
 {
-    struct zr_slot *ahead = lane->cursor, *behind = lane->cursor;
-    size_t most = (size_t)(lane->end - lane->slots) / 2;
-    uint32_t last = lane->recent[ZR_FOLLOW_RECENT - 1];
-    if (lane->missed != lane->cursor)
-        lane->recent_count = 0; /* there have been steps in between */
-    const uint32_t *before = lane->recent_count > 0 ? &last : NULL;
+    struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
+    size_t most = (size_t)(sequence->end - sequence->slots) / 2;
+    uint32_t last = sequence->recent[ZR_FOLLOW_RECENT - 1];
+    if (sequence->missed != sequence->cursor)
+        sequence->recent_count = 0; /* there have been steps in between */
+    const uint32_t *before = sequence->recent_count > 0 ? &last : NULL;
     for (size_t i = 0; i < WINDOW && i < most; i++) {
-        ahead = zr_step_on(lane, ahead);
-        behind = zr_step_back(lane, behind);
-        if (zr_slot_serves(ahead, request, alignment, thread) && is_likely(lane, ahead, i + 1, before))
+        ahead = zr_step_on(sequence, ahead);
+        behind = zr_step_back(sequence, behind);
+        if (zr_slot_serves(ahead, request, alignment, thread) && is_likely(sequence, ahead, i + 1, before))
             return ahead;
-        if (zr_slot_serves(behind, request, alignment, thread) && is_likely(lane, behind, i, before))
+        if (zr_slot_serves(behind, request, alignment, thread) && is_likely(sequence, behind, i, before))
             return behind;
     }
-    memmove(lane->recent, lane->recent + 1, sizeof lane->recent - sizeof *lane->recent);
-    lane->recent[ZR_FOLLOW_RECENT - 1] = zr_follow_hash(request, alignment, thread);
-    lane->missed = lane->cursor;
-    if (lane->recent_count < ZR_FOLLOW_RECENT)
-        lane->recent_count++;
-    if (lane->recent_count < ZR_FOLLOW_RECENT)
+    memmove(sequence->recent, sequence->recent + 1, sizeof sequence->recent - sizeof *sequence->recent);
+    sequence->recent[ZR_FOLLOW_RECENT - 1] = zr_follow_hash(request, alignment, thread);
+    sequence->missed = sequence->cursor;
+    if (sequence->recent_count < ZR_FOLLOW_RECENT)
+        sequence->recent_count++;
+    if (sequence->recent_count < ZR_FOLLOW_RECENT)
         return NULL;
-    struct zr_slot *slot = find_recent(plan, lane);
+    struct zr_slot *slot = find_recent(plan, sequence);
     return slot && zr_slot_serves(slot, request, alignment, thread) ? slot : NULL;
 }
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(const struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
+static void make_late(const struct zr_arena *arena, struct zr_learner_sequence *sequence,
+                      struct zr_slot *slot)
 {
     if (slot->late)
         return;
@@ -166,95 +170,97 @@ static void make_late(const struct zr_arena *arena, struct zr_lane *lane, struct
         zr_pages_count_late(arena, slot, true);
     slot->late = true;
     zr_step_of(slot)->apart = true;
-    slot->span.previous = NULL;
-    slot->span.next = (struct zr_span *)lane->late;
-    if (lane->late)
-        lane->late->span.previous = &slot->span;
-    lane->late = slot;
-    lane->late_count++;
+    slot->extent.previous = NULL;
+    slot->extent.next = (struct zr_extent *)sequence->late;
+    if (sequence->late)
+        sequence->late->extent.previous = &slot->extent;
+    sequence->late = slot;
+    sequence->late_count++;
 }
 
-static void unmake_late(const struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
+static void unmake_late(const struct zr_arena *arena, struct zr_learner_sequence *sequence,
+                        struct zr_slot *slot)
 {
     if (slot->plan->pages_count > 0)
         zr_pages_count_late(arena, slot, false);
     slot->late = false;
-    if (slot->span.previous)
-        slot->span.previous->next = slot->span.next;
+    if (slot->extent.previous)
+        slot->extent.previous->next = slot->extent.next;
     else
-        lane->late = (struct zr_slot *)slot->span.next;
-    if (slot->span.next)
-        slot->span.next->previous = slot->span.previous;
-    lane->late_count--;
+        sequence->late = (struct zr_slot *)slot->extent.next;
+    if (slot->extent.next)
+        slot->extent.next->previous = slot->extent.previous;
+    sequence->late_count--;
 }
 
 /* The step's time has come: what should be gone and is not is late. */
 static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                         struct zr_lane *lane, const struct zr_slot *slot)
+                         struct zr_learner_sequence *sequence, const struct zr_slot *slot)
 {
     if (__builtin_expect(plan->due_counts[slot->number] == 0, 1))
         return;
     for (uint32_t i = slot->due_first; i < slot->due_end; i++)
         if (zr_step_live(plan, plan->due[i]))
-            make_late(arena, lane, plan->slots + plan->due[i]);
+            make_late(arena, sequence, plan->slots + plan->due[i]);
 }
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
-static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan, struct zr_lane *lane,
-                 struct zr_slot *to)
+static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+                 struct zr_learner_sequence *sequence, struct zr_slot *to)
 {
-    size_t count = (size_t)(lane->end - lane->slots);
-    size_t ahead = (size_t)(to - lane->cursor + (to < lane->cursor ? (ptrdiff_t)count : 0));
+    size_t count = (size_t)(sequence->end - sequence->slots);
+    size_t ahead = (size_t)(to - sequence->cursor + (to < sequence->cursor ? (ptrdiff_t)count : 0));
     if (ahead <= WINDOW) {
-        for (; lane->cursor != to; lane->cursor = zr_step_on(lane, lane->cursor))
-            reach(arena, plan, lane, lane->cursor);
+        for (; sequence->cursor != to; sequence->cursor = zr_step_on(sequence, sequence->cursor))
+            reach(arena, plan, sequence, sequence->cursor);
         return;
     }
-    size_t end = (size_t)(lane->end - plan->slots);
-    for (size_t i = zr_follow_live_from(plan, (size_t)(lane->slots - plan->slots)); i < end;
+    size_t end = (size_t)(sequence->end - plan->slots);
+    for (size_t i = zr_follow_live_from(plan, (size_t)(sequence->slots - plan->slots)); i < end;
          i = zr_follow_live_from(plan, i + 1)) {
         struct zr_slot *slot = &plan->slots[i];
         size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
         if (age >= slot->alive_count)
-            make_late(arena, lane, slot);
+            make_late(arena, sequence, slot);
     }
-    lane->cursor = to;
+    sequence->cursor = to;
 }
 
 void zr_arena_rewind_plan(zr_arena *arena)
 {
     zr_lock_take(&arena->lock);
     struct zr_follow_plan *plan = arena->follow ? arena->follow->plan : NULL;
-    for (size_t i = 0; plan && i < plan->lanes_count; i++) {
-        struct zr_lane *lane = &plan->lanes[i];
-        if (lane->cursor != lane->slots)
-            jump(arena, plan, lane, lane->slots);
-        lane->recent_count = 0;
+    for (size_t i = 0; plan && i < plan->sequences_count; i++) {
+        struct zr_learner_sequence *sequence = &plan->sequences[i];
+        if (sequence->cursor != sequence->slots)
+            jump(arena, plan, sequence, sequence->slots);
+        sequence->recent_count = 0;
     }
     zr_lock_give(&arena->lock);
 }
 
 /* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
  * step but the one `by` before it. */
-static unsigned fit_of(const struct zr_lane *lane, struct zr_slot *next, int by)
+static unsigned fit_of(const struct zr_learner_sequence *sequence, struct zr_slot *next, int by)
 {
     unsigned fit = 0;
     uint32_t age = 1;
-    struct zr_slot *slot = zr_step_back(lane, next);
-    for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_back(lane, slot)) {
+    struct zr_slot *slot = zr_step_back(sequence, next);
+    for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_back(sequence, slot)) {
         const struct zr_slot *is = by == 0  ? slot
-                                   : by > 0 ? zr_step_back(lane, slot)
-                                            : zr_step_on(lane, slot);
+                                   : by > 0 ? zr_step_back(sequence, slot)
+                                            : zr_step_on(sequence, slot);
         fit += is->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < is->alive_count);
     }
     return fit;
 }
 
-/* Among steps that are alike a stray takes the place of one, and each after it that of the next. What is live
- * when it should not be tells: the request is the step before the one that is next. */
-static bool is_one_off(const struct zr_lane *lane, struct zr_slot *next)
+/* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
+ * next. What is live when it should not be tells: the request is the step before the one that is next. */
+static bool is_one_off(const struct zr_learner_sequence *sequence, struct zr_slot *next)
 {
-    return zr_step_back(lane, next)->hash == next->hash && fit_of(lane, next, 1) > fit_of(lane, next, 0);
+    return zr_step_back(sequence, next)->hash == next->hash &&
+           fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
 }
 
 /* ---- Passes -------------------------------------------------------------------------------------------- */
@@ -266,7 +272,7 @@ void zr_follow_begin_pass(struct zr_arena *arena)
     follow->pass = (struct zr_pass){0};
     follow->pass_left = follow->pass_count = follow->plan ? follow->plan->slots_count : SIZE_MAX;
     follow->pass_calls_count = arena->backend_calls_count;
-    follow->strays_run = 0;
+    follow->unplanned_run = 0;
 }
 
 static void end_pass(struct zr_arena *arena, struct zr_follow *follow)
@@ -286,35 +292,35 @@ static void end_pass(struct zr_arena *arena, struct zr_follow *follow)
     zr_follow_begin_pass(arena);
 }
 
-static struct zr_span *note_stray(struct zr_arena *arena, struct zr_follow *follow)
+static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_follow *follow)
 {
-    follow->counts.strays_count++;
-    follow->pass.strays_count++;
-    follow->strays_run++;
+    follow->counts.unplanned_count++;
+    follow->pass.unplanned_count++;
+    follow->unplanned_run++;
     follow->pass_left--;
-    if (follow->pass_left == 0 || follow->strays_run == ZR_FOLLOW_LOST)
+    if (follow->pass_left == 0 || follow->unplanned_run == ZR_FOLLOW_LOST)
         end_pass(arena, follow);
     return NULL;
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static bool clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+static bool clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
                           const struct zr_slot *slot)
 {
-    if (lane->late_count > LATE_MOST)
+    if (sequence->late_count > LATE_MOST)
         return false;
-    for (const struct zr_slot *late = lane->late; late; late = (const struct zr_slot *)late->span.next)
-        if (late->span.offset_bytes < zr_span_end(&slot->span) &&
-            slot->span.offset_bytes < zr_span_end(&late->span))
+    for (const struct zr_slot *late = sequence->late; late; late = (const struct zr_slot *)late->extent.next)
+        if (late->extent.offset_bytes < zr_extent_end(&slot->extent) &&
+            slot->extent.offset_bytes < zr_extent_end(&late->extent))
             return false;
-    return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, lane, slot);
+    return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, sequence, slot);
 }
 
 bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->span);
-    struct zr_extent extent = {under.first * arena->granule_bytes,
+    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+    struct zr_bounds extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
     if (arena->follow->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))
         zr_follow_spare(arena, extent.bytes, 0, false);
@@ -324,7 +330,7 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
     } else if (slot->plan->owed && !zr_follow_collect(arena, slot->plan, under)) {
         return false;
     } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
-        struct zr_extent stuck;
+        struct zr_bounds stuck;
         zr_result result = zr_map(arena, extent, &stuck);
         slot->plan->owed |= stuck.bytes > 0;
         if (result != ZR_OK)
@@ -336,44 +342,45 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
 
 /* The place of a step like this one whose block is gone before its time, or never came: until that time is
  * over it is nobody else's. NULL: there is none for as long as the step lasts. */
-static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_lane *lane,
+static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
                                  const struct zr_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
     struct zr_slot *left = plan->slots + slot->alike;
-    size_t count = (size_t)(lane->end - lane->slots);
+    size_t count = (size_t)(sequence->end - sequence->slots);
     for (unsigned i = 0; i < ALIKE_MOST && left != slot; i++, left = plan->slots + left->alike) {
         size_t age = (size_t)(slot - left + (slot < left ? (ptrdiff_t)count : 0));
         const struct zr_step *step = zr_step_of(left), *own = zr_step_of(slot);
         if (age + slot->alive_count <= left->alive_count && !zr_slot_live(plan, left) && left->placed &&
             step->seen_epoch == plan->epoch && step->requested_bytes == own->requested_bytes &&
             step->stream == own->stream && step->thread == own->thread && step->tag == own->tag &&
-            step->alignment_shift == own->alignment_shift && clear_of_late(arena, lane, left))
+            step->alignment_shift == own->alignment_shift && clear_of_late(arena, sequence, left))
             return left;
     }
     return NULL;
 }
 
-static struct zr_span *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
+static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
 {
     zr_step_set_live(plan, zr_step_of(slot), slot->number);
     zr_step_enter(plan, zr_step_of(slot), slot->number);
-    return &slot->span;
+    return &slot->extent;
 }
 
 /* Not, after all. */
-static void withdraw(struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
+static void withdraw(struct zr_arena *arena, struct zr_learner_sequence *sequence, struct zr_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
     if (slot->late) /* others have come to where it was to be gone */
-        unmake_late(arena, lane, slot);
+        unmake_late(arena, sequence, slot);
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
     zr_step_of(slot)->apart = false;
 }
 
 /* The step is known; whether its place can be had. */
-static struct zr_span *take(struct zr_arena *arena, struct zr_lane *lane, struct zr_slot *slot)
+static struct zr_extent *take(struct zr_arena *arena, struct zr_learner_sequence *sequence,
+                              struct zr_slot *slot)
 {
     struct zr_follow *follow = arena->follow;
     struct zr_follow_plan *plan = slot->plan;
@@ -381,8 +388,8 @@ static struct zr_span *take(struct zr_arena *arena, struct zr_lane *lane, struct
         follow->counts.unplaced_count++;
         return NULL;
     }
-    if (__builtin_expect(lane->late_count > 0, 0) && !clear_of_late(arena, lane, slot)) {
-        struct zr_slot *left = find_left(arena, lane, slot);
+    if (__builtin_expect(sequence->late_count > 0, 0) && !clear_of_late(arena, sequence, slot)) {
+        struct zr_slot *left = find_left(arena, sequence, slot);
         if (left) {
             return enter(plan, left);
         }
@@ -391,10 +398,10 @@ static struct zr_span *take(struct zr_arena *arena, struct zr_lane *lane, struct
         return NULL;
     }
     /* It is live first: nobody else is to have its place while the driver maps what is under it. */
-    struct zr_span *block = enter(plan, slot);
+    struct zr_extent *block = enter(plan, slot);
     if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) &&
         !zr_follow_map_slot(arena, slot)) {
-        withdraw(arena, lane, slot);
+        withdraw(arena, sequence, slot);
         follow->counts.refused_count++;
         follow->pass.refused_count++;
         return NULL;
@@ -406,62 +413,64 @@ static struct zr_span *take(struct zr_arena *arena, struct zr_lane *lane, struct
  * way: the events that are recorded here tell when. */
 static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
-    size_t most_bytes = arena->head->peak_reserved_bytes;
+    size_t most_bytes = arena->first_stripe->peak_reserved_bytes;
     most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
     if (arena->live_bytes + arena->follow->counts.memory_bytes > most_bytes)
         return false; /* whatever else */
-    zr_arena_settle(arena);
+    zr_arena_flush_quick(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
-    size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena) + zr_space_pending_bytes(arena) +
-                        zr_follow_retired_idle_bytes(arena);
+    size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena) +
+                        zr_space_pending_bytes(arena) + zr_follow_retired_idle_bytes(arena);
     size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
     return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
 }
 
-/* A step comes of a lane that has not started: whether it may have its place. With other lanes nobody knows
- * what those hold at this moment: each starts with its first step, where the least of its own is live. */
-static bool start_lane(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_lane *lane,
-                       const struct zr_slot *slot)
+/* A step comes of a sequence that has not started: whether it may have its place. With other sequences nobody
+ * knows what those hold at this moment: each starts with its first step, where the least of its own is live.
+ */
+static bool start_sequence(struct zr_arena *arena, struct zr_follow_plan *plan,
+                           struct zr_learner_sequence *sequence, const struct zr_slot *slot)
 {
-    if (plan->lanes_count > 1 ? slot != lane->slots : !has_room(arena, plan))
+    if (plan->sequences_count > 1 ? slot != sequence->slots : !has_room(arena, plan))
         return false;
-    lane->deferred = false;
+    sequence->deferred = false;
     zr_follow_begin_pass(arena);
     return true;
 }
 
-struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
+struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request,
+                                  struct zr_need need)
 {
     struct zr_follow *follow = arena->follow;
     struct zr_follow_plan *plan = follow->plan;
     if (!plan)
         return NULL;
     uint32_t thread = zr_thread_number();
-    struct zr_lane *lane = zr_follow_lane_of(plan, thread, request->stream);
-    if (!lane)
-        return note_stray(arena, follow);
-    struct zr_slot *slot = lane->cursor;
+    struct zr_learner_sequence *sequence = zr_follow_sequence_of(plan, thread, request->stream);
+    if (!sequence)
+        return note_unplanned(arena, follow);
+    struct zr_slot *slot = sequence->cursor;
     if (__builtin_expect(!zr_slot_serves(slot, request, need.alignment, thread), 0)) {
-        slot = resync(plan, lane, request, need.alignment, thread);
+        slot = resync(plan, sequence, request, need.alignment, thread);
         if (!slot)
-            return note_stray(arena, follow);
-        jump(arena, plan, lane, slot);
-        lane->recent_count = 0;
+            return note_unplanned(arena, follow);
+        jump(arena, plan, sequence, slot);
+        sequence->recent_count = 0;
     }
-    size_t late_count = lane->late_count;
-    reach(arena, plan, lane, slot);
-    if (__builtin_expect(lane->late_count > late_count, 0) && is_one_off(lane, slot)) {
-        lane->cursor = slot;
-        return note_stray(arena, follow);
+    size_t late_count = sequence->late_count;
+    reach(arena, plan, sequence, slot);
+    if (__builtin_expect(sequence->late_count > late_count, 0) && is_one_off(sequence, slot)) {
+        sequence->cursor = slot;
+        return note_unplanned(arena, follow);
     }
-    lane->cursor = zr_step_on(lane, slot);
-    follow->strays_run = 0;
-    if (__builtin_expect(lane->deferred, 0) && !start_lane(arena, plan, lane, slot)) {
+    sequence->cursor = zr_step_on(sequence, slot);
+    follow->unplanned_run = 0;
+    if (__builtin_expect(sequence->deferred, 0) && !start_sequence(arena, plan, sequence, slot)) {
         follow->counts.deferred_count++;
         return NULL;
     }
-    struct zr_span *block = take(arena, lane, slot);
+    struct zr_extent *block = take(arena, sequence, slot);
     if (__builtin_expect(--follow->pass_left == 0, 0))
         end_pass(arena, follow);
     return block;
@@ -469,12 +478,13 @@ struct zr_span *zr_follow_alloc(struct zr_arena *arena, const struct zr_request 
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-static struct zr_lane *lane_with(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+static struct zr_learner_sequence *sequence_with(const struct zr_follow_plan *plan,
+                                                 const struct zr_slot *slot)
 {
-    struct zr_lane *lane = plan->lanes;
-    while (slot >= lane->end)
-        lane++;
-    return lane;
+    struct zr_learner_sequence *sequence = plan->sequences;
+    while (slot >= sequence->end)
+        sequence++;
+    return sequence;
 }
 
 size_t zr_follow_live_count(const struct zr_follow_plan *plan)
@@ -492,18 +502,18 @@ size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number)
     return live ? (size_t)(live - plan->live) : plan->slots_count;
 }
 
-void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
+void zr_follow_free(struct zr_arena *arena, struct zr_extent *block)
 {
     struct zr_slot *slot = (struct zr_slot *)block;
     struct zr_follow_plan *plan = slot->plan;
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))
-        unmake_late(arena, lane_with(plan, slot), slot);
+        unmake_late(arena, sequence_with(plan, slot), slot);
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
     zr_step_of(slot)->apart = false;
-    if (__builtin_expect(block->kind != ZR_SPAN_PLANNED, 0)) {
+    if (__builtin_expect(block->kind != ZR_EXTENT_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */
-        block->kind = ZR_SPAN_PLANNED;
+        block->kind = ZR_EXTENT_PLANNED;
         block->slack_bytes = (uint32_t)(block->bytes - slot->requested_bytes);
     }
     if (plan == arena->follow->plan || --plan->live_count > 0)
@@ -511,7 +521,7 @@ void zr_follow_free(struct zr_arena *arena, struct zr_span *block)
     arena->follow->gone = true;
 }
 
-void zr_follow_bury_gone(struct zr_arena *arena)
+void zr_follow_retire_gone(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
     follow->gone = false;
@@ -521,7 +531,7 @@ void zr_follow_bury_gone(struct zr_arena *arena)
             continue;
         }
         *link = plan->next;
-        zr_follow_bury(arena, plan);
+        zr_follow_retire(arena, plan);
         link = &follow->retired; /* the lock was open */
     }
 }

@@ -3,7 +3,7 @@
  *   follow.c         the step that a request is, and its place; here: the step that comes next, and a free
  *   follow_plan.c    plans in and out of force, the observer, the checks
  *   follow_memory.c  granules that regions do not need
- *   follow_strays.c  what a plan has made idle
+ *   follow_commit.c  what a plan has made idle
  *   follow_pages.c   granules of regions that lie at several addresses
  *   follow_places.c  blocks by address */
 #ifndef ZR_FOLLOW_INTERNAL_H
@@ -12,14 +12,14 @@
 #include "alloc/plan/follow.h"
 
 enum {
-    ZR_FOLLOW_RECENT = 4,   /* requests in a row that tell where a lane is */
+    ZR_FOLLOW_RECENT = 4,   /* requests in a row that tell where a sequence is */
     ZR_FOLLOW_PROBES = 8,   /* in the table of places */
-    ZR_FOLLOW_LOST = 32,    /* strays in a row that end a pass */
+    ZR_FOLLOW_LOST = 32,    /* unplanned allocations in a row that end a pass */
     ZR_FOLLOW_STREAMS = 16, /* of a plan, that are waited for one by one */
 };
 
 /* What the usual allocation and free read of a step: a cache line of its own, in the order of the plan, so
- * that the processor fetches ahead what comes next. Its block's span is not looked at. */
+ * that the processor fetches ahead what comes next. Its block's extent is not looked at. */
 struct zr_step {
     _Alignas(64) size_t requested_bytes;
     size_t bytes;
@@ -36,17 +36,17 @@ struct zr_step {
 
 /* A step and the block on it. */
 struct zr_slot {
-    /* As it will be asked for: kind ZR_SPAN_PLANNED, place, requested bytes, stream, tag. Never changes while
-     * the plan is in force, so readers without a lock may hold it. previous and next: among the lane's late
-     * ones. */
-    _Alignas(64) struct zr_span span;
+    /* As it will be asked for: kind ZR_EXTENT_PLANNED, place, requested bytes, stream, tag. Never changes
+     * while the plan is in force, so readers without a lock may hold it. previous and next: among the
+     * sequence's late ones. */
+    _Alignas(64) struct zr_extent extent;
     struct zr_follow_plan *plan;
     uint32_t number; /* among plan->slots and plan->steps */
     bool placed;
     bool late; /* live outside of its time */
     uint32_t hash;
     uint32_t alive_count; /* freed before so many steps on, counted from this one */
-    uint32_t alike;       /* the number of the slot before it, round the lane, that has the same hash */
+    uint32_t alike;       /* the number of the slot before it, round the sequence, that has the same hash */
     uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
     size_t requested_bytes;
 };
@@ -76,7 +76,7 @@ struct zr_rank {
  * it is freed under their eyes. */
 enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
 
-struct zr_lane {
+struct zr_learner_sequence {
     struct zr_slot *slots, *end, *cursor;
     struct zr_slot *late;
     size_t late_count;
@@ -92,7 +92,7 @@ struct zr_lane {
 struct zr_follow_plan {
     /* The region as the arena's index has it, in zone ZR_ZONE_REGION: what leads readers here. Empty until it
      * is entered. */
-    _Alignas(64) struct zr_span cover;
+    _Alignas(64) struct zr_extent cover;
     struct zr_step *steps;
     struct zr_slot *slots;
     uint8_t *live;        /* by slot: 1 while its block is */
@@ -102,17 +102,17 @@ struct zr_follow_plan {
     unsigned places_shift;      /* of a hash of 64 bits */
     _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
     uint64_t epoch;             /* of unmaps in the region, from 1 */
-    struct zr_lane *lanes, *last_lane;
-    size_t lanes_count;
+    struct zr_learner_sequence *sequences, *last_sequence;
+    size_t sequences_count;
     struct zr_rank *ranks;
     size_t ranks_count;
     struct zr_follow_plan *next; /* among the retired or the dead */
     size_t pages_bytes;          /* of this struct and all behind it */
-    struct zr_span *region;
+    struct zr_extent *region;
     size_t live_count; /* once it is retired */
     size_t slots_count;
-    uint32_t *grams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
-    size_t grams_count;
+    uint32_t *ngrams; /* of ZR_FOLLOW_RECENT hashes: the number of the slot where they end, and 1; 0: none */
+    size_t ngrams_count;
     uint64_t *busy;                      /* scratch: bit per granule of the region */
     uint64_t streams[ZR_FOLLOW_STREAMS]; /* of the steps, each once */
     size_t streams_count;                /* more than there is room for: the whole device is waited for */
@@ -130,21 +130,21 @@ struct zr_follow_plan {
 struct zr_follow {
     struct zr_follow_plan *plan;    /* in force; NULL: none */
     struct zr_follow_plan *retired; /* replaced, with blocks that are still live, or were until `gone` */
-    bool gone;                      /* zr_follow_bury_gone() is due */
+    bool gone;                      /* zr_follow_retire_gone() is due */
     struct zr_follow_plan *dead;    /* without, their records until readers have passed */
     size_t pass_left, pass_count;   /* allocations until the pass is over, and when it began */
-    size_t strays_run;              /* in a row */
+    size_t unplanned_run;           /* in a row */
     uint64_t pass_calls_count;
     struct zr_pass pass;
     struct zr_follow_counts counts; /* planned_count: all allocations of passes that are over */
 
     size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
     bool unplanned;       /* something came beside the plan's steps when they were seen */
-    bool settled;         /* what the plan has made idle is given back */
+    bool committed;       /* what the plan has made idle is given back */
 
     const struct zr_observer *observer;
     void *state;
-    bool together; /* the arena's threads, for the plan or the observer */
+    bool unstriped; /* the arena's threads, for the plan or the observer */
     bool awake;
     bool work_due;
 };
@@ -169,14 +169,14 @@ static inline struct zr_step *zr_step_of(const struct zr_slot *slot)
     return &slot->plan->steps[slot->number];
 }
 
-static inline struct zr_slot *zr_step_on(const struct zr_lane *lane, struct zr_slot *slot)
+static inline struct zr_slot *zr_step_on(const struct zr_learner_sequence *sequence, struct zr_slot *slot)
 {
-    return slot + 1 == lane->end ? lane->slots : slot + 1;
+    return slot + 1 == sequence->end ? sequence->slots : slot + 1;
 }
 
-static inline struct zr_slot *zr_step_back(const struct zr_lane *lane, struct zr_slot *slot)
+static inline struct zr_slot *zr_step_back(const struct zr_learner_sequence *sequence, struct zr_slot *slot)
 {
-    return slot == lane->slots ? lane->end - 1 : slot - 1;
+    return slot == sequence->slots ? sequence->end - 1 : slot - 1;
 }
 
 /* 0: none yet. Static TLS, but so little that the library can be loaded late. */
@@ -257,8 +257,9 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
     }
 }
 
-/* The lane that hears the thread and stream, NULL if none does; the plan's last lane from now on. */
-struct zr_lane *zr_follow_lane_of(struct zr_follow_plan *plan, uint32_t thread, uint64_t stream);
+/* The sequence that hears the thread and stream, NULL if none does; the plan's last sequence from now on. */
+struct zr_learner_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
+                                                  uint64_t stream);
 
 /* Whether the step is a request that nobody has looked at yet: whatever is no request at all is none of its.
  * One that asks for less than a unit's alignment by name is not known here. */
@@ -270,32 +271,34 @@ static inline bool zr_step_asks(const struct zr_step *step, const struct zr_requ
                 : (size_t)1 << step->alignment_shift == request->alignment);
 }
 
-/* The common case of zr_follow_alloc(): the request is the next step of its lane, its granules are mapped and
- * everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is not. The lane
- * is the request's, or the one that was asked last. */
+/* The common case of zr_follow_alloc(): the request is the next step of its sequence, its granules are mapped
+ * and everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is not. The
+ * sequence is the request's, or the one that was asked last. */
 static inline __attribute__((always_inline)) struct zr_step *
-zr_follow_next(struct zr_follow *follow, struct zr_lane *lane, const struct zr_request *request)
+zr_follow_next(struct zr_follow *follow, struct zr_learner_sequence *sequence,
+               const struct zr_request *request)
 {
     struct zr_follow_plan *plan = follow->plan;
-    size_t number = (size_t)(lane->cursor - plan->slots);
+    size_t number = (size_t)(sequence->cursor - plan->slots);
     struct zr_step *step = &plan->steps[number];
-    /* A thread's number is never 0. A step's thread and stream are its lane's. */
+    /* A thread's number is never 0. A step's thread and stream are its sequence's. */
     if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
         __builtin_expect(step->stream != request->stream, 0) ||
         __builtin_expect(!zr_step_asks(step, request), 0) ||
-        __builtin_expect(step->seen_epoch != plan->epoch, 0) || __builtin_expect(lane->late_count > 0, 0) ||
-        __builtin_expect(follow->pass_left <= 1, 0) || __builtin_expect(plan->due_counts[number] > 0, 0))
+        __builtin_expect(step->seen_epoch != plan->epoch, 0) ||
+        __builtin_expect(sequence->late_count > 0, 0) || __builtin_expect(follow->pass_left <= 1, 0) ||
+        __builtin_expect(plan->due_counts[number] > 0, 0))
         return NULL;
     zr_step_set_live(plan, step, number);
     zr_step_enter(plan, step, number);
-    lane->cursor = __builtin_expect(lane->cursor + 1 == lane->end, 0) ? lane->slots : lane->cursor + 1;
+    sequence->cursor =
+        __builtin_expect(sequence->cursor + 1 == sequence->end, 0) ? sequence->slots : sequence->cursor + 1;
     follow->pass_left--;
-    follow->strays_run = 0;
+    follow->unplanned_run = 0;
     return step;
 }
 
-/* ---- follow_places.c ------------------------------------------------------------------------------------
- */
+/* ---- follow_places.c ----------------------------------------------------------------------------------- */
 
 /* The bytes that the table needs for so many steps, and what it is made of: the offset of each in them. */
 struct zr_places_layout {
@@ -311,12 +314,11 @@ void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* The plan, in force or retired, in whose region the offset lies; NULL: none. */
 struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t offset_bytes);
 
-/* ---- follow_pages.c: of a plan with pages ---------------------------------------------------------------
- */
+/* ---- follow_pages.c: of a plan with pages -------------------------------------------------------------- */
 
 /* False: a page under the step's place is under a late block at another address. The place itself is clear of
  * late blocks. */
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
                             const struct zr_slot *slot);
 /* The block is late from now on, or no longer. */
 void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late);
@@ -325,7 +327,7 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot);
 /* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
  * busy; returns the bytes of mapped pages that are not marked. */
 size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan);
-/* Unmaps granules of the region; pages that are mapped nowhere any more go to the stock. *bytes grows by
+/* Unmaps granules of the region; pages that are mapped nowhere any more go to the cache. *bytes grows by
  * theirs. */
 zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
                          size_t *bytes);
@@ -336,11 +338,11 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
 zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan);
 
 uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
-uint32_t zr_follow_gram(const uint32_t *hashes);
+uint32_t zr_follow_ngram(const uint32_t *hashes);
 void zr_follow_begin_pass(struct zr_arena *arena);
 /* Maps what is not mapped under the step's place; false if that cannot be. */
 bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
-/* Unmaps what the driver kept in granules of the region, into the stock; false if it keeps some of it still,
+/* Unmaps what the driver kept in granules of the region, into the cache; false if it keeps some of it still,
  * which no step may have. */
 bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where);
 /* Waits for all that the plan's streams were given before. False: that cannot be, and what was freed in the
@@ -351,16 +353,17 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
 /* What regions of replaced plans hold and do not use. */
 size_t zr_follow_retired_idle_bytes(struct zr_arena *arena);
 /* The plan has no live block: its region becomes free space; the records wait for readers. */
-void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan);
+void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan);
 /* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
  * was something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 
-/* The granules under a span. */
-static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena, const struct zr_span *span)
+/* The granules under a extent. */
+static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena,
+                                                  const struct zr_extent *extent)
 {
-    return (struct zr_stretch){span->offset_bytes / arena->granule_bytes,
-                               (zr_span_end(span) - 1) / arena->granule_bytes + 1};
+    return (struct zr_stretch){extent->offset_bytes / arena->granule_bytes,
+                               (zr_extent_end(extent) - 1) / arena->granule_bytes + 1};
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* follow_memory.c: granules that regions hold and do not need. Stands on extend.c. */
+/* follow_memory.c: granules that regions hold and do not need. Stands on supply.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -9,16 +9,16 @@
 static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
     return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
-                               zr_span_end(plan->region) / arena->granule_bytes};
+                               zr_extent_end(plan->region) / arena->granule_bytes};
 }
 
-/* The next mapping that touches granules of `where`, that was never announced: no step has it. NULL: none. */
+/* The next mapping that touches granules of `where`, that was never notified: no step has it. NULL: none. */
 static const struct zr_mapping *next_owed(const struct zr_arena *arena, struct zr_stretch where)
 {
     size_t at = where.first;
     while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * arena->granule_bytes);
-        if (!mapping->announced)
+        if (!mapping->notified)
             return mapping;
         at = (mapping->offset_bytes + mapping->handle->bytes) / arena->granule_bytes;
     }
@@ -38,13 +38,13 @@ bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, stru
     struct zr_handle *handle;
     bool all = true;
     while ((owed = next_owed(arena, where))) {
-        struct zr_extent extent = {owed->offset_bytes, owed->handle->bytes};
+        struct zr_bounds extent = {owed->offset_bytes, owed->handle->bytes};
         size_t bytes;
         where.first = granules_of(arena, owed).end;
         all &= zr_unmap(arena, extent, extent.bytes, &list, &bytes) == ZR_OK;
     }
     while ((handle = zr_handle_list_pop(&list)))
-        zr_stock_put(&arena->stock, handle);
+        zr_granule_cache_put(&arena->granule_cache, handle);
     plan->owed = next_owed(arena, region_of(arena, plan)) != NULL;
     return all;
 }
@@ -57,7 +57,7 @@ bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
         plan = follow->retired;
     for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
         if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
-            offset_bytes < zr_span_end(plan->region))
+            offset_bytes < zr_extent_end(plan->region))
             return true;
     return false;
 }
@@ -74,7 +74,7 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
     for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
          i = zr_follow_live_from(plan, i + 1)) {
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
     }
     const struct zr_mapping *owed;
@@ -90,7 +90,7 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
 static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_follow_plan *plan, size_t at)
 {
     size_t first = plan->region->offset_bytes / arena->granule_bytes,
-           end = zr_span_end(plan->region) / arena->granule_bytes;
+           end = zr_extent_end(plan->region) / arena->granule_bytes;
     struct zr_stretch idle = {at, at};
     while (idle.first < end) {
         idle.first = zr_granules_next(arena->granules, idle.first, end, true);
@@ -144,7 +144,7 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     if (plan->owed)
         zr_follow_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
-    if (next_idle(arena, plan, idle.end).first == zr_span_end(plan->region) / granule)
+    if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)
         return 0;
     plan->epoch++; /* from here on no step has a place that is idle without the supply */
     /* Streams may still work on what was freed here: no gap has them as its owner. */
@@ -153,7 +153,7 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
         size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* granules */
-        struct zr_extent extent = {idle.first * granule, (idle.end - idle.first) * granule};
+        struct zr_bounds extent = {idle.first * granule, (idle.end - idle.first) * granule};
         if (left > idle.end - idle.first)
             left = idle.end - idle.first;
         zr_result result = ZR_OK;
@@ -170,7 +170,7 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
             break;
     }
     while ((handle = zr_handle_list_pop(&list)))
-        zr_stock_put(&arena->stock, handle);
+        zr_granule_cache_put(&arena->granule_cache, handle);
     return all_bytes;
 }
 
@@ -190,7 +190,7 @@ void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped
     /* What is idle under the place itself is there already. */
     if (follow->retired || over)
         have_bytes =
-            arena->stock.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
+            arena->granule_cache.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
     for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
         have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)

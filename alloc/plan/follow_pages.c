@@ -1,11 +1,11 @@
 /* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Stands
- * on extend.c and backend.c.
+ * on supply.c and backend.c.
  *
  * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
  * that as many pages do as are live at once, wherever the blocks lie. A page is mapped at an address when a
  * step first needs it there, and stays, at all its addresses, until the region gives it back. CUDA promises
  * that what an operation wrote at one address is seen at another once that operation is complete, which the
- * order of a lane's one stream makes certain; a block that a second stream uses is live until that has
+ * order of a sequence's one stream makes certain; a block that a second stream uses is live until that has
  * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody
  * but the plan maps, unmaps or steals a page: regions are no gaps. What tools know of free space (poison.h)
  * is by address, and so right for each of a page's addresses, of which one at most has a block. */
@@ -31,29 +31,31 @@ static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_fol
 
 void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++)
         slot->plan->late_counts[page_at(arena, slot->plan, at)] += late ? 1u : UINT32_MAX;
 }
 
 /* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
-static uint32_t beside_count(const struct zr_arena *arena, const struct zr_lane *lane, size_t granule)
+static uint32_t beside_count(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+                             size_t granule)
 {
     uint32_t count = 0;
-    for (const struct zr_slot *late = lane->late; late; late = (const struct zr_slot *)late->span.next) {
-        struct zr_stretch under = zr_granules_under(arena, &late->span);
+    for (const struct zr_slot *late = sequence->late; late;
+         late = (const struct zr_slot *)late->extent.next) {
+        struct zr_stretch under = zr_granules_under(arena, &late->extent);
         count += under.first <= granule && granule < under.end;
     }
     return count;
 }
 
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *lane,
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
                             const struct zr_slot *slot)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++) {
         uint32_t count = slot->plan->late_counts[page_at(arena, slot->plan, at)];
-        if (count > 0 && count > beside_count(arena, lane, at))
+        if (count > 0 && count > beside_count(arena, sequence, at))
             return false;
     }
     return true;
@@ -61,11 +63,11 @@ bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_lane *
 
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
-/* Mapped there, with access, and announced. */
+/* Mapped there, with access, and notified. */
 static bool is_ready(const struct zr_arena *arena, size_t granule)
 {
     return zr_granules_all_mapped(arena->granules, granule, granule + 1) &&
-           zr_range_mapping(arena->range, granule * arena->granule_bytes)->announced;
+           zr_range_mapping(arena->range, granule * arena->granule_bytes)->notified;
 }
 
 /* Counts a granule of the region that was mapped or unmapped. The handle of a page that is mapped nowhere any
@@ -118,13 +120,13 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
     for (; run.first < under.end && result == ZR_OK; run.first = run.end + 1) {
         for (run.end = run.first; run.end < under.end; run.end++) {
             struct zr_mapping *mapping = zr_range_mapping(arena->range, run.end * granule);
-            if (mapping->announced)
+            if (mapping->notified)
                 break;
-            mapping->handle->serial = arena->serial; /* here at one address only, so none else is announced */
+            mapping->handle->serial = arena->serial; /* here at one address only, so none else is notified */
         }
         if (run.end == run.first)
             continue;
-        struct zr_extent extent = {run.first * granule, (run.end - run.first) * granule};
+        struct zr_bounds extent = {run.first * granule, (run.end - run.first) * granule};
         arena->backend_calls_count++;
         result = zr_backend_set_access(arena->range, extent);
         if (result == ZR_OK && arena->poison)
@@ -138,7 +140,7 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
 static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
                         struct zr_handle_list *list)
 {
-    struct zr_extent extent = {granule * arena->granule_bytes, arena->granule_bytes};
+    struct zr_bounds extent = {granule * arena->granule_bytes, arena->granule_bytes};
     if (arena->poison)
         zr_poison_clear(arena->base + extent.offset_bytes, extent.bytes);
     arena->backend_calls_count++;
@@ -162,7 +164,7 @@ static size_t count_missing(const struct zr_arena *arena, const struct zr_follow
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
-    struct zr_stretch under = zr_granules_under(arena, &slot->span);
+    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_handle_list list = {0};
     size_t first = region_first(arena, plan), at = under.first;
     while (at < under.end && is_ready(arena, at))
@@ -173,7 +175,7 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot)
         zr_granules_gather(arena, count_missing(arena, plan, under) * arena->granule_bytes, &list);
     zr_granules_set(plan->busy, under.first - first, under.end - first, false); /* what this request mapped */
     struct zr_zone *zone = arena->zones;
-    while (zone->end_bytes <= slot->span.offset_bytes)
+    while (zone->end_bytes <= slot->extent.offset_bytes)
         zone++;
     if (under.end > zone->mapped_end)
         zone->mapped_end = under.end;
@@ -206,7 +208,7 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
     for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
          i = zr_follow_live_from(plan, i + 1)) {
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t page = page_at(arena, plan, at);
             plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
@@ -220,14 +222,14 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
     return idle_count * arena->granule_bytes;
 }
 
-/* The granules of a stretch that are announced, or that are not. */
+/* The granules of a stretch that are notified, or that are not. */
 static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
-                             bool announced, size_t *bytes)
+                             bool notified, size_t *bytes)
 {
-    struct zr_extent extent = {where.first * arena->granule_bytes,
+    struct zr_bounds extent = {where.first * arena->granule_bytes,
                                (where.end - where.first) * arena->granule_bytes};
     char *address = arena->base + extent.offset_bytes;
-    if (announced)
+    if (notified)
         arena->map_calls->unmapping(arena, extent);
     if (arena->poison)
         zr_poison_clear(address, extent.bytes);
@@ -236,18 +238,18 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan
     if (result != ZR_OK) {
         if (arena->poison)
             zr_poison_free(address, extent.bytes);
-        if (announced)
+        if (notified)
             arena->map_calls->kept(arena, extent);
         return result;
     }
-    if (announced)
+    if (notified)
         arena->map_calls->unmapped(arena, extent);
     for (size_t at = where.first; at < where.end; at++) {
         struct zr_handle *left = count_page(arena, plan, at, NULL);
         if (!left)
             continue;
         *bytes += left->bytes;
-        zr_stock_put(&arena->stock, left);
+        zr_granule_cache_put(&arena->granule_cache, left);
     }
     return ZR_OK;
 }
@@ -257,11 +259,11 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, st
 {
     zr_result result = ZR_OK;
     for (struct zr_stretch part = where; part.first < where.end && result == ZR_OK; part.first = part.end) {
-        bool announced = is_ready(arena, part.first);
+        bool notified = is_ready(arena, part.first);
         for (part.end = part.first + 1; part.end < where.end; part.end++)
-            if (is_ready(arena, part.end) != announced)
+            if (is_ready(arena, part.end) != notified)
                 break;
-        result = unmap_alike(arena, plan, part, announced, bytes);
+        result = unmap_alike(arena, plan, part, notified, bytes);
     }
     return result;
 }
@@ -269,7 +271,7 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, st
 bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     struct zr_stretch run = {.end = region_first(arena, plan)};
-    size_t end = zr_span_end(plan->region) / arena->granule_bytes, bytes = 0;
+    size_t end = zr_extent_end(plan->region) / arena->granule_bytes, bytes = 0;
     bool all = true;
     for (;;) {
         run.first = zr_granules_next(arena->granules, run.end, end, true);
@@ -288,7 +290,7 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
     for (size_t i = 0; i < plan->slots_count && good; i++) {
         if (!plan->slots[i].placed)
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t *seen = &plan->late_counts[page_at(arena, plan, at)];
             good &= *seen != (uint32_t)i + 1;
@@ -301,7 +303,7 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
 
 zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan)
 {
-    size_t first = region_first(arena, plan), end = zr_span_end(plan->region) / arena->granule_bytes;
+    size_t first = region_first(arena, plan), end = zr_extent_end(plan->region) / arena->granule_bytes;
     size_t mappings_count = 0, pages_count = 0, counted = 0;
     for (size_t at = zr_granules_next(arena->granules, first, end, true); at < end;
          at = zr_granules_next(arena->granules, at + 1, end, true)) {
@@ -326,7 +328,7 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_pl
     for (size_t i = 0; i < plan->slots_count; i++) {
         if (!plan->slots[i].placed || !zr_slot_live(plan, &plan->slots[i]))
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].span);
+        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++)
             if (!is_ready(arena, at))
                 return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu lies on a page without access",

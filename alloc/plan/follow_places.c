@@ -72,17 +72,17 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
 
 void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
-    plan->cover = (struct zr_span){.offset_bytes = plan->region->offset_bytes,
-                                   .bytes = plan->region->bytes,
-                                   .kind = ZR_SPAN_REGION,
-                                   .zone = ZR_ZONE_REGION};
+    plan->cover = (struct zr_extent){.offset_bytes = plan->region->offset_bytes,
+                                     .bytes = plan->region->bytes,
+                                     .kind = ZR_EXTENT_REGION,
+                                     .zone = ZR_ZONE_REGION};
     zr_index_insert(&arena->index, &plan->cover);
 }
 
 void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     bool freed;
-    struct zr_span *cover = zr_index_take(&arena->index, plan->cover.offset_bytes, &freed);
+    struct zr_extent *cover = zr_index_take(&arena->index, plan->cover.offset_bytes, &freed);
     zr_assert(cover == &plan->cover);
     zr_index_note(&arena->index, plan->cover.offset_bytes, false);
     for (size_t i = 0; i < plan->ranks_count; i++) {
@@ -105,24 +105,24 @@ struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t of
     return plan;
 }
 
-void zr_follow_note_use(struct zr_span *block)
+void zr_follow_note_use(struct zr_extent *block)
 {
     zr_step_of((const struct zr_slot *)block)->apart = true;
 }
 
 /* ---- Finding ------------------------------------------------------------------------------------------- */
 
-struct zr_span *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed)
+struct zr_extent *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed)
 {
     const struct zr_follow_plan *plan = zr_follow_plan_at(arena, offset_bytes);
     if (!plan)
         return zr_index_exact(&arena->index, offset_bytes, freed);
     size_t number = zr_plan_exact(plan, offset_bytes, freed);
-    return number < plan->slots_count ? &plan->slots[number].span : NULL;
+    return number < plan->slots_count ? &plan->slots[number].extent : NULL;
 }
 
 /* The last block of the plan that starts at or before the offset, which lies in its region. */
-static struct zr_span *block_of_plan(const struct zr_follow_plan *plan, size_t offset_bytes)
+static struct zr_extent *block_of_plan(const struct zr_follow_plan *plan, size_t offset_bytes)
 {
     size_t place_bytes = offset_bytes - plan->cover.offset_bytes, low = 0, high = plan->ranks_count;
     while (low < high) {
@@ -137,24 +137,24 @@ static struct zr_span *block_of_plan(const struct zr_follow_plan *plan, size_t o
         const struct zr_start *place = &plan->places[plan->ranks[at].place];
         uint32_t state = atomic_load_explicit(&place->state, memory_order_acquire);
         if (state >= ZR_START_FIRST)
-            return &plan->slots[state - ZR_START_FIRST].span;
+            return &plan->slots[state - ZR_START_FIRST].extent;
     }
     return NULL;
 }
 
-struct zr_span *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_span *copy)
+struct zr_extent *zr_block_before(const struct zr_arena *arena, size_t offset_bytes, struct zr_extent *copy)
 {
-    struct zr_span *block = zr_index_before(&arena->index, offset_bytes, copy);
+    struct zr_extent *block = zr_index_before(&arena->index, offset_bytes, copy);
     if (!block || copy->zone != ZR_ZONE_REGION)
         return block;
     const struct zr_follow_plan *plan = (const struct zr_follow_plan *)block;
     block = zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
     if (block) /* these of it stay as they are while the plan is there */
-        *copy = (struct zr_span){.offset_bytes = block->offset_bytes,
-                                 .bytes = block->bytes,
-                                 .slack_bytes = block->slack_bytes,
-                                 .stream = block->stream,
-                                 .tag = block->tag,
-                                 .zone = block->zone};
+        *copy = (struct zr_extent){.offset_bytes = block->offset_bytes,
+                                   .bytes = block->bytes,
+                                   .slack_bytes = block->slack_bytes,
+                                   .stream = block->stream,
+                                   .tag = block->tag,
+                                   .zone = block->zone};
     return block;
 }

@@ -8,7 +8,7 @@
 /* ---- Installing ---------------------------------------------------------------------------------------- */
 
 /* The region becomes free space; the records wait for readers. */
-void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
     zr_places_close(arena, plan);
@@ -19,7 +19,7 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
         zr_region_release(arena, plan->region);
     else
         plan->region->kind =
-            ZR_SPAN_LEAVING; /* never used again: the arena's end asks the driver once more */
+            ZR_EXTENT_LEAVING; /* never used again: the arena's end asks the driver once more */
     plan->region = NULL;
     plan->next = arena->follow->dead;
     arena->follow->dead = plan;
@@ -27,7 +27,7 @@ void zr_follow_bury(struct zr_arena *arena, struct zr_follow_plan *plan)
 
 static bool keeps_ready(const struct zr_arena *arena)
 {
-    return arena->follow->plan && arena->follow->settled;
+    return arena->follow->plan && arena->follow->committed;
 }
 
 static void spare(struct zr_arena *arena, size_t missing_bytes)
@@ -60,7 +60,7 @@ static zr_result make_follow(struct zr_arena *arena)
         follow->pass_left = follow->pass_count = SIZE_MAX;
         arena->follow = follow;
         arena->plan_calls = &calls;
-        zr_arena_note_careful(arena);
+        zr_arena_note_debug(arena);
     }
     zr_lock_give(&arena->lock);
     if (lost)
@@ -70,33 +70,34 @@ static zr_result make_follow(struct zr_arena *arena)
 
 /* While a plan is in force or somebody observes, all allocate from the head, which is what these see. With
  * the lock. */
-static void note_together(struct zr_arena *arena)
+static void note_total(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
     bool together = follow->plan || follow->observer;
-    if (together && !follow->together)
-        atomic_fetch_add(&arena->together, 1);
-    else if (!together && follow->together)
-        atomic_fetch_sub(&arena->together, 1);
-    follow->together = together;
+    if (together && !follow->unstriped)
+        atomic_fetch_add(&arena->unstriped, 1);
+    else if (!together && follow->unstriped)
+        atomic_fetch_sub(&arena->unstriped, 1);
+    follow->unstriped = together;
 }
 
 /* A block is gone before its step comes again. */
-static bool lifetimes_are_good(const struct zr_plan *plan, const struct zr_plan_lane *lane)
+static bool lifetimes_are_good(const struct zr_plan *plan, const struct zr_plan_sequence *sequence)
 {
-    const struct zr_plan_step *steps = plan->steps + lane->first;
-    for (size_t i = 0; i < lane->count; i++)
+    const struct zr_plan_step *steps = plan->steps + sequence->first;
+    for (size_t i = 0; i < sequence->count; i++)
         if (steps[i].offset_bytes != ZR_PLAN_NOWHERE &&
-            (steps[i].alive_count == 0 || steps[i].alive_count > lane->count))
+            (steps[i].alive_count == 0 || steps[i].alive_count > sequence->count))
             return false;
     return true;
 }
 
-static bool lane_is_good(const struct zr_plan *plan, const struct zr_plan_lane *lane, size_t first)
+static bool sequence_is_good(const struct zr_plan *plan, const struct zr_plan_sequence *sequence,
+                             size_t first)
 {
-    return lane->count > 0 && lane->first == first && lane->count <= plan->steps_count - first &&
-           (lane->cursor < lane->count || lane->cursor == ZR_PLAN_KEEP_CURSOR) &&
-           (!lane->any || plan->lanes_count == 1) && lifetimes_are_good(plan, lane);
+    return sequence->count > 0 && sequence->first == first && sequence->count <= plan->steps_count - first &&
+           (sequence->cursor < sequence->count || sequence->cursor == ZR_PLAN_KEEP_CURSOR) &&
+           (!sequence->any || plan->sequences_count == 1) && lifetimes_are_good(plan, sequence);
 }
 
 /* Of each granule of the region, one of those counted. */
@@ -115,19 +116,20 @@ static bool pages_are_good(const struct zr_arena *arena, const struct zr_plan *p
 
 static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *plan)
 {
-    if (!plan->steps || !plan->lanes || plan->lanes_count == 0 || plan->lanes_count > ZR_PLAN_LANES ||
-        plan->steps_count >= UINT32_MAX / 2 || plan->region_bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "a plan of %zu lanes, %zu steps and %zu bytes is none",
-                       plan->lanes_count, plan->steps_count, plan->region_bytes);
+    if (!plan->steps || !plan->sequences || plan->sequences_count == 0 ||
+        plan->sequences_count > ZR_PLAN_SEQUENCES || plan->steps_count >= UINT32_MAX / 2 ||
+        plan->region_bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a plan of %zu sequences, %zu steps and %zu bytes is none",
+                       plan->sequences_count, plan->steps_count, plan->region_bytes);
     if (!pages_are_good(arena, plan))
         return zr_fail(ZR_ERR_INVALID, "the pages of the plan are none that this backend could map");
     size_t end = 0;
-    for (size_t i = 0; i < plan->lanes_count; end += plan->lanes[i++].count)
-        if (!lane_is_good(plan, &plan->lanes[i], end))
-            return zr_fail(ZR_ERR_INVALID, "lane %zu of the plan does not go on where the one before it ends",
-                           i);
+    for (size_t i = 0; i < plan->sequences_count; end += plan->sequences[i++].count)
+        if (!sequence_is_good(plan, &plan->sequences[i], end))
+            return zr_fail(ZR_ERR_INVALID,
+                           "sequence %zu of the plan does not go on where the one before it ends", i);
     if (end != plan->steps_count)
-        return zr_fail(ZR_ERR_INVALID, "the lanes of the plan have %zu steps, not %zu", end,
+        return zr_fail(ZR_ERR_INVALID, "the sequences of the plan have %zu steps, not %zu", end,
                        plan->steps_count);
     for (size_t i = 0; i < plan->steps_count; i++) {
         const struct zr_plan_step *step = &plan->steps[i];
@@ -149,37 +151,39 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
     return ZR_OK;
 }
 
-/* `grams` is scratch: the last slot of a hash, and 1. */
+/* `ngrams` is scratch: the last slot of a hash, and 1. */
 static void link_alike(struct zr_follow_plan *made)
 {
-    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
-        memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+    for (struct zr_learner_sequence *sequence = made->sequences;
+         sequence < made->sequences + made->sequences_count; sequence++) {
+        memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
         /* Twice round: the first of a hash comes after the last. */
         for (unsigned round = 0; round < 2; round++)
-            for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
-                uint32_t *last = &made->grams[slot->hash & (made->grams_count - 1)];
+            for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+                uint32_t *last = &made->ngrams[slot->hash & (made->ngrams_count - 1)];
                 while (*last && made->slots[*last - 1].hash != slot->hash)
-                    last = last + 1 == made->grams + made->grams_count ? made->grams : last + 1;
+                    last = last + 1 == made->ngrams + made->ngrams_count ? made->ngrams : last + 1;
                 slot->alike = *last ? *last - 1 : slot->number;
                 *last = slot->number + 1;
             }
     }
-    memset(made->grams, 0, made->grams_count * sizeof *made->grams);
+    memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
 }
 
-static void index_grams(struct zr_follow_plan *made)
+static void index_ngrams(struct zr_follow_plan *made)
 {
-    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
-        if (lane->end - lane->slots < ZR_FOLLOW_RECENT)
+    for (struct zr_learner_sequence *sequence = made->sequences;
+         sequence < made->sequences + made->sequences_count; sequence++) {
+        if (sequence->end - sequence->slots < ZR_FOLLOW_RECENT)
             continue;
-        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
+        for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
             uint32_t hashes[ZR_FOLLOW_RECENT];
             struct zr_slot *back = slot;
-            for (unsigned i = ZR_FOLLOW_RECENT; i-- > 0; back = zr_step_back(lane, back))
+            for (unsigned i = ZR_FOLLOW_RECENT; i-- > 0; back = zr_step_back(sequence, back))
                 hashes[i] = back->hash;
-            uint32_t gram = zr_follow_gram(hashes);
+            uint32_t ngram = zr_follow_ngram(hashes);
             for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
-                uint32_t *entry = &made->grams[(gram + probe) & (made->grams_count - 1)];
+                uint32_t *entry = &made->ngrams[(ngram + probe) & (made->ngrams_count - 1)];
                 if (*entry == 0) {
                     *entry = (uint32_t)(slot - made->slots) + 1;
                     break;
@@ -191,28 +195,28 @@ static void index_grams(struct zr_follow_plan *made)
 
 /* How the copy is laid out, in one piece of pages: offsets of the arrays. */
 struct layout {
-    size_t steps, slots, places, lanes, live, busy, handles, busy_pages, due_counts, due, grams, pages,
+    size_t steps, slots, places, sequences, live, busy, handles, busy_pages, due_counts, due, ngrams, pages,
         late_counts, end;
-    size_t grams_count;
+    size_t ngrams_count;
 };
 
 static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan *plan)
 {
-    struct layout at = {.steps = zr_round_up(sizeof(struct zr_follow_plan), 64), .grams_count = 16};
-    while (at.grams_count < 2 * plan->steps_count)
-        at.grams_count *= 2;
+    struct layout at = {.steps = zr_round_up(sizeof(struct zr_follow_plan), 64), .ngrams_count = 16};
+    while (at.ngrams_count < 2 * plan->steps_count)
+        at.ngrams_count *= 2;
     at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
     at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
-    at.lanes = at.slots + plan->steps_count * sizeof(struct zr_slot);
-    at.live = zr_round_up(at.lanes + plan->lanes_count * sizeof(struct zr_lane), 64);
+    at.sequences = at.slots + plan->steps_count * sizeof(struct zr_slot);
+    at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_learner_sequence), 64);
     at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
     size_t granules = plan->region_bytes / arena->granule_bytes + 1;
     at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
     at.busy_pages = at.handles + plan->pages_count * sizeof(struct zr_handle *);
     at.due_counts = at.busy_pages + (plan->pages_count / 64 + 1) * sizeof(uint64_t);
     at.due = at.due_counts + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
-    at.grams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
-    at.pages = at.grams + at.grams_count * sizeof(uint32_t);
+    at.ngrams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
+    at.pages = at.ngrams + at.ngrams_count * sizeof(uint32_t);
     at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
     at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
     return at;
@@ -236,12 +240,12 @@ static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan
 {
     const struct zr_request *request = &step->request;
     size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
-    return (struct zr_slot){.span = {.bytes = bytes,
-                                     .slack_bytes = (uint32_t)(bytes - request->bytes),
-                                     .stream = request->stream,
-                                     .kind = ZR_SPAN_PLANNED,
-                                     .tag = (uint8_t)request->tag,
-                                     .zone = ZR_ZONE_COUNT},
+    return (struct zr_slot){.extent = {.bytes = bytes,
+                                       .slack_bytes = (uint32_t)(bytes - request->bytes),
+                                       .stream = request->stream,
+                                       .kind = ZR_EXTENT_PLANNED,
+                                       .tag = (uint8_t)request->tag,
+                                       .zone = ZR_ZONE_COUNT},
                             .plan = plan,
                             .requested_bytes = request->bytes,
                             .hash = zr_follow_hash(request, request->alignment, step->thread),
@@ -261,13 +265,15 @@ static void note_stream(struct zr_follow_plan *made, uint64_t stream)
     made->streams_count++;
 }
 
-/* Sorts the placed steps of each lane by the step at which they are to be gone. */
+/* Sorts the placed steps of each sequence by the step at which they are to be gone. */
 static void find_due(struct zr_follow_plan *made)
 {
-    for (struct zr_lane *lane = made->lanes; lane < made->lanes + made->lanes_count; lane++) {
-        size_t count = (size_t)(lane->end - lane->slots);
-        for (struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
-            struct zr_slot *at = &lane->slots[((size_t)(slot - lane->slots) + slot->alive_count) % count];
+    for (struct zr_learner_sequence *sequence = made->sequences;
+         sequence < made->sequences + made->sequences_count; sequence++) {
+        size_t count = (size_t)(sequence->end - sequence->slots);
+        for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+            struct zr_slot *at =
+                &sequence->slots[((size_t)(slot - sequence->slots) + slot->alive_count) % count];
             zr_step_of(slot)->due_at = at->number;
             at->due_end += slot->placed;
         }
@@ -298,10 +304,10 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .live = (uint8_t *)(pages + at.live),
                                     .due_counts = (uint32_t *)(pages + at.due_counts),
                                     .due = (uint32_t *)(pages + at.due),
-                                    .lanes = (struct zr_lane *)(pages + at.lanes),
-                                    .lanes_count = plan->lanes_count,
-                                    .grams = (uint32_t *)(pages + at.grams),
-                                    .grams_count = at.grams_count,
+                                    .sequences = (struct zr_learner_sequence *)(pages + at.sequences),
+                                    .sequences_count = plan->sequences_count,
+                                    .ngrams = (uint32_t *)(pages + at.ngrams),
+                                    .ngrams_count = at.ngrams_count,
                                     .busy = (uint64_t *)(pages + at.busy),
                                     .pages_count = plan->pages_count,
                                     .pages = (uint32_t *)(pages + at.pages),
@@ -310,43 +316,45 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .busy_pages = (uint64_t *)(pages + at.busy_pages)};
     if (plan->pages)
         memcpy(made->pages, plan->pages, plan->region_bytes / arena->granule_bytes * sizeof *plan->pages);
-    made->last_lane = made->lanes;
+    made->last_sequence = made->sequences;
     for (size_t i = 0; i < plan->steps_count; i++) {
         made->slots[i] = slot_of(arena, &plan->steps[i], made);
         made->slots[i].number = (uint32_t)i;
         made->steps[i] = step_of(arena, &plan->steps[i]);
         if (made->slots[i].placed)
-            note_stream(made, made->slots[i].span.stream);
+            note_stream(made, made->slots[i].extent.stream);
     }
-    for (size_t i = 0; i < plan->lanes_count; i++) {
-        const struct zr_plan_lane *lane = &plan->lanes[i];
-        struct zr_slot *first = made->slots + lane->first;
-        made->lanes[i] = (struct zr_lane){.slots = first,
-                                          .end = first + lane->count,
-                                          .cursor = first,
-                                          .thread = lane->thread,
-                                          .any = lane->any,
-                                          .any_stream = lane->any_stream,
-                                          .stream = lane->stream};
+    for (size_t i = 0; i < plan->sequences_count; i++) {
+        const struct zr_plan_sequence *sequence = &plan->sequences[i];
+        struct zr_slot *first = made->slots + sequence->first;
+        made->sequences[i] = (struct zr_learner_sequence){.slots = first,
+                                                          .end = first + sequence->count,
+                                                          .cursor = first,
+                                                          .thread = sequence->thread,
+                                                          .any = sequence->any,
+                                                          .any_stream = sequence->any_stream,
+                                                          .stream = sequence->stream};
     }
     zr_places_make(made, plan);
     find_due(made);
     link_alike(made);
-    index_grams(made);
+    index_ngrams(made);
     return made;
 }
 
-/* Where each lane is: in the old plan, where the plan says so; else where its maker says. */
+/* Where each sequence is: in the old plan, where the plan says so; else where its maker says. */
 static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan *old,
                         const struct zr_plan *plan)
 {
-    for (size_t i = 0; i < made->lanes_count; i++) {
-        struct zr_lane *lane = &made->lanes[i];
-        size_t cursor = plan->lanes[i].cursor;
+    for (size_t i = 0; i < made->sequences_count; i++) {
+        struct zr_learner_sequence *sequence = &made->sequences[i];
+        size_t cursor = plan->sequences[i].cursor;
         if (cursor == ZR_PLAN_KEEP_CURSOR)
-            cursor = old && i < old->lanes_count ? (size_t)(old->lanes[i].cursor - old->lanes[i].slots) : 0;
-        lane->cursor = lane->slots + (cursor < plan->lanes[i].count ? cursor : 0);
-        lane->deferred = plan->begin != NULL;
+            cursor = old && i < old->sequences_count
+                         ? (size_t)(old->sequences[i].cursor - old->sequences[i].slots)
+                         : 0;
+        sequence->cursor = sequence->slots + (cursor < plan->sequences[i].count ? cursor : 0);
+        sequence->deferred = plan->begin != NULL;
     }
 }
 
@@ -364,7 +372,7 @@ static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, co
         return result;
     for (size_t i = 0; i < made->slots_count; i++)
         if (made->slots[i].placed)
-            made->steps[i].offset_bytes = made->slots[i].span.offset_bytes =
+            made->steps[i].offset_bytes = made->slots[i].extent.offset_bytes =
                 made->region->offset_bytes + plan->steps[i].offset_bytes;
     return made->pages_count == 0 || zr_pages_are_good(arena, made)
                ? ZR_OK
@@ -385,9 +393,9 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         set_cursors(made, old, plan);
     }
     follow->plan = made;
-    if (made && (!old || plan->lanes[0].cursor != ZR_PLAN_KEEP_CURSOR))
-        follow->unplanned = plan->strays_count > 0;
-    follow->settled = false;
+    if (made && (!old || plan->sequences[0].cursor != ZR_PLAN_KEEP_CURSOR))
+        follow->unplanned = plan->unplanned_count > 0;
+    follow->committed = false;
     follow->allowed_bytes = 0;
     zr_follow_allow(arena, arena->reserved_bytes);
     zr_follow_allow(arena, arena->peak_reserved_bytes);
@@ -399,12 +407,12 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         old->next = follow->retired;
         follow->retired = old;
     } else if (old) {
-        zr_follow_bury(arena, old);
+        zr_follow_retire(arena, old);
     }
     /* What was mapped where the new region lies, and what the old one held, is for whoever needs it first. */
     zr_follow_give_back(arena);
     zr_follow_begin_pass(arena);
-    note_together(arena);
+    note_total(arena);
     return ZR_OK;
 }
 
@@ -465,7 +473,7 @@ void zr_follow_end(struct zr_arena *arena)
     zr_pages_give(follow, sizeof *follow);
     arena->follow = NULL;
     arena->plan_calls = NULL;
-    zr_arena_note_careful(arena);
+    zr_arena_note_debug(arena);
 }
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
@@ -484,7 +492,7 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
         arena->follow->observer = observer;
         arena->follow->state = state;
         arena->follow->awake = observer != NULL;
-        note_together(arena);
+        note_total(arena);
     }
     zr_lock_give(&arena->lock);
     return result;
@@ -505,7 +513,7 @@ void zr_arena_observe_awake(zr_arena *arena, bool awake)
     arena->follow->awake = awake && arena->follow->observer;
 }
 
-bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_span *block,
+bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_extent *block,
                           size_t alignment)
 {
     struct zr_follow *follow = arena->follow;
@@ -521,12 +529,12 @@ bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *reque
                                                 .live_bytes = arena->live_bytes,
                                                 .reserved_bytes = arena->reserved_bytes,
                                                 .thread = zr_thread_number(),
-                                                .planned = block->kind == ZR_SPAN_PLANNED});
+                                                .planned = block->kind == ZR_EXTENT_PLANNED});
     follow->awake = !(wish & ZR_OBSERVER_SLEEP);
     return due || (wish & ZR_OBSERVER_WORK);
 }
 
-void zr_follow_note_free(struct zr_arena *arena, struct zr_span *block)
+void zr_follow_note_free(struct zr_arena *arena, struct zr_extent *block)
 {
     struct zr_follow *follow = arena->follow;
     if (__builtin_expect(follow->awake, 0))
@@ -547,7 +555,7 @@ void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
     if (arena->follow) {
         *out = arena->follow->counts;
         /* Of all that were asked for under a plan, what the others do not count. */
-        out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->strays_count -
+        out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->unplanned_count -
                               out->unplaced_count - out->conflicts_count - out->refused_count;
     }
     zr_lock_give(&arena->lock);
@@ -563,7 +571,7 @@ struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
                                   .mappings_most = (can->vma_budget + 1) / 2};
 }
 
-struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_span *block)
+struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_extent *block)
 {
     struct zr_follow *follow = arena->follow;
     const struct zr_slot *slot = (const struct zr_slot *)block;
@@ -576,8 +584,8 @@ struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_spa
     while (plan) {
         for (struct zr_slot *next = slot ? plan->slots + (slot - plan->slots) + 1 : plan->slots;
              next < plan->slots + plan->slots_count; next++)
-            if (zr_slot_live(plan, next) && next->span.kind == ZR_SPAN_PLANNED)
-                return &next->span;
+            if (zr_slot_live(plan, next) && next->extent.kind == ZR_EXTENT_PLANNED)
+                return &next->extent;
         slot = NULL;
         plan = in_force ? follow->retired : plan->next;
         in_force = false;
@@ -587,13 +595,13 @@ struct zr_span *zr_follow_next_block(struct zr_arena *arena, const struct zr_spa
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-/* Every live block of the lane is late, or was taken no more steps ago than it may live: all that a step
+/* Every live block of the sequence is late, or was taken no more steps ago than it may live: all that a step
  * looks at stands on this. */
-static bool in_time(const struct zr_follow_plan *plan, const struct zr_lane *lane)
+static bool in_time(const struct zr_follow_plan *plan, const struct zr_learner_sequence *sequence)
 {
-    ptrdiff_t count = lane->end - lane->slots;
-    for (const struct zr_slot *slot = lane->slots; slot < lane->end; slot++) {
-        ptrdiff_t age = lane->cursor - slot + (lane->cursor <= slot ? count : 0); /* 1 to count */
+    ptrdiff_t count = sequence->end - sequence->slots;
+    for (const struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+        ptrdiff_t age = sequence->cursor - slot + (sequence->cursor <= slot ? count : 0); /* 1 to count */
         if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
             return false;
     }
@@ -616,19 +624,19 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         late_count += slot->late;
         if (slot->late && !live)
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is late and not live", i);
-        if (live && slot->span.kind == ZR_SPAN_PLANNED &&
-            (!slot->placed || zr_block_exact(arena, slot->span.offset_bytes, &freed) != &slot->span))
+        if (live && slot->extent.kind == ZR_EXTENT_PLANNED &&
+            (!slot->placed || zr_block_exact(arena, slot->extent.offset_bytes, &freed) != &slot->extent))
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is live and not in the index", i);
-        if (slot->placed && (slot->span.offset_bytes < plan->region->offset_bytes ||
-                             zr_span_end(&slot->span) > zr_span_end(plan->region)))
+        if (slot->placed && (slot->extent.offset_bytes < plan->region->offset_bytes ||
+                             zr_extent_end(&slot->extent) > zr_extent_end(plan->region)))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu lies outside its region", i);
         if (!slot->placed || (!live && zr_step_of(slot)->seen_epoch != plan->epoch))
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &slot->span);
+        struct zr_stretch under = zr_granules_under(arena, &slot->extent);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and is not", i);
         for (size_t at = under.first; plan->owed && at < under.end; at++)
-            if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->announced)
+            if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->notified)
                 return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and has no access", i);
     }
     if (plan->pages_count > 0) {
@@ -636,10 +644,11 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_lane *lane = plan->lanes; lane < plan->lanes + plan->lanes_count; lane++) {
-        if (plan == arena->follow->plan && !in_time(plan, lane))
+    for (const struct zr_learner_sequence *sequence = plan->sequences;
+         sequence < plan->sequences + plan->sequences_count; sequence++) {
+        if (plan == arena->follow->plan && !in_time(plan, sequence))
             return zr_fail(ZR_ERR_CORRUPT, "a planned block outlives its time and is not late");
-        late_count -= lane->late_count;
+        late_count -= sequence->late_count;
     }
     if (late_count != 0)
         return zr_fail(ZR_ERR_CORRUPT, "the late blocks of a plan are not those in its lists");

@@ -1,8 +1,8 @@
 /* plan.h: a plan for a repeating sequence of allocations, and a window for whoever makes one. Private to zr.
  *
  * alloc/ follows plans and does not make them; defrag/ does (defrag/learn/learner.c,
- * defrag/learn/rehearsal.c). A plan is a list of steps per lane: what will be asked for, in order and over
- * and over, and where in the plan's region it goes. Nothing depends on the program keeping to it: what
+ * defrag/learn/rehearsal.c). A plan is a list of steps per sequence: what will be asked for, in order and
+ * over and over, and where in the plan's region it goes. Nothing depends on the program keeping to it: what
  * differs takes the dynamic path (alloc/plan/follow.c). */
 #ifndef ZR_PLAN_H
 #define ZR_PLAN_H
@@ -22,7 +22,8 @@ uint32_t zr_thread_become(uint32_t number);
 #define ZR_PLAN_NOWHERE                                                                                      \
     SIZE_MAX /* the offset of a step that is known and stays dynamic: its block lives too long */
 
-/* The cursor of a lane: where it is in the plan before, which has the same steps in the same lanes. */
+/* The cursor of a sequence: where it is in the plan before, which has the same steps in the same sequences.
+ */
 #define ZR_PLAN_KEEP_CURSOR SIZE_MAX
 
 /* One allocation of the sequence. */
@@ -30,16 +31,16 @@ struct zr_plan_step {
     struct zr_request request; /* alignment as it is kept: at least 256 */
     uint32_t thread;
     size_t offset_bytes; /* in the region; or ZR_PLAN_NOWHERE */
-    /* The block is to be gone when the lane is so many steps on from this one: 1 to the lane's count. Within
-     * that time its place is no other step's. */
+    /* The block is to be gone when the sequence is so many steps on from this one: 1 to the sequence's count.
+     * Within that time its place is no other step's. */
     uint32_t alive_count;
 };
 
-/* One circular sequence. A lane hears every thread, or one thread and one stream. */
-struct zr_plan_lane {
-    size_t first, count; /* of the plan's steps, lane after lane; count above 0 */
+/* One circular sequence. A sequence hears every thread, or one thread and one stream. */
+struct zr_plan_sequence {
+    size_t first, count; /* of the plan's steps, sequence after sequence; count above 0 */
     size_t cursor;       /* the step that comes next, from `first`; or ZR_PLAN_KEEP_CURSOR */
-    bool any;            /* every thread and stream; only as the only lane */
+    bool any;            /* every thread and stream; only as the only sequence */
     bool any_stream;     /* every stream of the thread */
     uint32_t thread;
     uint64_t stream;
@@ -48,22 +49,22 @@ struct zr_plan_lane {
 struct zr_plan {
     const struct zr_plan_step *steps;
     size_t steps_count;
-    const struct zr_plan_lane *lanes;
-    size_t lanes_count; /* up to ZR_PLAN_LANES */
+    const struct zr_plan_sequence *sequences;
+    size_t sequences_count; /* up to ZR_PLAN_SEQUENCES */
     size_t region_bytes;
     /* Where the backend has aliases: the page of memory under each granule of the region, in colours from 0
      * on. A page may lie under several granules, never twice under one block; what holds for a step's place
      * then holds for its pages too: within its time they are no other step's. NULL: each granule has its own.
      */
     const uint32_t *pages;
-    size_t pages_count;  /* 0 without pages */
-    size_t strays_count; /* what came beside the steps when they were seen */
+    size_t pages_count;     /* 0 without pages */
+    size_t unplanned_count; /* what came beside the steps when they were seen */
     /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
-     * comes into force: sets the lanes' cursors to where they are by now. False: it is out of date, and the
-     * plan before stays. Such a plan gives out no place until the arena would hold no more than start_bytes,
-     * or its peak, with all of the plan: a plan starts beside blocks that it does not know without adding
-     * memory. Of several lanes each waits for its first step instead, where the least is live of what it
-     * allocated before. */
+     * comes into force: sets the sequences' cursors to where they are by now. False: it is out of date, and
+     * the plan before stays. Such a plan gives out no place until the arena would hold no more than
+     * start_bytes, or its peak, with all of the plan: a plan starts beside blocks that it does not know
+     * without adding memory. Of several sequences each waits for its first step instead, where the least is
+     * live of what it allocated before. */
     bool (*begin)(void *state);
     void *state;
     size_t start_bytes;
@@ -75,7 +76,7 @@ static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t gra
     return plan->pages ? plan->pages_count * granule_bytes : plan->region_bytes;
 }
 
-enum { ZR_PLAN_LANES = 64 };
+enum { ZR_PLAN_SEQUENCES = 64 };
 
 /* Copies the plan and follows it from now on in place of the one before, whose blocks live on until they are
  * freed. NULL: follows none. The plan's addresses are reserved and mapped as they are first used.
@@ -85,8 +86,8 @@ enum { ZR_PLAN_LANES = 64 };
  * lock held: it is made ready without the lock, which is taken for reserving its addresses and for the
  * change. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
-/* The sequence begins anew: what each lane hears next is its first step. Without a plan nothing happens. Any
- * thread, with no lock held. */
+/* The sequence begins anew: what each sequence hears next is its first step. Without a plan nothing happens.
+ * Any thread, with no lock held. */
 void zr_arena_rewind_plan(zr_arena *arena);
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
@@ -106,11 +107,11 @@ struct zr_observation {
  * too many in a row were unknown. */
 struct zr_pass {
     size_t allocations_count;
-    size_t strays_count;    /* not in the plan */
+    size_t unplanned_count; /* not in the plan */
     size_t conflicts_count; /* in the plan, and another block lay in the way */
     size_t refused_count;   /* in the plan, and no memory could be mapped there */
     uint64_t driver_calls_count;
-    bool whole; /* not cut short by strays */
+    bool whole; /* not cut short by unplanned allocations */
 };
 
 /* The observer's answers, which may be joined. */
@@ -143,10 +144,10 @@ void zr_arena_observe_awake(zr_arena *arena, bool awake);
 /* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer. What
  * comes beside the plan from then on takes its memory from the driver once, and keeps it. Takes the lock
  * itself. */
-void zr_arena_settle_plan(zr_arena *arena);
+void zr_arena_commit_plan(zr_arena *arena);
 
 struct zr_follow_counts {
-    uint64_t planned_count, strays_count, unplaced_count, conflicts_count, refused_count, passes_count,
+    uint64_t planned_count, unplanned_count, unplaced_count, conflicts_count, refused_count, passes_count,
         plans_count, deferred_count; /* deferred: steps that came before the plan could start */
     size_t region_bytes;             /* of the plan in force; 0: none */
     size_t memory_bytes; /* that it takes: less than its region where pages lie at several addresses */

@@ -10,8 +10,8 @@
 #include "alloc/base/fork.h"
 #include "alloc/base/option.h"
 
-/* What one append may need: its plot, and a cut through what is left. */
-enum { APPEND_PLOTS = 2 };
+/* What one append may need: its extent, and a cut through what is left. */
+enum { APPEND_EXTENTS = 2 };
 enum { ALIGNMENT_LEAST = 16 };
 /* Handles are slots of a table whose pages cost nothing until they are used. */
 #define SLOTS_MOST ((uint32_t)1 << 20)
@@ -87,16 +87,16 @@ static void delist(struct zr_contiguous *pool)
 /* lock: pool->view */
 static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, struct zr_block_info *out)
 {
-    const struct zr_plot *plot = pool->first;
-    while (plot && zr_plot_end(plot) <= offset_bytes)
-        plot = plot->next;
-    if (!plot || plot->kind != ZR_PLOT_LIVE || plot->offset_bytes > offset_bytes)
+    const struct zr_pool_extent *extent = pool->first;
+    while (extent && zr_pool_extent_end(extent) <= offset_bytes)
+        extent = extent->next;
+    if (!extent || extent->kind != ZR_POOL_EXTENT_LIVE || extent->offset_bytes > offset_bytes)
         return false;
-    *out = (struct zr_block_info){.address = pool->base + plot->offset_bytes,
-                                  .bytes = plot->requested_bytes,
-                                  .reserved_bytes = plot->bytes,
+    *out = (struct zr_block_info){.address = pool->base + extent->offset_bytes,
+                                  .bytes = extent->requested_bytes,
+                                  .reserved_bytes = extent->bytes,
                                   .tag = pool->tag,
-                                  .stream = plot->stream};
+                                  .stream = extent->stream};
     return true;
 }
 
@@ -121,7 +121,7 @@ static const char *name_in_pools(const struct zr_arena *arena)
     return arena->pools ? arena->pools->name : NULL;
 }
 
-const struct zr_pool_calls zr_contiguous_calls = {zr_pools_books, find_in_pools, name_in_pools};
+const struct zr_pool_calls zr_contiguous_calls = {zr_pools_counters, find_in_pools, name_in_pools};
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -149,7 +149,7 @@ static void tear_down(struct zr_contiguous *pool)
         zr_assert(result == ZR_OK);
     }
     zr_pages_give(pool->slots, SLOTS_MOST * sizeof *pool->slots);
-    zr_pool_end(&pool->plots);
+    zr_slab_end(&pool->extents);
     zr_pages_give(pool, sizeof *pool);
 }
 
@@ -172,7 +172,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     pool->tag = options->tag;
     pool->watch = options->watch;
     pool->keep_bytes = options->keep_bytes;
-    zr_pool_init(&pool->plots, sizeof(struct zr_plot), ZR_POOL_FAULTS);
+    zr_slab_init(&pool->extents, sizeof(struct zr_pool_extent), ZR_POOL_FAULTS);
     pool->slots = zr_pages_take(SLOTS_MOST * sizeof *pool->slots);
     zr_result result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
     if (result != ZR_OK) {
@@ -209,9 +209,9 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
 
 /* ---- Handles ------------------------------------------------------------------------------------------- */
 
-static zr_entry entry_of(const struct zr_contiguous *pool, const struct zr_plot *plot)
+static zr_entry entry_of(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    return ((uint64_t)pool->slots[plot->number].generation << 32) | (plot->number + 1);
+    return ((uint64_t)pool->slots[extent->number].generation << 32) | (extent->number + 1);
 }
 
 static bool slot_left(const struct zr_contiguous *pool)
@@ -219,38 +219,38 @@ static bool slot_left(const struct zr_contiguous *pool)
     return pool->free_slot != 0 || pool->slots_count < SLOTS_MOST;
 }
 
-static void slot_take(struct zr_contiguous *pool, struct zr_plot *plot)
+static void slot_take(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     uint32_t number = pool->free_slot ? pool->free_slot - 1 : pool->slots_count++;
     struct zr_entry_slot *slot = &pool->slots[number];
     if (pool->free_slot)
         pool->free_slot = slot->next_free;
-    slot->plot = plot;
-    plot->number = number;
+    slot->extent = extent;
+    extent->number = number;
 }
 
-static void slot_give(struct zr_contiguous *pool, const struct zr_plot *plot)
+static void slot_give(struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    struct zr_entry_slot *slot = &pool->slots[plot->number];
-    slot->plot = NULL;
+    struct zr_entry_slot *slot = &pool->slots[extent->number];
+    slot->extent = NULL;
     slot->generation++;
     slot->next_free = pool->free_slot;
-    pool->free_slot = plot->number + 1;
+    pool->free_slot = extent->number + 1;
 }
 
-/* The plot of an entry that lives, or why there is none. */
-static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_plot **out)
+/* The extent of an entry that lives, or why there is none. */
+static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_pool_extent **out)
 {
     uint32_t number = (uint32_t)entry - 1, generation = (uint32_t)(entry >> 32);
     const struct zr_entry_slot *slot = number < pool->slots_count ? &pool->slots[number] : NULL;
     *out = NULL;
-    if (!slot || generation > slot->generation || (generation == slot->generation && !slot->plot))
+    if (!slot || generation > slot->generation || (generation == slot->generation && !slot->extent))
         return zr_fail(ZR_ERR_FOREIGN, "%#llx is no entry of pool \"%s\"", (unsigned long long)entry,
                        pool->name);
     if (generation < slot->generation)
         return zr_fail(ZR_ERR_DOUBLE_FREE, "entry %#llx of pool \"%s\" was freed before",
                        (unsigned long long)entry, pool->name);
-    *out = slot->plot;
+    *out = slot->extent;
     return ZR_OK;
 }
 
@@ -266,7 +266,7 @@ static void leave(struct zr_contiguous *pool)
 /* ---- Appending ----------------------------------------------------------------------------------------- */
 
 static zr_result check_request(const struct zr_contiguous *pool, const struct zr_entry_request *request,
-                               struct zr_plot *plot)
+                               struct zr_pool_extent *extent)
 {
     size_t alignment = request->alignment ? request->alignment : ZR_UNIT_BYTES;
     if (request->bytes == 0)
@@ -281,7 +281,7 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
         return result;
-    *plot = (struct zr_plot){
+    *extent = (struct zr_pool_extent){
         .bytes = zr_round_up(request->bytes, alignment < ZR_UNIT_BYTES ? alignment : ZR_UNIT_BYTES),
         .requested_bytes = request->bytes,
         .alignment = alignment,
@@ -291,20 +291,21 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
     return ZR_OK;
 }
 
-/* Finds the plot behind the last entry, and granules for it. *after: the last plot that is in its way. */
-static zr_result find_room(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_plot **after)
+/* Finds the extent behind the last entry, and granules for it. *after: the last extent that is in its way. */
+static zr_result find_room(struct zr_contiguous *pool, struct zr_pool_extent *extent,
+                           struct zr_pool_extent **after)
 {
-    struct zr_plot *last = pool->last;
-    while (last && last->kind == ZR_PLOT_LEAVING && last->stream == plot->stream)
+    struct zr_pool_extent *last = pool->last;
+    while (last && last->kind == ZR_POOL_EXTENT_LEAVING && last->stream == extent->stream)
         last = last->previous;
     *after = last;
-    plot->offset_bytes = zr_round_up(last ? zr_plot_end(last) : 0, plot->alignment);
-    if (plot->offset_bytes > pool->limit_bytes || plot->bytes > pool->limit_bytes - plot->offset_bytes)
+    extent->offset_bytes = zr_round_up(last ? zr_pool_extent_end(last) : 0, extent->alignment);
+    if (extent->offset_bytes > pool->limit_bytes || extent->bytes > pool->limit_bytes - extent->offset_bytes)
         return zr_fail(ZR_ERR_ADDRESSES,
                        "pool \"%s\" has no %zu addresses left of the %zu it reserved (%zu bytes live): "
                        "compact it, or reserve more",
-                       pool->name, plot->bytes, pool->limit_bytes, pool->live_bytes);
-    return zr_contiguous_back(pool, (struct zr_extent){plot->offset_bytes, plot->bytes});
+                       pool->name, extent->bytes, pool->limit_bytes, pool->live_bytes);
+    return zr_contiguous_back(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes});
 }
 
 static zr_result refused(struct zr_contiguous *pool, zr_result result, size_t bytes)
@@ -322,20 +323,21 @@ static zr_result refused(struct zr_contiguous *pool, zr_result result, size_t by
 }
 
 /* lock: pool->lock */
-static zr_result append(struct zr_contiguous *pool, const struct zr_plot *like, struct zr_plot **out)
+static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent *like,
+                        struct zr_pool_extent **out)
 {
-    struct zr_plot wanted = *like, *after;
-    zr_contiguous_settle(pool, false);
+    struct zr_pool_extent wanted = *like, *after;
+    zr_contiguous_finish_leaving(pool, false);
     if (!slot_left(pool))
         return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the most there can be", pool->name,
                        SLOTS_MOST);
-    if (!zr_pool_reserve(&pool->plots, APPEND_PLOTS))
+    if (!zr_slab_reserve(&pool->extents, APPEND_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = find_room(pool, &wanted, &after);
     /* What streams are about to leave, and what is idle elsewhere in the pool, may be enough. */
     bool more = pool->leaving || (result == ZR_ERR_MEMORY && zr_contiguous_idle_bytes(pool) > 0);
     if ((result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) && more) {
-        zr_contiguous_settle(pool, true);
+        zr_contiguous_finish_leaving(pool, true);
         if (result == ZR_ERR_MEMORY)
             zr_contiguous_release_idle(pool, 0);
         result = find_room(pool, &wanted, &after);
@@ -345,11 +347,11 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_plot *like, 
         zr_contiguous_release_idle(pool, pool->keep_bytes);
         return result;
     }
-    *out = zr_pool_take(&pool->plots);
+    *out = zr_slab_take(&pool->extents);
     **out = wanted;
     slot_take(pool, *out);
     zr_lock_take(&pool->view);
-    zr_plot_claim(pool, *out, after);
+    zr_pool_extent_claim(pool, *out, after);
     zr_lock_give(&pool->view);
     pool->entries_count++;
     pool->appended_count++;
@@ -359,7 +361,7 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_plot *like, 
 zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_request *request, zr_entry *out,
                                void **address)
 {
-    struct zr_plot like, *plot = NULL;
+    struct zr_pool_extent like, *extent = NULL;
     size_t promised_bytes;
     if (out)
         *out = 0;
@@ -371,14 +373,15 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
     if (result != ZR_OK)
         return result;
     zr_lock_take(&pool->lock);
-    result = zr_ceiling_promise(pool->arena, &(struct zr_request){.bytes = request->bytes, .tag = pool->tag},
-                                like.bytes, &promised_bytes);
+    result =
+        zr_tag_limit_promise(pool->arena, &(struct zr_request){.bytes = request->bytes, .tag = pool->tag},
+                             like.bytes, &promised_bytes);
     if (result == ZR_OK)
-        result = append(pool, &like, &plot);
+        result = append(pool, &like, &extent);
     if (result == ZR_OK) {
-        *out = entry_of(pool, plot);
-        if (address && !plot->movable)
-            *address = zr_plot_address(pool, plot);
+        *out = entry_of(pool, extent);
+        if (address && !extent->movable)
+            *address = zr_pool_extent_address(pool, extent);
     }
     pool->promise_over_bytes = promised_bytes;
     leave(pool);
@@ -389,21 +392,21 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
 
 zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
 {
-    struct zr_plot *plot;
+    struct zr_pool_extent *extent;
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "an entry cannot be freed without its pool");
     if (entry == 0)
         return ZR_OK;
     zr_lock_take(&pool->lock);
-    zr_result result = find(pool, entry, &plot);
-    if (result == ZR_OK && plot->borrows_count > 0) {
+    zr_result result = find(pool, entry, &extent);
+    if (result == ZR_OK && extent->borrows_count > 0) {
         result = zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is freed while it is borrowed (%u times)",
-                         pool->name, plot->borrows_count);
+                         pool->name, extent->borrows_count);
     } else if (result == ZR_OK) {
-        slot_give(pool, plot);
+        slot_give(pool, extent);
         pool->entries_count--;
-        zr_plot_leave(pool, plot);
-        zr_contiguous_settle(pool, false);
+        zr_pool_extent_leave(pool, extent);
+        zr_contiguous_finish_leaving(pool, false);
     }
     leave(pool);
     return result;
@@ -411,19 +414,19 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
 
 zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **address)
 {
-    struct zr_plot *plot;
+    struct zr_pool_extent *extent;
     if (address)
         *address = NULL;
     if (!pool || !address)
         return zr_fail(ZR_ERR_INVALID, "a borrow needs a pool and somewhere to put the address");
     zr_lock_take(&pool->lock);
-    zr_result result = find(pool, entry, &plot);
-    if (result == ZR_OK && plot->torn) {
+    zr_result result = find(pool, entry, &extent);
+    if (result == ZR_OK && extent->corrupt) {
         result = zr_fail(ZR_ERR_CORRUPT, "the contents of an entry of pool \"%s\" were lost in a failed move",
                          pool->name);
     } else if (result == ZR_OK) {
-        pool->borrowed_count += plot->borrows_count++ == 0;
-        *address = zr_plot_address(pool, plot);
+        pool->borrowed_count += extent->borrows_count++ == 0;
+        *address = zr_pool_extent_address(pool, extent);
     }
     zr_lock_give(&pool->lock);
     return result;
@@ -431,21 +434,21 @@ zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **addre
 
 zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t stream)
 {
-    struct zr_plot *plot;
+    struct zr_pool_extent *extent;
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "an entry cannot be returned without its pool");
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
         return result;
     zr_lock_take(&pool->lock);
-    result = find(pool, entry, &plot);
-    if (result == ZR_OK && plot->borrows_count == 0) {
+    result = find(pool, entry, &extent);
+    if (result == ZR_OK && extent->borrows_count == 0) {
         result =
             zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is returned that was not borrowed", pool->name);
     } else if (result == ZR_OK) {
-        pool->borrowed_count -= --plot->borrows_count == 0;
+        pool->borrowed_count -= --extent->borrows_count == 0;
         zr_lock_take(&pool->view);
-        plot->stream = stream;
+        extent->stream = stream;
         zr_lock_give(&pool->view);
     }
     zr_lock_give(&pool->lock);
@@ -459,13 +462,13 @@ zr_result zr_contiguous_compact(zr_contiguous *pool)
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "there is no pool to compact");
     zr_lock_take(&pool->lock);
-    zr_result result = zr_contiguous_settle(pool, true);
+    zr_result result = zr_contiguous_finish_leaving(pool, true);
     if (result == ZR_OK)
         result = zr_contiguous_move_down(pool);
     char words[512];
     if (result != ZR_OK)
         snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result rest = zr_contiguous_settle(pool, true);
+    zr_result rest = zr_contiguous_finish_leaving(pool, true);
     if (rest == ZR_OK)
         rest = zr_contiguous_release_idle(pool, pool->keep_bytes);
     leave(pool);
@@ -480,7 +483,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
         return zr_fail(ZR_ERR_INVALID, "there is no pool to trim");
     zr_lock_take(&pool->lock);
     size_t held_bytes = pool->held_bytes;
-    zr_contiguous_settle(pool, false);
+    zr_contiguous_finish_leaving(pool, false);
     zr_result result = zr_contiguous_release_idle(pool, keep_bytes);
     if (released_bytes)
         *released_bytes = held_bytes - pool->held_bytes;
@@ -493,8 +496,8 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
     if (!pool || !out)
         return zr_fail(ZR_ERR_INVALID, "statistics need a pool and somewhere to go");
     zr_lock_take(&pool->lock);
-    const struct zr_plot *last = pool->last;
-    while (last && last->kind != ZR_PLOT_LIVE)
+    const struct zr_pool_extent *last = pool->last;
+    while (last && last->kind != ZR_POOL_EXTENT_LIVE)
         last = last->previous;
     *out = (struct zr_contiguous_stats){
         .live_bytes = pool->live_bytes,
@@ -502,7 +505,7 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
         .pending_bytes = pool->pending_bytes,
         .mapped_bytes = pool->held_bytes,
         .idle_bytes = zr_contiguous_idle_bytes(pool),
-        .end_bytes = last ? zr_plot_end(last) : 0,
+        .end_bytes = last ? zr_pool_extent_end(last) : 0,
         .peak_live_bytes = pool->peak_live_bytes,
         .peak_mapped_bytes = pool->peak_held_bytes,
         .entries_count = pool->entries_count,
@@ -525,36 +528,38 @@ struct sums {
     size_t touched_count, touched_end; /* granules; where the next one to count may begin */
 };
 
-static zr_result check_plot(const struct zr_contiguous *pool, const struct zr_plot *plot, struct sums *sums)
+static zr_result check_pool_extent(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                                   struct sums *sums)
 {
-    size_t granule_bytes = pool->granule_bytes, end = zr_plot_end(plot);
-    if (plot->next ? plot->next->previous != plot || plot->next->offset_bytes < end : pool->last != plot)
-        return corrupt("the plots of pool \"%s\" overlap or do not point back at %zu", pool->name,
-                       plot->offset_bytes);
-    if (plot->bytes == 0 || end > pool->range->bytes)
-        return corrupt("a plot of pool \"%s\" at %zu of %zu bytes leaves its range", pool->name,
-                       plot->offset_bytes, plot->bytes);
-    if (plot->kind == ZR_PLOT_LIVE &&
-        (pool->slots[plot->number].plot != plot || plot->requested_bytes > plot->bytes ||
-         plot->offset_bytes % plot->alignment != 0))
+    size_t granule_bytes = pool->granule_bytes, end = zr_pool_extent_end(extent);
+    if (extent->next ? extent->next->previous != extent || extent->next->offset_bytes < end
+                     : pool->last != extent)
+        return corrupt("the extents of pool \"%s\" overlap or do not point back at %zu", pool->name,
+                       extent->offset_bytes);
+    if (extent->bytes == 0 || end > pool->range->bytes)
+        return corrupt("a extent of pool \"%s\" at %zu of %zu bytes leaves its range", pool->name,
+                       extent->offset_bytes, extent->bytes);
+    if (extent->kind == ZR_POOL_EXTENT_LIVE &&
+        (pool->slots[extent->number].extent != extent || extent->requested_bytes > extent->bytes ||
+         extent->offset_bytes % extent->alignment != 0))
         return corrupt("the entry at %zu of pool \"%s\" has a bad handle, size or alignment",
-                       plot->offset_bytes, pool->name);
-    for (size_t at = zr_round_down(plot->offset_bytes, granule_bytes); at < end; at += granule_bytes) {
+                       extent->offset_bytes, pool->name);
+    for (size_t at = zr_round_down(extent->offset_bytes, granule_bytes); at < end; at += granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
-        if (!mapping || (plot->kind != ZR_PLOT_ALIAS && !mapping->access))
+        if (!mapping || (extent->kind != ZR_POOL_EXTENT_ALIAS && !mapping->access))
             return corrupt("the granule at %zu of pool \"%s\" is in use without memory", at, pool->name);
         if (at / granule_bytes >= sums->touched_end) {
             sums->touched_count++;
             sums->touched_end = at / granule_bytes + 1;
         }
     }
-    bool live = plot->kind == ZR_PLOT_LIVE;
-    sums->live_bytes += live ? plot->bytes : 0;
-    sums->requested_bytes += live ? plot->requested_bytes : 0;
+    bool live = extent->kind == ZR_POOL_EXTENT_LIVE;
+    sums->live_bytes += live ? extent->bytes : 0;
+    sums->requested_bytes += live ? extent->requested_bytes : 0;
     sums->entries_count += live;
-    sums->borrowed_count += live && plot->borrows_count > 0;
+    sums->borrowed_count += live && extent->borrows_count > 0;
     sums->leaving_count += !live;
-    sums->pending_bytes += plot->kind == ZR_PLOT_LEAVING ? plot->bytes : 0;
+    sums->pending_bytes += extent->kind == ZR_POOL_EXTENT_LEAVING ? extent->bytes : 0;
     return ZR_OK;
 }
 
@@ -586,12 +591,12 @@ static zr_result check(const struct zr_contiguous *pool)
 {
     struct sums sums = {0};
     size_t leaving_count = 0;
-    for (const struct zr_plot *plot = pool->first; plot; plot = plot->next) {
-        zr_result result = check_plot(pool, plot, &sums);
+    for (const struct zr_pool_extent *extent = pool->first; extent; extent = extent->next) {
+        zr_result result = check_pool_extent(pool, extent, &sums);
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
+    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
         leaving_count++;
     if (sums.live_bytes != pool->live_bytes || sums.requested_bytes != pool->requested_bytes ||
         sums.pending_bytes != pool->pending_bytes || sums.entries_count != pool->entries_count ||
@@ -600,7 +605,7 @@ static zr_result check(const struct zr_contiguous *pool)
                        sums.live_bytes, sums.entries_count, pool->name, pool->live_bytes,
                        pool->entries_count);
     if (sums.leaving_count != leaving_count || sums.touched_count != pool->touched_count)
-        return corrupt("%zu plots of pool \"%s\" are left and %zu granules in use, %zu and %zu are counted",
+        return corrupt("%zu extents of pool \"%s\" are left and %zu granules in use, %zu and %zu are counted",
                        sums.leaving_count, pool->name, sums.touched_count, leaving_count,
                        pool->touched_count);
     return check_granules(pool);

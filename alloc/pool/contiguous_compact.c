@@ -12,8 +12,8 @@
 #include "alloc/base/error.h"
 #include "alloc/base/poison.h"
 
-/* Records that one move may need: what the old plot leaves (two of them), what a claim cuts, an alias. */
-enum { MOVE_PLOTS = 4 };
+/* Records that one move may need: what the old extent leaves (two of them), what a claim cuts, an alias. */
+enum { MOVE_EXTENTS = 4 };
 
 /* A step below this share of a granule goes through a granule of its own, twice as many bytes in fewer
  * calls. */
@@ -22,7 +22,7 @@ enum { SMALL_STEP_SHARE = 8 };
 /* One compaction. */
 struct compaction {
     struct zr_contiguous *pool;
-    struct zr_plot *detour; /* NULL: none yet */
+    struct zr_pool_extent *bounce; /* NULL: none yet */
 };
 
 /* A copy within the pool's range. */
@@ -30,50 +30,50 @@ struct move {
     size_t to, from, bytes;
 };
 
-/* Links a new plot somewhere behind `after`, returns it, and lets its stream leave it. lock: pool->view too
+/* Links a new extent somewhere behind `after`, returns it, and lets its stream leave it. lock: pool->view too
  */
-static struct zr_plot *leave_behind(struct zr_contiguous *pool, const struct zr_plot *like,
-                                    struct zr_plot *after)
+static struct zr_pool_extent *leave_behind(struct zr_contiguous *pool, const struct zr_pool_extent *like,
+                                           struct zr_pool_extent *after)
 {
-    struct zr_plot *plot = zr_pool_take(&pool->plots);
-    *plot = *like;
-    while (after && after->next && zr_plot_end(after->next) <= plot->offset_bytes)
+    struct zr_pool_extent *extent = zr_slab_take(&pool->extents);
+    *extent = *like;
+    while (after && after->next && zr_pool_extent_end(after->next) <= extent->offset_bytes)
         after = after->next;
-    zr_plot_link(pool, plot, after);
-    zr_plot_leave(pool, plot);
-    return plot;
+    zr_pool_extent_link(pool, extent, after);
+    zr_pool_extent_leave(pool, extent);
+    return extent;
 }
 
-static struct zr_plot *before_offset(const struct zr_contiguous *pool, size_t offset_bytes)
+static struct zr_pool_extent *before_offset(const struct zr_contiguous *pool, size_t offset_bytes)
 {
-    struct zr_plot *plot = pool->last;
-    while (plot && plot->offset_bytes >= offset_bytes)
-        plot = plot->previous;
-    return plot;
+    struct zr_pool_extent *extent = pool->last;
+    while (extent && extent->offset_bytes >= offset_bytes)
+        extent = extent->previous;
+    return extent;
 }
 
 /* The contents are at `to`, behind `after`: the entry is there from now on, and what it does not need of its
- * old plot is left, the first `aliased_bytes` of it as an alias. */
-static void settle_at(struct zr_contiguous *pool, struct zr_plot *plot, size_t to, size_t aliased_bytes,
-                      struct zr_plot *after)
+ * old extent is left, the first `aliased_bytes` of it as an alias. */
+static void settle_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
+                      size_t aliased_bytes, struct zr_pool_extent *after)
 {
-    struct zr_plot old = *plot;
-    size_t old_end = zr_plot_end(plot);
+    struct zr_pool_extent old = *extent;
+    size_t old_end = zr_pool_extent_end(extent);
     zr_lock_take(&pool->view);
-    zr_plot_unlink(pool, plot);
-    plot->offset_bytes = to;
-    zr_plot_claim(pool, plot, to < old.offset_bytes ? after : pool->last);
-    after = to < old.offset_bytes ? plot : before_offset(pool, old.offset_bytes);
+    zr_pool_extent_unlink(pool, extent);
+    extent->offset_bytes = to;
+    zr_pool_extent_claim(pool, extent, to < old.offset_bytes ? after : pool->last);
+    after = to < old.offset_bytes ? extent : before_offset(pool, old.offset_bytes);
     old.borrows_count = 0;
     if (aliased_bytes > 0) {
         old.bytes = aliased_bytes;
-        old.kind = ZR_PLOT_ALIAS;
+        old.kind = ZR_POOL_EXTENT_ALIAS;
         after = leave_behind(pool, &old, after);
         old.offset_bytes += aliased_bytes;
     }
-    old.kind = ZR_PLOT_LEAVING;
-    if (to < old.offset_bytes && zr_plot_end(plot) > old.offset_bytes)
-        old.offset_bytes = zr_plot_end(plot);
+    old.kind = ZR_POOL_EXTENT_LEAVING;
+    if (to < old.offset_bytes && zr_pool_extent_end(extent) > old.offset_bytes)
+        old.offset_bytes = zr_pool_extent_end(extent);
     old.bytes = old_end - old.offset_bytes;
     if (old.bytes > 0)
         leave_behind(pool, &old, after);
@@ -90,10 +90,10 @@ static zr_result copy(struct zr_contiguous *pool, struct move move, uint64_t str
 
 /* Granules under an extent that is about to be written, the pool's own idle and pending ones if the arena has
  * no others. */
-static zr_result back(struct zr_contiguous *pool, struct zr_extent part)
+static zr_result back(struct zr_contiguous *pool, struct zr_bounds part)
 {
     zr_result result = zr_contiguous_back(pool, part);
-    if (result == ZR_ERR_MEMORY && zr_contiguous_settle(pool, true) == ZR_OK &&
+    if (result == ZR_ERR_MEMORY && zr_contiguous_finish_leaving(pool, true) == ZR_OK &&
         zr_contiguous_release_idle(pool, 0) == ZR_OK)
         result = zr_contiguous_back(pool, part);
     return result;
@@ -101,32 +101,33 @@ static zr_result back(struct zr_contiguous *pool, struct zr_extent part)
 
 /* ---- By mapping ---------------------------------------------------------------------------------------- */
 
-static size_t whole_bytes(const struct zr_contiguous *pool, const struct zr_plot *plot)
+static size_t whole_bytes(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    return zr_round_down(plot->bytes, pool->granule_bytes);
+    return zr_round_down(extent->bytes, pool->granule_bytes);
 }
 
 /* Ends a second mapping of the entry's granules; if the driver will not, it stays as an alias. */
-static void unmap_again(struct zr_contiguous *pool, const struct zr_plot *plot, struct zr_extent part)
+static void unmap_again(struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                        struct zr_bounds part)
 {
     if (part.bytes == 0 || zr_contiguous_release(pool, part, SIZE_MAX) == ZR_OK)
         return;
-    struct zr_plot alias = {.offset_bytes = part.offset_bytes,
-                            .bytes = part.bytes,
-                            .stream = plot->stream,
-                            .kind = ZR_PLOT_ALIAS};
+    struct zr_pool_extent alias = {.offset_bytes = part.offset_bytes,
+                                   .bytes = part.bytes,
+                                   .stream = extent->stream,
+                                   .kind = ZR_POOL_EXTENT_ALIAS};
     zr_lock_take(&pool->view);
     leave_behind(pool, &alias, before_offset(pool, part.offset_bytes));
     zr_lock_give(&pool->view);
 }
 
 /* Maps the whole granules of the entry at `to` as well; all or nothing. */
-static zr_result map_again(struct zr_contiguous *pool, const struct zr_plot *plot, size_t to)
+static zr_result map_again(struct zr_contiguous *pool, const struct zr_pool_extent *extent, size_t to)
 {
-    struct zr_extent done = {to, 0};
+    struct zr_bounds done = {to, 0};
     zr_result result = ZR_OK;
-    while (result == ZR_OK && done.bytes < whole_bytes(pool, plot)) {
-        struct zr_handle *handle = zr_range_mapping(pool->range, plot->offset_bytes + done.bytes)->handle;
+    while (result == ZR_OK && done.bytes < whole_bytes(pool, extent)) {
+        struct zr_handle *handle = zr_range_mapping(pool->range, extent->offset_bytes + done.bytes)->handle;
         pool->backend_calls_count++;
         result = zr_backend_map(pool->range, to + done.bytes, handle);
         if (result == ZR_OK)
@@ -140,46 +141,47 @@ static zr_result map_again(struct zr_contiguous *pool, const struct zr_plot *plo
         result = zr_backend_set_access(pool->range, done);
     }
     if (result == ZR_OK)
-        result = zr_contiguous_announce(pool, done);
+        result = zr_contiguous_notify(pool, done);
     if (result != ZR_OK)
-        unmap_again(pool, plot, done);
+        unmap_again(pool, extent, done);
     return result;
 }
 
-/* Between plots that do not share a granule. */
-static zr_result remap(struct zr_contiguous *pool, struct zr_plot *plot, size_t to, struct zr_plot *after)
+/* Between extents that do not share a granule. */
+static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
+                       struct zr_pool_extent *after)
 {
-    size_t whole = whole_bytes(pool, plot);
-    size_t rest = plot->requested_bytes > whole ? plot->requested_bytes - whole : 0;
+    size_t whole = whole_bytes(pool, extent);
+    size_t rest = extent->requested_bytes > whole ? extent->requested_bytes - whole : 0;
     zr_result result =
-        zr_contiguous_clear(pool, zr_whole_around(pool, (struct zr_extent){to, plot->bytes}), NULL);
+        zr_contiguous_clear(pool, zr_whole_around(pool, (struct zr_bounds){to, extent->bytes}), NULL);
     if (result == ZR_OK) /* idle granules make room */
-        result = zr_contiguous_release(pool, (struct zr_extent){to, whole}, SIZE_MAX);
-    if (result == ZR_OK && plot->bytes > whole)
-        result = back(pool, (struct zr_extent){to + whole, plot->bytes - whole});
+        result = zr_contiguous_release(pool, (struct zr_bounds){to, whole}, SIZE_MAX);
+    if (result == ZR_OK && extent->bytes > whole)
+        result = back(pool, (struct zr_bounds){to + whole, extent->bytes - whole});
     if (result == ZR_OK)
-        result = map_again(pool, plot, to);
+        result = map_again(pool, extent, to);
     if (result != ZR_OK)
         return result;
     if (rest > 0) {
         if (pool->arena->poison)
             zr_poison_clear(pool->range->address + to + whole, rest);
-        result = copy(pool, (struct move){to + whole, plot->offset_bytes + whole, rest}, plot->stream);
+        result = copy(pool, (struct move){to + whole, extent->offset_bytes + whole, rest}, extent->stream);
     }
     if (result != ZR_OK) {
-        unmap_again(pool, plot, (struct zr_extent){to, whole});
+        unmap_again(pool, extent, (struct zr_bounds){to, whole});
         return result;
     }
-    settle_at(pool, plot, to, whole, after);
+    settle_at(pool, extent, to, whole, after);
     pool->remapped_bytes += whole;
     pool->copied_bytes += rest;
     return ZR_OK;
 }
 
-static bool can_remap(const struct zr_contiguous *pool, const struct zr_plot *plot, size_t to)
+static bool can_remap(const struct zr_contiguous *pool, const struct zr_pool_extent *extent, size_t to)
 {
-    return pool->backend->can.aliases && whole_bytes(pool, plot) > 0 &&
-           (plot->offset_bytes | to) % pool->granule_bytes == 0;
+    return pool->backend->can.aliases && whole_bytes(pool, extent) > 0 &&
+           (extent->offset_bytes | to) % pool->granule_bytes == 0;
 }
 
 /* ---- By copies ----------------------------------------------------------------------------------------- */
@@ -191,73 +193,75 @@ static zr_result drain(struct zr_contiguous *pool, uint64_t stream)
 }
 
 /* A granule behind everything, for the stream's use. False: there is none to be had. */
-static bool have_detour(struct compaction *compaction, uint64_t stream)
+static bool have_bounce(struct compaction *compaction, uint64_t stream)
 {
     struct zr_contiguous *pool = compaction->pool;
-    struct zr_extent part = {pool->mapped_end_bytes, pool->granule_bytes};
-    struct zr_plot *detour = compaction->detour;
-    if (detour) {
-        bool ready = detour->stream == stream || drain(pool, detour->stream) == ZR_OK;
+    struct zr_bounds part = {pool->mapped_end_bytes, pool->granule_bytes};
+    struct zr_pool_extent *bounce = compaction->bounce;
+    if (bounce) {
+        bool ready = bounce->stream == stream || drain(pool, bounce->stream) == ZR_OK;
         if (ready)
-            detour->stream = stream;
+            bounce->stream = stream;
         return ready;
     }
     if (part.bytes > pool->limit_bytes - part.offset_bytes ||
-        !zr_pool_reserve(&pool->plots, MOVE_PLOTS + 1) || zr_contiguous_back(pool, part) != ZR_OK)
+        !zr_slab_reserve(&pool->extents, MOVE_EXTENTS + 1) || zr_contiguous_back(pool, part) != ZR_OK)
         return false;
-    detour = zr_pool_take(&pool->plots);
-    *detour = (struct zr_plot){
-        .offset_bytes = part.offset_bytes, .bytes = part.bytes, .stream = stream, .kind = ZR_PLOT_DETOUR};
+    bounce = zr_slab_take(&pool->extents);
+    *bounce = (struct zr_pool_extent){.offset_bytes = part.offset_bytes,
+                                      .bytes = part.bytes,
+                                      .stream = stream,
+                                      .kind = ZR_POOL_EXTENT_BOUNCE};
     zr_lock_take(&pool->view);
-    zr_plot_link(pool, detour, pool->last);
+    zr_pool_extent_link(pool, bounce, pool->last);
     zr_lock_give(&pool->view);
     if (pool->arena->poison)
-        zr_poison_clear(zr_plot_address(pool, detour), part.bytes);
-    compaction->detour = detour;
+        zr_poison_clear(zr_pool_extent_address(pool, bounce), part.bytes);
+    compaction->bounce = bounce;
     return true;
 }
 
-static void end_detour(struct compaction *compaction)
+static void end_bounce(struct compaction *compaction)
 {
     struct zr_contiguous *pool = compaction->pool;
-    struct zr_plot *detour = compaction->detour;
-    if (!detour)
+    struct zr_pool_extent *bounce = compaction->bounce;
+    if (!bounce)
         return;
-    struct zr_plot *before = detour->previous;
+    struct zr_pool_extent *before = bounce->previous;
     zr_lock_take(&pool->view);
-    zr_plot_unlink(pool, detour);
-    detour->kind = ZR_PLOT_LEAVING;
-    zr_plot_link(pool, detour, before);
+    zr_pool_extent_unlink(pool, bounce);
+    bounce->kind = ZR_POOL_EXTENT_LEAVING;
+    zr_pool_extent_link(pool, bounce, before);
     zr_lock_give(&pool->view);
-    zr_plot_leave(pool, detour);
+    zr_pool_extent_leave(pool, bounce);
 }
 
-static zr_result copy_step(struct compaction *compaction, struct move move, uint64_t stream, bool by_detour)
+static zr_result copy_step(struct compaction *compaction, struct move move, uint64_t stream, bool by_bounce)
 {
-    if (!by_detour)
+    if (!by_bounce)
         return copy(compaction->pool, move, stream);
-    size_t detour = compaction->detour->offset_bytes;
-    zr_result result = copy(compaction->pool, (struct move){detour, move.from, move.bytes}, stream);
+    size_t bounce = compaction->bounce->offset_bytes;
+    zr_result result = copy(compaction->pool, (struct move){bounce, move.from, move.bytes}, stream);
     if (result == ZR_OK)
-        result = copy(compaction->pool, (struct move){move.to, detour, move.bytes}, stream);
+        result = copy(compaction->pool, (struct move){move.to, bounce, move.bytes}, stream);
     return result;
 }
 
 /* Copies an entry over its own beginning. Each step overwrites only what an earlier one has copied, so that
  * after a failure the steps can be undone, the last one first. */
-static zr_result slide(struct compaction *compaction, struct zr_plot *plot, size_t to)
+static zr_result slide(struct compaction *compaction, struct zr_pool_extent *extent, size_t to)
 {
     struct zr_contiguous *pool = compaction->pool;
-    size_t from = plot->offset_bytes, bytes = plot->requested_bytes, done = 0, step = from - to;
-    uint64_t stream = plot->stream;
+    size_t from = extent->offset_bytes, bytes = extent->requested_bytes, done = 0, step = from - to;
+    uint64_t stream = extent->stream;
     zr_result result = ZR_OK, undone = ZR_OK;
-    bool by_detour =
-        step < pool->granule_bytes / SMALL_STEP_SHARE && bytes > 2 * step && have_detour(compaction, stream);
-    if (by_detour)
+    bool by_bounce =
+        step < pool->granule_bytes / SMALL_STEP_SHARE && bytes > 2 * step && have_bounce(compaction, stream);
+    if (by_bounce)
         step = pool->granule_bytes;
     while (result == ZR_OK && done < bytes) {
         size_t part = bytes - done < step ? bytes - done : step;
-        result = copy_step(compaction, (struct move){to + done, from + done, part}, stream, by_detour);
+        result = copy_step(compaction, (struct move){to + done, from + done, part}, stream, by_bounce);
         if (result == ZR_OK)
             done += part;
     }
@@ -265,88 +269,88 @@ static zr_result slide(struct compaction *compaction, struct zr_plot *plot, size
         return ZR_OK;
     while (undone == ZR_OK && done > 0) {
         done -= step;
-        undone = copy_step(compaction, (struct move){from + done, to + done, step}, stream, by_detour);
+        undone = copy_step(compaction, (struct move){from + done, to + done, step}, stream, by_bounce);
     }
     if (undone == ZR_OK)
         return result;
     char reason[256];
     snprintf(reason, sizeof reason, "%s", zr_last_error());
-    plot->torn = true;
+    extent->corrupt = true;
     return zr_fail(ZR_ERR_CORRUPT,
                    "pool \"%s\": an entry of %zu bytes is lost: the backend refused a copy half way, and the "
                    "copy back too: %s",
                    pool->name, bytes, reason);
 }
 
-static zr_result copy_down(struct compaction *compaction, struct zr_plot *plot, size_t to,
-                           struct zr_plot *after)
+static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent *extent, size_t to,
+                           struct zr_pool_extent *after)
 {
     struct zr_contiguous *pool = compaction->pool;
-    size_t distance = plot->offset_bytes - to;
-    struct zr_extent fresh = {to, plot->bytes < distance ? plot->bytes : distance};
-    zr_result result = zr_contiguous_clear(pool, fresh, &plot->stream);
+    size_t distance = extent->offset_bytes - to;
+    struct zr_bounds fresh = {to, extent->bytes < distance ? extent->bytes : distance};
+    zr_result result = zr_contiguous_clear(pool, fresh, &extent->stream);
     if (result == ZR_OK)
         result = back(pool, fresh);
     if (result != ZR_OK)
         return result;
     if (pool->arena->poison)
         zr_poison_clear(pool->range->address + fresh.offset_bytes, fresh.bytes);
-    if (distance >= plot->bytes)
-        result = copy(pool, (struct move){to, plot->offset_bytes, plot->requested_bytes}, plot->stream);
+    if (distance >= extent->bytes)
+        result = copy(pool, (struct move){to, extent->offset_bytes, extent->requested_bytes}, extent->stream);
     else
-        result = slide(compaction, plot, to);
+        result = slide(compaction, extent, to);
     if (result != ZR_OK) {
         if (pool->arena->poison)
             zr_poison_free(pool->range->address + fresh.offset_bytes, fresh.bytes);
         return result;
     }
-    settle_at(pool, plot, to, 0, after);
-    pool->copied_bytes += plot->requested_bytes;
+    settle_at(pool, extent, to, 0, after);
+    pool->copied_bytes += extent->requested_bytes;
     return ZR_OK;
 }
 
 /* ---- All of them --------------------------------------------------------------------------------------- */
 
-static zr_result move_entry(struct compaction *compaction, struct zr_plot *plot, size_t to,
-                            struct zr_plot *after)
+static zr_result move_entry(struct compaction *compaction, struct zr_pool_extent *extent, size_t to,
+                            struct zr_pool_extent *after)
 {
     struct zr_contiguous *pool = compaction->pool;
-    size_t room = zr_round_up(plot->bytes, pool->granule_bytes);
-    if (!zr_pool_reserve(&pool->plots, MOVE_PLOTS))
+    size_t room = zr_round_up(extent->bytes, pool->granule_bytes);
+    if (!zr_slab_reserve(&pool->extents, MOVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
-    if (!can_remap(pool, plot, to))
-        return copy_down(compaction, plot, to, after);
-    if (plot->offset_bytes - to >= room)
-        return remap(pool, plot, to, after);
+    if (!can_remap(pool, extent, to))
+        return copy_down(compaction, extent, to, after);
+    if (extent->offset_bytes - to >= room)
+        return remap(pool, extent, to, after);
     /* The way round: both halves are moves of their own, and the entry is whole in between. */
     if (room > pool->limit_bytes - pool->mapped_end_bytes)
-        return copy_down(compaction, plot, to, after);
-    zr_result result = remap(pool, plot, pool->mapped_end_bytes, NULL);
+        return copy_down(compaction, extent, to, after);
+    zr_result result = remap(pool, extent, pool->mapped_end_bytes, NULL);
     if (result != ZR_OK)
         return result;
-    if (!zr_pool_reserve(&pool->plots, MOVE_PLOTS))
+    if (!zr_slab_reserve(&pool->extents, MOVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
-    return remap(pool, plot, to, after);
+    return remap(pool, extent, to, after);
 }
 
-static struct zr_plot *live_from(struct zr_plot *plot)
+static struct zr_pool_extent *live_from(struct zr_pool_extent *extent)
 {
-    while (plot && plot->kind != ZR_PLOT_LIVE)
-        plot = plot->next;
-    return plot;
+    while (extent && extent->kind != ZR_POOL_EXTENT_LIVE)
+        extent = extent->next;
+    return extent;
 }
 
 zr_result zr_contiguous_move_down(struct zr_contiguous *pool)
 {
     struct compaction compaction = {.pool = pool};
-    struct zr_plot *before = NULL, *plot;
+    struct zr_pool_extent *before = NULL, *extent;
     zr_result result = ZR_OK;
-    while (result == ZR_OK && (plot = live_from(before ? before->next : pool->first))) {
-        size_t to = zr_round_up(before ? zr_plot_end(before) : 0, plot->alignment);
-        if (plot->movable && plot->borrows_count == 0 && !plot->torn && to < plot->offset_bytes)
-            result = move_entry(&compaction, plot, to, before);
-        before = plot;
+    while (result == ZR_OK && (extent = live_from(before ? before->next : pool->first))) {
+        size_t to = zr_round_up(before ? zr_pool_extent_end(before) : 0, extent->alignment);
+        if (extent->movable && extent->borrows_count == 0 && !extent->corrupt && to < extent->offset_bytes)
+            result = move_entry(&compaction, extent, to, before);
+        before = extent;
     }
-    end_detour(&compaction);
+    end_bounce(&compaction);
     return result;
 }

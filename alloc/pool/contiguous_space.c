@@ -1,4 +1,4 @@
-/* contiguous_space.c: a contiguous pool's plots, the granules beneath them, and what streams still use.
+/* contiguous_space.c: a contiguous pool's extents, the granules beneath them, and what streams still use.
  * Stands on backend.c and on the arena's granules; see contiguous.h.
  *
  * Granules are the arena's, taken one by one, so that each can go on its own. */
@@ -11,104 +11,106 @@
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* Granules that a linked plot touches and its neighbours do not. */
-static size_t touched_alone(const struct zr_contiguous *pool, const struct zr_plot *plot)
+/* Granules that a linked extent touches and its neighbours do not. */
+static size_t touched_alone(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
     size_t granule_bytes = pool->granule_bytes;
-    size_t first = plot->offset_bytes / granule_bytes;
-    size_t end = (zr_plot_end(plot) - 1) / granule_bytes + 1;
-    if (plot->previous && (zr_plot_end(plot->previous) - 1) / granule_bytes == first)
+    size_t first = extent->offset_bytes / granule_bytes;
+    size_t end = (zr_pool_extent_end(extent) - 1) / granule_bytes + 1;
+    if (extent->previous && (zr_pool_extent_end(extent->previous) - 1) / granule_bytes == first)
         first++;
-    if (plot->next && plot->next->offset_bytes / granule_bytes == end - 1)
+    if (extent->next && extent->next->offset_bytes / granule_bytes == end - 1)
         end--;
     return end > first ? end - first : 0;
 }
 
-static void count(struct zr_contiguous *pool, const struct zr_plot *plot)
+static void count(struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    if (plot->kind == ZR_PLOT_LEAVING)
-        pool->pending_bytes += plot->bytes;
-    if (plot->kind != ZR_PLOT_LIVE)
+    if (extent->kind == ZR_POOL_EXTENT_LEAVING)
+        pool->pending_bytes += extent->bytes;
+    if (extent->kind != ZR_POOL_EXTENT_LIVE)
         return;
-    pool->live_bytes += plot->bytes;
-    pool->requested_bytes += plot->requested_bytes;
+    pool->live_bytes += extent->bytes;
+    pool->requested_bytes += extent->requested_bytes;
     if (pool->live_bytes > pool->peak_live_bytes)
         pool->peak_live_bytes = pool->live_bytes;
 }
 
-static void uncount(struct zr_contiguous *pool, const struct zr_plot *plot)
+static void uncount(struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    if (plot->kind == ZR_PLOT_LEAVING)
-        pool->pending_bytes -= plot->bytes;
-    if (plot->kind != ZR_PLOT_LIVE)
+    if (extent->kind == ZR_POOL_EXTENT_LEAVING)
+        pool->pending_bytes -= extent->bytes;
+    if (extent->kind != ZR_POOL_EXTENT_LIVE)
         return;
-    pool->live_bytes -= plot->bytes;
-    pool->requested_bytes -= plot->requested_bytes;
+    pool->live_bytes -= extent->bytes;
+    pool->requested_bytes -= extent->requested_bytes;
 }
 
-void zr_plot_link(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_plot *after)
+void zr_pool_extent_link(struct zr_contiguous *pool, struct zr_pool_extent *extent,
+                         struct zr_pool_extent *after)
 {
-    plot->previous = after;
-    plot->next = after ? after->next : pool->first;
-    zr_assert(!after || zr_plot_end(after) <= plot->offset_bytes);
-    zr_assert(!plot->next || zr_plot_end(plot) <= plot->next->offset_bytes);
-    *(after ? &after->next : &pool->first) = plot;
-    *(plot->next ? &plot->next->previous : &pool->last) = plot;
-    pool->touched_count += touched_alone(pool, plot);
-    count(pool, plot);
+    extent->previous = after;
+    extent->next = after ? after->next : pool->first;
+    zr_assert(!after || zr_pool_extent_end(after) <= extent->offset_bytes);
+    zr_assert(!extent->next || zr_pool_extent_end(extent) <= extent->next->offset_bytes);
+    *(after ? &after->next : &pool->first) = extent;
+    *(extent->next ? &extent->next->previous : &pool->last) = extent;
+    pool->touched_count += touched_alone(pool, extent);
+    count(pool, extent);
 }
 
-void zr_plot_unlink(struct zr_contiguous *pool, struct zr_plot *plot)
+void zr_pool_extent_unlink(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    pool->touched_count -= touched_alone(pool, plot);
-    *(plot->previous ? &plot->previous->next : &pool->first) = plot->next;
-    *(plot->next ? &plot->next->previous : &pool->last) = plot->previous;
-    uncount(pool, plot);
+    pool->touched_count -= touched_alone(pool, extent);
+    *(extent->previous ? &extent->previous->next : &pool->first) = extent->next;
+    *(extent->next ? &extent->next->previous : &pool->last) = extent->previous;
+    uncount(pool, extent);
 }
 
-static void leaving_append(struct zr_contiguous *pool, struct zr_plot *plot)
+static void leaving_append(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    plot->next_leaving = NULL;
-    *(pool->leaving_last ? &pool->leaving_last->next_leaving : &pool->leaving) = plot;
-    pool->leaving_last = plot;
+    extent->next_leaving = NULL;
+    *(pool->leaving_last ? &pool->leaving_last->next_leaving : &pool->leaving) = extent;
+    pool->leaving_last = extent;
 }
 
 /* Out of the list of those that leave, and out of the world. */
-static void drop_leaving(struct zr_contiguous *pool, struct zr_plot *plot)
+static void drop_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    struct zr_plot *before = NULL, **link = &pool->leaving;
-    while (*link != plot) {
+    struct zr_pool_extent *before = NULL, **link = &pool->leaving;
+    while (*link != extent) {
         before = *link;
         link = &before->next_leaving;
     }
-    *link = plot->next_leaving;
-    if (pool->leaving_last == plot)
+    *link = extent->next_leaving;
+    if (pool->leaving_last == extent)
         pool->leaving_last = before;
-    zr_pool_give(&pool->plots, plot);
+    zr_slab_give(&pool->extents, extent);
 }
 
-void zr_plot_claim(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_plot *after)
+void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *extent,
+                          struct zr_pool_extent *after)
 {
-    size_t start = plot->offset_bytes, end = zr_plot_end(plot);
-    struct zr_plot *each = after ? after->next : pool->first, *next, *rest = NULL;
-    for (; each && zr_plot_end(each) <= start; each = each->next)
+    size_t start = extent->offset_bytes, end = zr_pool_extent_end(extent);
+    struct zr_pool_extent *each = after ? after->next : pool->first, *next, *rest = NULL;
+    for (; each && zr_pool_extent_end(each) <= start; each = each->next)
         after = each;
     for (; each && each->offset_bytes < end; each = next) {
-        size_t each_end = zr_plot_end(each);
+        size_t each_end = zr_pool_extent_end(each);
         next = each->next;
-        zr_assert(each->kind == ZR_PLOT_LEAVING && each->stream == plot->stream);
-        zr_plot_unlink(pool, each);
+        zr_assert(each->kind == ZR_POOL_EXTENT_LEAVING && each->stream == extent->stream);
+        zr_pool_extent_unlink(pool, each);
         if (each_end > end) {
             rest = each;
             if (each->offset_bytes < start) {
-                rest = zr_pool_take(&pool->plots);
+                rest = zr_slab_take(&pool->extents);
                 *rest = *each;
                 leaving_append(pool, rest);
             }
         }
         if (each->offset_bytes < start) {
             each->bytes = start - each->offset_bytes;
-            zr_plot_link(pool, each, after);
+            zr_pool_extent_link(pool, each, after);
             after = each;
         } else if (each != rest) {
             drop_leaving(pool, each);
@@ -118,11 +120,11 @@ void zr_plot_claim(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_p
             rest->bytes = each_end - end;
         }
     }
-    zr_plot_link(pool, plot, after);
+    zr_pool_extent_link(pool, extent, after);
     if (rest)
-        zr_plot_link(pool, rest, plot);
+        zr_pool_extent_link(pool, rest, extent);
     if (pool->arena->poison)
-        zr_poison_block(zr_plot_address(pool, plot), plot->requested_bytes, plot->bytes);
+        zr_poison_block(zr_pool_extent_address(pool, extent), extent->requested_bytes, extent->bytes);
 }
 
 /* ---- The arena's totals -------------------------------------------------------------------------------- */
@@ -130,7 +132,7 @@ void zr_plot_claim(struct zr_contiguous *pool, struct zr_plot *plot, struct zr_p
 void zr_contiguous_publish(struct zr_contiguous *pool)
 {
     struct zr_arena *arena = pool->arena;
-    struct zr_pool_books *books = &pool->books;
+    struct zr_pool_counters *books = &pool->counters;
     size_t used_bytes = pool->live_bytes + pool->pending_bytes;
     /* In the middle of a move idle granules may be counted twice. */
     size_t most_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
@@ -146,7 +148,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     arena->promised_by_tag_bytes[pool->tag] -= pool->promise_over_bytes;
     pool->promise_over_bytes = 0;
     if (arena->bounded)
-        zr_ceiling_note(arena, pool->tag);
+        zr_tag_limit_note(arena, pool->tag);
     arena->requested_bytes += pool->requested_bytes - books->requested_bytes;
     arena->blocks_count += pool->entries_count - books->entries_count;
     arena->allocations_count += pool->appended_count - pool->told_appended_count;
@@ -158,7 +160,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     if (arena->requested_bytes > arena->peak_requested_bytes)
         arena->peak_requested_bytes = arena->requested_bytes;
     if (arena->shared)
-        zr_siblings_tell(arena);
+        zr_stripes_tell(arena);
     books->live_bytes = pool->live_bytes;
     books->requested_bytes = pool->requested_bytes;
     books->entries_count = pool->entries_count;
@@ -169,16 +171,16 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     zr_lock_give(&arena->lock);
 }
 
-void zr_pools_books(const struct zr_arena *arena, struct zr_pool_books *out)
+void zr_pools_counters(const struct zr_arena *arena, struct zr_pool_counters *out)
 {
-    *out = (struct zr_pool_books){0};
+    *out = (struct zr_pool_counters){0};
     for (const struct zr_contiguous *pool = arena->pools; pool; pool = pool->next_of_arena) {
-        out->live_by_tag_bytes[pool->tag] += pool->books.live_bytes;
-        out->live_bytes += pool->books.live_bytes;
-        out->requested_bytes += pool->books.requested_bytes;
-        out->pending_bytes += pool->books.pending_bytes;
-        out->idle_bytes += pool->books.idle_bytes;
-        out->entries_count += pool->books.entries_count;
+        out->live_by_tag_bytes[pool->tag] += pool->counters.live_bytes;
+        out->live_bytes += pool->counters.live_bytes;
+        out->requested_bytes += pool->counters.requested_bytes;
+        out->pending_bytes += pool->counters.pending_bytes;
+        out->idle_bytes += pool->counters.idle_bytes;
+        out->entries_count += pool->counters.entries_count;
     }
 }
 
@@ -216,13 +218,13 @@ static void lower_end(struct zr_contiguous *pool)
     pool->mapped_end_bytes = end;
 }
 
-/* Unmaps granules that are all announced or all are not. Those that are mapped nowhere else go to the arena.
+/* Unmaps granules that are all notified or all are not. Those that are mapped nowhere else go to the arena.
  */
-static zr_result unmap(struct zr_contiguous *pool, struct zr_extent part)
+static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
 {
     struct zr_handle_list list = {0};
     char *address = pool->range->address + part.offset_bytes;
-    bool told = zr_range_mapping(pool->range, part.offset_bytes)->announced;
+    bool told = zr_range_mapping(pool->range, part.offset_bytes)->notified;
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes) {
         struct zr_handle *handle = zr_range_mapping(pool->range, part.offset_bytes + done)->handle;
         if (handle->mappings_count == 1)
@@ -247,7 +249,7 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_extent part)
     return ZR_OK;
 }
 
-zr_result zr_contiguous_announce(struct zr_contiguous *pool, struct zr_extent part)
+zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part)
 {
     char *address = pool->range->address + part.offset_bytes;
     zr_result result =
@@ -256,17 +258,17 @@ zr_result zr_contiguous_announce(struct zr_contiguous *pool, struct zr_extent pa
         return zr_fail(result, "the watch of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
                        part.bytes, (void *)address, zr_result_name(result));
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes)
-        zr_range_mapping(pool->range, part.offset_bytes + done)->announced = true;
+        zr_range_mapping(pool->range, part.offset_bytes + done)->notified = true;
     return ZR_OK;
 }
 
 /* Access for what was mapped in the extent, a run at a time. */
-static zr_result set_access(struct zr_contiguous *pool, struct zr_extent part)
+static zr_result set_access(struct zr_contiguous *pool, struct zr_bounds part)
 {
     size_t granule_bytes = pool->granule_bytes, end = part.offset_bytes + part.bytes;
     for (size_t at = part.offset_bytes; at < end; at += granule_bytes) {
-        struct zr_extent run = {at, 0};
-        while (at < end && !zr_range_mapping(pool->range, at)->announced)
+        struct zr_bounds run = {at, 0};
+        while (at < end && !zr_range_mapping(pool->range, at)->notified)
             at += granule_bytes;
         run.bytes = at - run.offset_bytes;
         if (run.bytes == 0)
@@ -274,7 +276,7 @@ static zr_result set_access(struct zr_contiguous *pool, struct zr_extent part)
         pool->backend_calls_count++;
         zr_result result = zr_backend_set_access(pool->range, run);
         if (result == ZR_OK)
-            result = zr_contiguous_announce(pool, run);
+            result = zr_contiguous_notify(pool, run);
         if (result != ZR_OK)
             return result;
         if (pool->arena->poison)
@@ -284,7 +286,7 @@ static zr_result set_access(struct zr_contiguous *pool, struct zr_extent part)
 }
 
 /* Maps the handles of the list wherever the extent has no granule; stops at the first failure. */
-static zr_result map_missing(struct zr_contiguous *pool, struct zr_extent part, struct zr_handle_list *list)
+static zr_result map_missing(struct zr_contiguous *pool, struct zr_bounds part, struct zr_handle_list *list)
 {
     for (size_t at = part.offset_bytes; at < part.offset_bytes + part.bytes; at += pool->granule_bytes) {
         if (zr_range_mapping(pool->range, at))
@@ -301,16 +303,16 @@ static zr_result map_missing(struct zr_contiguous *pool, struct zr_extent part, 
     return ZR_OK;
 }
 
-zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_extent part)
+zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_bounds part)
 {
-    struct zr_extent whole = zr_whole_around(pool, part);
+    struct zr_bounds whole = zr_whole_around(pool, part);
     struct zr_handle_list list = {0};
     size_t missing = 0, end = whole.offset_bytes + whole.bytes;
     bool accessible = true;
     for (size_t at = whole.offset_bytes; at < end; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
         missing += mapping ? 0 : pool->granule_bytes;
-        accessible &= mapping && mapping->announced;
+        accessible &= mapping && mapping->notified;
     }
     if (accessible)
         return ZR_OK;
@@ -322,13 +324,13 @@ zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_extent part)
     give(pool, &list);
     for (size_t at = whole.offset_bytes; result != ZR_OK && at < end; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
-        if (mapping && !mapping->announced)
-            unmap(pool, (struct zr_extent){at, pool->granule_bytes});
+        if (mapping && !mapping->notified)
+            unmap(pool, (struct zr_bounds){at, pool->granule_bytes});
     }
     return result;
 }
 
-zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_extent part, size_t most)
+zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_bounds part, size_t most)
 {
     zr_result result = ZR_OK;
     size_t granule_bytes = pool->granule_bytes, at = part.offset_bytes + part.bytes, done = 0;
@@ -337,40 +339,40 @@ zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_extent par
     while (at > part.offset_bytes && done < most) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at - granule_bytes);
         size_t end = at;
-        bool announced = mapping && mapping->announced;
+        bool notified = mapping && mapping->notified;
         at -= granule_bytes;
         if (!mapping)
             continue;
         while (at > part.offset_bytes && done + (end - at) < most &&
-               (mapping = zr_range_mapping(pool->range, at - granule_bytes)) &&
-               mapping->announced == announced)
+               (mapping = zr_range_mapping(pool->range, at - granule_bytes)) && mapping->notified == notified)
             at -= granule_bytes;
-        zr_result one = unmap(pool, (struct zr_extent){at, end - at});
+        zr_result one = unmap(pool, (struct zr_bounds){at, end - at});
         result = result == ZR_OK ? one : result;
         done += end - at;
     }
     return result;
 }
 
-/* The free addresses from the end of a plot to the next, as whole granules; empty where there are none. */
-static struct zr_extent gap_between(const struct zr_contiguous *pool, const struct zr_plot *before,
-                                    const struct zr_plot *after)
+/* The free addresses from the end of a extent to the next, as whole granules; empty where there are none. */
+static struct zr_bounds free_bounds_between(const struct zr_contiguous *pool,
+                                            const struct zr_pool_extent *before,
+                                            const struct zr_pool_extent *after)
 {
-    size_t start = before ? zr_round_up(zr_plot_end(before), pool->granule_bytes) : 0;
+    size_t start = before ? zr_round_up(zr_pool_extent_end(before), pool->granule_bytes) : 0;
     size_t end = after ? zr_round_down(after->offset_bytes, pool->granule_bytes) : pool->mapped_end_bytes;
-    return (struct zr_extent){start, end > start ? end - start : 0};
+    return (struct zr_bounds){start, end > start ? end - start : 0};
 }
 
 zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_bytes)
 {
     zr_result result = ZR_OK;
-    struct zr_plot *after = NULL, *before = pool->last;
+    struct zr_pool_extent *after = NULL, *before = pool->last;
     for (;; after = before, before = before->previous) {
         size_t idle_bytes = zr_contiguous_idle_bytes(pool);
         if (idle_bytes <= keep_bytes)
             return result;
         zr_result one =
-            zr_contiguous_release(pool, gap_between(pool, before, after), idle_bytes - keep_bytes);
+            zr_contiguous_release(pool, free_bounds_between(pool, before, after), idle_bytes - keep_bytes);
         result = result == ZR_OK ? one : result;
         if (!before)
             return result;
@@ -379,105 +381,106 @@ zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_byt
 
 /* ---- What streams leave -------------------------------------------------------------------------------- */
 
-/* Notes the point in the stream after which nothing uses the plot; what could not be noted is tried again.
+/* Notes the point in the stream after which nothing uses the extent; what could not be noted is tried again.
  */
-static void record(struct zr_contiguous *pool, struct zr_plot *plot)
+static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    if (plot->recorded)
+    if (extent->recorded)
         return;
-    plot->recorded = pool->backend->can.synchronous;
-    if (!plot->recorded) {
+    extent->recorded = pool->backend->can.synchronous;
+    if (!extent->recorded) {
         pool->backend_calls_count++;
-        plot->recorded = zr_backend_event_record(pool->backend, plot->stream, &plot->point) == ZR_OK;
+        extent->recorded = zr_backend_event_record(pool->backend, extent->stream, &extent->point) == ZR_OK;
     }
 }
 
-void zr_plot_leave(struct zr_contiguous *pool, struct zr_plot *plot)
+void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    if (plot->kind == ZR_PLOT_LIVE) {
-        uncount(pool, plot);
+    if (extent->kind == ZR_POOL_EXTENT_LIVE) {
+        uncount(pool, extent);
         zr_lock_take(&pool->view);
-        plot->kind = ZR_PLOT_LEAVING;
+        extent->kind = ZR_POOL_EXTENT_LEAVING;
         zr_lock_give(&pool->view);
-        count(pool, plot);
+        count(pool, extent);
     }
-    plot->recorded = false;
-    record(pool, plot);
-    leaving_append(pool, plot);
+    extent->recorded = false;
+    record(pool, extent);
+    leaving_append(pool, extent);
 }
 
-static bool has_passed(struct zr_contiguous *pool, struct zr_plot *plot)
+static bool has_passed(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    record(pool, plot);
+    record(pool, extent);
     return pool->backend->can.synchronous ||
-           (plot->recorded && zr_backend_event_done(pool->backend, &plot->point));
+           (extent->recorded && zr_backend_event_done(pool->backend, &extent->point));
 }
 
-static zr_result wait_for(struct zr_contiguous *pool, struct zr_plot *plot)
+static zr_result wait_for(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    if (has_passed(pool, plot))
+    if (has_passed(pool, extent))
         return ZR_OK;
-    return plot->recorded ? zr_backend_event_wait(pool->backend, &plot->point)
-                          : zr_contiguous_stream_wait(pool, plot->stream);
+    return extent->recorded ? zr_backend_event_wait(pool->backend, &extent->point)
+                            : zr_contiguous_stream_wait(pool, extent->stream);
 }
 
-/* The stream has passed: the plot is free. Idle granules beyond those to be kept go to the arena; should the
- * driver refuse to unmap them, they stay idle. */
-static zr_result end_leaving(struct zr_contiguous *pool, struct zr_plot *plot)
+/* The stream has passed: the extent is free. Idle granules beyond those to be kept go to the arena; should
+ * the driver refuse to unmap them, they stay idle. */
+static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    struct zr_plot *before = plot->previous, *after = plot->next;
-    struct zr_extent all = {plot->offset_bytes, plot->bytes};
-    if (plot->kind == ZR_PLOT_ALIAS) {
+    struct zr_pool_extent *before = extent->previous, *after = extent->next;
+    struct zr_bounds all = {extent->offset_bytes, extent->bytes};
+    if (extent->kind == ZR_POOL_EXTENT_ALIAS) {
         zr_result result = zr_contiguous_release(pool, all, SIZE_MAX);
         if (result != ZR_OK)
             return result;
     } else if (pool->arena->poison) {
-        zr_poison_free(zr_plot_address(pool, plot), plot->bytes);
+        zr_poison_free(zr_pool_extent_address(pool, extent), extent->bytes);
     }
     zr_lock_take(&pool->view);
-    zr_plot_unlink(pool, plot);
-    drop_leaving(pool, plot);
+    zr_pool_extent_unlink(pool, extent);
+    drop_leaving(pool, extent);
     zr_lock_give(&pool->view);
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     if (idle_bytes > pool->keep_bytes)
-        zr_contiguous_release(pool, gap_between(pool, before, after), idle_bytes - pool->keep_bytes);
+        zr_contiguous_release(pool, free_bounds_between(pool, before, after), idle_bytes - pool->keep_bytes);
     return ZR_OK;
 }
 
-zr_result zr_contiguous_settle(struct zr_contiguous *pool, bool wait)
+zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
 {
     zr_result result = ZR_OK;
-    struct zr_plot *next;
-    const struct zr_plot *busy = NULL; /* its stream has not come so far: nor to what it left later */
-    for (struct zr_plot *plot = pool->leaving; plot; plot = next) {
+    struct zr_pool_extent *next;
+    const struct zr_pool_extent *busy = NULL; /* its stream has not come so far: nor to what it left later */
+    for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
         zr_result one = ZR_OK;
         bool passed = false;
-        next = plot->next_leaving;
+        next = extent->next_leaving;
         if (wait) {
-            one = wait_for(pool, plot);
+            one = wait_for(pool, extent);
             passed = one == ZR_OK;
-        } else if (!busy || busy->stream != plot->stream) {
-            passed = has_passed(pool, plot);
-            busy = passed ? busy : plot;
+        } else if (!busy || busy->stream != extent->stream) {
+            passed = has_passed(pool, extent);
+            busy = passed ? busy : extent;
         }
         if (passed)
-            one = end_leaving(pool, plot);
+            one = end_leaving(pool, extent);
         result = result == ZR_OK ? one : result;
     }
     return result;
 }
 
-zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_extent part, const uint64_t *but_stream)
+zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part, const uint64_t *but_stream)
 {
-    struct zr_plot *next;
-    for (struct zr_plot *plot = pool->leaving; plot; plot = next) {
-        next = plot->next_leaving;
-        if (plot->offset_bytes >= part.offset_bytes + part.bytes || zr_plot_end(plot) <= part.offset_bytes ||
-            (plot->kind == ZR_PLOT_LEAVING && but_stream && plot->stream == *but_stream))
+    struct zr_pool_extent *next;
+    for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
+        next = extent->next_leaving;
+        if (extent->offset_bytes >= part.offset_bytes + part.bytes ||
+            zr_pool_extent_end(extent) <= part.offset_bytes ||
+            (extent->kind == ZR_POOL_EXTENT_LEAVING && but_stream && extent->stream == *but_stream))
             continue;
-        zr_result result = wait_for(pool, plot);
+        zr_result result = wait_for(pool, extent);
         if (result == ZR_OK)
-            result = end_leaving(pool, plot);
+            result = end_leaving(pool, extent);
         if (result != ZR_OK)
             return result;
     }
@@ -488,9 +491,9 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_extent part,
 
 static bool under_alias(const struct zr_contiguous *pool, size_t offset_bytes)
 {
-    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
-        if (plot->kind == ZR_PLOT_ALIAS && offset_bytes >= plot->offset_bytes &&
-            offset_bytes < zr_plot_end(plot))
+    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+        if (extent->kind == ZR_POOL_EXTENT_ALIAS && offset_bytes >= extent->offset_bytes &&
+            offset_bytes < zr_pool_extent_end(extent))
             return true;
     return false;
 }
@@ -506,7 +509,7 @@ static void abandon(struct zr_contiguous *pool, bool in_use)
             zr_handle_list_push(&list, mapping->handle);
     }
     if (in_use) {
-        pool->held_bytes -= zr_granules_forsake(pool->arena, &list);
+        pool->held_bytes -= zr_granules_abandon(pool->arena, &list);
         zr_contiguous_publish(pool);
     }
     pool->mapped_bytes -= zr_backend_abandon(pool->range);
@@ -517,25 +520,26 @@ static void abandon(struct zr_contiguous *pool, bool in_use)
 /* Waiting for the device does not wait for another device's streams. */
 static bool used_elsewhere(const struct zr_contiguous *pool)
 {
-    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
-        if (zr_backend_stream_elsewhere(pool->backend, plot->stream))
+    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+        if (zr_backend_stream_elsewhere(pool->backend, extent->stream))
             return true;
-    for (const struct zr_plot *plot = pool->first; plot; plot = plot->next)
-        if (plot->kind == ZR_PLOT_LIVE && (!plot->previous || plot->previous->stream != plot->stream) &&
-            zr_backend_stream_elsewhere(pool->backend, plot->stream))
+    for (const struct zr_pool_extent *extent = pool->first; extent; extent = extent->next)
+        if (extent->kind == ZR_POOL_EXTENT_LIVE &&
+            (!extent->previous || extent->previous->stream != extent->stream) &&
+            zr_backend_stream_elsewhere(pool->backend, extent->stream))
             return true;
     return false;
 }
 
 bool zr_contiguous_release_all(struct zr_contiguous *pool)
 {
-    struct zr_extent all = {0, pool->mapped_end_bytes};
+    struct zr_bounds all = {0, pool->mapped_end_bytes};
     /* Live entries may be in use by streams too. There is no later: what fails once is tried once more. */
     bool passed = pool->backend->can.synchronous || pool->mapped_bytes == 0 ||
                   zr_backend_synchronize(pool->backend) == ZR_OK ||
                   zr_backend_synchronize(pool->backend) == ZR_OK;
     if (passed) {
-        zr_contiguous_settle(pool, true);
+        zr_contiguous_finish_leaving(pool, true);
         passed = !used_elsewhere(pool);
     }
     pool->live_bytes = pool->requested_bytes = pool->pending_bytes = 0;
@@ -545,13 +549,13 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
         return false;
     }
     /* Mappings of one granule must not go in one call: who is last then gives it back. */
-    for (const struct zr_plot *plot = pool->leaving; plot; plot = plot->next_leaving)
-        if (plot->kind == ZR_PLOT_ALIAS)
-            zr_contiguous_release(pool, (struct zr_extent){plot->offset_bytes, plot->bytes}, SIZE_MAX);
+    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+        if (extent->kind == ZR_POOL_EXTENT_ALIAS)
+            zr_contiguous_release(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes}, SIZE_MAX);
     zr_contiguous_release(pool, all, SIZE_MAX);
     for (size_t at = 0; at < all.bytes; at += pool->granule_bytes)
         if (zr_range_mapping(pool->range, at))
-            unmap(pool, (struct zr_extent){at, pool->granule_bytes});
+            unmap(pool, (struct zr_bounds){at, pool->granule_bytes});
     bool done = pool->mapped_bytes == 0;
     if (!done)
         abandon(pool, false);

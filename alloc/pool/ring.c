@@ -26,7 +26,7 @@ struct zr_ring {
     /* Set at creation. */
     zr_arena *arena;
     zr_backend *backend;
-    struct zr_map_watch watch;
+    struct zr_map_callback watch;
     char *memory;
     size_t stride_bytes, memory_bytes, record_bytes;
     unsigned buffers_count;

@@ -1,24 +1,25 @@
 /* learner.c: watches an arena, finds the period of what it serves, and installs plans. Stands on
  * learner_record.c, learner_helper.c, learner_view.c, learner_plan.c and alloc/plan.h.
  *
- * While it is awake, every allocation is recorded with the place of its free. A lane's last few allocations,
- * hashed, together with the arena's live bytes tell where the lane has been before: live bytes tell a step
- * from a layer inside it. A run of such recurrences at a steady distance is a candidate period; when a third
- * occurrence begins, the two whole ones before it are aligned and planned. All threads in one lane come
- * first, where streams are in program order; if their interleaving varies no run of them lasts, and each
- * thread has a lane of its own. Elsewhere a lane is a thread's stream.
+ * While it is awake, every allocation is recorded with the place of its free. A sequence's last few
+ * allocations, hashed, together with the arena's live bytes tell where the sequence has been before: live
+ * bytes tell a step from a layer inside it. A run of such recurrences at a steady distance is a candidate
+ * period; when a third occurrence begins, the two whole ones before it are aligned and planned. All threads
+ * in one sequence come first, where streams are in program order; if their interleaving varies no run of them
+ * lasts, and each thread has a sequence of its own. Elsewhere a sequence is a thread's stream.
  *
  * Recording costs some tens of nanoseconds per call, under the arena's lock. All else is the helper thread's:
  * it copies what was recorded, aligns, packs and checks on private pages, and holds the lock for some records
- * at a time and for the change to a plan that is ready. Once the plan has gone without strays to speak of and
- * without a driver call for about as long as it took to find, the learner sleeps until that changes. */
+ * at a time and for the change to a plan that is ready. Once the plan has gone without unplanned allocations
+ * to speak of and without a driver call for about as long as it took to find, the learner sleeps until that
+ * changes. */
 #include "defrag/learn/learner_state.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 /* About what `zr pack` spends: some seconds of one core, at most. */
 #define WORK_DEFAULT UINT64_C(1600000000)
@@ -26,7 +27,7 @@
 /* ---- Planning ------------------------------------------------------------------------------------------ */
 
 /* Of a thousand allocations of an occurrence, those that are no steps. */
-static unsigned stray_share(const struct zr_candidate *candidate)
+static unsigned unplanned_share(const struct zr_candidate *candidate)
 {
     size_t steps = candidate->plan.steps_count;
     if (candidate->seen_count <= steps)
@@ -42,12 +43,12 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
         return false;
     if (!view->following)
         return true;
-    /* The same period once more: strays are no reason to begin anew. */
+    /* The same period once more: unplanned allocations are no reason to begin anew. */
     size_t steps = candidate->plan.steps_count,
            apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
-    if (apart <= steps / 64 && view->bad_share <= STRAYS_MOST)
+    if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MOST)
         return false;
-    return view->bad_share > 2 * stray_share(candidate) + 10;
+    return view->bad_share > 2 * unplanned_share(candidate) + 10;
 }
 
 /* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
@@ -56,24 +57,24 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
                           const struct view *view, uint64_t plan_bytes)
 {
     return plan_bytes + candidate->rest_bytes + view->others_bytes <=
-           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
+           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
 }
 
-/* Strays that lie badly in two occurrences make a bad plan of a good period: half a period on there are
- * others. Or the second one is not whole yet: `left_count` allocations on it will be. */
+/* Unplanned allocations that lie badly in two occurrences make a bad plan of a good period: half a period on
+ * there are others. Or the second one is not whole yet: `left_count` allocations on it will be. */
 static void try_later(struct zr_learner *learner, const struct view *view, uint64_t left_count)
 {
     zr_arena_hold(learner->arena);
-    for (size_t i = 0; i < view->lanes_count && learner->forgotten_count == view->forgotten_count; i++) {
-        struct track *track = view->tracks[i];
-        if (track->retries == RETRIES_MOST)
+    for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
+        struct recording *recording = view->recordings[i];
+        if (recording->retries == RETRIES_MOST)
             continue;
-        track->retries++;
+        recording->retries++;
         if (left_count > 0) {
-            track->whole_at = track->count + (uint32_t)left_count + GRAM;
+            recording->whole_at = recording->count + (uint32_t)left_count + NGRAM;
         } else {
-            track->refusals++;
-            track->retry_at = track->count + track->distance / 2;
+            recording->refusals++;
+            recording->retry_at = recording->count + recording->distance / 2;
         }
     }
     zr_arena_unhold(learner->arena);
@@ -86,22 +87,23 @@ static zr_result refuse(struct zr_learner *learner, const struct view *view, uin
     zr_arena_hold(learner->arena);
     learner->stats.refused_plans_count++;
     learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
-    learner->refused_strays = learner->candidate.plan.strays_count > 0;
+    learner->refused_unplanned = learner->candidate.plan.unplanned_count > 0;
     zr_arena_unhold(learner->arena);
     return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
                    (size_t)plan_bytes);
 }
 
-/* The step that comes next in a lane of the plan: back from its last allocation, by where each was a period
- * before, to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held. */
-static size_t cursor_of(const struct track *track, const struct zr_seen_map *map, size_t steps_count)
+/* The step that comes next in a sequence of the plan: back from its last allocation, by where each was a
+ * period before, to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held.
+ */
+static size_t cursor_of(const struct recording *recording, const struct zr_seen_map *map, size_t steps_count)
 {
-    uint32_t at = track->count - 1, on = 1;
-    for (unsigned hops = 0; hops < HOPS_MOST && at >= map->position && at < track->count; hops++) {
+    uint32_t at = recording->count - 1, on = 1;
+    for (unsigned hops = 0; hops < HOPS_MOST && at >= map->position && at < recording->count; hops++) {
         if (at - map->position + on <= map->count)
             return (map->steps[at - map->position + on] + steps_count - map->cut) % steps_count;
-        if (track->positions[at].match)
-            at = track->positions[at].match - 1;
+        if (recording->positions[at].match)
+            at = recording->positions[at].match - 1;
         else
             at--, on++;
     }
@@ -125,19 +127,19 @@ static bool begin_plan(void *state)
     bool known = learner->forgotten_count == view->forgotten_count;
     if (zr_learner_cancelled(learner))
         return false;
-    for (size_t i = 0; i < view->lanes_count && known; i++) {
-        struct zr_plan_lane *lane = &candidate->lanes[i];
-        const struct track *track = view->tracks[i];
-        size_t at = cursor_of(track, &candidate->maps[i], lane->count);
-        size_t since = track->count - (view->lanes[i].position + view->lanes[i].count);
-        lane->cursor = at != SIZE_MAX ? at : (lane->cursor + since) % lane->count;
+    for (size_t i = 0; i < view->sequences_count && known; i++) {
+        struct zr_plan_sequence *sequence = &candidate->sequences[i];
+        const struct recording *recording = view->recordings[i];
+        size_t at = cursor_of(recording, &candidate->maps[i], sequence->count);
+        size_t since = recording->count - (view->sequences[i].position + view->sequences[i].count);
+        sequence->cursor = at != SIZE_MAX ? at : (sequence->cursor + since) % sequence->count;
     }
     learner->stats.plans_count++;
     learner->fresh = true;
     learner->planned_at = view->records_count;
     learner->bad_sum = learner->all_sum = learner->good_count = 0;
-    for (size_t i = 0; i < view->lanes_count && known; i++)
-        view->tracks[i]->refusals = 0;
+    for (size_t i = 0; i < view->sequences_count && known; i++)
+        view->recordings[i]->refusals = 0;
     return true;
 }
 
@@ -163,7 +165,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
     candidate->plan.start_bytes =
-        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.strays_count > 0);
+        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
@@ -172,13 +174,14 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
     struct zr_candidate *candidate = &learner->candidate;
     zr_result result = zr_learner_look(learner, view);
     if (result == ZR_OK)
-        result = zr_candidate_make(candidate, view->lanes, view->lanes_count,
+        result = zr_candidate_make(candidate, view->sequences, view->sequences_count,
                                    (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
                                                          .stack_bytes = zr_helper_room(&learner->helper)});
-    bool joint = learner->split && view->lanes_count > 0 && view->lanes[0].any;
+    bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
     bool later = result != ZR_OK && candidate->left_count > 0;
-    bool loose = !later && joint &&
-                 (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && stray_share(candidate) > LOOSE_MOST));
+    bool loose =
+        !later && joint &&
+        (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && unplanned_share(candidate) > LOOSE_MOST));
     if (later)
         try_later(learner, view, candidate->left_count);
     zr_arena_hold(learner->arena);
@@ -207,12 +210,12 @@ void zr_learner_work(struct zr_learner *learner)
     struct view view = {0};
     zr_arena_hold(learner->arena);
     atomic_store(&learner->helper.asked, 0);
-    bool due = learner->due, settle = learner->settle_due;
-    learner->settle_due = false;
+    bool due = learner->due, settle = learner->commit_due;
+    learner->commit_due = false;
     learner->at_work = true;
     zr_arena_unhold(learner->arena);
     if (settle)
-        zr_arena_settle_plan(learner->arena);
+        zr_arena_commit_plan(learner->arena);
     if (due)
         plan_it(learner, &view);
     zr_scratch_end(&view.scratch);
@@ -239,7 +242,7 @@ static const struct zr_observer observer = {.allocated = zr_learner_allocated,
 static zr_result prepare(struct zr_learner *learner)
 {
     learner->records = zr_pages_take(RECORDS_MOST * sizeof *learner->records);
-    if (!learner->records || !zr_track_begin(&learner->all) || !zr_learner_grow_live(learner) ||
+    if (!learner->records || !zr_recording_begin(&learner->all) || !zr_learner_grow_live(learner) ||
         zr_helper_begin(&learner->helper) != ZR_OK)
         return ZR_ERR_HOST_MEMORY;
     zr_pages_touch(learner->records, RECORDS_MOST * sizeof *learner->records);
@@ -248,9 +251,9 @@ static zr_result prepare(struct zr_learner *learner)
 
 static void release(struct zr_learner *learner)
 {
-    for (size_t i = 0; i < LANES_MOST; i++)
-        zr_track_end(&learner->tracks[i]);
-    zr_track_end(&learner->all);
+    for (size_t i = 0; i < SEQUENCES_MOST; i++)
+        zr_recording_end(&learner->recordings[i]);
+    zr_recording_end(&learner->all);
     zr_pages_give(learner->live, learner->live_room * sizeof *learner->live);
     zr_pages_give(learner->records, RECORDS_MOST * sizeof *learner->records);
     zr_pages_give(learner, sizeof *learner);
@@ -306,18 +309,18 @@ void zr_learner_hold(zr_learner *learner)
 /* ---- Marks and numbers --------------------------------------------------------------------------------- */
 
 /* Marks say where occurrences begin. Held. */
-static void find_by_marks(struct zr_learner *learner, struct track *track)
+static void find_by_marks(struct zr_learner *learner, struct recording *recording)
 {
-    uint32_t first = zr_learner_position_of(track, learner->marks[0], 0),
-             second = zr_learner_position_of(track, learner->marks[1], 0),
-             third = zr_learner_position_of(track, learner->marks[2], 0);
+    uint32_t first = zr_learner_position_of(recording, learner->marks[0], 0),
+             second = zr_learner_position_of(recording, learner->marks[1], 0),
+             third = zr_learner_position_of(recording, learner->marks[2], 0);
     if (first == second || second == third)
         return;
-    track->first = first;
-    track->second = second;
-    track->third = third;
-    track->found = true;
-    track->planned = false;
+    recording->first = first;
+    recording->second = second;
+    recording->third = third;
+    recording->found = true;
+    recording->planned = false;
 }
 
 zr_result zr_learner_step(zr_learner *learner)
@@ -334,12 +337,12 @@ zr_result zr_learner_step(zr_learner *learner)
         learner->marks[learner->marks_count - 1] = learner->records_count;
         if (learner->marks_count == MARKS) {
             find_by_marks(learner, &learner->all);
-            for (size_t i = 0; i < learner->tracks_count; i++)
-                find_by_marks(learner, &learner->tracks[i]);
+            for (size_t i = 0; i < learner->recordings_count; i++)
+                find_by_marks(learner, &learner->recordings[i]);
         }
         due = zr_learner_note_due(learner);
     }
-    due |= learner->settle_due;
+    due |= learner->commit_due;
     zr_arena_unhold(learner->arena);
     if (due)
         zr_helper_wake(learner);
@@ -357,7 +360,7 @@ zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out
     out->asleep = learner->asleep;
     zr_arena_unhold(learner->arena);
     out->planned_count = counts.planned_count;
-    out->strays_count = counts.strays_count;
+    out->unplanned_count = counts.unplanned_count;
     out->deferred_count = counts.deferred_count;
     out->unplaced_count = counts.unplaced_count;
     out->conflicts_count = counts.conflicts_count;

@@ -10,7 +10,8 @@
 
 #define ZR_SEEN_LIVE UINT32_MAX /* not freed yet */
 
-/* An allocation as it was seen, in the coordinates of its lane: the number of allocations before it there. */
+/* An allocation as it was seen, in the coordinates of its sequence: the number of allocations before it
+ * there. */
 struct zr_seen {
     uint64_t bytes, stream; /* as requested */
     uint32_t alignment;
@@ -20,11 +21,11 @@ struct zr_seen {
     uint8_t tag;
 };
 
-/* One lane: what came before, for lead_count allocations; an occurrence of the period, about first_count
+/* One sequence: what came before, for lead_count allocations; an occurrence of the period, about first_count
  * long; the next one, about second_count long; and what came after those two. */
-struct zr_seen_lane {
+struct zr_seen_sequence {
     struct zr_seen *seen;
-    uint32_t position;                                   /* in the lane, of what was seen first */
+    uint32_t position;                                   /* in the sequence, of what was seen first */
     size_t lead_count, first_count, second_count, count; /* count: of all */
     uint64_t rest_bytes;                                 /* live at the start, whatever it was */
     bool any;
@@ -33,10 +34,10 @@ struct zr_seen_lane {
     bool any_stream;
 };
 
-/* Where a lane's second occurrence is in its steps. */
+/* Where a sequence's second occurrence is in its steps. */
 struct zr_seen_map {
     uint32_t *steps;          /* by position in it: the steps before */
-    uint32_t position, count; /* in the lane */
+    uint32_t position, count; /* in the sequence */
     size_t cut;               /* the step that is the plan's first */
 };
 
@@ -44,23 +45,23 @@ struct zr_seen_map {
 struct zr_candidate {
     struct zr_scratch scratch;
     struct zr_pack_here here; /* whose thread it is */
-    struct zr_seen_map maps[ZR_PLAN_LANES];
+    struct zr_seen_map maps[ZR_PLAN_SEQUENCES];
     struct zr_plan_step *steps;
-    struct zr_plan_lane lanes[ZR_PLAN_LANES];
+    struct zr_plan_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_plan plan;
-    struct zr_lifetimes lifetimes[ZR_PLAN_LANES]; /* of the lanes' placed steps; ids are steps */
-    uint64_t seen_count;                /* allocations in second occurrences: the plan's steps and strays */
+    struct zr_lifetimes lifetimes[ZR_PLAN_SEQUENCES]; /* of the sequences' placed steps; ids are steps */
+    uint64_t seen_count; /* allocations in second occurrences: the plan's steps and unplanned allocations */
     uint64_t outlive_bytes, step_bytes; /* of steps that stay dynamic; of all */
     uint64_t rest_bytes;                /* beside the plan */
     uint64_t memory_bytes;              /* that the plan takes: zr_plan_memory_bytes() */
     uint64_t left_count;                /* allocations until the second occurrence is whole */
 };
 
-/* Aligns the two occurrences of each lane; the steps and lifetimes of what they have in common.
+/* Aligns the two occurrences of each sequence; the steps and lifetimes of what they have in common.
  * ZR_ERR_UNAVAILABLE: they differ too much to be one period, or
  * left_count says that a second one is not whole yet. The caller ends the candidate in any case. */
-zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
-                            struct zr_pack_here here);
+zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
+                            size_t sequences_count, struct zr_pack_here here);
 /* The least memory that a plan of the steps can take, however they are placed: before any are. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);
@@ -74,7 +75,7 @@ static inline uint64_t zr_candidate_part(uint64_t work, unsigned parts)
     return (work - 1) / parts + 1;
 }
 /* The independent checker of the plan that was made: no two blocks that may be live at one time have a byte
- * of memory in common, and lanes have none at any time. ZR_ERR_CORRUPT names two that do. */
+ * of memory in common, and sequences have none at any time. ZR_ERR_CORRUPT names two that do. */
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules);
 void zr_candidate_end(struct zr_candidate *candidate);
 

@@ -1,7 +1,7 @@
 /* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as
  * the arena gets it: nothing that the plan was made from is looked at.
  *
- * A block is alive for the steps that the plan says, also across the end of its lane. Where granules have
+ * A block is alive for the steps that the plan says, also across the end of its sequence. Where granules have
  * pages, a block is as many pieces as its granules' pages are not in a row, each at its page's place. */
 #include "defrag/learn/learner.h"
 
@@ -29,18 +29,18 @@ static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint
     return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
 }
 
-/* A block at step `at` of its lane. */
+/* A block at step `at` of its sequence. */
 static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
-                      const struct zr_plan_lane *lane, size_t at)
+                      const struct zr_plan_sequence *sequence, size_t at)
 {
-    const struct zr_plan_step *step = &plan->steps[lane->first + at];
+    const struct zr_plan_step *step = &plan->steps[sequence->first + at];
     uint64_t bytes = (step->request.bytes + rules.canary_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
     uint64_t left;
     for (uint64_t done = 0; done < bytes; done += left) {
         left = bytes - done;
         uint64_t offset = memory_at(plan, rules.granule_bytes, step->offset_bytes + done, &left);
         if (pieces->buffers)
-            pieces->buffers[pieces->count] = (struct zr_buffer){.id = lane->first + at,
+            pieces->buffers[pieces->count] = (struct zr_buffer){.id = sequence->first + at,
                                                                 .lower = at,
                                                                 .upper = at + step->alive_count,
                                                                 .bytes = left,
@@ -49,15 +49,16 @@ static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct 
     }
 }
 
-static void add_lane(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
-                     const struct zr_plan_lane *lane)
+static void add_sequence(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
+                         const struct zr_plan_sequence *sequence)
 {
-    for (size_t i = 0; i < lane->count; i++)
-        if (plan->steps[lane->first + i].offset_bytes != ZR_PLAN_NOWHERE)
-            add_block(pieces, plan, rules, lane, i);
+    for (size_t i = 0; i < sequence->count; i++)
+        if (plan->steps[sequence->first + i].offset_bytes != ZR_PLAN_NOWHERE)
+            add_block(pieces, plan, rules, sequence, i);
 }
 
-/* The memory from the lane's first byte to its last, as one buffer: other lanes keep out of it at all times.
+/* The memory from the sequence's first byte to its last, as one buffer: other sequences keep out of it at all
+ * times.
  */
 static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
 {
@@ -73,19 +74,19 @@ static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
     return all;
 }
 
-static zr_result check_lane(const struct zr_plan *plan, struct zr_plan_rules rules, size_t number,
-                            struct zr_buffer *extent)
+static zr_result check_sequence(const struct zr_plan *plan, struct zr_plan_rules rules, size_t number,
+                                struct zr_buffer *extent)
 {
     struct zr_scratch scratch = {0};
     struct pieces counted = {0}, pieces = {0};
-    add_lane(&counted, plan, rules, &plan->lanes[number]);
+    add_sequence(&counted, plan, rules, &plan->sequences[number]);
     pieces.buffers = zr_scratch_take(&scratch, counted.count, sizeof *pieces.buffers);
     zr_result result = scratch.result;
     if (result == ZR_OK) {
-        add_lane(&pieces, plan, rules, &plan->lanes[number]);
+        add_sequence(&pieces, plan, rules, &plan->sequences[number]);
         *extent = extent_of(&pieces, number);
         const struct zr_lifetimes lifetimes = {
-            .buffers = pieces.buffers, .count = pieces.count, .period = plan->lanes[number].count};
+            .buffers = pieces.buffers, .count = pieces.count, .period = plan->sequences[number].count};
         result = zr_pack_check(&lifetimes, zr_plan_memory_bytes(plan, rules.granule_bytes));
     }
     zr_scratch_end(&scratch);
@@ -95,12 +96,12 @@ static zr_result check_lane(const struct zr_plan *plan, struct zr_plan_rules rul
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules)
 {
     const struct zr_plan *plan = &candidate->plan;
-    struct zr_buffer extents[ZR_PLAN_LANES] = {0};
+    struct zr_buffer extents[ZR_PLAN_SEQUENCES] = {0};
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < plan->lanes_count && result == ZR_OK; i++)
-        result = check_lane(plan, rules, i, &extents[i]);
+    for (size_t i = 0; i < plan->sequences_count && result == ZR_OK; i++)
+        result = check_sequence(plan, rules, i, &extents[i]);
     if (result == ZR_OK)
-        result = zr_pack_check(&(struct zr_lifetimes){.buffers = extents, .count = plan->lanes_count},
+        result = zr_pack_check(&(struct zr_lifetimes){.buffers = extents, .count = plan->sequences_count},
                                zr_plan_memory_bytes(plan, rules.granule_bytes));
     return result;
 }

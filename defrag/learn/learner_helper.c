@@ -7,7 +7,7 @@
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 /* The packer's search goes deep: up to 14 MB (zr_search_stack_bytes()). */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -1,9 +1,10 @@
 /* learner_place.c: places for the steps of a plan. Stands on the packer and on colour.c.
  *
- * First all blocks of a lane are packed into one stretch of addresses. Where that does not come down to the
- * lower bound and the backend has aliases, blocks of whole granules are coloured instead, as many pages as
- * are live at once, and only the others are packed; the packed pages serve the coloured blocks too while they
- * are free. The plan without aliases is kept unless the other takes less memory: it needs fewer mappings. */
+ * First all blocks of a sequence are packed into one stretch of addresses. Where that does not come down to
+ * the lower bound and the backend has aliases, blocks of whole granules are coloured instead, as many pages
+ * as are live at once, and only the others are packed; the packed pages serve the coloured blocks too while
+ * they are free. The plan without aliases is kept unless the other takes less memory: it needs fewer
+ * mappings. */
 #include "defrag/learn/learner.h"
 
 #include "alloc/base/error.h"
@@ -13,7 +14,7 @@
 enum {
     LEAST_BYTES = 256,        /* the grain of blocks */
     WASTE_DIVISOR = 256,      /* a block whose last granule wastes no more than this part of it is whole */
-    ADDRESSES_MOST = 1 << 22, /* of a lane, in granules */
+    ADDRESSES_MOST = 1 << 22, /* of a sequence, in granules */
     ADDRESSES_FACTOR = 16,    /* and for each page */
     TARGET_DIVISOR = 8,       /* of the work: what is spent on meeting the lower bound */
 };
@@ -23,8 +24,8 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) & ~(unit - 1);
 }
 
-/* A lane under way. */
-struct lane_place {
+/* A sequence under way. */
+struct sequence_place {
     struct zr_lifetimes *lifetimes;   /* of all blocks */
     const struct zr_plan_step *steps; /* by the lifetimes' ids */
     struct zr_plan_rules rules;
@@ -39,7 +40,7 @@ struct lane_place {
 
 /* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
  * all. */
-static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *lifetimes,
+static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetimes *lifetimes,
                                 struct zr_pack_report *report)
 {
     zr_result result = zr_lifetimes_measure(lifetimes);
@@ -53,21 +54,21 @@ static zr_result pack_to_target(struct lane_place *place, struct zr_lifetimes *l
 
 /* ---- Colouring ----------------------------------------------------------------------------------------- */
 
-/* A lane's answer with pages, in granules. */
+/* A sequence's answer with pages, in granules. */
 struct coloured {
-    uint64_t *offsets; /* by buffer, in bytes from the lane's first address */
+    uint64_t *offsets; /* by buffer, in bytes from the sequence's first address */
     uint32_t *pages;   /* by address, from 0 */
     size_t addresses_count, pages_count;
 };
 
-static size_t granules_of(const struct lane_place *place, uint64_t bytes)
+static size_t granules_of(const struct sequence_place *place, uint64_t bytes)
 {
     return (size_t)(round_up(bytes, place->rules.granule_bytes) / place->rules.granule_bytes);
 }
 
 /* The granules of a block that takes them whole; 0: it does not. It needs no room to align: its place begins
  * with a granule. */
-static size_t whole_granules(const struct lane_place *place, size_t buffer)
+static size_t whole_granules(const struct sequence_place *place, size_t buffer)
 {
     const struct zr_request *request = &place->steps[place->lifetimes->buffers[buffer].id].request;
     uint64_t bytes = request->bytes + place->rules.canary_bytes;
@@ -76,7 +77,7 @@ static size_t whole_granules(const struct lane_place *place, size_t buffer)
 }
 
 /* Takes the blocks that are not whole out, and packs them. */
-static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
+static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scratch)
 {
     const struct zr_lifetimes *all = place->lifetimes;
     struct zr_lifetimes *rest = &place->rest;
@@ -98,7 +99,7 @@ static zr_result pack_rest(struct lane_place *place, struct zr_scratch *scratch)
 }
 
 /* The largest page that all blocks are multiples of; a granule beside a rest. */
-static size_t unit_of(const struct lane_place *place)
+static size_t unit_of(const struct sequence_place *place)
 {
     size_t unit = 0;
     for (size_t i = 0; place->rest.count == 0 && i < place->lifetimes->count; i++)
@@ -107,7 +108,7 @@ static size_t unit_of(const struct lane_place *place)
 }
 
 /* Colours know no period: what is alive across its boundary has its pages for all of it. */
-static struct zr_colour_block block_of(const struct lane_place *place, const struct zr_buffer *buffer)
+static struct zr_colour_block block_of(const struct sequence_place *place, const struct zr_buffer *buffer)
 {
     bool crosses = buffer->upper > place->lifetimes->period;
     return (struct zr_colour_block){.lower = crosses ? 0 : (uint32_t)buffer->lower,
@@ -115,7 +116,7 @@ static struct zr_colour_block block_of(const struct lane_place *place, const str
 }
 
 /* The rest, fixed where it was packed, then the whole blocks in their order. */
-static void list_blocks(struct lane_place *place)
+static void list_blocks(struct sequence_place *place)
 {
     const struct zr_lifetimes *all = place->lifetimes;
     struct zr_colouring *colouring = &place->colouring;
@@ -138,8 +139,8 @@ static void list_blocks(struct lane_place *place)
         }
 }
 
-/* How many addresses the lane may have, in pages of the colouring. */
-static size_t addresses_most(const struct lane_place *place)
+/* How many addresses the sequence may have, in pages of the colouring. */
+static size_t addresses_most(const struct sequence_place *place)
 {
     size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
     if (most > ADDRESSES_MOST)
@@ -150,7 +151,7 @@ static size_t addresses_most(const struct lane_place *place)
 }
 
 /* From the colouring's pages to granules, in memory that lasts. */
-static zr_result note_colours(const struct lane_place *place, struct zr_scratch *lasting,
+static zr_result note_colours(const struct sequence_place *place, struct zr_scratch *lasting,
                               struct coloured *out)
 {
     const struct zr_lifetimes *all = place->lifetimes;
@@ -174,7 +175,8 @@ static zr_result note_colours(const struct lane_place *place, struct zr_scratch 
 }
 
 /* Leaves out->pages NULL where nothing can be coloured. */
-static zr_result colour_lane(struct lane_place *place, struct zr_scratch *lasting, struct coloured *out)
+static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch *lasting,
+                                 struct coloured *out)
 {
     struct zr_scratch scratch = {0};
     struct zr_colouring *colouring = &place->colouring;
@@ -196,12 +198,13 @@ static zr_result colour_lane(struct lane_place *place, struct zr_scratch *lastin
     return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: there is a packing */
 }
 
-/* ---- Lanes --------------------------------------------------------------------------------------------- */
+/* ---- Sequences
+ * --------------------------------------------------------------------------------------------- */
 
-/* Places all of a lane, by addresses alone or with pages; *granules gets what it takes. The sizes as they are
- * asked for pack better than rounded to the arena's grain: they are rounded afterwards. */
-static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting, struct coloured *out,
-                            size_t *granules)
+/* Places all of a sequence, by addresses alone or with pages; *granules gets what it takes. The sizes as they
+ * are asked for pack better than rounded to the arena's grain: they are rounded afterwards. */
+static zr_result place_sequence(struct sequence_place *place, struct zr_scratch *lasting,
+                                struct coloured *out, size_t *granules)
 {
     struct zr_lifetimes *lifetimes = place->lifetimes;
     struct zr_pack_report report;
@@ -214,7 +217,7 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     bool found = report.verdict == ZR_PACK_FOUND;
     if (result == ZR_OK && !found && place->rules.aliases &&
         granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
-        result = colour_lane(place, lasting, &coloured);
+        result = colour_sequence(place, lasting, &coloured);
         left -= left / TARGET_DIVISOR; /* for what is packed beside the pages */
     }
     left -= left / TARGET_DIVISOR;
@@ -230,22 +233,22 @@ static zr_result place_lane(struct lane_place *place, struct zr_scratch *lasting
     return result;
 }
 
-/* Each granule its own page, in a plan where other lanes have some at several addresses. */
+/* Each granule its own page, in a plan where other sequences have some at several addresses. */
 static void identity(uint32_t *pages, size_t count, size_t first)
 {
     for (size_t i = 0; i < count; i++)
         pages[i] = (uint32_t)(first + i);
 }
 
-/* One table of pages for the region; none if every lane is packed. */
-static zr_result join_pages(struct zr_candidate *candidate, const struct coloured *lanes,
+/* One table of pages for the region; none if every sequence is packed. */
+static zr_result join_pages(struct zr_candidate *candidate, const struct coloured *sequences,
                             const size_t *granules)
 {
     size_t addresses = 0, first_page = 0;
     bool any = false;
-    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
-        addresses += lanes[l].pages ? lanes[l].addresses_count : granules[l];
-        any |= lanes[l].pages != NULL;
+    for (size_t l = 0; l < candidate->plan.sequences_count; l++) {
+        addresses += sequences[l].pages ? sequences[l].addresses_count : granules[l];
+        any |= sequences[l].pages != NULL;
     }
     candidate->plan.pages = NULL;
     candidate->plan.pages_count = 0;
@@ -254,11 +257,11 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     uint32_t *pages = zr_scratch_take(&candidate->scratch, addresses, sizeof *pages), *next = pages;
     if (!pages)
         return candidate->scratch.result;
-    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
-        size_t count = lanes[l].pages ? lanes[l].addresses_count : granules[l];
+    for (size_t l = 0; l < candidate->plan.sequences_count; l++) {
+        size_t count = sequences[l].pages ? sequences[l].addresses_count : granules[l];
         identity(next, count, first_page);
-        for (size_t i = 0; lanes[l].pages && i < count; i++)
-            next[i] = (uint32_t)(first_page + lanes[l].pages[i]);
+        for (size_t i = 0; sequences[l].pages && i < count; i++)
+            next[i] = (uint32_t)(first_page + sequences[l].pages[i]);
         next += count;
         first_page += granules[l];
     }
@@ -268,10 +271,10 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
 }
 
 /* What the arena will take for each block; room to align where more than the grain is asked for. */
-static void size_blocks(struct zr_candidate *candidate, size_t lane, struct zr_plan_rules rules)
+static void size_blocks(struct zr_candidate *candidate, size_t sequence, struct zr_plan_rules rules)
 {
-    struct zr_lifetimes *lifetimes = &candidate->lifetimes[lane];
-    const struct zr_plan_step *steps = candidate->steps + candidate->lanes[lane].first;
+    struct zr_lifetimes *lifetimes = &candidate->lifetimes[sequence];
+    const struct zr_plan_step *steps = candidate->steps + candidate->sequences[sequence].first;
     for (size_t i = 0; i < lifetimes->count; i++) {
         const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
         lifetimes->buffers[i].bytes =
@@ -284,7 +287,7 @@ zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_ru
                                uint64_t *least_bytes)
 {
     *least_bytes = 0;
-    for (size_t l = 0; l < candidate->plan.lanes_count; l++) {
+    for (size_t l = 0; l < candidate->plan.sequences_count; l++) {
         zr_result result = zr_lifetimes_measure(&candidate->lifetimes[l]);
         if (result != ZR_OK)
             return result;
@@ -295,30 +298,30 @@ zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_ru
 
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t work)
 {
-    struct coloured coloured[ZR_PLAN_LANES] = {0};
-    size_t granules[ZR_PLAN_LANES];
+    struct coloured coloured[ZR_PLAN_SEQUENCES] = {0};
+    size_t granules[ZR_PLAN_SEQUENCES];
     uint64_t base_bytes = 0;
-    size_t lanes_count = candidate->plan.lanes_count, granules_count = 0;
-    for (size_t l = 0; l < lanes_count; l++) {
+    size_t sequences_count = candidate->plan.sequences_count, granules_count = 0;
+    for (size_t l = 0; l < sequences_count; l++) {
         struct zr_lifetimes *lifetimes = &candidate->lifetimes[l];
-        struct lane_place place = {.lifetimes = lifetimes,
-                                   .steps = candidate->steps + candidate->lanes[l].first,
-                                   .rules = rules,
-                                   .here = candidate->here,
-                                   .work = zr_candidate_part(work, (unsigned)lanes_count)};
+        struct sequence_place place = {.lifetimes = lifetimes,
+                                       .steps = candidate->steps + candidate->sequences[l].first,
+                                       .rules = rules,
+                                       .here = candidate->here,
+                                       .work = zr_candidate_part(work, (unsigned)sequences_count)};
         size_blocks(candidate, l, rules);
-        zr_result result = place_lane(&place, &candidate->scratch, &coloured[l], &granules[l]);
+        zr_result result = place_sequence(&place, &candidate->scratch, &coloured[l], &granules[l]);
         if (result == ZR_OK && candidate->here.cancelled && atomic_load(candidate->here.cancelled))
             result = zr_fail(ZR_ERR_UNAVAILABLE, "nobody waits for the plan any more");
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < lifetimes->count; i++) {
             struct zr_plan_step *step =
-                &candidate->steps[candidate->lanes[l].first + lifetimes->buffers[i].id];
+                &candidate->steps[candidate->sequences[l].first + lifetimes->buffers[i].id];
             uint64_t offset = coloured[l].pages ? coloured[l].offsets[i] : lifetimes->buffers[i].offset_bytes;
             step->offset_bytes = round_up(base_bytes + offset, step->request.alignment);
         }
-        /* Lanes never share a granule: their order is not certain. */
+        /* Sequences never share a granule: their order is not certain. */
         base_bytes +=
             (uint64_t)(coloured[l].pages ? coloured[l].addresses_count : granules[l]) * rules.granule_bytes;
         granules_count += granules[l];

@@ -1,8 +1,8 @@
 /* learner_plan.c: from two occurrences of a period to the steps of a plan.
  *
- * What is common to both occurrences, in order, are the steps; the rest were strays. A step's lifetime is the
- * longer of the two it had. The steps begin where the fewest bytes are alive across the boundary of the
- * period. What lives longer than a period is known and stays dynamic. */
+ * What is common to both occurrences, in order, are the steps; the rest were unplanned allocations. A step's
+ * lifetime is the longer of the two it had. The steps begin where the fewest bytes are alive across the
+ * boundary of the period. What lives longer than a period is known and stays dynamic. */
 #include "defrag/learn/learner.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    SHIFT_MOST = 96,    /* strays in a row that aligning gets over */
+    SHIFT_MOST = 96,    /* unplanned allocations in a row that aligning gets over */
     AGREE = 4,          /* steps that must agree after such a gap */
     COMMON_PART = 4,    /* of five: less in common is no period */
     EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
@@ -33,7 +33,7 @@ static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
 struct stretch {
     const struct zr_seen *seen;
     size_t count;
-    size_t start, end; /* in the lane: where it begins, and what has been seen */
+    size_t start, end; /* in the sequence: where it begins, and what has been seen */
     bool by_lifetime;  /* like is what lives as long, too */
     const _Atomic bool *cancelled;
 };
@@ -50,7 +50,7 @@ static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
     return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
 }
 
-/* Strays come in between: lifetimes count allocations, and are never quite equal. */
+/* Unplanned allocations come in between: lifetimes count allocations, and are never quite equal. */
 static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
 {
     bool a_ended, b_ended;
@@ -80,7 +80,8 @@ static bool agree(struct stretch a, size_t i, struct stretch b, size_t k, size_t
 }
 
 /* Moves both on to the next place where they agree, the nearest in sum; one on each where there is none near.
- * Two strays close to each other leave short agreements between them, which count only where they are near.
+ * Two unplanned allocations close to each other leave short agreements between them, which count only where
+ * they are near.
  */
 static void get_over(struct stretch a, size_t *i, struct stretch b, size_t *k)
 {
@@ -210,9 +211,9 @@ static size_t align_exactly(struct stretch a, struct stretch b, struct split *sp
 }
 
 /* Steps whose lifetimes vary are no pairs yet: what lies between two pairs in both and is the same from
- * either side. What is not, is a stray on one side at least. */
-static size_t fill_gaps(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
-                        struct pair *out)
+ * either side. What is not, is an unplanned allocation on one side at least. */
+static size_t fill_free_extents(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
+                                struct pair *out)
 {
     size_t filled = 0, i = 0, k = 0;
     for (size_t p = 0; p <= count; p++) {
@@ -233,9 +234,9 @@ static size_t fill_gaps(struct stretch a, struct stretch b, const struct pair *p
     return filled;
 }
 
-/* Of one lane while its steps are made. */
-struct lane_work {
-    const struct zr_seen_lane *lane;
+/* Of one sequence while its steps are made. */
+struct sequence_work {
+    const struct zr_seen_sequence *sequence;
     const _Atomic bool *cancelled; /* the helper */
     struct pair *pairs;
     size_t count;                   /* steps */
@@ -245,61 +246,61 @@ struct lane_work {
     uint64_t crossing_bytes; /* alive before the first step */
 };
 
-/* By lifetimes too, so that a stray among equal sizes leaves no other misplaced; else by what was asked for.
- * The first occurrence begins `lead` allocations into what was seen. */
-static size_t align_from(const struct lane_work *work, size_t lead, struct split *split, struct pair *out,
+/* By lifetimes too, so that an unplanned allocation among equal sizes leaves no other misplaced; else by what
+ * was asked for. The first occurrence begins `lead` allocations into what was seen. */
+static size_t align_from(const struct sequence_work *work, size_t lead, struct split *split, struct pair *out,
                          struct pair *pairs)
 {
-    const struct zr_seen_lane *lane = work->lane;
-    size_t middle = lane->lead_count + lane->first_count;
-    struct stretch a = {lane->seen + lead, middle - lead, lead, lane->count, true, work->cancelled};
-    struct stretch b = {lane->seen + middle, lane->count - middle, middle, lane->count, true,
+    const struct zr_seen_sequence *sequence = work->sequence;
+    size_t middle = sequence->lead_count + sequence->first_count;
+    struct stretch a = {sequence->seen + lead, middle - lead, lead, sequence->count, true, work->cancelled};
+    struct stretch b = {sequence->seen + middle, sequence->count - middle, middle, sequence->count, true,
                         work->cancelled};
     size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;
-        return fill_gaps(a, b, pairs, count, out);
+        return fill_free_extents(a, b, pairs, count, out);
     }
     a.by_lifetime = false;
     count = align_exactly(a, b, split, out);
     if (count != SIZE_MAX)
         return count;
-    b.count = lane->second_count;
+    b.count = sequence->second_count;
     return align_greedily(a, b, out);
 }
 
-/* Aligns the two, and leaves out of the lane what came before them. If the second has more at its start than
- * the first, which shows some way into them, that belongs to the first as well. */
-static size_t align(struct lane_work *work, struct zr_seen_lane *lane, struct split *split)
+/* Aligns the two, and leaves out of the sequence what came before them. If the second has more at its start
+ * than the first, which shows some way into them, that belongs to the first as well. */
+static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequence, struct split *split)
 {
     struct zr_scratch scratch = {0};
     struct pair *out = work->pairs;
-    size_t lead = lane->lead_count, count = 0;
-    struct pair *pairs = zr_scratch_take(&scratch, lead + lane->first_count, sizeof *pairs);
+    size_t lead = sequence->lead_count, count = 0;
+    struct pair *pairs = zr_scratch_take(&scratch, lead + sequence->first_count, sizeof *pairs);
     if (pairs)
         count = align_from(work, lead, split, out, pairs);
     struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
     if (early.second > early.first + AGREE && lead > 0) {
         lead -= early.second - early.first < lead ? early.second - early.first : lead;
-        *split = (struct split){.second_count = lane->second_count};
+        *split = (struct split){.second_count = sequence->second_count};
         count = align_from(work, lead, split, out, pairs);
     }
     zr_scratch_end(&scratch);
-    lane->seen += lead;
-    lane->position += (uint32_t)lead;
-    lane->count -= lead;
-    lane->first_count += lane->lead_count - lead;
-    lane->second_count = split->second_count;
-    lane->lead_count = 0;
-    for (size_t i = 0; i < lane->count; i++)
-        if (lane->seen[i].upper != ZR_SEEN_LIVE)
-            lane->seen[i].upper -= (uint32_t)lead;
+    sequence->seen += lead;
+    sequence->position += (uint32_t)lead;
+    sequence->count -= lead;
+    sequence->first_count += sequence->lead_count - lead;
+    sequence->second_count = split->second_count;
+    sequence->lead_count = 0;
+    for (size_t i = 0; i < sequence->count; i++)
+        if (sequence->seen[i].upper != ZR_SEEN_LIVE)
+            sequence->seen[i].upper -= (uint32_t)lead;
     return count;
 }
 
 /* ---- Lifetimes ----------------------------------------------------------------------------------------- */
 
-static void count_steps(uint32_t *before, size_t positions, const struct lane_work *work, bool second)
+static void count_steps(uint32_t *before, size_t positions, const struct sequence_work *work, bool second)
 {
     size_t step = 0;
     for (size_t at = 0; at <= positions; at++) {
@@ -311,34 +312,34 @@ static void count_steps(uint32_t *before, size_t positions, const struct lane_wo
 
 /* Where in the circle a block that was seen at `at` was freed, in steps from the start of its own period;
  * UINT32_MAX: later than can be told. */
-static uint32_t upper_in_first(const struct lane_work *work, uint32_t at)
+static uint32_t upper_in_first(const struct sequence_work *work, uint32_t at)
 {
-    uint32_t upper = work->lane->seen[at].upper;
-    if (upper <= work->lane->first_count)
+    uint32_t upper = work->sequence->seen[at].upper;
+    if (upper <= work->sequence->first_count)
         return work->in_first[upper];
-    upper -= (uint32_t)work->lane->first_count;
-    if (work->lane->seen[at].upper == ZR_SEEN_LIVE || upper > work->lane->second_count)
+    upper -= (uint32_t)work->sequence->first_count;
+    if (work->sequence->seen[at].upper == ZR_SEEN_LIVE || upper > work->sequence->second_count)
         return UINT32_MAX;
     return (uint32_t)work->count + work->in_second[upper];
 }
 
-static uint32_t upper_in_second(const struct lane_work *work, uint32_t at)
+static uint32_t upper_in_second(const struct sequence_work *work, uint32_t at)
 {
-    const struct zr_seen *seen = &work->lane->seen[work->lane->first_count + at];
+    const struct zr_seen *seen = &work->sequence->seen[work->sequence->first_count + at];
     if (seen->upper == ZR_SEEN_LIVE)
         return 0; /* too early to tell */
-    uint32_t upper = seen->upper - (uint32_t)work->lane->first_count;
-    if (upper <= work->lane->second_count)
+    uint32_t upper = seen->upper - (uint32_t)work->sequence->first_count;
+    if (upper <= work->sequence->second_count)
         return work->in_second[upper];
     /* The third occurrence has just begun: its allocations are steps, but for a few. */
-    upper -= (uint32_t)work->lane->second_count;
+    upper -= (uint32_t)work->sequence->second_count;
     return (uint32_t)work->count + (upper < work->count ? upper : (uint32_t)work->count);
 }
 
-static void find_lifetimes(struct zr_candidate *candidate, struct lane_work *work)
+static void find_lifetimes(struct zr_candidate *candidate, struct sequence_work *work)
 {
     for (size_t step = 0; step < work->count; step++) {
-        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        const struct zr_seen *seen = &work->sequence->seen[work->pairs[step].first];
         uint32_t upper = upper_in_first(work, work->pairs[step].first);
         uint32_t other = upper_in_second(work, work->pairs[step].second);
         upper = upper != UINT32_MAX && other > upper ? other : upper;
@@ -349,7 +350,7 @@ static void find_lifetimes(struct zr_candidate *candidate, struct lane_work *wor
     }
 }
 
-static zr_result find_cut(struct lane_work *work, struct zr_scratch *scratch)
+static zr_result find_cut(struct sequence_work *work, struct zr_scratch *scratch)
 {
     struct zr_lifetimes lifetimes = {.count = work->count, .period = work->count};
     struct zr_lifetimes_sweep sweep;
@@ -358,7 +359,7 @@ static zr_result find_cut(struct lane_work *work, struct zr_scratch *scratch)
         lifetimes.buffers[step] =
             (struct zr_buffer){.lower = step,
                                .upper = work->upper[step] ? work->upper[step] : step,
-                               .bytes = work->lane->seen[work->pairs[step].first].bytes};
+                               .bytes = work->sequence->seen[work->pairs[step].first].bytes};
     zr_result result = zr_lifetimes_sweep(&sweep, &lifetimes, scratch);
     work->cut = result == ZR_OK && sweep.count > 0 ? sweep.ends[sweep.least_at].key : 0;
     work->crossing_bytes = sweep.crossing_bytes;
@@ -367,8 +368,8 @@ static zr_result find_cut(struct lane_work *work, struct zr_scratch *scratch)
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *work, struct zr_plan_lane *out,
-                           struct zr_lifetimes *lifetimes)
+static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_work *work,
+                               struct zr_plan_sequence *out, struct zr_lifetimes *lifetimes)
 {
     size_t cut = work->cut, count = work->count, placed = 0;
     struct zr_plan_step *steps = candidate->steps + candidate->plan.steps_count;
@@ -377,7 +378,7 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
         return candidate->scratch.result;
     for (size_t i = 0; i < count; i++) {
         size_t step = cut + i < count ? cut + i : cut + i - count;
-        const struct zr_seen *seen = &work->lane->seen[work->pairs[step].first];
+        const struct zr_seen *seen = &work->sequence->seen[work->pairs[step].first];
         steps[i] = (struct zr_plan_step){.request = {.bytes = seen->bytes,
                                                      .alignment = seen->alignment,
                                                      .tag = (zr_tag)seen->tag,
@@ -391,70 +392,73 @@ static zr_result make_lane(struct zr_candidate *candidate, struct lane_work *wor
             (struct zr_buffer){.id = i, .bytes = seen->bytes, .lower = i, .upper = i + steps[i].alive_count};
     }
     /* Some of the third occurrence has passed already. */
-    size_t passed = work->lane->count - work->lane->first_count - work->lane->second_count;
-    *out = (struct zr_plan_lane){.first = candidate->plan.steps_count,
-                                 .count = count,
-                                 .cursor = (count - cut + passed) % count,
-                                 .any = work->lane->any,
-                                 .any_stream = work->lane->any_stream,
-                                 .thread = work->lane->thread,
-                                 .stream = work->lane->stream};
+    size_t passed = work->sequence->count - work->sequence->first_count - work->sequence->second_count;
+    *out = (struct zr_plan_sequence){.first = candidate->plan.steps_count,
+                                     .count = count,
+                                     .cursor = (count - cut + passed) % count,
+                                     .any = work->sequence->any,
+                                     .any_stream = work->sequence->any_stream,
+                                     .thread = work->sequence->thread,
+                                     .stream = work->sequence->stream};
     *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
-    candidate->maps[candidate->plan.lanes_count] =
+    candidate->maps[candidate->plan.sequences_count] =
         (struct zr_seen_map){.steps = work->in_second,
-                             .position = work->lane->position + (uint32_t)work->lane->first_count,
-                             .count = (uint32_t)work->lane->second_count,
+                             .position = work->sequence->position + (uint32_t)work->sequence->first_count,
+                             .count = (uint32_t)work->sequence->second_count,
                              .cut = cut};
-    if (work->lane->rest_bytes > work->crossing_bytes)
-        candidate->rest_bytes += work->lane->rest_bytes - work->crossing_bytes;
-    candidate->seen_count += work->lane->second_count;
-    size_t longer = work->lane->first_count > work->lane->second_count ? work->lane->first_count
-                                                                       : work->lane->second_count;
-    candidate->plan.strays_count += longer - count;
+    if (work->sequence->rest_bytes > work->crossing_bytes)
+        candidate->rest_bytes += work->sequence->rest_bytes - work->crossing_bytes;
+    candidate->seen_count += work->sequence->second_count;
+    size_t longer = work->sequence->first_count > work->sequence->second_count ? work->sequence->first_count
+                                                                               : work->sequence->second_count;
+    candidate->plan.unplanned_count += longer - count;
     candidate->plan.steps_count += count;
     return ZR_OK;
 }
 
-/* The steps of a lane whose occurrences have been told apart. */
-static zr_result add_steps(struct zr_candidate *candidate, struct lane_work *work, struct zr_scratch *scratch)
+/* The steps of a sequence whose occurrences have been told apart. */
+static zr_result add_steps(struct zr_candidate *candidate, struct sequence_work *work,
+                           struct zr_scratch *scratch)
 {
-    const struct zr_seen_lane *lane = work->lane;
-    size_t number = candidate->plan.lanes_count;
-    work->in_first = zr_scratch_take(scratch, lane->first_count + 1, sizeof *work->in_first);
-    work->in_second = zr_scratch_take(&candidate->scratch, lane->second_count + 1, sizeof *work->in_second);
+    const struct zr_seen_sequence *sequence = work->sequence;
+    size_t number = candidate->plan.sequences_count;
+    work->in_first = zr_scratch_take(scratch, sequence->first_count + 1, sizeof *work->in_first);
+    work->in_second =
+        zr_scratch_take(&candidate->scratch, sequence->second_count + 1, sizeof *work->in_second);
     work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
     if (scratch->result != ZR_OK || candidate->scratch.result != ZR_OK)
         return ZR_ERR_HOST_MEMORY;
-    count_steps(work->in_first, lane->first_count, work, false);
-    count_steps(work->in_second, lane->second_count, work, true);
+    count_steps(work->in_first, sequence->first_count, work, false);
+    count_steps(work->in_second, sequence->second_count, work, true);
     find_lifetimes(candidate, work);
     zr_result result = find_cut(work, scratch);
     if (result == ZR_OK)
-        result = make_lane(candidate, work, &candidate->lanes[number], &candidate->lifetimes[number]);
-    candidate->plan.lanes_count += result == ZR_OK;
+        result = make_sequence(candidate, work, &candidate->sequences[number], &candidate->lifetimes[number]);
+    candidate->plan.sequences_count += result == ZR_OK;
     return result;
 }
 
-static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_lane *seen)
+static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_seen_sequence *seen)
 {
     struct zr_scratch scratch = {0};
-    struct zr_seen_lane lane = *seen;
-    struct lane_work work = {.lane = &lane, .cancelled = candidate->here.cancelled};
-    work.pairs = zr_scratch_take(&scratch, lane.lead_count + lane.first_count, sizeof *work.pairs);
+    struct zr_seen_sequence sequence = *seen;
+    struct sequence_work work = {.sequence = &sequence, .cancelled = candidate->here.cancelled};
+    work.pairs = zr_scratch_take(&scratch, sequence.lead_count + sequence.first_count, sizeof *work.pairs);
     zr_result result = scratch.result;
     if (result == ZR_OK) {
-        struct split split = {.second_count = lane.second_count};
-        work.count = align(&work, &lane, &split);
-        size_t most = lane.first_count > lane.second_count ? lane.first_count : lane.second_count;
+        struct split split = {.second_count = sequence.second_count};
+        work.count = align(&work, &sequence, &split);
+        size_t most =
+            sequence.first_count > sequence.second_count ? sequence.first_count : sequence.second_count;
         if (split.left_count > 0) {
             candidate->left_count =
                 split.left_count > candidate->left_count ? split.left_count : candidate->left_count;
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not come again yet",
-                             split.left_count, lane.first_count);
+                             split.left_count, sequence.first_count);
         } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
             result =
                 zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",
-                        lane.first_count, lane.second_count, work.count);
+                        sequence.first_count, sequence.second_count, work.count);
         }
     }
     if (result == ZR_OK)
@@ -463,19 +467,19 @@ static zr_result add_lane(struct zr_candidate *candidate, const struct zr_seen_l
     return result;
 }
 
-zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_lane *lanes, size_t lanes_count,
-                            struct zr_pack_here here)
+zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
+                            size_t sequences_count, struct zr_pack_here here)
 {
     size_t most = 0;
     *out = (struct zr_candidate){.here = here};
-    for (size_t i = 0; i < lanes_count; i++)
-        most += lanes[i].lead_count + lanes[i].first_count;
+    for (size_t i = 0; i < sequences_count; i++)
+        most += sequences[i].lead_count + sequences[i].first_count;
     out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
     zr_result result = out->scratch.result;
-    for (size_t i = 0; i < lanes_count && result == ZR_OK; i++)
-        result = add_lane(out, &lanes[i]);
+    for (size_t i = 0; i < sequences_count && result == ZR_OK; i++)
+        result = add_sequence(out, &sequences[i]);
     out->plan.steps = out->steps;
-    out->plan.lanes = out->lanes;
+    out->plan.sequences = out->sequences;
     return result;
 }
 

@@ -1,11 +1,11 @@
-/* learner_record.c: records what an arena serves, and finds where a lane has been before. Stands on
+/* learner_record.c: records what an arena serves, and finds where a sequence has been before. Stands on
  * learner_state.h. */
 #include "defrag/learn/learner_state.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 /* ---- Live blocks --------------------------------------------------------------------------------------- */
 
@@ -73,224 +73,232 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
     return record;
 }
 
-/* ---- Tracks -------------------------------------------------------------------------------------------- */
+/* ---- Recordings
+ * -------------------------------------------------------------------------------------------- */
 
-static const size_t track_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
+static const size_t recording_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
 
-bool zr_track_begin(struct track *track)
+bool zr_recording_begin(struct recording *recording)
 {
-    char *pages = zr_pages_take(track_bytes);
+    char *pages = zr_pages_take(recording_bytes);
     if (!pages)
         return false;
-    zr_pages_touch(pages, track_bytes); /* what is recorded waits for no page */
-    track->places = (struct place *)pages;
-    track->positions = (struct position *)(pages + PLACES * sizeof(struct place));
+    zr_pages_touch(pages, recording_bytes); /* what is recorded waits for no page */
+    recording->places = (struct place *)pages;
+    recording->positions = (struct position *)(pages + PLACES * sizeof(struct place));
     return true;
 }
 
-void zr_track_end(struct track *track)
+void zr_recording_end(struct recording *recording)
 {
-    zr_pages_give(track->places, track_bytes);
-    *track = (struct track){0};
+    zr_pages_give(recording->places, recording_bytes);
+    *recording = (struct recording){0};
 }
 
-static void track_forget(struct track *track)
+static void recording_forget(struct recording *recording)
 {
-    track->count = 0;
-    track->level = (struct level){0};
-    memset(track->recent, 0, sizeof track->recent);
-    track->sum = 0;
-    track->running = track->found = track->planned = track->loose = false;
-    track->retries = track->refusals = track->retry_at = track->whole_at = 0;
-    if (track->places)
-        memset(track->places, 0, PLACES * sizeof *track->places);
+    recording->count = 0;
+    recording->level = (struct level){0};
+    memset(recording->recent, 0, sizeof recording->recent);
+    recording->sum = 0;
+    recording->running = recording->found = recording->planned = recording->loose = false;
+    recording->retries = recording->refusals = recording->retry_at = recording->whole_at = 0;
+    if (recording->places)
+        memset(recording->places, 0, PLACES * sizeof *recording->places);
 }
 
-const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
-                                     uint32_t position)
+const struct record *zr_recording_record(const struct zr_learner *learner, const struct recording *recording,
+                                         uint32_t position)
 {
-    return &learner->records[track->positions[position].record];
+    return &learner->records[recording->positions[position].record];
 }
 
-/* Whether of what was allocated between two moments next to nothing was left behind: a few strays may be
- * live; a layer leaves its activations. */
-static bool alike_at(const struct zr_learner *learner, const struct track *track, uint32_t at,
+/* Whether of what was allocated between two moments next to nothing was left behind: a few unplanned
+ * allocations may be live; a layer leaves its activations. */
+static bool alike_at(const struct zr_learner *learner, const struct recording *recording, uint32_t at,
                      uint32_t before)
 {
-    const struct record *now = zr_track_record(learner, track, at),
-                        *then = zr_track_record(learner, track, before);
-    bool all = track == &learner->all;
-    struct level a = all ? now->arena : now->lane, b = all ? then->arena : then->lane;
+    const struct record *now = zr_recording_record(learner, recording, at),
+                        *then = zr_recording_record(learner, recording, before);
+    bool all = recording == &learner->all;
+    struct level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
     uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
     return apart <= (a.total_bytes - b.total_bytes) / 16;
 }
 
 /* The level of live bytes, to about a sixteenth: a place in a step, told from the same layer elsewhere. */
-static inline uint32_t level_of(const struct zr_learner *learner, const struct track *track, uint32_t at)
+static inline uint32_t level_of(const struct zr_learner *learner, const struct recording *recording,
+                                uint32_t at)
 {
-    const struct record *record = zr_track_record(learner, track, at);
-    uint64_t bytes = (track == &learner->all ? record->arena.live_bytes : record->lane.live_bytes) | 16;
+    const struct record *record = zr_recording_record(learner, recording, at);
+    uint64_t bytes =
+        (recording == &learner->all ? record->arena.live_bytes : record->sequence.live_bytes) | 16;
     unsigned power = 63u - (unsigned)__builtin_clzll(bytes);
     return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
 }
 
-static inline bool was_there(const struct zr_learner *learner, const struct track *track, uint32_t at,
+static inline bool was_there(const struct zr_learner *learner, const struct recording *recording, uint32_t at,
                              uint32_t before)
 {
-    return track->positions[before].gram == track->positions[at].gram && alike_at(learner, track, at, before);
+    return recording->positions[before].ngram == recording->positions[at].ngram &&
+           alike_at(learner, recording, at, before);
 }
 
-/* The position where the lane's last few allocations were before: at the run's distance or, after a stray,
- * close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
-static uint32_t look_back(const struct zr_learner *learner, struct track *track, uint32_t at)
+/* The position where the sequence's last few allocations were before: at the run's distance or, after a
+ * unplanned allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
+static uint32_t look_back(const struct zr_learner *learner, struct recording *recording, uint32_t at)
 {
-    uint32_t key = track->positions[at].gram ^ level_of(learner, track, at) * UINT32_C(0x85ebca6b);
-    struct place *place = &track->places[(key ^ key >> 15) & (PLACES - 1)];
-    bool expects = track->running && at >= track->distance;
-    uint32_t expected = at - track->distance;
-    if (expects && was_there(learner, track, at, expected)) {
+    uint32_t key = recording->positions[at].ngram ^ level_of(learner, recording, at) * UINT32_C(0x85ebca6b);
+    struct place *place = &recording->places[(key ^ key >> 15) & (PLACES - 1)];
+    bool expects = recording->running && at >= recording->distance;
+    uint32_t expected = at - recording->distance;
+    if (expects && was_there(learner, recording, at, expected)) {
         *place = (struct place){key, at + 1}; /* without a look at what was there, which is far away */
         return expected;
     }
     struct place last = *place;
     *place = (struct place){key, at + 1};
-    if (expects && track->misses > 0) {
+    if (expects && recording->misses > 0) {
         for (uint32_t off = 1; off <= SHIFT_MOST; off++) {
-            if (expected >= off + GRAM && was_there(learner, track, at, expected - off))
+            if (expected >= off + NGRAM && was_there(learner, recording, at, expected - off))
                 return expected - off;
-            if (expected + off < at && was_there(learner, track, at, expected + off))
+            if (expected + off < at && was_there(learner, recording, at, expected + off))
                 return expected + off;
         }
     }
-    return last.gram == key && last.at && was_there(learner, track, at, last.at - 1) ? last.at - 1
-                                                                                     : ZR_SEEN_LIVE;
+    return last.ngram == key && last.at && was_there(learner, recording, at, last.at - 1) ? last.at - 1
+                                                                                          : ZR_SEEN_LIVE;
 }
 
 /* Of how many allocations a run must be a good part: those since the plan in force has failed, and some of
  * all. */
-static uint32_t history_of(const struct zr_learner *learner, const struct track *track)
+static uint32_t history_of(const struct zr_learner *learner, const struct recording *recording)
 {
-    uint32_t since = learner->records_count - learner->changed_at, least = track->count / 8;
-    since = since < track->count ? since : track->count;
+    uint32_t since = learner->records_count - learner->changed_at, least = recording->count / 8;
+    since = since < recording->count ? since : recording->count;
     return since > least ? since : least;
 }
 
 /* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
-static void note_hit(const struct zr_learner *learner, struct track *track, uint32_t at, uint32_t before)
+static void note_hit(const struct zr_learner *learner, struct recording *recording, uint32_t at,
+                     uint32_t before)
 {
-    track->positions[at].match = before + 1;
-    track->distance = at - before;
-    track->hits++;
-    track->misses = track->other_hits = 0;
-    if (before < track->run_start || track->positions[before].match == 0 || track->whole_at > 0)
+    recording->positions[at].match = before + 1;
+    recording->distance = at - before;
+    recording->hits++;
+    recording->misses = recording->other_hits = 0;
+    if (before < recording->run_start || recording->positions[before].match == 0 || recording->whole_at > 0)
         return;
-    uint32_t first = track->positions[before].match - 1, lead = GRAM - 1;
-    uint32_t run = at - track->run_start + track->distance, history = history_of(learner, track);
+    uint32_t first = recording->positions[before].match - 1, lead = NGRAM - 1;
+    uint32_t run = at - recording->run_start + recording->distance, history = history_of(learner, recording);
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
     /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
-     * but not for long, because strays make them differ a little. */
-    uint32_t length = before - first, now = track->distance;
+     * but not for long, because unplanned allocations make them differ a little. */
+    uint32_t length = before - first, now = recording->distance;
     uint32_t apart = length > now ? length - now : now - length;
-    if (apart > now / 64 + 2 || (apart > 0 && at - track->run_start < now + now / 4))
+    if (apart > now / 64 + 2 || (apart > 0 && at - recording->run_start < now + now / 4))
         return;
-    track->first = first - lead;
-    track->second = before - lead;
-    track->third = at - lead;
-    track->found = true;
-    if (track->retry_at > 0 && at >= track->retry_at) {
-        track->planned = false;
-        track->retry_at = 0;
+    recording->first = first - lead;
+    recording->second = before - lead;
+    recording->third = at - lead;
+    recording->found = true;
+    if (recording->retry_at > 0 && at >= recording->retry_at) {
+        recording->planned = false;
+        recording->retry_at = 0;
     }
 }
 
-static uint32_t slack_of(const struct track *track)
+static uint32_t slack_of(const struct recording *recording)
 {
-    return track->distance / 16 + 16;
+    return recording->distance / 16 + 16;
 }
 
-static void start_run(struct track *track, uint32_t at, uint32_t distance)
+static void start_run(struct recording *recording, uint32_t at, uint32_t distance)
 {
-    track->running = true;
-    track->found = track->planned = track->loose = false;
-    track->whole_at = 0;
-    if (distance > track->distance + slack_of(track) || track->distance > distance + slack_of(track))
-        track->refusals = track->retries = 0; /* another period */
-    track->run_start = at;
-    track->hits = track->misses = 0;
-    track->other_hits = 0;
-    track->distance = distance;
+    recording->running = true;
+    recording->found = recording->planned = recording->loose = false;
+    recording->whole_at = 0;
+    if (distance > recording->distance + slack_of(recording) ||
+        recording->distance > distance + slack_of(recording))
+        recording->refusals = recording->retries = 0; /* another period */
+    recording->run_start = at;
+    recording->hits = recording->misses = 0;
+    recording->other_hits = 0;
+    recording->distance = distance;
 }
 
-/* Whether it is only the run's place two times ago: where it was last time, a stray hid it. */
-static bool is_further_back(const struct track *track, uint32_t at, uint32_t before)
+/* Whether it is only the run's place two times ago: where it was last time, an unplanned allocation hid it.
+ */
+static bool is_further_back(const struct recording *recording, uint32_t at, uint32_t before)
 {
-    uint32_t expected = at - track->distance, low = expected < SHIFT_MOST ? 0 : expected - SHIFT_MOST;
+    uint32_t expected = at - recording->distance, low = expected < SHIFT_MOST ? 0 : expected - SHIFT_MOST;
     /* The run may have begun after its last place, and some layers off. */
-    uint32_t twice = 2 * track->distance, distance = at - before, slack = slack_of(track);
+    uint32_t twice = 2 * recording->distance, distance = at - before, slack = slack_of(recording);
     if (distance + slack > twice && distance < twice + slack)
         return true;
     for (uint32_t near = low; near <= expected + SHIFT_MOST && near < at; near++) {
         /* From `near` to `expected` are as many as from its match to the one looked for. */
-        uint32_t there = track->positions[near].match + expected - near;
-        if (track->positions[near].match && there + SHIFT_MOST > before && there < before + 2 + SHIFT_MOST)
+        uint32_t there = recording->positions[near].match + expected - near;
+        if (recording->positions[near].match && there + SHIFT_MOST > before &&
+            there < before + 2 + SHIFT_MOST)
             return true;
     }
     return false;
 }
 
-/* Whether the lane has been for a while where it was long before the run's last time round: a program that
- * begins anew, in the middle of what it repeats. */
-static bool is_elsewhere(struct track *track, uint32_t at, uint32_t before)
+/* Whether the sequence has been for a while where it was long before the run's last time round: a program
+ * that begins anew, in the middle of what it repeats. */
+static bool is_elsewhere(struct recording *recording, uint32_t at, uint32_t before)
 {
     uint32_t distance = at - before;
-    bool longer = before != ZR_SEEN_LIVE && distance / 3 > track->distance / 2;
-    if (!longer || distance != track->other_distance)
-        track->other_hits = 0;
-    if (!longer || is_further_back(track, at, before))
+    bool longer = before != ZR_SEEN_LIVE && distance / 3 > recording->distance / 2;
+    if (!longer || distance != recording->other_distance)
+        recording->other_hits = 0;
+    if (!longer || is_further_back(recording, at, before))
         return false;
-    track->other_distance = distance;
-    track->positions[at].match = before + 1;
-    return ++track->other_hits >= OTHER_ENOUGH;
+    recording->other_distance = distance;
+    recording->positions[at].match = before + 1;
+    return ++recording->other_hits >= OTHER_ENOUGH;
 }
 
-/* What stands for the last GRAM allocations: the sum of their hashes, each times as many powers of an odd
+/* What stands for the last NGRAM allocations: the sum of their hashes, each times as many powers of an odd
  * number as came after it. */
-static uint32_t gram_with(struct track *track, uint32_t hash)
+static uint32_t ngram_with(struct recording *recording, uint32_t hash)
 {
     static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
-    uint32_t *oldest = &track->recent[(track->count - 1) % GRAM];
-    track->sum = (track->sum - *oldest * (odd_4 * odd_2 * odd)) * odd + hash;
+    uint32_t *oldest = &recording->recent[(recording->count - 1) % NGRAM];
+    recording->sum = (recording->sum - *oldest * (odd_4 * odd_2 * odd)) * odd + hash;
     *oldest = hash;
-    return track->sum ^ track->sum >> 15;
+    return recording->sum ^ recording->sum >> 15;
 }
 
-static void note_position(const struct zr_learner *learner, struct track *track, uint32_t hash)
+static void note_position(const struct zr_learner *learner, struct recording *recording, uint32_t hash)
 {
-    uint32_t at = track->count - 1;
-    track->positions[at].match = 0;
-    track->positions[at].gram = gram_with(track, hash);
-    if (track->count < GRAM)
+    uint32_t at = recording->count - 1;
+    recording->positions[at].match = 0;
+    recording->positions[at].ngram = ngram_with(recording, hash);
+    if (recording->count < NGRAM)
         return;
-    uint32_t before = look_back(learner, track, at);
-    if (!track->running) {
+    uint32_t before = look_back(learner, recording, at);
+    if (!recording->running) {
         if (before == ZR_SEEN_LIVE)
             return;
-        start_run(track, at, at - before);
+        start_run(recording, at, at - before);
     }
     /* Layers are like each other: away from where the run was is somewhere else, unless it is lost there. */
-    uint32_t slack = track->misses < ASTRAY ? SHIFT_MOST : slack_of(track), distance = at - before;
-    bool steady =
-        before != ZR_SEEN_LIVE && distance + slack >= track->distance && distance <= track->distance + slack;
+    uint32_t slack = recording->misses < ASTRAY ? SHIFT_MOST : slack_of(recording), distance = at - before;
+    bool steady = before != ZR_SEEN_LIVE && distance + slack >= recording->distance &&
+                  distance <= recording->distance + slack;
     if (steady)
-        note_hit(learner, track, at, before);
-    else if (is_elsewhere(track, at, before))
-        start_run(track, at - (OTHER_ENOUGH - 1), distance);
-    else if (++track->misses > MISSES_MOST + track->distance / 64)
-        track->running = track->found = false;
-    if (track->whole_at > 0 && at >= track->whole_at) {
-        track->whole_at = 0;
-        track->planned = !track->found;
+        note_hit(learner, recording, at, before);
+    else if (is_elsewhere(recording, at, before))
+        start_run(recording, at - (OTHER_ENOUGH - 1), distance);
+    else if (++recording->misses > MISSES_MOST + recording->distance / 64)
+        recording->running = recording->found = false;
+    if (recording->whole_at > 0 && at >= recording->whole_at) {
+        recording->whole_at = 0;
+        recording->planned = !recording->found;
     }
 }
 
@@ -306,12 +314,12 @@ static void forget(struct zr_learner *learner)
     learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
     learner->marks_count = 0;
-    learner->tracks_count = 0;
+    learner->recordings_count = 0;
     learner->too_many = learner->due = false;
-    track_forget(&learner->all);
+    recording_forget(&learner->all);
 }
 
-static struct track *track_of(struct zr_learner *learner, const struct zr_observation *what)
+static struct recording *recording_of(struct zr_learner *learner, const struct zr_observation *what)
 {
     uint64_t stream = learner->rules.synchronous ? 0 : what->request->stream;
     if (!learner->split) {
@@ -324,21 +332,21 @@ static struct track *track_of(struct zr_learner *learner, const struct zr_observ
         learner->split = true;
         forget(learner);
     }
-    for (size_t i = 0; i < learner->tracks_count; i++)
-        if (learner->tracks[i].thread == what->thread && learner->tracks[i].stream == stream)
-            return &learner->tracks[i];
-    if (learner->tracks_count == LANES_MOST) {
+    for (size_t i = 0; i < learner->recordings_count; i++)
+        if (learner->recordings[i].thread == what->thread && learner->recordings[i].stream == stream)
+            return &learner->recordings[i];
+    if (learner->recordings_count == SEQUENCES_MOST) {
         learner->too_many = true;
         return NULL;
     }
-    struct track *track = &learner->tracks[learner->tracks_count];
-    if (!track->places && !zr_track_begin(track))
+    struct recording *recording = &learner->recordings[learner->recordings_count];
+    if (!recording->places && !zr_recording_begin(recording))
         return NULL;
-    track_forget(track);
-    track->thread = what->thread;
-    track->stream = stream;
-    learner->tracks_count++;
-    return track;
+    recording_forget(recording);
+    recording->thread = what->thread;
+    recording->stream = stream;
+    learner->recordings_count++;
+    return recording;
 }
 
 static inline uint32_t hash_of(const struct zr_observation *what)
@@ -350,14 +358,14 @@ static inline uint32_t hash_of(const struct zr_observation *what)
     return (uint32_t)(hash >> 32);
 }
 
-static inline void push(const struct zr_learner *learner, struct track *track, uint32_t record)
+static inline void push(const struct zr_learner *learner, struct recording *recording, uint32_t record)
 {
-    __builtin_prefetch(&track->positions[track->count] + FETCHED_AHEAD, 1);
-    track->positions[track->count++].record = record;
-    note_position(learner, track, learner->records[record].hash);
+    __builtin_prefetch(&recording->positions[recording->count] + FETCHED_AHEAD, 1);
+    recording->positions[recording->count++].record = record;
+    note_position(learner, recording, learner->records[record].hash);
 }
 
-/* Whether all threads may share addresses in one lane. */
+/* Whether all threads may share addresses in one sequence. */
 bool zr_learner_may_join(const struct zr_learner *learner)
 {
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
@@ -371,12 +379,12 @@ static bool is_due(const struct zr_learner *learner)
     if (!learner->split)
         return false;
     bool any = false, planned = true;
-    for (size_t i = 0; i < learner->tracks_count; i++) {
-        const struct track *track = &learner->tracks[i];
-        if (!track->found && track->count >= learner->records_count / 16 + GRAM)
+    for (size_t i = 0; i < learner->recordings_count; i++) {
+        const struct recording *recording = &learner->recordings[i];
+        if (!recording->found && recording->count >= learner->records_count / 16 + NGRAM)
             return false;
-        any |= track->found;
-        planned &= track->planned || !track->found;
+        any |= recording->found;
+        planned &= recording->planned || !recording->found;
     }
     return any && !planned;
 }
@@ -387,10 +395,10 @@ static bool is_unasked(const struct zr_learner *learner)
     return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
 }
 
-static void note_found(struct track *track, bool due)
+static void note_found(struct recording *recording, bool due)
 {
-    track->due = (struct found){due, track->first, track->second, track->third};
-    track->planned |= due;
+    recording->due = (struct found){due, recording->first, recording->second, recording->third};
+    recording->planned |= due;
 }
 
 bool zr_learner_note_due(struct zr_learner *learner)
@@ -399,8 +407,8 @@ bool zr_learner_note_due(struct zr_learner *learner)
         bool joint = learner->all.found && zr_learner_may_join(learner);
         learner->due = true;
         note_found(&learner->all, joint);
-        for (size_t i = 0; i < learner->tracks_count; i++)
-            note_found(&learner->tracks[i], !joint && learner->tracks[i].found);
+        for (size_t i = 0; i < learner->recordings_count; i++)
+            note_found(&learner->recordings[i], !joint && learner->recordings[i].found);
     }
     return learner->due && is_unasked(learner);
 }
@@ -410,12 +418,13 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 {
     learner->most_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
-        learner->refused_bytes > zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_strays))
+        learner->refused_bytes >
+            zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_unplanned))
         return;
     learner->refused_bytes = 0;
     learner->all.planned = false;
-    for (size_t i = 0; i < learner->tracks_count; i++)
-        learner->tracks[i].planned = false;
+    for (size_t i = 0; i < learner->recordings_count; i++)
+        learner->recordings[i].planned = false;
 }
 
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
@@ -425,22 +434,22 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         learner->stats.overruns_count++;
         forget(learner);
     }
-    struct track *track = track_of(learner, what); /* may forget */
+    struct recording *recording = recording_of(learner, what); /* may forget */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
         return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
     learner->total_bytes += what->request->bytes;
     learner->live_bytes = what->live_bytes;
-    if (track) {
-        track->level.live_bytes += what->request->bytes;
-        track->level.total_bytes += what->request->bytes;
+    if (recording) {
+        recording->level.live_bytes += what->request->bytes;
+        recording->level.total_bytes += what->request->bytes;
     }
     learner->records[number] =
         (struct record){.bytes = what->request->bytes,
                         .stream = what->request->stream,
                         .arena = {what->live_bytes, learner->total_bytes},
-                        .lane = track ? track->level : (struct level){0},
-                        .track = (uint8_t)(track ? track - learner->tracks : LANES_MOST),
+                        .sequence = recording ? recording->level : (struct level){0},
+                        .recording = (uint8_t)(recording ? recording - learner->recordings : SEQUENCES_MOST),
                         .alignment = (uint32_t)what->alignment,
                         .thread = what->thread,
                         .hash = hash_of(what),
@@ -451,8 +460,8 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     if (what->reserved_bytes > learner->most_reserved_bytes)
         note_most(learner, what->reserved_bytes);
     push(learner, &learner->all, number);
-    if (track)
-        push(learner, track, number);
+    if (recording)
+        push(learner, recording, number);
     return zr_learner_note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
 }
 
@@ -465,8 +474,8 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
         return;
     struct record *known = &learner->records[record];
     known->free_at = learner->records_count;
-    if (known->track < LANES_MOST)
-        learner->tracks[known->track].level.live_bytes -= known->bytes;
+    if (known->recording < SEQUENCES_MOST)
+        learner->recordings[known->recording].level.live_bytes -= known->bytes;
 }
 
 static unsigned share_of(size_t part, size_t all)
@@ -474,10 +483,10 @@ static unsigned share_of(size_t part, size_t all)
     return all ? (unsigned)(part * 1000 / all) : 0;
 }
 
-/* What is in the plan and finds its place taken is no stray: its step was known. */
+/* What is in the plan and finds its place taken is no unplanned allocation: its step was known. */
 static size_t bad_count(const struct zr_pass *pass)
 {
-    return pass->strays_count + pass->refused_count;
+    return pass->unplanned_count + pass->refused_count;
 }
 
 unsigned zr_learner_bad_share(const struct zr_learner *learner)
@@ -503,12 +512,12 @@ static bool may_rest(const struct zr_learner *learner)
 static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
 {
     size_t all = pass->allocations_count;
-    bool steady = share_of(bad_count(pass), all) <= STRAYS_MOST &&
+    bool steady = share_of(bad_count(pass), all) <= UNPLANNED_MOST &&
                   share_of(pass->conflicts_count, all) <= CONFLICTS_MOST;
     bool first = learner->fresh && pass->whole;
     if (steady && first) {
         learner->fresh = false;
-        learner->settle_due = true;
+        learner->commit_due = true;
     }
     return steady && (first || pass->driver_calls_count == 0);
 }
@@ -533,7 +542,7 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     }
     learner->asleep = rest;
     unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    return learner->settle_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
+    return learner->commit_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)

@@ -13,24 +13,24 @@
 
 enum {
     RECORDS_MOST = 1 << 18, /* allocations */
-    GRAM = 8,               /* allocations that make a place recognisable */
+    NGRAM = 8,              /* allocations that make a place recognisable */
     LIVE_FIRST = 1 << 14,   /* room for live blocks, twice as many as there may be; grows */
     FETCHED_AHEAD = 16,     /* records whose memory the processor fetches before they are written */
-    PLACES = 1 << 15,       /* places that are remembered, per lane */
-    LANES_MOST = 16,        /* lanes beside the one of all threads */
-    SHIFT_MOST = 16,        /* strays that a run gets over at one place */
-    ASTRAY = 3 * GRAM,      /* misses in a row after which a run may go on elsewhere */
+    PLACES = 1 << 15,       /* places that are remembered, per sequence */
+    SEQUENCES_MOST = 16,    /* sequences beside the one of all threads */
+    SHIFT_MOST = 16,        /* unplanned allocations that a run gets over at one place */
+    ASTRAY = 3 * NGRAM,     /* misses in a row after which a run may go on elsewhere */
     OTHER_ENOUGH = 6,       /* in a row elsewhere, and the run goes on there as a new one */
     MISSES_MOST = 64,       /* in a row, within a run */
     RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
     MARKS = 3,
-    RETRIES_MOST = 4, /* with later occurrences, of a plan that took too much memory */
-    LOOSE_MOST = 20,  /* of a thousand: allocations that two joint occurrences do not have in common */
-    STRAYS_MOST = 50, /* of a thousand, in a pass that counts as planned */
+    RETRIES_MOST = 4,    /* with later occurrences, of a plan that took too much memory */
+    LOOSE_MOST = 20,     /* of a thousand: allocations that two joint occurrences do not have in common */
+    UNPLANNED_MOST = 50, /* of a thousand, in a pass that counts as planned */
     CONFLICTS_MOST = 250,
     COPIED_MOST = 64, /* records, in one hold of the lock */
-    HOPS_MOST =
-        4096, /* back from where a lane is to where it was planned, in the hold that puts a plan in force */
+    HOPS_MOST = 4096, /* back from where a sequence is to where it was planned, in the hold that puts a plan
+                         in force */
 };
 
 /* How much is live, and how much has been allocated since recording began. */
@@ -40,32 +40,32 @@ struct level {
 
 struct record {
     uint64_t bytes, stream;
-    struct level arena, lane; /* with it */
+    struct level arena, sequence; /* with it */
     uint32_t alignment, thread, hash;
-    uint32_t free_at;   /* freed before the record of that number; ZR_SEEN_LIVE */
-    uint8_t tag, track; /* track: LANES_MOST: none */
+    uint32_t free_at;       /* freed before the record of that number; ZR_SEEN_LIVE */
+    uint8_t tag, recording; /* recording: SEQUENCES_MOST: none */
 };
 
 struct place {
-    uint32_t gram, at; /* at: 1 + position */
+    uint32_t ngram, at; /* at: 1 + position */
 };
 
-/* An allocation of a lane. */
+/* An allocation of a sequence. */
 struct position {
     uint32_t record; /* number */
-    uint32_t gram;   /* of the last GRAM allocations */
+    uint32_t ngram;  /* of the last NGRAM allocations */
     uint32_t match;  /* where it was before, 1 + position; 0: nowhere within the run */
 };
 
-/* A lane as it is recorded. Positions count its allocations. */
-struct track {
+/* A sequence as it is recorded. Positions count its allocations. */
+struct recording {
     uint32_t thread;
     uint64_t stream;
     struct position *positions;
     struct place *places;
     uint32_t count;
-    struct level level;         /* of its recorded blocks */
-    uint32_t recent[GRAM], sum; /* hashes of its last allocations, and what stands for them */
+    struct level level;          /* of its recorded blocks */
+    uint32_t recent[NGRAM], sum; /* hashes of its last allocations, and what stands for them */
 
     bool running, found, planned;
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
@@ -121,15 +121,15 @@ struct zr_learner {
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
     uint64_t live_bytes;                       /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
-    bool refused_strays;    /* there were some beside it */
-    struct track all, tracks[LANES_MOST];
-    size_t tracks_count;
+    bool refused_unplanned; /* there were some beside it */
+    struct recording all, recordings[SEQUENCES_MOST];
+    size_t recordings_count;
     uint32_t forgotten_count; /* times that the records began anew */
     uint32_t only_thread;     /* until `split` */
     uint64_t only_stream;
-    bool split;    /* more than one thread or stream has been heard: each has a lane */
-    bool too_many; /* lanes */
-    bool due;      /* for the helper: what the tracks have under that name */
+    bool split;    /* more than one thread or stream has been heard: each has a sequence */
+    bool too_many; /* sequences */
+    bool due;      /* for the helper: what the recordings have under that name */
     uint32_t marks[MARKS];
     size_t marks_count;
     struct zr_pass last_pass;
@@ -140,7 +140,7 @@ struct zr_learner {
     size_t bad_sum, all_sum; /* allocations of passes since the plan is in force */
     bool asleep;
     bool fresh;      /* the plan has not been gone through yet */
-    bool settle_due; /* it has: what it left idle can go */
+    bool commit_due; /* it has: what it left idle can go */
     bool at_work;    /* the helper, on something that was due */
     struct zr_learner_stats stats;
 };
@@ -148,15 +148,15 @@ struct zr_learner {
 /* What is known of the watched arena when a plan is made: a copy, as of one moment. */
 struct view {
     struct zr_scratch scratch;
-    struct zr_seen_lane lanes[ZR_PLAN_LANES];
-    struct track *tracks[ZR_PLAN_LANES]; /* of the lanes */
-    size_t lanes_count;
-    uint64_t others_bytes; /* live at once in lanes without a period, and in none */
+    struct zr_seen_sequence sequences[ZR_PLAN_SEQUENCES];
+    struct recording *recordings[ZR_PLAN_SEQUENCES]; /* of the sequences */
+    size_t sequences_count;
+    uint64_t others_bytes; /* live at once in sequences without a period, and in none */
     uint64_t most_reserved_bytes;
     bool following;
     uint32_t records_count, forgotten_count;
     size_t steps_count;           /* of the plan in force */
-    unsigned bad_share, refusals; /* refusals: plans that were packed for these lanes before, in vain */
+    unsigned bad_share, refusals; /* refusals: plans that were packed for these sequences before, in vain */
 };
 
 /* ---- learner.c ----------------------------------------------------------------------------------------- */
@@ -170,11 +170,13 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 
 /* ---- learner_view.c: no lock held ---------------------------------------------------------------------- */
 
-/* Copies the lanes that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any more.
+/* Copies the sequences that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any
+ * more.
  */
 zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
-/* From the number of a record to that of the lane's first position at or after it, from `low` on. Held. */
-uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low);
+/* From the number of a record to that of the sequence's first position at or after it, from `low` on. Held.
+ */
+uint32_t zr_learner_position_of(const struct recording *recording, uint32_t record, uint32_t low);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
@@ -194,21 +196,21 @@ void zr_helper_forked(struct helper *helper);
 
 /* Room for twice as many live blocks. ZR_ERR_HOST_MEMORY's words when false. */
 bool zr_learner_grow_live(struct zr_learner *learner);
-/* Takes a lane's pages, and gives them back; false with words. */
-bool zr_track_begin(struct track *track);
-void zr_track_end(struct track *track);
-/* What the lane was asked for at a position. */
-const struct record *zr_track_record(const struct zr_learner *learner, const struct track *track,
-                                     uint32_t position);
-/* What a plan and all beside it may take where the dynamic path took no more than that. Where strays come
- * beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth more is what that is
- * worth. */
+/* Takes a sequence's pages, and gives them back; false with words. */
+bool zr_recording_begin(struct recording *recording);
+void zr_recording_end(struct recording *recording);
+/* What the sequence was asked for at a position. */
+const struct record *zr_recording_record(const struct zr_learner *learner, const struct recording *recording,
+                                         uint32_t position);
+/* What a plan and all beside it may take where the dynamic path took no more than that. Where unplanned
+ * allocations come beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth
+ * more is what that is worth. */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
-                                                uint64_t most_reserved_bytes, bool strays)
+                                                uint64_t most_reserved_bytes, bool unplanned)
 {
-    return most_reserved_bytes + learner->rules.granule_bytes + (strays ? most_reserved_bytes / 64 : 0);
+    return most_reserved_bytes + learner->rules.granule_bytes + (unplanned ? most_reserved_bytes / 64 : 0);
 }
-/* Whether all threads may share addresses in one lane. */
+/* Whether all threads may share addresses in one sequence. */
 bool zr_learner_may_join(const struct zr_learner *learner);
 /* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the
  * helper. Whether it is to be told of that. */
@@ -216,7 +218,8 @@ bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's calls, see alloc/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
-/* Strays of the last pass, or of all since the plan is in force if those are more, of a thousand. */
+/* Unplanned allocations of the last pass, or of all since the plan is in force if those are more, of a
+ * thousand. */
 unsigned zr_learner_bad_share(const struct zr_learner *learner);
 /* A new plan's first pass maps its granules; what was there before it is settled at its end. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass);

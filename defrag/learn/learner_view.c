@@ -7,12 +7,12 @@
 
 #include "alloc/base/error.h"
 
-uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint32_t low)
+uint32_t zr_learner_position_of(const struct recording *recording, uint32_t record, uint32_t low)
 {
-    uint32_t high = track->count;
+    uint32_t high = recording->count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (track->positions[middle].record < record)
+        if (recording->positions[middle].record < record)
             low = middle + 1;
         else
             high = middle;
@@ -21,15 +21,15 @@ uint32_t zr_learner_position_of(const struct track *track, uint32_t record, uint
 }
 
 /* An occurrence may have begun somewhat before the place where it was recognised. */
-static uint32_t lead_of(const struct track *track)
+static uint32_t lead_of(const struct recording *recording)
 {
-    uint32_t lead = (track->due.second - track->due.first) / 32 + GRAM;
-    return lead < track->due.first ? lead : track->due.first;
+    uint32_t lead = (recording->due.second - recording->due.first) / 32 + NGRAM;
+    return lead < recording->due.first ? lead : recording->due.first;
 }
 
-/* A stretch of a lane that is to be copied. */
+/* A stretch of a sequence that is to be copied. */
 struct part {
-    struct track *track;
+    struct recording *recording;
     uint32_t start, end;
     uint32_t most; /* records before that number are there, and frees before it have been */
 };
@@ -57,7 +57,7 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
         if ((end = hold_few(learner, view, part, at)) == 0)
             return false;
         for (uint32_t i = at; i < end; i++) {
-            const struct record *record = zr_track_record(learner, part->track, i);
+            const struct record *record = zr_recording_record(learner, part->recording, i);
             seen[i - part->start] = (struct zr_seen){.bytes = record->bytes,
                                                      .stream = record->stream,
                                                      .alignment = record->alignment,
@@ -65,7 +65,7 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
                                                      .hash = record->hash,
                                                      .upper = record->free_at,
                                                      .tag = record->tag};
-            positions[i - part->start] = part->track->positions[i];
+            positions[i - part->start] = part->recording->positions[i];
         }
         zr_arena_unhold(learner->arena);
     }
@@ -76,14 +76,14 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
 static void place_frees(const struct part *part, struct zr_seen *seen, struct position *positions)
 {
     size_t count = part->end - part->start;
-    const struct track copied = {.positions = positions, .count = (uint32_t)count};
+    const struct recording copied = {.positions = positions, .count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
         seen[i].upper = seen[i].upper > part->most
                             ? ZR_SEEN_LIVE
                             : zr_learner_position_of(&copied, seen[i].upper, (uint32_t)i);
 }
 
-/* The most that the lane has held in the part. */
+/* The most that the sequence has held in the part. */
 static bool measure_part(struct zr_learner *learner, const struct view *view, const struct part *part,
                          uint64_t *most_bytes)
 {
@@ -91,7 +91,7 @@ static bool measure_part(struct zr_learner *learner, const struct view *view, co
         if ((end = hold_few(learner, view, part, at)) == 0)
             return false;
         for (uint32_t i = at; i < end; i++) {
-            uint64_t live_bytes = zr_track_record(learner, part->track, i)->lane.live_bytes;
+            uint64_t live_bytes = zr_recording_record(learner, part->recording, i)->sequence.live_bytes;
             *most_bytes = live_bytes > *most_bytes ? live_bytes : *most_bytes;
         }
         zr_arena_unhold(learner->arena);
@@ -101,51 +101,53 @@ static bool measure_part(struct zr_learner *learner, const struct view *view, co
 
 /* What is to be looked at, found under one hold: no array is gone through. */
 struct parts {
-    struct part copied[ZR_PLAN_LANES], measured[LANES_MOST];
+    struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MOST];
     size_t copied_count, measured_count;
-    uint64_t most_bytes[LANES_MOST]; /* of those that are measured */
+    uint64_t most_bytes[SEQUENCES_MOST]; /* of those that are measured */
 };
 
 /* A period is copied, what came before it for a little, and as much of the one after it as there is, at most
  * all of that. */
-static void note_lane(struct zr_learner *learner, struct view *view, struct parts *parts, struct track *track)
+static void note_sequence(struct zr_learner *learner, struct view *view, struct parts *parts,
+                          struct recording *recording)
 {
-    uint32_t first_count = track->due.second - track->due.first,
-             second_count = track->due.third - track->due.second;
-    uint32_t most = track->due.third + (first_count > second_count ? first_count : second_count) + GRAM;
-    uint32_t start = track->due.first - lead_of(track), end = track->count < most ? track->count : most;
-    const struct record *first = zr_track_record(learner, track, track->due.first);
-    bool any = track == &learner->all;
-    parts->copied[parts->copied_count++] = (struct part){track, start, end, learner->records_count};
-    view->tracks[view->lanes_count] = track;
-    view->lanes[view->lanes_count++] =
-        (struct zr_seen_lane){.position = start,
-                              .lead_count = track->due.first - start,
-                              .first_count = first_count,
-                              .second_count = second_count,
-                              .count = end - start,
-                              .rest_bytes = (any ? first->arena : first->lane).live_bytes - first->bytes,
-                              .any = any,
-                              .any_stream = learner->rules.synchronous,
-                              .thread = track->thread,
-                              .stream = track->stream};
-    view->refusals = track->refusals > view->refusals ? track->refusals : view->refusals;
+    uint32_t first_count = recording->due.second - recording->due.first,
+             second_count = recording->due.third - recording->due.second;
+    uint32_t most = recording->due.third + (first_count > second_count ? first_count : second_count) + NGRAM;
+    uint32_t start = recording->due.first - lead_of(recording),
+             end = recording->count < most ? recording->count : most;
+    const struct record *first = zr_recording_record(learner, recording, recording->due.first);
+    bool any = recording == &learner->all;
+    parts->copied[parts->copied_count++] = (struct part){recording, start, end, learner->records_count};
+    view->recordings[view->sequences_count] = recording;
+    view->sequences[view->sequences_count++] = (struct zr_seen_sequence){
+        .position = start,
+        .lead_count = recording->due.first - start,
+        .first_count = first_count,
+        .second_count = second_count,
+        .count = end - start,
+        .rest_bytes = (any ? first->arena : first->sequence).live_bytes - first->bytes,
+        .any = any,
+        .any_stream = learner->rules.synchronous,
+        .thread = recording->thread,
+        .stream = recording->stream};
+    view->refusals = recording->refusals > view->refusals ? recording->refusals : view->refusals;
 }
 
-/* What is beside lanes of their own: blocks from before all recording or of too many lanes, and what the
- * lanes that have no period hold; these are measured from record `start` on. */
+/* What is beside sequences of their own: blocks from before all recording or of too many sequences, and what
+ * the sequences that have no period hold; these are measured from record `start` on. */
 static void note_others(struct zr_learner *learner, struct view *view, struct parts *parts, uint32_t start)
 {
     uint64_t bytes = learner->live_bytes;
-    for (size_t i = 0; i < learner->tracks_count; i++) {
-        struct track *track = &learner->tracks[i];
-        uint64_t live_bytes = track->level.live_bytes;
+    for (size_t i = 0; i < learner->recordings_count; i++) {
+        struct recording *recording = &learner->recordings[i];
+        uint64_t live_bytes = recording->level.live_bytes;
         bytes -= live_bytes < bytes ? live_bytes : bytes;
-        if (track->due.due)
+        if (recording->due.due)
             continue;
         parts->most_bytes[parts->measured_count] = live_bytes;
         parts->measured[parts->measured_count++] =
-            (struct part){track, zr_learner_position_of(track, start, 0), track->count, 0};
+            (struct part){recording, zr_learner_position_of(recording, start, 0), recording->count, 0};
     }
     view->others_bytes = bytes;
 }
@@ -159,16 +161,17 @@ static void note_all(struct zr_learner *learner, struct view *view, struct parts
     view->most_reserved_bytes = learner->most_reserved_bytes;
     view->bad_share = zr_learner_bad_share(learner);
     if (learner->due && learner->all.due.due)
-        note_lane(learner, view, parts, &learner->all);
-    for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->tracks_count; i++) {
-        struct track *track = &learner->tracks[i];
-        if (!track->due.due)
+        note_sequence(learner, view, parts, &learner->all);
+    for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->recordings_count; i++) {
+        struct recording *recording = &learner->recordings[i];
+        if (!recording->due.due)
             continue;
-        note_lane(learner, view, parts, track);
-        start = track->positions[track->due.first].record < start ? track->positions[track->due.first].record
-                                                                  : start;
+        note_sequence(learner, view, parts, recording);
+        start = recording->positions[recording->due.first].record < start
+                    ? recording->positions[recording->due.first].record
+                    : start;
     }
-    if (view->lanes_count > 0 && !view->lanes[0].any)
+    if (view->sequences_count > 0 && !view->sequences[0].any)
         note_others(learner, view, parts, start);
     learner->due = false;
     zr_arena_unhold(learner->arena);
@@ -181,11 +184,11 @@ static bool copy_all(struct zr_learner *learner, struct view *view, struct parts
         struct zr_scratch scratch = {0};
         struct position *positions = zr_scratch_take(&scratch, part->end - part->start, sizeof *positions);
         struct zr_seen *seen =
-            zr_scratch_take(&view->scratch, part->end - part->start, sizeof *view->lanes[i].seen);
+            zr_scratch_take(&view->scratch, part->end - part->start, sizeof *view->sequences[i].seen);
         bool good = positions && seen && copy_part(learner, view, part, seen, positions);
         if (good)
             place_frees(part, seen, positions);
-        view->lanes[i].seen = seen;
+        view->sequences[i].seen = seen;
         zr_scratch_end(&scratch);
         if (!good)
             return false;
@@ -203,7 +206,7 @@ zr_result zr_learner_look(struct zr_learner *learner, struct view *view)
     struct zr_follow_counts counts;
     struct parts parts = {0};
     note_all(learner, view, &parts);
-    if (view->lanes_count == 0 || !copy_all(learner, view, &parts))
+    if (view->sequences_count == 0 || !copy_all(learner, view, &parts))
         return zr_fail(ZR_ERR_UNAVAILABLE, "the period has gone");
     zr_arena_follow_counts(learner->arena, &counts);
     view->following = counts.region_bytes > 0;

@@ -212,7 +212,7 @@ zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
         return zr_fail(ZR_ERR_INVALID, "there are no places to install");
     struct zr_scratch scratch = {.arena = rehearsal->scratch.arena};
     size_t count = rehearsal->lifetimes.count;
-    struct zr_plan_lane lane = {.count = count, .any = true};
+    struct zr_plan_sequence sequence = {.count = count, .any = true};
     struct zr_plan_step *steps = zr_scratch_take(&scratch, count, sizeof *steps);
     zr_result result = scratch.result;
 
@@ -228,8 +228,8 @@ zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
     if (result == ZR_OK)
         result = zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
                                                                 .steps_count = count,
-                                                                .lanes = &lane,
-                                                                .lanes_count = 1,
+                                                                .sequences = &sequence,
+                                                                .sequences_count = 1,
                                                                 .region_bytes = rehearsal->region_bytes});
     zr_scratch_end(&scratch);
     return result;

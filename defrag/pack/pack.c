@@ -32,7 +32,7 @@ static const struct zr_improve_start starts[] = {
 struct packer {
     struct zr_pack_problem problem;
     struct zr_scratch scratch;
-    struct zr_pack_watch watch, watches[JOBS_MOST]; /* of all, and by job of the present round */
+    struct zr_pack_budget watch, map_callbacks[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
     size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
     bool able;          /* to search */
@@ -76,14 +76,14 @@ static void hand_out_work(struct packer *packer, unsigned count)
 {
     zr_assert(count <= JOBS_MOST);
     for (unsigned j = 0; j < count; j++)
-        packer->watches[j] = packer->watch;
+        packer->map_callbacks[j] = packer->watch;
 }
 
 static void charge_work(struct packer *packer, unsigned count)
 {
     uint64_t before = packer->watch.work_left;
     for (unsigned j = 0; j < count; j++)
-        zr_pack_spend(&packer->watch, before - packer->watches[j].work_left);
+        zr_pack_spend(&packer->watch, before - packer->map_callbacks[j].work_left);
 }
 
 /* All threads are our own: the caller's stack may be too short for a search. One that cannot be started is
@@ -123,7 +123,7 @@ static void take_best(struct packer *packer, const uint64_t *offset, uint64_t he
 
 static void begin_chain(struct packer *packer, unsigned job)
 {
-    zr_improve_begin(&packer->chains[job], &starts[job], &packer->watches[job]);
+    zr_improve_begin(&packer->chains[job], &starts[job], &packer->map_callbacks[job]);
 }
 
 static void improve_chain(struct packer *packer, unsigned job)
@@ -131,7 +131,7 @@ static void improve_chain(struct packer *packer, unsigned job)
     struct zr_improve *chain = &packer->chains[job];
     bool leads = chain->best_height == packer->best.height;
     zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
-                   &packer->watches[job]);
+                   &packer->map_callbacks[job]);
 }
 
 /* The chains [first, count). */
@@ -209,7 +209,8 @@ static void search_once(struct packer *packer, unsigned job)
      * on the work alone. */
     if (job > decided && packer->watch.until_ns != UINT64_MAX)
         return;
-    packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->watches[job]);
+    packer->verdicts[job] =
+        zr_search_run(packer->searches[job], &packer->tasks[job], &packer->map_callbacks[job]);
     while (job < decided && packer->verdicts[job] &&
            !atomic_compare_exchange_weak(&packer->decided, &decided, job))
         ;
@@ -401,7 +402,7 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
 
     *report = (struct zr_pack_report){0};
     packer.watch =
-        (struct zr_pack_watch){UINT64_MAX, options->work ? options->work : UINT64_MAX, here->cancelled};
+        (struct zr_pack_budget){UINT64_MAX, options->work ? options->work : UINT64_MAX, here->cancelled};
     if (!options->work &&
         __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
                                &packer.watch.until_ns))

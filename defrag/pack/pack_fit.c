@@ -168,11 +168,12 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 }
 
 /* Where `item` goes; ZR_FIT_FAILED if it cannot end within `limit`. *work grows by what it took. */
-static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
+static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;
     struct part own = before(fit, item), around = behind(fit, item);
-    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_gap = UINT64_MAX, steps = 0;
+    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_free_extent = UINT64_MAX,
+             steps = 0;
 
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
@@ -185,9 +186,9 @@ static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit
             for (; bits; bits &= bits - 1, steps++) {
                 uint32_t other = tile->item[at + (uint32_t)__builtin_ctz(bits)];
                 uint64_t offset = fit->offset[other], end = offset + problem->units[other];
-                if (offset >= top + units && offset - top < best_gap) {
+                if (offset >= top + units && offset - top < best_free_extent) {
                     best = top;
-                    best_gap = offset - top;
+                    best_free_extent = offset - top;
                     if (!fit->tightest)
                         goto end;
                 }
@@ -204,7 +205,7 @@ end:
     return best;
 }
 
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_watch *watch)
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *watch)
 {
     const struct zr_pack_problem *problem = fit->problem;
     uint64_t height = 0, work = from;
@@ -224,7 +225,7 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
             if (zr_pack_time_up(watch))
                 return ZR_FIT_FAILED;
         }
-        fit->offset[item] = find_gap(fit, item, limit, &work);
+        fit->offset[item] = find_free_extent(fit, item, limit, &work);
         if (fit->offset[item] == ZR_FIT_FAILED) {
             height = ZR_FIT_FAILED;
             break;

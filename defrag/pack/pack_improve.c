@@ -20,8 +20,8 @@ zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *
     out->sorted = zr_scratch_take(scratch, count, sizeof *out->sorted);
     out->offset = zr_scratch_take(scratch, count, sizeof *out->offset);
     out->best_offset = zr_scratch_take(scratch, count, sizeof *out->best_offset);
-    out->gap_item = zr_scratch_take(scratch, count, sizeof *out->gap_item);
-    out->gap_units = zr_scratch_take(scratch, count, sizeof *out->gap_units);
+    out->free_item = zr_scratch_take(scratch, count, sizeof *out->free_item);
+    out->free_units = zr_scratch_take(scratch, count, sizeof *out->free_units);
     return scratch->result;
 }
 
@@ -41,7 +41,7 @@ static void settle(struct zr_improve *chain, uint64_t height)
 }
 
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      struct zr_pack_watch *watch)
+                      struct zr_pack_budget *watch)
 {
     chain->random = UINT64_C(0x9e3779b97f4a7c15) + start->key * 2 + start->tightest;
     chain->fit.tightest = start->tightest;
@@ -81,7 +81,7 @@ static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
 }
 
 /* Lists the gaps in a section, from below; returns how many, and their sum. */
-static uint32_t list_gaps(struct zr_improve *chain, uint32_t section, uint64_t *sum_units)
+static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, uint64_t *sum_units)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
     uint32_t gaps = 0;
@@ -92,8 +92,8 @@ static uint32_t list_gaps(struct zr_improve *chain, uint32_t section, uint64_t *
         if (!zr_pack_alive_in(problem, item, section, section + 1))
             continue;
         if (chain->offset[item] > top) {
-            chain->gap_item[gaps] = item;
-            chain->gap_units[gaps++] = chain->offset[item] - top;
+            chain->free_item[gaps] = item;
+            chain->free_units[gaps++] = chain->offset[item] - top;
             *sum_units += chain->offset[item] - top;
         }
         top = chain->offset[item] + problem->units[item];
@@ -150,21 +150,21 @@ static uint32_t change_order(struct zr_improve *chain)
 {
     uint32_t from = chain->fit.problem->count;
     uint64_t sum_units;
-    uint32_t top = find_top(chain), gaps = list_gaps(chain, choose_section(chain, top), &sum_units);
+    uint32_t top = find_top(chain), gaps = list_free_extents(chain, choose_section(chain, top), &sum_units);
     uint64_t moves = 1 + zr_pack_random(&chain->random) % 3;
     while (gaps > 0 && moves-- > 0) {
         uint32_t gap = 0;
         uint64_t units = zr_pack_random(&chain->random) % sum_units;
-        for (; units >= chain->gap_units[gap]; gap++)
-            units -= chain->gap_units[gap];
+        for (; units >= chain->free_units[gap]; gap++)
+            units -= chain->free_units[gap];
         uint32_t place = blame(
-            chain, chain->wander && zr_pack_random(&chain->random) % 8 == 0 ? top : chain->gap_item[gap]);
+            chain, chain->wander && zr_pack_random(&chain->random) % 8 == 0 ? top : chain->free_item[gap]);
         from = place < from ? place : from;
     }
     return from;
 }
 
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_watch *watch)
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_budget *watch)
 {
     struct zr_fit *fit = &chain->fit;
     size_t count = fit->problem->count;

@@ -86,14 +86,14 @@ struct zr_pack_best {
 
 /* What a job watches, each its own: the clock, and how much work it may do. What a job does depends on the
  * work alone where there is no end of the time. */
-struct zr_pack_watch {
+struct zr_pack_budget {
     uint64_t until_ns;  /* UINT64_MAX: no end, and the clock is not read */
     uint64_t work_left; /* in steps: looks at a placed item, or at sixteen that are none of the neighbours */
     const _Atomic bool *cancelled; /* true: time is up; NULL: never */
 };
-bool zr_pack_time_up(const struct zr_pack_watch *watch);
+bool zr_pack_time_up(const struct zr_pack_budget *watch);
 
-static inline void zr_pack_spend(struct zr_pack_watch *watch, uint64_t work)
+static inline void zr_pack_spend(struct zr_pack_budget *watch, uint64_t work)
 {
     watch->work_left -= work < watch->work_left ? work : watch->work_left;
 }
@@ -137,7 +137,7 @@ void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t
  * if it is lower than that. The first is made however little time there is. The work is count x log count,
  * and scratch from the arena some hundred bytes an item. */
 zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
-                            struct zr_pack_watch *watch, struct zr_pack_best *best, zr_arena *arena);
+                            struct zr_pack_budget *watch, struct zr_pack_best *best, zr_arena *arena);
 
 /* ---- Fitting in order ---------------------------------------------------------------------------------- */
 
@@ -169,7 +169,7 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
 /* Places order[from..]; order[..from) stay where `offset` has them, `sorted` lists the items by offset
  * (ignored when from is 0). Returns the height, ZR_FIT_FAILED as soon as it would pass `limit`, or when
  * `watch` says so. */
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_watch *watch);
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *watch);
 /* Lists the placed items by offset in fit->sorted, all of them after a run that did not fail. */
 void zr_fit_sort(struct zr_fit *fit);
 
@@ -201,8 +201,8 @@ struct zr_improve {
         past_heights[ZR_IMPROVE_MEMORY]; /* a trial no worse than the height of so many trials ago stands */
     uint64_t random, trials;
     bool wander;
-    uint32_t *gap_item; /* scratch: who lies above a gap, and how high that is */
-    uint64_t *gap_units;
+    uint32_t *free_item; /* scratch: who lies above a gap, and how high that is */
+    uint64_t *free_units;
 };
 
 zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *problem,
@@ -214,9 +214,9 @@ struct zr_improve_start {
     bool wander; /* now and then an item moves anywhere earlier */
 };
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      struct zr_pack_watch *watch);
+                      struct zr_pack_budget *watch);
 /* Tries `trials` changes, fewer when the best height comes down to `target`. */
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_watch *watch);
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_budget *watch);
 
 /* ---- Edges of sections --------------------------------------------------------------------------------- */
 
@@ -249,7 +249,7 @@ struct zr_search_task {
     uint64_t capacity, nodes, attempt;
 };
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     struct zr_pack_watch *watch);
+                                     struct zr_pack_budget *watch);
 /* By item, after ZR_SEARCH_FOUND. */
 const uint64_t *zr_search_offsets(const struct zr_search *search);
 /* Bytes of stack that zr_search_run() needs. */

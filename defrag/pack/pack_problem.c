@@ -4,7 +4,7 @@
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 
-bool zr_pack_time_up(const struct zr_pack_watch *watch)
+bool zr_pack_time_up(const struct zr_pack_budget *watch)
 {
     return watch->work_left == 0 ||
            (watch->cancelled && atomic_load_explicit(watch->cancelled, memory_order_relaxed)) ||

@@ -41,7 +41,7 @@ struct trail_entry {
 
 struct zr_search {
     const struct zr_pack_problem *problem;
-    struct zr_pack_watch *watch;
+    struct zr_pack_budget *watch;
     uint64_t capacity, nodes_left;
     uint32_t depth, most_depth;
 
@@ -608,7 +608,7 @@ static void set_likings(struct zr_search *search, uint64_t attempt)
 }
 
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     struct zr_pack_watch *watch)
+                                     struct zr_pack_budget *watch)
 {
     const struct zr_pack_problem *problem = search->problem;
     if (task->capacity < problem->bound_units)

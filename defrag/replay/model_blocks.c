@@ -6,8 +6,7 @@
 
 #include "alloc/base/error.h"
 
-/* ---- Records --------------------------------------------------------------------------------------------
- */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 enum { SLAB_BLOCKS = 500 };
 
@@ -63,8 +62,7 @@ void zr_block_give(struct zr_block_pool *pool, struct zr_model_block *block)
     pool->free = block;
 }
 
-/* ---- Sets -----------------------------------------------------------------------------------------------
- */
+/* ---- Sets ---------------------------------------------------------------------------------------------- */
 
 static uint64_t priority(const struct zr_model_block *block)
 {
@@ -148,8 +146,7 @@ struct zr_model_block *zr_block_set_next(const struct zr_block_set *set, const s
     return not_before(set, &key);
 }
 
-/* ---- Splitting and joining ------------------------------------------------------------------------------
- */
+/* ---- Splitting and joining ----------------------------------------------------------------------------- */
 
 void zr_block_split(struct zr_model_block *block, struct zr_model_block *front, uint64_t bytes)
 {

@@ -49,8 +49,7 @@ static void caching_destroy(struct zr_model *model)
     zr_arena_free(model->options.host_arena, caching);
 }
 
-/* ---- Segments -------------------------------------------------------------------------------------------
- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 /* A new segment as one free block, in no set. */
 static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t stream,
@@ -87,8 +86,7 @@ static void release_cached(struct caching *caching, bool small)
     }
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------
- */
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
 
 static bool should_split(const struct zr_model_block *block, uint64_t bytes, bool small)
 {

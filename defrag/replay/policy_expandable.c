@@ -65,8 +65,7 @@ static void expandable_destroy(struct zr_model *model)
     zr_arena_free(model->options.host_arena, own);
 }
 
-/* ---- Joining --------------------------------------------------------------------------------------------
- */
+/* ---- Joining ------------------------------------------------------------------------------------------- */
 
 /* Joins a block, in no set, with a neighbour if both are free and both mapped or both not. */
 static void try_join(struct expandable *own, struct zr_model_block *block, struct zr_model_block *neighbour)
@@ -79,8 +78,7 @@ static void try_join(struct expandable *own, struct zr_model_block *block, struc
     zr_block_give(&own->records, neighbour);
 }
 
-/* ---- Growing --------------------------------------------------------------------------------------------
- */
+/* ---- Growing ------------------------------------------------------------------------------------------- */
 
 /* Takes handles for `bytes` from the driver, all or none: what was created before the refusal goes back. */
 static bool create_and_map(struct expandable *own, uint64_t bytes, uint64_t handle_bytes)
@@ -198,8 +196,7 @@ static zr_result grow(struct expandable *own, uint64_t bytes, uint64_t stream, s
     return ZR_OK;
 }
 
-/* ---- Giving back ----------------------------------------------------------------------------------------
- */
+/* ---- Giving back --------------------------------------------------------------------------------------- */
 
 /* Unmaps the whole handles under a free block. */
 static zr_result unmap_block(struct expandable *own, struct zr_model_block *block)
@@ -265,8 +262,7 @@ static zr_result release_cached(struct expandable *own, struct pool *pool)
     return ZR_OK;
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------
- */
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
 
 /* What best fit takes for a free block's size: with the addresses it can grow into. */
 static uint64_t expandable_bytes(const struct zr_model_block *block)

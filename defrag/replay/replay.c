@@ -28,8 +28,7 @@ const char *zr_policy_name(enum zr_policy policy)
     return (unsigned)policy < ZR_POLICY_COUNT ? policies[policy].name : NULL;
 }
 
-/* ---- What the models share ------------------------------------------------------------------------------
- */
+/* ---- What the models share ----------------------------------------------------------------------------- */
 
 bool zr_model_take(struct zr_model *model, uint64_t bytes)
 {
@@ -61,8 +60,7 @@ void zr_model_measure(struct zr_model *model)
     (void)model;
 }
 
-/* ---- Running --------------------------------------------------------------------------------------------
- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 struct run {
     const struct zr_sequence *sequence; /* of the repeat under way */

@@ -10,7 +10,7 @@
 enum { COPIES_MOST = 64 };
 
 #define NOBODY UINT32_MAX
-/* In all: 64 copies of them, as many strays and a quarter on top have a sum. */
+/* In all: 64 copies of them, as many unplanned allocations and a quarter on top have a sum. */
 #define BYTES_MOST (UINT64_C(1) << 54)
 
 /* splitmix64: any seed will do, also those next to each other. */
@@ -24,7 +24,7 @@ static uint64_t draw(uint64_t *state)
 
 static bool is_plain(const struct zr_vary *vary)
 {
-    return vary->how.stray_percent == 0 && vary->how.copies <= 1 && vary->how.change_at == 0;
+    return vary->how.unplanned_percent == 0 && vary->how.copies <= 1 && vary->how.change_at == 0;
 }
 
 static size_t copies_of(const struct zr_vary *vary)
@@ -38,9 +38,10 @@ static zr_result check(struct zr_vary *vary)
 {
     const struct zr_sequence *base = vary->base;
     uint64_t all_bytes = 0;
-    if (vary->how.stray_percent > 100 || vary->how.copies > COPIES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "%u %% of strays and %u threads: 100 and %d are the most",
-                       vary->how.stray_percent, vary->how.copies, COPIES_MOST);
+    if (vary->how.unplanned_percent > 100 || vary->how.copies > COPIES_MOST)
+        return zr_fail(ZR_ERR_INVALID,
+                       "%u %% of unplanned allocations and %u threads: 100 and %d are the most",
+                       vary->how.unplanned_percent, vary->how.copies, COPIES_MOST);
     for (size_t i = 0; i < base->events_count; i++) {
         const struct zr_event *event = &base->events[i];
         if (event->kind != ZR_EVENT_MARK && event->block >= base->blocks_count)
@@ -54,7 +55,7 @@ static zr_result check(struct zr_vary *vary)
             return zr_fail(ZR_ERR_INVALID, "a sequence of more than 2^54 bytes in all cannot be varied");
         all_bytes += event->bytes;
     }
-    /* Strays are no more than allocations, and each of them has two events. */
+    /* Unplanned allocations are no more than allocations, and each of them has two events. */
     vary->events_most = copies_of(vary) * (base->events_count + 2 * vary->allocations_count);
     if (copies_of(vary) * vary->threads_count > UINT16_MAX || vary->events_most >= UINT32_MAX / 2)
         return zr_fail(ZR_ERR_INVALID,
@@ -63,7 +64,8 @@ static zr_result check(struct zr_vary *vary)
     return ZR_OK;
 }
 
-/* The base's sizes and lifetimes, which strays are given. Whether its events make sense is not known yet. */
+/* The base's sizes and lifetimes, which unplanned allocations are given. Whether its events make sense is not
+ * known yet. */
 static void note_allocations(struct zr_vary *vary)
 {
     const struct zr_sequence *base = vary->base;
@@ -115,8 +117,8 @@ void zr_vary_end(struct zr_vary *vary)
 
 uint32_t zr_vary_blocks_most(const struct zr_vary *vary)
 {
-    size_t strays = vary->how.stray_percent ? vary->allocations_count : 0; /* per copy, at most */
-    return (uint32_t)(copies_of(vary) * (vary->base->blocks_count + strays));
+    size_t unplanned = vary->how.unplanned_percent ? vary->allocations_count : 0; /* per copy, at most */
+    return (uint32_t)(copies_of(vary) * (vary->base->blocks_count + unplanned));
 }
 
 /* ---- A repeat ------------------------------------------------------------------------------------------ */
@@ -124,9 +126,9 @@ uint32_t zr_vary_blocks_most(const struct zr_vary *vary)
 /* One repeat under way. */
 struct making {
     struct zr_vary *vary;
-    uint64_t stray_state, turn_state;
+    uint64_t unplanned_state, turn_state;
     size_t passed; /* events of the copies */
-    uint32_t strays_count;
+    uint32_t unplanned_count;
     uint64_t live_bytes;
     bool changed;
 };
@@ -154,40 +156,40 @@ static uint64_t bytes_of(const struct making *making, uint64_t bytes)
     return bytes / 8 * by + (bytes < 8 ? bytes : rest);
 }
 
-/* The strays' numbers follow those of the copies' blocks. */
-static uint32_t block_of_stray(const struct zr_vary *vary, uint32_t stray)
+/* The unplanned allocations' numbers follow those of the copies' blocks. */
+static uint32_t block_of_unplanned(const struct zr_vary *vary, uint32_t unplanned)
 {
-    return (uint32_t)copies_of(vary) * vary->base->blocks_count + stray;
+    return (uint32_t)copies_of(vary) * vary->base->blocks_count + unplanned;
 }
 
 /* Another allocation right behind this one: the size and tag of one of the base's, the lifetime of another.
  */
-static void add_stray(struct making *making, const struct zr_event *behind)
+static void add_unplanned(struct making *making, const struct zr_event *behind)
 {
     struct zr_vary *vary = making->vary;
-    uint64_t *state = &making->stray_state;
-    if (draw(state) % 100 >= vary->how.stray_percent)
+    uint64_t *state = &making->unplanned_state;
+    if (draw(state) % 100 >= vary->how.unplanned_percent)
         return;
     const struct zr_event *like = &vary->base->events[vary->sizes[draw(state) % vary->allocations_count]];
     size_t until = making->passed + vary->ends[draw(state) % vary->allocations_count];
-    uint32_t stray = making->strays_count++;
+    uint32_t unplanned = making->unplanned_count++;
     emit(making, &(struct zr_event){.kind = ZR_EVENT_ALLOC,
                                     .tag = like->tag,
                                     .thread = behind->thread,
-                                    .block = block_of_stray(vary, stray),
+                                    .block = block_of_unplanned(vary, unplanned),
                                     .bytes = bytes_of(making, like->bytes),
                                     .stream = behind->stream});
     if (until > copies_of(vary) * vary->base->events_count)
         return; /* live at the end */
-    vary->next[stray] = vary->due[until];
+    vary->next[unplanned] = vary->due[until];
     vary->due[until] = (uint32_t)(vary->repeat.events_count - 1);
 }
 
-/* The strays whose time ends once so many events have passed. `due` names their events. */
-static void free_strays(struct making *making)
+/* The unplanned allocations whose time ends once so many events have passed. `due` names their events. */
+static void free_unplanned(struct making *making)
 {
     struct zr_vary *vary = making->vary;
-    uint32_t first_block = block_of_stray(vary, 0);
+    uint32_t first_block = block_of_unplanned(vary, 0);
     for (uint32_t at = vary->due[making->passed]; at != NOBODY;) {
         struct zr_event event = vary->repeat.events[at];
         at = vary->next[event.block - first_block];
@@ -209,10 +211,10 @@ static void pass_event(struct making *making, size_t copy)
     }
     if (event.kind != ZR_EVENT_MARK || copy == 0)
         emit(making, &event);
-    if (event.kind == ZR_EVENT_ALLOC && vary->how.stray_percent > 0)
-        add_stray(making, &event);
-    if (vary->how.stray_percent > 0)
-        free_strays(making);
+    if (event.kind == ZR_EVENT_ALLOC && vary->how.unplanned_percent > 0)
+        add_unplanned(making, &event);
+    if (vary->how.unplanned_percent > 0)
+        free_unplanned(making);
 }
 
 /* The copies take turns; one that has ended is passed over. */
@@ -232,9 +234,9 @@ const struct zr_sequence *zr_vary_make(struct zr_vary *vary, unsigned repeat)
 {
     if (is_plain(vary))
         return vary->base;
-    /* The same turns in each repeat, unless they are to be loose; other strays in any case. */
+    /* The same turns in each repeat, unless they are to be loose; other unplanned allocations in any case. */
     struct making making = {.vary = vary,
-                            .stray_state = vary->how.seed ^ (uint64_t)(repeat + 1) << 32,
+                            .unplanned_state = vary->how.seed ^ (uint64_t)(repeat + 1) << 32,
                             .turn_state = ~vary->how.seed,
                             .changed = vary->how.change_at > 0 && repeat + 1 >= vary->how.change_at};
     if (vary->how.loose_turns)
@@ -244,6 +246,6 @@ const struct zr_sequence *zr_vary_make(struct zr_vary *vary, unsigned repeat)
     vary->repeat.events_count = 0;
     vary->repeat.lower_bound_bytes = 0;
     take_turns(&making);
-    vary->repeat.blocks_count = block_of_stray(vary, making.strays_count);
+    vary->repeat.blocks_count = block_of_unplanned(vary, making.unplanned_count);
     return &vary->repeat;
 }

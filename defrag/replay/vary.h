@@ -1,5 +1,5 @@
-/* vary.h: a sequence as a program would repeat it: with strays, from several threads, in another shape from
- * some repeat on. Private to defrag/. */
+/* vary.h: a sequence as a program would repeat it: with unplanned allocations, from several threads, in
+ * another shape from some repeat on. Private to defrag/. */
 #ifndef ZR_VARY_H
 #define ZR_VARY_H
 
@@ -11,8 +11,8 @@
 struct zr_variation {
     /* Of a hundred allocations, so many are followed by another one that is not in the sequence: size and tag
      * of a random allocation of the sequence, thread and stream of the one that it follows; it is freed after
-     * as many events as another random one lives. Other strays in each repeat. 0 to 100. */
-    unsigned stray_percent;
+     * as many events as another random one lives. Other unplanned allocations in each repeat. 0 to 100. */
+    unsigned unplanned_percent;
     /* So many copies of the sequence run at once, each on threads of its own, and take turns of 1 to 64
      * events. 0: 1; 64 at most. The turns are the same in each repeat, or drawn anew. */
     unsigned copies;
@@ -29,13 +29,14 @@ struct zr_vary {
     const struct zr_sequence *base; /* borrowed */
     struct zr_variation how;
     struct zr_scratch scratch;
-    uint32_t threads_count;    /* of the base */
-    uint32_t *number_of;       /* by block: of its allocation */
-    uint32_t *sizes;           /* by number of an allocation: its event */
-    uint32_t *ends;            /* by that number: the events until its free, or until the end */
-    size_t allocations_count;  /* of the base */
-    size_t *at;                /* by copy: the next event */
-    uint32_t *due, *next;      /* strays to be freed after so many events: the first, and the one after it */
+    uint32_t threads_count;   /* of the base */
+    uint32_t *number_of;      /* by block: of its allocation */
+    uint32_t *sizes;          /* by number of an allocation: its event */
+    uint32_t *ends;           /* by that number: the events until its free, or until the end */
+    size_t allocations_count; /* of the base */
+    size_t *at;               /* by copy: the next event */
+    uint32_t *due,
+        *next; /* unplanned allocations to be freed after so many events: the first, and the one after it */
     struct zr_sequence repeat; /* the one that zr_vary_make() made */
     size_t events_most;
 };

@@ -13,7 +13,7 @@ static const char help[] =
     "  zr replay snapshot.pickle\n"
     "  zr replay run.zrt --policy zr,caching --capacity 24GB\n"
     "  zr replay lifetimes.csv --unit 65536 --repeat 5 --json\n"
-    "  zr replay run.zrt --repeat 8 --stray 1 --threads 2 --change-at 3\n"
+    "  zr replay run.zrt --repeat 8 --unplanned 1 --threads 2 --change-at 3\n"
     "\n"
     "zr replay FILE.. [options]\n"
     "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its "
@@ -29,10 +29,12 @@ static const char help[] =
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
     "  --repeat N           runs the sequence N times over, what is live at its end freed in between "
     "(default 1)\n"
-    "  --stray PERCENT      of the allocations, so many are followed by one more that is not in the trace: "
+    "  --unplanned PERCENT      of the allocations, so many are followed by one more that is not in the "
+    "trace: "
     "size and "
     "tag of\n"
-    "                       a random one of the trace, lifetime (in events) of another; other strays in each "
+    "                       a random one of the trace, lifetime (in events) of another; other unplanned "
+    "allocations in each "
     "repeat\n"
     "  --threads N          N copies of the trace at once, each on threads of its own, that take turns of 1 "
     "to "
@@ -105,15 +107,15 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
 
 /* What the options say of how repeats differ. */
 struct variation {
-    uint64_t stray, threads, change_at, seed;
+    uint64_t unplanned, threads, change_at, seed;
 };
 
 static bool vary(struct settings *settings, const struct variation *varied, uint64_t repeat)
 {
     struct zr_variation *out = &settings->variation;
     bool changes = varied->change_at != UINT64_MAX;
-    if (varied->stray > 100)
-        zr_tool_say("replay: --stray takes 0 to 100 per cent");
+    if (varied->unplanned > 100)
+        zr_tool_say("replay: --unplanned takes 0 to 100 per cent");
     else if (varied->threads < 1 || varied->threads > 64)
         zr_tool_say("replay: --threads takes 1 to 64");
     else if (changes && (varied->change_at < 1 || varied->change_at > repeat))
@@ -121,7 +123,7 @@ static bool vary(struct settings *settings, const struct variation *varied, uint
     else if (out->loose_turns && varied->threads < 2)
         zr_tool_say("replay: --loose-turns needs --threads 2 or more, which take turns");
     else {
-        out->stray_percent = (unsigned)varied->stray;
+        out->unplanned_percent = (unsigned)varied->unplanned;
         out->copies = (unsigned)varied->threads;
         out->change_at = changes ? (unsigned)varied->change_at : 0;
         out->seed = varied->seed;
@@ -142,7 +144,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},
         {"--device", ZR_TOOL_COUNT, &device},
         {"--repeat", ZR_TOOL_COUNT, &repeat},
-        {"--stray", ZR_TOOL_COUNT, &varied.stray},
+        {"--unplanned", ZR_TOOL_COUNT, &varied.unplanned},
         {"--threads", ZR_TOOL_COUNT, &varied.threads},
         {"--loose-turns", ZR_TOOL_FLAG, &settings->variation.loose_turns},
         {"--change-at", ZR_TOOL_COUNT, &varied.change_at},
@@ -213,14 +215,14 @@ static double ratio(uint64_t bytes, uint64_t lower_bound_bytes)
 
 static bool is_varied(const struct zr_variation *how)
 {
-    return how->stray_percent > 0 || how->copies > 1 || how->change_at > 0;
+    return how->unplanned_percent > 0 || how->copies > 1 || how->change_at > 0;
 }
 
 static void print_variation(struct zr_text *text, const struct zr_variation *how)
 {
     const char *between = "  ";
-    if (how->stray_percent > 0)
-        zr_text_print(text, "  %u %% of strays", how->stray_percent), between = ", ";
+    if (how->unplanned_percent > 0)
+        zr_text_print(text, "  %u %% of unplanned allocations", how->unplanned_percent), between = ", ";
     if (how->copies > 1)
         zr_text_print(text, "%s%u copies that take turns%s", between, how->copies,
                       how->loose_turns ? ", other ones in each repeat" : ""),
@@ -253,8 +255,8 @@ static void print_json(struct zr_text *text, const void *result)
         zr_text_print(text, "%" PRIu64, report->failed_at);
     if (!is_varied(one->variation))
         return;
-    zr_text_print(text, ", \"stray_percent\": %u, \"threads\": %u, \"loose_turns\": %s, \"change_at\": ",
-                  one->variation->stray_percent, one->variation->copies,
+    zr_text_print(text, ", \"unplanned_percent\": %u, \"threads\": %u, \"loose_turns\": %s, \"change_at\": ",
+                  one->variation->unplanned_percent, one->variation->copies,
                   one->variation->loose_turns ? "true" : "false");
     if (one->variation->change_at == 0)
         zr_text_print(text, "null");

@@ -91,8 +91,7 @@ static zr_result wrong(const struct zr_pickle *pickle, const char *what)
                    (unsigned long long)pickle->next_bytes, what);
 }
 
-/* ---- Bytes ----------------------------------------------------------------------------------------------
- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 /* The next `bytes` of the program; NULL, with words, if it ends before. */
 static const unsigned char *take(struct zr_pickle *pickle, uint64_t bytes)
@@ -124,8 +123,7 @@ static zr_result take_number(struct zr_pickle *pickle, unsigned bytes, uint64_t 
     return ZR_OK;
 }
 
-/* ---- The stack ------------------------------------------------------------------------------------------
- */
+/* ---- The stack ----------------------------------------------------------------------------------------- */
 
 static struct zr_pickle_value *top(const struct zr_pickle *pickle)
 {
@@ -213,8 +211,7 @@ static zr_result pop_mark(struct zr_pickle *pickle, size_t *first)
     return ZR_OK;
 }
 
-/* ---- Containers -----------------------------------------------------------------------------------------
- */
+/* ---- Containers ---------------------------------------------------------------------------------------- */
 
 static zr_result push_container(struct zr_pickle *pickle, enum zr_pickle_kind kind)
 {
@@ -309,8 +306,7 @@ static zr_result use_last(struct zr_pickle *pickle, size_t count, enum zr_pickle
     return tuple ? collect(pickle, kind, first) : append_to(pickle, kind, first);
 }
 
-/* ---- The memo -------------------------------------------------------------------------------------------
- */
+/* ---- The memo ------------------------------------------------------------------------------------------ */
 
 static zr_result get(struct zr_pickle *pickle, unsigned number_bytes)
 {
@@ -352,8 +348,7 @@ static zr_result put_numbered(struct zr_pickle *pickle, unsigned number_bytes)
     return result == ZR_OK ? put(pickle, number) : result;
 }
 
-/* ---- The machine ----------------------------------------------------------------------------------------
- */
+/* ---- The machine --------------------------------------------------------------------------------------- */
 
 /* Opcodes that begin with a number of `number_bytes`. */
 static zr_result run_with_number(struct zr_pickle *pickle, unsigned opcode, unsigned number_bytes)
@@ -483,8 +478,7 @@ static zr_result run_all(struct zr_pickle *pickle)
     return ZR_OK;
 }
 
-/* ---- Reading --------------------------------------------------------------------------------------------
- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 static zr_result load(struct zr_pickle *pickle, const char *path, zr_arena *arena)
 {
@@ -544,8 +538,7 @@ void zr_pickle_end(struct zr_pickle *pickle)
     pickle->root = (struct zr_pickle_value){0};
 }
 
-/* ---- Going through it -----------------------------------------------------------------------------------
- */
+/* ---- Going through it ---------------------------------------------------------------------------------- */
 
 static const struct container *container_of(const struct zr_pickle *pickle, struct zr_pickle_value value)
 {

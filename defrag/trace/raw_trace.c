@@ -31,8 +31,7 @@ static zr_result contradiction(const struct making *making, size_t index, const 
                    making->trace->path, index, what, (unsigned long long)event->address);
 }
 
-/* ---- What was live before the window --------------------------------------------------------------------
- */
+/* ---- What was live before the window ------------------------------------------------------------------- */
 
 static zr_result note(struct making *making, size_t index)
 {
@@ -80,8 +79,7 @@ static bool lower(const void *a, const void *b)
     return one->address < other->address;
 }
 
-/* ---- Numbers --------------------------------------------------------------------------------------------
- */
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
 
 static zr_result thread_of(struct making *making, uint64_t thread, uint16_t *out)
 {

@@ -1,10 +1,10 @@
-/* scratch.c: one block per array, of an arena or of pages. Stands on the arena and record.h. */
+/* scratch.c: one block per array, of an arena or of pages. Stands on the arena and slab.h. */
 #include "defrag/trace/scratch.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 /* In front of an array on pages of its own. */
 enum { HEAD_BYTES = 64 };

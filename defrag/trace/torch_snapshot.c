@@ -28,8 +28,7 @@ static uint64_t stream_of(struct zr_pickle_value value)
     return value.kind == ZR_PICKLE_INTEGER ? (uint64_t)value.integer : 0;
 }
 
-/* ---- Events ---------------------------------------------------------------------------------------------
- */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 enum { ACTION = 0, ADDRESS, SIZE, STREAM, EVENT_FIELDS };
 
@@ -79,8 +78,7 @@ static zr_result choose_device(struct zr_pickle *pickle, struct zr_pickle_value 
     return ZR_OK;
 }
 
-/* ---- Segments -------------------------------------------------------------------------------------------
- */
+/* ---- Segments ------------------------------------------------------------------------------------------ */
 
 enum { BLOCK_ADDRESS = 0, BLOCK_SIZE, REQUESTED_SIZE, STATE, BLOCK_FIELDS };
 
@@ -134,8 +132,7 @@ static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value s
     return result;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------------------
- */
+/* ---- The whole ----------------------------------------------------------------------------------------- */
 
 static zr_result read_all(struct zr_pickle *pickle, int device, struct zr_raw_trace *trace)
 {

@@ -25,7 +25,7 @@ void zr_kernel_fail(const char *format, ...)
     va_end(list);
 }
 
-/* ---- Sizes: saturating, since a plan may ask about shapes no machine can hold ---------------- */
+/* ---- Sizes: saturating, since a plan may ask about shapes no machine can hold -------------------------- */
 
 static size_t times(size_t a, size_t b)
 {
@@ -88,7 +88,7 @@ size_t zr_chains_bytes(size_t rows)
     return times(plus(times(2, rows), zr_chains_slots(rows)), sizeof(int32_t));
 }
 
-/* ---- Opening --------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static size_t fixed_bytes(const struct zr_kernel_context *context)
 {
@@ -143,7 +143,7 @@ void zr_kernel_close(struct zr_kernel_context *context)
     context->library = NULL;
 }
 
-/* ---- Threads --------------------------------------------------------------------------------- */
+/* ---- Threads ------------------------------------------------------------------------------------------- */
 
 /* Every part computes under one floating-point mode, whatever the thread was in: round to nearest, no traps,
  * and denormals are zero. Variances and gradients that fade away would otherwise cost a hundred times their

@@ -26,7 +26,7 @@ static void *out_at(const struct zr_loops *loops, void *tensor, size_t index)
     return (char *)tensor + index * loops->element_bytes;
 }
 
-/* ---- Embeddings ------------------------------------------------------------------------------ */
+/* ---- Embeddings ---------------------------------------------------------------------------------------- */
 
 /* The rows of each token, chained in their order, so that a sum is rounded once however often the token
  * comes. */
@@ -131,7 +131,7 @@ static void embedding_backward(struct zr_kernel_context *context, const struct z
     zr_parallel_run(context, embedding_backward_part, &job);
 }
 
-/* ---- Layer norm ------------------------------------------------------------------------------ */
+/* ---- Layer norm ---------------------------------------------------------------------------------------- */
 
 struct layernorm_job {
     const struct zr_loops *loops;
@@ -193,7 +193,7 @@ static void layernorm_backward(struct zr_kernel_context *context, const struct z
     zr_parallel_run(context, layernorm_backward_part, &job);
 }
 
-/* ---- Linear ---------------------------------------------------------------------------------- */
+/* ---- Linear -------------------------------------------------------------------------------------------- */
 
 void zr_cpu_multiply(struct zr_kernel_context *context, const struct zr_matrices *p)
 {
@@ -275,7 +275,7 @@ static void linear_backward(struct zr_kernel_context *context, const struct zr_l
         zr_parallel_run(context, bias_part, &(struct bias_job){loops_of(context), shape, dy, db, accumulate});
 }
 
-/* ---- Element by element ---------------------------------------------------------------------- */
+/* ---- Element by element -------------------------------------------------------------------------------- */
 
 struct elements_job {
     const struct zr_loops *loops;
@@ -329,7 +329,7 @@ static void add(struct zr_kernel_context *context, size_t n, const void *a, cons
                     &(struct elements_job){.loops = loops_of(context), .n = n, .a = a, .b = b, .out = out});
 }
 
-/* ---- The tables ------------------------------------------------------------------------------ */
+/* ---- The tables ---------------------------------------------------------------------------------------- */
 
 /* They differ in the operations that know no context. */
 #define SUMS(isa)                                                                                            \

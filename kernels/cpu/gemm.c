@@ -1,8 +1,8 @@
 /* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
  *
- * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN 300-345 on
- * all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core type
- * forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
+ * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN
+ * 300-345 on all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core
+ * type forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
  *
  * The cut depends on the shape alone, and so do the bits, whatever the number of threads; threads only take
  * the next slice from a counter. Slices are of columns, or of rows when the left side is stored turned (the
@@ -63,7 +63,7 @@ struct zr_gemm_state {
     char *scratch;           /* [threads][SCRATCH_BYTES] */
 };
 
-/* ---- Where it lies --------------------------------------------------------------------------- */
+/* ---- Where it lies ------------------------------------------------------------------------------------- */
 
 size_t zr_gemm_state_bytes(unsigned threads)
 {
@@ -81,7 +81,7 @@ char *zr_gemm_scratch(const struct zr_kernel_context *context)
     return ((struct zr_gemm_state *)context->library)->scratch;
 }
 
-/* ---- Opening --------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
 {
@@ -171,7 +171,7 @@ void zr_gemm_refuse(struct zr_kernel_context *context)
     state->refused = true;
 }
 
-/* ---- Primitives ------------------------------------------------------------------------------ */
+/* ---- Primitives ---------------------------------------------------------------------------------------- */
 
 struct shapes {
     dnnl_memory_desc_t sides[3]; /* a, b, c */
@@ -301,7 +301,7 @@ static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key
     return oldest;
 }
 
-/* ---- Slices ---------------------------------------------------------------------------------- */
+/* ---- Slices -------------------------------------------------------------------------------------------- */
 
 /* A piece of the result: what one call of the library makes. */
 struct piece {

@@ -4,7 +4,7 @@
  * log-sum-exp is exact and the probabilities exp(score - lse) come out the same when backward makes them
  * again. */
 
-/* ---- Small products -------------------------------------------------------------------------- */
+/* ---- Small products ------------------------------------------------------------------------------------ */
 
 enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4 };
 
@@ -58,7 +58,7 @@ static void small_product(const struct zr_small_product *w)
     }
 }
 
-/* ---- One head's matrices --------------------------------------------------------------------- */
+/* ---- One head's matrices ------------------------------------------------------------------------------- */
 
 enum { QUERY_BLOCK = 32 };
 
@@ -132,7 +132,7 @@ static struct head head_of(const struct zr_attention_work *work, size_t unit)
     return h;
 }
 
-/* ---- Forward --------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------------- */
 
 /* The logarithm of the sum of the exponentials of n scores. */
 static float score_lse(const float *row, size_t n)
@@ -217,7 +217,7 @@ static void attention_forward(const struct zr_attention_work *work, size_t unit,
     }
 }
 
-/* ---- Backward -------------------------------------------------------------------------------- */
+/* ---- Backward ------------------------------------------------------------------------------------------ */
 
 struct backward_scratch {
     float *q, *k, *k_turned, *v_turned, *dout, *dk, *dv, *p, *dp, *dq;

@@ -13,7 +13,7 @@
 #error "loops_body.h is included by the loops_*.c files only"
 #endif
 
-/* ---- Element by element ---------------------------------------------------------------------- */
+/* ---- Element by element -------------------------------------------------------------------------------- */
 
 static void exponential(size_t n, const float *x, float *y)
 {
@@ -126,7 +126,7 @@ static void sum_rows(const struct zr_tile *tile, void *sums, bool accumulate)
     }
 }
 
-/* ---- Layer norm ------------------------------------------------------------------------------ */
+/* ---- Layer norm ---------------------------------------------------------------------------------------- */
 
 static void layernorm_forward(const struct zr_layernorm_work *work, size_t from_row, size_t to_row)
 {

@@ -9,7 +9,7 @@ static float dot(size_t n, const void *left, const void *right)
     return vf_sum(sum);
 }
 
-/* ---- Softmax and cross-entropy --------------------------------------------------------------- */
+/* ---- Softmax and cross-entropy ------------------------------------------------------------------------- */
 
 /* The sum of exp(x - most), each replaced by its exponential when `keep`; blocks of 4,096 add up in double.
  */
@@ -64,7 +64,7 @@ static float softmax_row(const struct zr_softmax_row *row)
     return (float)(zr_real_log(total) + (double)largest - (double)wanted);
 }
 
-/* ---- Optimizers ------------------------------------------------------------------------------ */
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
 VF_INLINE vf update_gradient(const struct zr_update *u, size_t i, size_t n)
 {
@@ -112,7 +112,7 @@ static void sgd(const struct zr_sgd *how, const struct zr_update *u, size_t from
     }
 }
 
-/* ---- Sums and searches ----------------------------------------------------------------------- */
+/* ---- Sums and searches --------------------------------------------------------------------------------- */
 
 /* Thirty-two sums in double, element i in sum i % 32, folded in halves: the squares are exact in double, so
  * this has the same bits for every instruction set. */

@@ -24,7 +24,7 @@ enum { UNIT = 2 };
 enum { UNIT = 1 };
 #endif
 
-/* ---- Units from memory ----------------------------------------------------------------------- */
+/* ---- Units from memory --------------------------------------------------------------------------------- */
 
 /* The next units of one lane whose elements lie side by side; `n` elements are there. */
 VF_INLINE vf units_along(const uint16_t *p, size_t n, enum zr_precision precision)
@@ -59,7 +59,7 @@ VF_INLINE vf units_across(const uint16_t *p, size_t depth_stride, size_t n, bool
 #endif
 }
 
-/* ---- Packing --------------------------------------------------------------------------------- */
+/* ---- Packing ------------------------------------------------------------------------------------------- */
 
 /* Lanes [from, from + width) of a source whose lanes lie side by side, to[unit][width]. */
 VF_INLINE void pack_across(const struct zr_panel_source *s, size_t from, const size_t width,
@@ -185,7 +185,7 @@ static void pack_right(const struct zr_panel_source *s, float *to)
         pack_right_as(s, ZR_PRECISION_FP16, to);
 }
 
-/* ---- Multiplying ----------------------------------------------------------------------------- */
+/* ---- Multiplying --------------------------------------------------------------------------------------- */
 
 #ifdef PANEL_TILES
 
@@ -267,7 +267,7 @@ static void multiply(const struct zr_panel_product *p)
 
 #endif
 
-/* ---- Storing --------------------------------------------------------------------------------- */
+/* ---- Storing ------------------------------------------------------------------------------------------- */
 
 VF_INLINE vf get_as(const void *p, size_t i, size_t n, enum zr_precision precision)
 {
@@ -314,7 +314,7 @@ static void store(const struct zr_panel_store *s)
     }
 }
 
-/* ---- The table ------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 #ifndef PANEL_TILES
 static void tiles_begin(void)

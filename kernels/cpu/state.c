@@ -12,7 +12,7 @@ static const struct zr_loops *loops_of(const struct zr_kernel_context *context, 
     return zr_loops_of(context->isa, precision);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 struct fill_job {
     size_t n;
@@ -68,7 +68,7 @@ void zr_cpu_clear(struct zr_kernel_context *context, size_t bytes, void *to)
         zr_parallel_run(context, copy_part, &(struct copy_job){bytes, NULL, to});
 }
 
-/* ---- Conversions ----------------------------------------------------------------------------- */
+/* ---- Conversions --------------------------------------------------------------------------------------- */
 
 struct convert_job {
     const struct zr_loops *from_loops, *to_loops;
@@ -112,7 +112,7 @@ void zr_cpu_convert(struct zr_kernel_context *context, size_t n, struct zr_numbe
                                               loops_of(context, to.precision), n, from.at, to.at});
 }
 
-/* ---- Optimizers ------------------------------------------------------------------------------ */
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
 struct update_job {
     const struct zr_loops *loops;
@@ -175,7 +175,7 @@ void zr_kernel_sgd(struct zr_kernel_context *context, const struct zr_sgd *how, 
             .n = n, .gradient = {(float *)g, ZR_PRECISION_FP32}, .master = parameter, .momentum = momentum});
 }
 
-/* ---- Norms and searches ---------------------------------------------------------------------- */
+/* ---- Norms and searches -------------------------------------------------------------------------------- */
 
 struct squares_job {
     const struct zr_loops *loops;
@@ -248,7 +248,7 @@ size_t zr_cpu_find_nonfinite(struct zr_kernel_context *context, size_t n, const 
     return zr_cpu_find_nonfinite_in(context, n, (struct zr_numbers){(float *)x, ZR_PRECISION_FP32});
 }
 
-/* ---- Initial values, checksums --------------------------------------------------------------- */
+/* ---- Initial values, checksums ------------------------------------------------------------------------- */
 
 struct normal_job {
     size_t n;

@@ -61,7 +61,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Threads of our own, spinning between tasks: what a trainer lends at best ---------------- */
+/* ---- Threads of our own, spinning between tasks: what a trainer lends at best -------------------------- */
 
 static struct {
     unsigned threads;
@@ -108,7 +108,7 @@ static void pool_run(void (*task)(void *, unsigned), void *argument)
         pool_pause(spins);
 }
 
-/* ---- OpenBLAS, found at run time ------------------------------------------------------------- */
+/* ---- OpenBLAS, found at run time ----------------------------------------------------------------------- */
 
 typedef void (*sgemm_function)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
                                int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -128,7 +128,7 @@ static void blas_open(void)
     printf("OpenBLAS core type: %s\n", core());
 }
 
-/* ---- One product as slices ------------------------------------------------------------------- */
+/* ---- One product as slices ----------------------------------------------------------------------------- */
 
 struct slice {
     size_t row, rows, column, columns;

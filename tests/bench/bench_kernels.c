@@ -25,7 +25,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Threads: they spin between operations --------------------------------------------------- */
+/* ---- Threads: they spin between operations ------------------------------------------------------------- */
 
 static struct {
     unsigned threads;
@@ -67,7 +67,7 @@ static void pool_run(void *state, void (*task)(void *, unsigned, unsigned), void
         pool_pause(spins);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static const struct zr_kernels *kernels;
 static struct zr_kernel_context context;
@@ -95,7 +95,7 @@ static struct {
     float *square[3]; /* 2048^3 */
 } m;
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ---------------------------------------------------------------------------------------- */
 
 static void op_square(void)
 {

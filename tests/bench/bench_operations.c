@@ -227,7 +227,7 @@ static void planned_open(const struct zr_sequence *sequence)
     if (!steps)
         fail("memory for a plan");
     fill_steps(steps, sequence, &lifetimes);
-    struct zr_plan_lane lane = {.count = sequence->blocks_count, .any = true};
+    struct zr_plan_sequence lane = {.count = sequence->blocks_count, .any = true};
     if (zr_arena_install_plan(
             arena, &(struct zr_plan){.steps = steps,
                                      .steps_count = sequence->blocks_count,
@@ -460,7 +460,7 @@ static void measure(const struct allocator *allocator, const struct zr_sequence 
     if (arena)
         zr_arena_follow_counts(arena, &followed);
     if (followed.plans_count)
-        printf("unplanned %llu ", (unsigned long long)(followed.strays_count + followed.unplaced_count +
+        printf("unplanned %llu ", (unsigned long long)(followed.unplanned_count + followed.unplaced_count +
                                                        followed.conflicts_count + followed.refused_count));
     printf(
         "operations %zu live_bytes %llu refused %zu median_ns %.2f mean_ns %.2f least_ns %.2f most_ns %.2f\n",

@@ -90,7 +90,7 @@ static void trial_give_back(const struct trial *t, struct trial_buffers *b)
             free(b->memory[i]);
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* What a destination held before: something that all formats have. */
 #define TRIAL_BEFORE 7.25f
@@ -174,7 +174,7 @@ static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t element
     trial_give_back(t, &b);
 }
 
-/* ---- Data ------------------------------------------------------------------------------------------- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
 {
@@ -264,7 +264,7 @@ static void trial_to_root(struct trial *t, size_t bytes, uint64_t seed)
     trial_give_back(t, &b);
 }
 
-/* ---- Two by two ------------------------------------------------------------------------------------- */
+/* ---- Two by two ---------------------------------------------------------------------------------------- */
 
 static void trial_pass(struct trial *t, unsigned from, unsigned to, size_t bytes, uint64_t seed)
 {
@@ -336,7 +336,7 @@ static void trial_fan(struct trial *t, size_t bytes, uint64_t seed)
     trial_give_back(t, &b);
 }
 
-/* ---- All of it -------------------------------------------------------------------------------------- */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
 static void trial_nothing(struct trial *t)
 {

@@ -36,13 +36,13 @@ static inline struct mapped map_one(const struct zr_cuda_options *options)
     zr_backend_reserve(made.backend, 16 * GRANULE, &made.range);
     zr_backend_create(made.backend, GRANULE, &made.handle);
     zr_backend_map(made.range, 0, made.handle);
-    zr_backend_set_access(made.range, (struct zr_extent){0, GRANULE});
+    zr_backend_set_access(made.range, (struct zr_bounds){0, GRANULE});
     return made;
 }
 
 static inline zr_result unmap_one(struct mapped *made)
 {
-    return zr_backend_unmap(made->range, (struct zr_extent){0, GRANULE});
+    return zr_backend_unmap(made->range, (struct zr_bounds){0, GRANULE});
 }
 
 static inline void end(struct mapped *made)

@@ -206,28 +206,28 @@ struct turns_lane {
     unsigned length, at;
 };
 
-static inline void turns_begin(struct making *m, struct turns_lane *lane)
+static inline void turns_begin(struct making *m, struct turns_lane *sequence)
 {
     static const uint64_t sizes[] = {786432, 2359296, 3145728, 196608, 3072, 1024, 12582912, 1536, 25165824};
-    *lane = (struct turns_lane){.length = (unsigned)(60 + draw(m) % (TURNS_STEP_MOST - 60))};
-    for (unsigned i = 0; i < lane->length; i++) {
-        lane->bytes[i] = sizes[draw(m) % 9];
-        lane->end[i] = i + 1 + (unsigned)(draw(m) % 60);
-        if (lane->end[i] > lane->length)
-            lane->end[i] = lane->length;
+    *sequence = (struct turns_lane){.length = (unsigned)(60 + draw(m) % (TURNS_STEP_MOST - 60))};
+    for (unsigned i = 0; i < sequence->length; i++) {
+        sequence->bytes[i] = sizes[draw(m) % 9];
+        sequence->end[i] = i + 1 + (unsigned)(draw(m) % 60);
+        if (sequence->end[i] > sequence->length)
+            sequence->end[i] = sequence->length;
     }
 }
 
-static inline void turns_go_on(struct making *m, struct turns_lane *lane, uint64_t stream)
+static inline void turns_go_on(struct making *m, struct turns_lane *sequence, uint64_t stream)
 {
-    if (lane->at == lane->length)
-        lane->at = 0;
-    lane->block[lane->at] = take(m, lane->bytes[lane->at], stream);
-    lane->live[lane->at++] = true;
-    for (unsigned i = 0; i < lane->at; i++)
-        if (lane->live[i] && lane->end[i] == lane->at) {
-            give(m, lane->block[i]);
-            lane->live[i] = false;
+    if (sequence->at == sequence->length)
+        sequence->at = 0;
+    sequence->block[sequence->at] = take(m, sequence->bytes[sequence->at], stream);
+    sequence->live[sequence->at++] = true;
+    for (unsigned i = 0; i < sequence->at; i++)
+        if (sequence->live[i] && sequence->end[i] == sequence->at) {
+            give(m, sequence->block[i]);
+            sequence->live[i] = false;
         }
 }
 
@@ -235,13 +235,13 @@ static inline void turns_go_on(struct making *m, struct turns_lane *lane, uint64
  */
 static inline void family_turns(struct making *m)
 {
-    struct turns_lane lanes[TURNS_THREADS];
+    struct turns_lane sequences[TURNS_THREADS];
     for (unsigned i = 0; i < TURNS_THREADS; i++)
-        turns_begin(m, &lanes[i]);
+        turns_begin(m, &sequences[i]);
     for (unsigned i = 0; i < 150; i++) {
         m->thread = (uint16_t)(draw(m) % TURNS_THREADS);
         for (uint64_t left = 1 + draw(m) % 64; left > 0; left--)
-            turns_go_on(m, &lanes[m->thread], m->thread);
+            turns_go_on(m, &sequences[m->thread], m->thread);
     }
 }
 

@@ -60,7 +60,7 @@ static inline zr_result moves_place(struct moves_scene *scene, size_t offset_byt
 {
     zr_result result = zr_backend_map(scene->range, offset_bytes, handle);
     return result == ZR_OK
-               ? zr_backend_set_access(scene->range, (struct zr_extent){offset_bytes, handle->bytes})
+               ? zr_backend_set_access(scene->range, (struct zr_bounds){offset_bytes, handle->bytes})
                : result;
 }
 
@@ -70,7 +70,7 @@ static inline zr_result moves_move(struct moves_scene *scene, bool run, size_t f
     size_t step = run ? scene->bytes : scene->granule_bytes;
     zr_result result = ZR_OK;
     for (size_t at = 0; at < scene->bytes && result == ZR_OK; at += step) {
-        result = zr_backend_unmap(scene->range, (struct zr_extent){from + at, step});
+        result = zr_backend_unmap(scene->range, (struct zr_bounds){from + at, step});
         if (result == ZR_OK)
             result = moves_place(scene, to + at, run ? scene->run : scene->single[at / scene->granule_bytes]);
     }
@@ -108,7 +108,7 @@ static inline zr_result moves_time(struct moves_scene *scene, bool run, double *
     if (result == ZR_OK) {
         *ns = moves_median(moved);
         *touch_ns = moves_median(touched);
-        result = zr_backend_unmap(scene->range, (struct zr_extent){from, scene->bytes});
+        result = zr_backend_unmap(scene->range, (struct zr_bounds){from, scene->bytes});
     }
     return result;
 }
@@ -146,7 +146,7 @@ static inline zr_result moves_time_copy(struct moves_scene *scene, double *ns, s
         scene->sum ^= (unsigned char)(round % 2 ? one : other)[round];
     }
     *ns = moves_median(copied);
-    return zr_backend_unmap(scene->range, (struct zr_extent){0, 2 * scene->bytes});
+    return zr_backend_unmap(scene->range, (struct zr_bounds){0, 2 * scene->bytes});
 }
 
 static inline zr_result moves_prepare(struct moves_scene *scene)

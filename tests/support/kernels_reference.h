@@ -12,7 +12,7 @@
 
 #include "kernels/zr_kernels.h"
 
-/* ---- Two bytes: by the definition of the formats, in double ---------------------------------- */
+/* ---- Two bytes: by the definition of the formats, in double -------------------------------------------- */
 
 /* What tells bf16 and fp16 apart: bits of the fraction, the least exponent of a normal number, the largest
  * number. */
@@ -60,7 +60,7 @@ static inline uint16_t reference_encode(double x, enum zr_precision precision)
     return (uint16_t)(sign | (exponent - f.least + 1) << f.fraction | fraction);
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ---------------------------------------------------------------------------------------- */
 
 static inline void reference_embedding(const struct zr_embedding *s, const double *wte, const double *wpe,
                                        double *out)

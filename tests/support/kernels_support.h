@@ -16,7 +16,7 @@
 #include "tests/support/random.h"
 #include "tests/support/tap.h"
 
-/* ---- Random numbers -------------------------------------------------------------------------- */
+/* ---- Random numbers ------------------------------------------------------------------------------------ */
 
 static uint64_t random_state;
 
@@ -42,7 +42,7 @@ static inline uint64_t random_seed(void)
     return seed;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------- */
+/* ---- Tensors ------------------------------------------------------------------------------------------- */
 
 enum { GUARD_BYTES = 128, TENSORS_MAX = 160 };
 static const uint32_t guard_word = 0x7fc0dead; /* a NaN in every precision: what reads it shows */
@@ -183,7 +183,7 @@ static inline double worst(double a, double b)
     return a > b ? a : b;
 }
 
-/* ---- Threads lent ---------------------------------------------------------------------------- */
+/* ---- Threads lent -------------------------------------------------------------------------------------- */
 
 struct lent {
     void (*task)(void *, unsigned, unsigned);
@@ -245,7 +245,7 @@ static inline bool context_end(struct zr_kernel_context *context)
     return intact;
 }
 
-/* ---- One process per instruction set: the matrix library can be bound to one only ------------ */
+/* ---- One process per instruction set: the matrix library can be bound to one only ---------------------- */
 
 static inline void for_each_isa(void (*run)(enum zr_isa isa))
 {

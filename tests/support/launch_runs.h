@@ -53,7 +53,7 @@ static inline void nap_ms(long ms)
         ;
 }
 
-/* ---- What a rank does ------------------------------------------------------------------------------- */
+/* ---- What a rank does ---------------------------------------------------------------------------------- */
 
 static inline int fail_with_words(unsigned rank)
 {
@@ -172,7 +172,7 @@ static inline int rank_main(struct zr_local_world *local, unsigned rank, void *a
     return code;
 }
 
-/* ---- A run under observation ------------------------------------------------------------------------ */
+/* ---- A run under observation --------------------------------------------------------------------------- */
 
 struct run {
     pid_t launcher;

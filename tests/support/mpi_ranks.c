@@ -20,7 +20,7 @@ struct task {
     size_t most_bytes; /* of one message; 0: as many as the module takes */
 };
 
-/* ---- Short messages --------------------------------------------------------------------------------- */
+/* ---- Short messages ------------------------------------------------------------------------------------ */
 
 /* The module's transport, but for messages that are too long: those it refuses. */
 static struct {
@@ -66,7 +66,7 @@ static zr_result make_narrow(zr_comm **comm, const struct zr_comm_options *optio
     return result == ZR_OK ? zr_fabric_create(comm, options, &narrow.transport) : result;
 }
 
-/* ---- Shards beyond 2 GiB ---------------------------------------------------------------------------- */
+/* ---- Shards beyond 2 GiB ------------------------------------------------------------------------------- */
 
 struct large {
     zr_comm *comm;
@@ -259,7 +259,7 @@ static unsigned large_operations(zr_comm *comm, size_t bytes)
     return l.failures;
 }
 
-/* ---- A rank ----------------------------------------------------------------------------------------- */
+/* ---- A rank -------------------------------------------------------------------------------------------- */
 
 static unsigned run_task(zr_comm *comm, const struct task *task)
 {

@@ -15,11 +15,11 @@ LEAKY = os.path.abspath(os.path.join(BUILD, "tests", "zr-train-leaky"))
 # Wide enough that stages 2 and 3 pay: a small model is placed as a lower stage.
 SHAPE = dict(data=text_file(), layers=4, hidden=128, heads=2, seq=32, batch=2, bucket_bytes=65536, steps=3, seed=5)
 WORDS = re.compile(r'beyond the byte plan: (.*?)(\w+)\(\) for (.+?): (\d+) bytes for (\w+) would make (it|all tags together) '
-                   r'(\d+) in arena "training" \((\d+) asked for, (\d+) live\), and (?:its|their) ceiling is (\d+); '
-                   r'.*raise the ceiling \(--over-plan continue\)')
+                   r'(\d+) in arena "training" \((\d+) asked for, (\d+) live\), and (?:its|their) tag limit is (\d+); '
+                   r'.*raise the tag limit \(--over-plan continue\)')
 
 # (what leaks, ranks, stage, other flags) -> (the call that is told, what it is for); the tag is that of the leak, unless
-# all tags together are at their ceiling first.
+# all tags together are at their tag limit first.
 CASES = [
     ("more:param:0:0", 1, 0, {}, "take_pools", "engine->parameters"),
     ("more:workspace:0:0", 1, 3, {}, "open_context", "context->workspace"),
@@ -61,12 +61,12 @@ def check_words(err, leak, ranks, most, function, what):
     found = WORDS.search(err)
     if not ok(found, "in words that can be read"):
         return note(err)
-    place, caller, pointer, more, told, scope, made, asked, live, ceiling = found.groups()
-    more, made, asked, live, ceiling = map(int, (more, made, asked, live, ceiling))
+    place, caller, pointer, more, told, scope, made, asked, live, tag_limit = found.groups()
+    more, made, asked, live, tag_limit = map(int, (more, made, asked, live, tag_limit))
     ok(re.fullmatch(function, caller) and re.fullmatch(what, pointer), f"the call is named: {place}{caller}() for {pointer}")
     ok(told == tag or scope != "it", f"and the tag: {told}")
-    same(ceiling, most["total" if scope != "it" else told], "what is planned, as --dry-run has it")
-    ok(live <= ceiling < made == live + more and 0 < asked <= more < asked + 256, "the bytes add up, and go beyond")
+    same(tag_limit, most["total" if scope != "it" else told], "what is planned, as --dry-run has it")
+    ok(live <= tag_limit < made == live + more and 0 < asked <= more < asked + 256, "the bytes add up, and go beyond")
     ok(ranks == 1 or f"rank {rank}: " in err or step == "0", "so is the rank")
     ok(("after step 1: " in err) == (step == "2"), "and the step before")
     if caller in ("stage", "start_gathering", "reduce_aside"):

@@ -188,14 +188,14 @@ def check_shown():
         same(sorted(public - names), [], f"{file} exports nothing that is not declared there")
         same(sorted(names - public), [], "and everything that is")
         same([name for path in headers for name in unmarked(path)], [], "no public header forgets the mark ZR_API")
-        wanted = declared("ZR_FAMILY", *glob.glob("alloc/**/*.h", recursive=True)) if file == "libzr.so" else set()
+        wanted = declared("ZR_PRIVATE_API", *glob.glob("alloc/**/*.h", recursive=True)) if file == "libzr.so" else set()
         same(sorted(family ^ wanted), [], f"for its family it shows {len(wanted)} functions more, under a release's name")
     said = subprocess.run(["readelf", "--dynamic", "--wide", f"{BUILD}/lib/libzr_zero.so"], capture_output=True,
                           text=True).stdout
     ok("[libzr.so.0]" in said and "(SONAME)" in said and "[libzr_zero.so.0]" in said,
        "libzr_zero.so.0 stands on libzr.so.0 instead of a copy of alloc/")
     used = needs(f"{BUILD}/lib/libzr_zero.so")
-    same(sorted(declared("ZR_FAMILY", *glob.glob("alloc/**/*.h", recursive=True)) - used), [], "and nothing has the family's mark for nothing")
+    same(sorted(declared("ZR_PRIVATE_API", *glob.glob("alloc/**/*.h", recursive=True)) - used), [], "and nothing has the family's mark for nothing")
 
 
 def check_library():

@@ -44,7 +44,7 @@ def refused(words, code, names, *arguments):
         note(run.stderr)
 
 
-VARIED = ["stray_percent", "threads", "loose_turns", "change_at", "seed"]
+VARIED = ["unplanned_percent", "threads", "loose_turns", "change_at", "seed"]
 
 
 def results(*arguments, keys=KEYS, code=0):
@@ -88,7 +88,7 @@ def test_usage():
     refused("a number without end", 2, ["--seed", "below 2^64"], "replay", lifetimes, "--seed", str(2 ** 64))
     refused("no time", 2, ["--time", "1 to"], "pack", lifetimes, "--time", "0")
     refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
-    refused("more strays than allocations", 2, ["--stray", "100"], "replay", lifetimes, "--stray", "101")
+    refused("more unplanned allocations than allocations", 2, ["--unplanned", "100"], "replay", lifetimes, "--unplanned", "101")
     refused("no thread", 2, ["--threads", "64"], "replay", lifetimes, "--threads", "0")
     refused("too many threads", 2, ["--threads", "64"], "replay", lifetimes, "--threads=65")
     refused("loose turns of one", 2, ["--loose-turns", "--threads 2"], "replay", lifetimes, "--loose-turns")
@@ -223,7 +223,7 @@ def test_numbers():
 
 
 def test_variations():
-    """Strays, threads and changed shapes, under every policy."""
+    """Unplanned allocations, threads and changed shapes, under every policy."""
     options = ("--unit", str(MIB), "--granule", "64KiB")
 
     def varied(*more):
@@ -239,12 +239,12 @@ def test_variations():
     sums = {min(row["lower_bound_bytes"] for row in varied("--threads", "3", "--loose-turns", "--seed", str(seed), "--policy",
                                                            "bestfit")) for seed in range(8)}
     ok(len(sums) > 1, f"other seeds, other turns: {len(sums)} bounds of 8")
-    rows = varied("--stray", "100", "--repeat", "4", "--seed", "7")
-    # Four allocations of 18 MiB together, and as many strays of 2 to 8 MiB each.
-    ok(all(12 * MIB <= row["lower_bound_bytes"] <= 50 * MIB for row in rows), "as many strays as allocations")
-    ok(len({row["lower_bound_bytes"] for row in rows}) == 1, "every policy meets the same strays")
-    same(varied("--stray", "100", "--repeat", "4", "--seed", "7", "--policy", "bestfit")[0]["lower_bound_bytes"],
-         rows[0]["lower_bound_bytes"], "the same seed, the same strays")
+    rows = varied("--unplanned", "100", "--repeat", "4", "--seed", "7")
+    # Four allocations of 18 MiB together, and as many unplanned allocations of 2 to 8 MiB each.
+    ok(all(12 * MIB <= row["lower_bound_bytes"] <= 50 * MIB for row in rows), "as many unplanned allocations as allocations")
+    ok(len({row["lower_bound_bytes"] for row in rows}) == 1, "every policy meets the same unplanned allocations")
+    same(varied("--unplanned", "100", "--repeat", "4", "--seed", "7", "--policy", "bestfit")[0]["lower_bound_bytes"],
+         rows[0]["lower_bound_bytes"], "the same seed, the same unplanned allocations")
     # 30 layers: each keeps one block until its turn backwards and needs another for a moment.
     layers = [f"{2 * i},{i},{61 - i},{3 + i % 3}\n{2 * i + 1},{i},{i + 1},{2 + i % 2}\n" for i in range(30)]
     step = write("step.csv", "id,lower,upper,size\n" + "".join(layers))
@@ -260,8 +260,8 @@ def test_variations():
     same([(row["failed_at"], row["waited_seconds"]) for row in rows], [(None, 0)], "--no-wait waits for nothing")
     first = varied("--change-at", "1")[0]["lower_bound_bytes"]
     ok(first != 10 * MIB and first <= 12.5 * MIB, f"a shape that has changed from the first repeat on: {first} bytes")
-    table = zr("replay", lifetimes, "--stray", "1", "--threads", "2", "--change-at", "1", "--seed", "9").stdout
-    ok("1 % of strays, 2 copies that take turns, other sizes from repeat 1 on; seed 9" in table, "the table says it too")
+    table = zr("replay", lifetimes, "--unplanned", "1", "--threads", "2", "--change-at", "1", "--seed", "9").stdout
+    ok("1 % of unplanned allocations, 2 copies that take turns, other sizes from repeat 1 on; seed 9" in table, "the table says it too")
 
 
 PACK_KEYS = ["file", "buffers", "verdict", "height", "lower_bound", "ratio", "seconds"]

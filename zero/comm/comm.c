@@ -8,7 +8,7 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/local.h"
 
-/* ---- The thread and the queue ----------------------------------------------------------------------- */
+/* ---- The thread and the queue -------------------------------------------------------------------------- */
 
 /* Takes the words of a failure over from the thread that failed, so that the one that waits can show them. */
 static void remember_failure(struct zr_comm *comm, zr_result result)
@@ -184,7 +184,7 @@ zr_result zr_comm_settle(zr_comm *comm)
     return result;
 }
 
-/* ---- Numbers, birth and end ------------------------------------------------------------------------- */
+/* ---- Numbers, birth and end ---------------------------------------------------------------------------- */
 
 unsigned zr_comm_rank(const zr_comm *comm)
 {

@@ -67,7 +67,7 @@ void zr_local_control_end(struct zr_local_control *control)
     memset(control, 0, sizeof(*control));
 }
 
-/* ---- Sockets ---------------------------------------------------------------------------------------- */
+/* ---- Sockets ------------------------------------------------------------------------------------------- */
 
 void zr_local_sockets_clear(struct zr_local_sockets *sockets)
 {
@@ -99,7 +99,7 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets)
     zr_local_sockets_clear(sockets);
 }
 
-/* ---- The end of a run ------------------------------------------------------------------------------- */
+/* ---- The end of a run ---------------------------------------------------------------------------------- */
 
 /* Makes everybody who waits for a peer look at the control block at once, rather than within
  * ZR_LOCAL_LOOK_NS. */

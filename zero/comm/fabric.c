@@ -20,7 +20,7 @@
 
 enum { LAST_LOOKS = 64 }; /* for what one that has ended said before: it takes a few to come through */
 
-/* ---- Waiting ---------------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 zr_result zr_fabric_send(struct fabric *fabric, struct zr_batch *batch,
                          const struct zr_transport_message *message)
@@ -179,7 +179,7 @@ zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch)
     return result;
 }
 
-/* ---- Birth and end ---------------------------------------------------------------------------------- */
+/* ---- Birth and end ------------------------------------------------------------------------------------- */
 
 /* What is under way after a failure would be written into memory that is given back. */
 static void fabric_close(struct zr_comm *comm)

@@ -46,7 +46,7 @@ static zr_result post_pair(struct fabric *fabric, struct zr_batch *batch, const 
     return result;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 struct reduction {
     const char *source;
@@ -135,7 +135,7 @@ static zr_result reduce(struct fabric *fabric, const struct zr_comm_item *item)
     return run_reduction(fabric, &reduction);
 }
 
-/* ---- Gathers ---------------------------------------------------------------------------------------- */
+/* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 /* From each to each: `step` is how far apart the shards of the two sides lie, 0 where there is only one. */
 struct crossing {
@@ -259,7 +259,7 @@ static zr_result run_all_to_all(struct fabric *fabric, const struct zr_all_gathe
     return result;
 }
 
-/* ---- From and to one -------------------------------------------------------------------------------- */
+/* ---- From and to one ----------------------------------------------------------------------------------- */
 
 /* From neighbour to neighbour, the root first: a piece is passed on while the next one comes. */
 static zr_result broadcast_in_ring(struct fabric *fabric, const struct zr_broadcast *op)

@@ -80,7 +80,7 @@ static bool is_own(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == getuid();
 }
 
-/* ---- Parcels ---------------------------------------------------------------------------------------- */
+/* ---- Parcels ------------------------------------------------------------------------------------------- */
 
 static bool send_parcel(int link, struct parcel *parcel, const int *fds, unsigned fds_count)
 {
@@ -141,7 +141,7 @@ static zr_result receive_parcel(const struct meeting *meeting, int link, struct 
     return ZR_OK;
 }
 
-/* ---- Rank 0 ----------------------------------------------------------------------------------------- */
+/* ---- Rank 0 -------------------------------------------------------------------------------------------- */
 
 static zr_result open_door(const struct zr_start *start, int *door)
 {
@@ -283,7 +283,7 @@ static zr_result lead(const struct meeting *meeting)
     return result;
 }
 
-/* ---- The others ------------------------------------------------------------------------------------- */
+/* ---- The others ---------------------------------------------------------------------------------------- */
 
 /* Rank 0 may come later. */
 static zr_result knock(const struct meeting *meeting)
@@ -367,7 +367,7 @@ static zr_result follow(const struct meeting *meeting)
     return result;
 }
 
-/* ---- The run ---------------------------------------------------------------------------------------- */
+/* ---- The run ------------------------------------------------------------------------------------------- */
 
 /* A process whose connection has closed while its rank was still needed. */
 static void lose(struct zr_local_part *part, unsigned rank)

@@ -80,7 +80,7 @@ void zr_local_say(const char *format, ...)
     (void)written; /* no other place to say it */
 }
 
-/* ---- The end of a run ------------------------------------------------------------------------------- */
+/* ---- The end of a run ---------------------------------------------------------------------------------- */
 
 /* Ends every wait of the ranks with `why`, and sets the hour of those that do not listen. */
 static void end_ranks(struct launcher *launcher, zr_result why, const char *reason)
@@ -113,7 +113,7 @@ static void kill_ranks(struct launcher *launcher)
     launcher->killed = true;
 }
 
-/* ---- Ranks that end --------------------------------------------------------------------------------- */
+/* ---- Ranks that end ------------------------------------------------------------------------------------ */
 
 static void describe_place(const struct zr_local_rank *rank, char *out, size_t room_bytes)
 {
@@ -178,7 +178,7 @@ static void reap(struct launcher *launcher)
             rank_ended(launcher, r, status);
 }
 
-/* ---- Requests and deadlines ------------------------------------------------------------------------- */
+/* ---- Requests and deadlines ---------------------------------------------------------------------------- */
 
 static void ask_for_end(struct launcher *launcher, int signal_number)
 {
@@ -371,7 +371,7 @@ static void watch(struct launcher *launcher)
     }
 }
 
-/* ---- Birth ------------------------------------------------------------------------------------------ */
+/* ---- Birth --------------------------------------------------------------------------------------------- */
 
 /* In the child: only the own inbox is read from. */
 static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)

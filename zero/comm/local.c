@@ -13,7 +13,7 @@
 
 #define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
 
-/* ---- Waits ------------------------------------------------------------------------------------------ */
+/* ---- Waits --------------------------------------------------------------------------------------------- */
 
 zr_result zr_local_check(struct zr_local_world *local, unsigned peer)
 {
@@ -91,7 +91,7 @@ void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *
         zr_word_wake_all(word);
 }
 
-/* ---- Birth and end ---------------------------------------------------------------------------------- */
+/* ---- Birth and end ------------------------------------------------------------------------------------- */
 
 /* Gives back what there is of a communicator, whole or half made. After a failure the peers end anyway; else
  * this rank's ring must stay until all of them have read the last piece. */

@@ -27,7 +27,7 @@
 /* Summed at a time, so that what is added to it afterwards finds it in the cache. */
 #define BLOCK_BYTES ((size_t)128 << 10)
 
-/* ---- Slots ------------------------------------------------------------------------------------------ */
+/* ---- Slots --------------------------------------------------------------------------------------------- */
 
 /* Waits until all peers have read all but `left` of what this rank has posted. */
 static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
@@ -108,7 +108,7 @@ static zr_result read_end(struct local_comm *comm)
     return ZR_OK;
 }
 
-/* ---- Pieces ----------------------------------------------------------------------------------------- */
+/* ---- Pieces -------------------------------------------------------------------------------------------- */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -242,7 +242,7 @@ static void keep_own(struct local_comm *comm, const struct movement *move)
         memmove(to, from, move->piece.bytes);
 }
 
-/* ---- Straight from the peers' memory ----------------------------------------------------------------- */
+/* ---- Straight from the peers' memory ------------------------------------------------------------------- */
 
 /* Whether the ranks meet to see if they can do without the slots. Alike on all of them. */
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
@@ -336,7 +336,7 @@ static zr_result read_directly(struct local_comm *comm, const struct movement *m
     return result == ZR_OK ? read_end(comm) : result;
 }
 
-/* ---- Operations of all ------------------------------------------------------------------------------ */
+/* ---- Operations of all --------------------------------------------------------------------------------- */
 
 static zr_result move_all(struct local_comm *comm, const struct movement *move)
 {
@@ -503,7 +503,7 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
     return result == ZR_OK ? read(comm, &gather, count - 1) : result;
 }
 
-/* ---- Transfers between two --------------------------------------------------------------------------- */
+/* ---- Transfers between two ----------------------------------------------------------------------------- */
 
 /* Waits until all but `left` of the parcels of `sender` have been taken; `by` is who takes them. */
 static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)

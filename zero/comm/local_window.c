@@ -75,7 +75,7 @@ void zr_local_windows_close(struct local_comm *comm)
     for (unsigned p = 0; p < comm->base.world; p++) {
         struct zr_local_window *window = &comm->peers[p].window;
         if (window->mapped_bytes > 0)
-            zr_backend_unmap(window->range, (struct zr_extent){0, window->mapped_bytes});
+            zr_backend_unmap(window->range, (struct zr_bounds){0, window->mapped_bytes});
         if (window->range)
             zr_backend_release(window->range);
         if (window->fd >= 0)
@@ -109,7 +109,7 @@ bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
     return true;
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------- */
+/* ---- Looking ------------------------------------------------------------------------------------------- */
 
 /* Maps the file up to `end` at least, and further if there is more of it. */
 static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
@@ -132,7 +132,7 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     if (result != ZR_OK)
         return result;
     window->mapped_bytes = to;
-    return zr_backend_set_access(window->range, (struct zr_extent){from, to - from});
+    return zr_backend_set_access(window->range, (struct zr_bounds){from, to - from});
 }
 
 zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)

@@ -47,7 +47,7 @@ static bool on_path(const char *name)
     return false;
 }
 
-/* ---- The parent ------------------------------------------------------------------------------------- */
+/* ---- The parent ---------------------------------------------------------------------------------------- */
 
 static void cut_short(struct watch *watch, const char *why)
 {
@@ -139,7 +139,7 @@ static int watch_over(struct watch *watch, const sigset_t *signals)
     return ended > 0 ? code_of(watch, status) : EXIT_FAILED;
 }
 
-/* ---- mpirun ----------------------------------------------------------------------------------------- */
+/* ---- mpirun -------------------------------------------------------------------------------------------- */
 
 /* More ranks than cores are fine here, and so is root: the settings are Open MPI's, and mean nothing to
  * others. False: there are too many arguments. */

@@ -57,7 +57,7 @@ zr_result zr_nccl_get(const struct zr_nccl **out)
     return result;
 }
 
-/* ---- Birth and end ---------------------------------------------------------------------------------- */
+/* ---- Birth and end ------------------------------------------------------------------------------------- */
 
 /* After a failure work may be under way that never ends: it is aborted, and what it used is free then. */
 static void nccl_close(struct zr_comm *comm)

@@ -84,7 +84,7 @@ static zr_result copy(struct nccl_comm *self, void *to, const void *from, size_t
                                                             .stream = (uint64_t)(uintptr_t)self->stream});
 }
 
-/* ---- Groups of sends and receives ------------------------------------------------------------------- */
+/* ---- Groups of sends and receives ---------------------------------------------------------------------- */
 
 /* From each to each, as one group; NULL: this rank has no part on that side. `only`: with that rank alone. */
 struct crossing {
@@ -211,7 +211,7 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
     return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, item->kind) : ZR_OK;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* A sum in rank order. Kernels of the processor cannot read a GPU's memory. */
 struct reduction {

@@ -104,7 +104,7 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
     return 0;
 }
 
-/* ---- Checks ----------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------------- */
 
 /* What every operation comes with. */
 struct asked {
@@ -183,7 +183,7 @@ static zr_result hand_in(const struct asked *asked, const struct shape *shape,
     return result == ZR_OK ? zr_comm_submit(asked->comm, item, asked->ticket) : result;
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------------- */
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* The sums are twice as long as the elements that they are made of, and would overwrite those to come. */
 static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned world)
@@ -249,7 +249,7 @@ zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ti
                    &(struct zr_comm_item){.kind = asked.kind, .reduce = *operation});
 }
 
-/* ---- Data ------------------------------------------------------------------------------------------- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 static zr_result each_to_each(const struct asked *asked, const struct zr_all_gather *operation)
 {
@@ -371,7 +371,7 @@ zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operatio
     return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, operation);
 }
 
-/* ---- Small talk --------------------------------------------------------------------------------------- */
+/* ---- Small talk ---------------------------------------------------------------------------------------- */
 
 zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all)
 {

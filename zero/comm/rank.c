@@ -152,7 +152,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     _exit(options->rank_main(local, birth->rank, options->argument));
 }
 
-/* ---- What a rank tells ------------------------------------------------------------------------------ */
+/* ---- What a rank tells --------------------------------------------------------------------------------- */
 
 void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy)
 {

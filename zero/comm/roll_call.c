@@ -11,7 +11,7 @@ enum { LETTERS_A_LOOK = 4 * ZR_COMM_MAX_WORLD };
 #define TELL_NS 20000000ull /* for what was told to be on its way */
 #define NAP_NS  1000000ull
 
-/* ---- Letters ---------------------------------------------------------------------------------------- */
+/* ---- Letters ------------------------------------------------------------------------------------------- */
 
 /* True when it has come, or gone. A letter that fails is one that never comes. */
 static bool arrived(struct zr_roll *roll, struct zr_roll_letter *letter)
@@ -68,7 +68,7 @@ static void give_up(struct zr_roll *roll, struct zr_roll_letter *letter)
     letter->under_way = false;
 }
 
-/* ---- The call --------------------------------------------------------------------------------------- */
+/* ---- The call ------------------------------------------------------------------------------------------ */
 
 void zr_roll_open(struct zr_roll *roll, struct zr_transport *transport)
 {

@@ -68,7 +68,7 @@ static void list_free(struct list *list, zr_arena *host_arena)
     list->segments = NULL;
 }
 
-/* ---- Sending ---------------------------------------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------------------------------------- */
 
 static zr_result export_ring(const struct zr_local_share *share, struct list *list)
 {
@@ -169,7 +169,7 @@ static zr_result send_list(const struct zr_local_share *share, const struct list
     return ZR_OK;
 }
 
-/* ---- Receiving -------------------------------------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, unsigned count)
 {
@@ -311,7 +311,7 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
     return result;
 }
 
-/* ---- Turns ------------------------------------------------------------------------------------------ */
+/* ---- Turns --------------------------------------------------------------------------------------------- */
 
 /* Waits until nobody is more than so many turns behind that the descriptors under way could be too many. */
 static zr_result wait_for_slow(struct zr_local_world *local, uint32_t turn)

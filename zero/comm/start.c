@@ -17,7 +17,7 @@
 
 enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
 
-/* ---- The environment -------------------------------------------------------------------------------- */
+/* ---- The environment ----------------------------------------------------------------------------------- */
 
 /* Where a launcher says which rank this is. The first of these that is there counts: mpirun under srun is
  * mpirun. */
@@ -162,7 +162,7 @@ zr_result zr_start_read(struct zr_start *out)
     return source ? read_source(source, out) : ZR_OK;
 }
 
-/* ---- What goes together ------------------------------------------------------------------------------ */
+/* ---- What goes together -------------------------------------------------------------------------------- */
 
 static zr_result check_local(const struct zr_start *start)
 {
@@ -221,7 +221,7 @@ zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carr
     return carrier == ZR_CARRIER_MPI ? ZR_OK : check_local(start);
 }
 
-/* ---- Start ------------------------------------------------------------------------------------------ */
+/* ---- Start --------------------------------------------------------------------------------------------- */
 
 int zr_start_launch(const struct zr_start_run *run)
 {

@@ -1,17 +1,17 @@
-/* take.h: one way for the rooms under zero/ to take memory from an arena, whose ceilings may refuse it: then
- * the words say for whom. */
+/* take.h: one way for the rooms under zero/ to take memory from an arena, whose tag limits may refuse it:
+ * then the words say for whom. */
 #ifndef ZR_TAKE_H
 #define ZR_TAKE_H
 
 #include "alloc/base/error.h"
 #include "alloc/zr.h"
 
-/* Of a request above a ceiling of the arena (a byte plan, see zr_arena_set_ceilings()): says which call it
- * was, and what for, "&sums->block" being sums->block. */
+/* Of a request above a tag limit of the arena (a byte plan, see zr_arena_set_tag_limits()): says which call
+ * it was, and what for, "&sums->block" being sums->block. */
 static inline zr_result zr_name_call(zr_result result, const char *function, const char *out)
 {
     const char *what = out;
-    if (__builtin_expect(result != ZR_ERR_CEILING, 1))
+    if (__builtin_expect(result != ZR_ERR_TAG_LIMIT, 1))
         return result;
     for (const char *at = out; *at; at++)
         if (*at == '&')
@@ -22,7 +22,7 @@ static inline zr_result zr_name_call(zr_result result, const char *function, con
 /* And of which unit. */
 static inline zr_result zr_name_unit(zr_result result, const char *unit)
 {
-    return result == ZR_ERR_CEILING ? zr_fail(result, "unit %s, %s", unit, zr_last_error()) : result;
+    return result == ZR_ERR_TAG_LIMIT ? zr_fail(result, "unit %s, %s", unit, zr_last_error()) : result;
 }
 
 /* count x bytes, overflow checked. A count of 0 gives NULL and ZR_OK. */
@@ -37,7 +37,7 @@ static inline zr_result zr_take_block(zr_arena *arena, zr_tag tag, size_t count,
     return zr_arena_alloc(arena, &(struct zr_request){.bytes = total, .tag = tag}, out);
 }
 
-/* The same, and the words of what a ceiling refuses name the function around it. */
+/* The same, and the words of what a tag limit refuses name the function around it. */
 #define zr_take(arena, tag, count, bytes, out)                                                               \
     zr_name_call(zr_take_block(arena, tag, count, bytes, out), __func__, #out)
 

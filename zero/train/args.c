@@ -34,14 +34,14 @@ enum zr_exit zr_exit_of(zr_result result)
     case ZR_ERR_MEMORY:
     case ZR_ERR_HOST_MEMORY:
     case ZR_ERR_ADDRESSES:
-    case ZR_ERR_CEILING:
+    case ZR_ERR_TAG_LIMIT:
         return ZR_EXIT_MEMORY;
     default:
         return ZR_EXIT_FAILED;
     }
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
 static bool read_count(const char *text, uint64_t *out)
 {
@@ -113,7 +113,7 @@ static int choice_index(const char *choices, const char *text)
     return -1;
 }
 
-/* ---- Storing one option ------------------------------------------------------------------------------ */
+/* ---- Storing one option -------------------------------------------------------------------------------- */
 
 /* What is wrong with an option and how to go on, as the last error's words; always 2. */
 static int wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
@@ -265,7 +265,7 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
     return ZR_EXIT_USAGE;
 }
 
-/* ---- The command line -------------------------------------------------------------------------------- */
+/* ---- The command line ---------------------------------------------------------------------------------- */
 
 /* Letters to insert, remove, replace or swap to make `a` of `b`; names longer than 31 are as far as they
  * come. */
@@ -377,7 +377,7 @@ static int store_defaults(struct zr_train_config *config)
     return code;
 }
 
-/* ---- What must fit together -------------------------------------------------------------------------- */
+/* ---- What must fit together ---------------------------------------------------------------------------- */
 
 /* With a token shard the prompt is numbers of tokens, blanks or commas between. */
 static bool prompt_is_tokens(const struct zr_train_config *config)
@@ -654,7 +654,7 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     return code;
 }
 
-/* ---- Back to a command line --------------------------------------------------------------------------- */
+/* ---- Back to a command line ---------------------------------------------------------------------------- */
 
 /* In single quotes where a shell would make something else of it. */
 static void print_quoted(struct zr_text *text, const char *value)

@@ -66,7 +66,7 @@ bool zr_checkpoint_read_step_name(const char *name, enum zr_checkpoint_kind kind
     return strcmp(again, name) == 0;
 }
 
-/* ---- Folders ------------------------------------------------------------------------------------------ */
+/* ---- Folders ------------------------------------------------------------------------------------------- */
 
 /* A folder whose name is not on the disk would be lost with all that was saved in it. */
 static zr_result make_one_folder(const char *path)
@@ -102,7 +102,7 @@ zr_result zr_checkpoint_make_folder(const char *path)
     return make_one_folder(path);
 }
 
-/* ---- One run at a time ------------------------------------------------------------------------------- */
+/* ---- One run at a time --------------------------------------------------------------------------------- */
 
 zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
 {
@@ -145,7 +145,7 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
         unlinkat(AT_FDCWD, folder, AT_REMOVEDIR); /* refused where something is in it */
 }
 
-/* ---- Unfinished saves -------------------------------------------------------------------------------- */
+/* ---- Unfinished saves ---------------------------------------------------------------------------------- */
 
 /* The bytes of a hidden step's name before its tail; 0: it is no such name. */
 static size_t hidden_step(const char *name, const char *tail)

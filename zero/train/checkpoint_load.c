@@ -80,7 +80,7 @@ static zr_result open_shard(const struct load *load, const struct shard *shard, 
     return !result && bytes != shard->bytes ? other_size(shard, path, bytes) : result;
 }
 
-/* ---- Which checkpoint -------------------------------------------------------------------------------- */
+/* ---- Which checkpoint ---------------------------------------------------------------------------------- */
 
 bool zr_checkpoint_is_complete(const char *folder)
 {
@@ -205,7 +205,7 @@ static zr_result find_checkpoint(struct load *load)
     return result || found ? result : tell_no_checkpoint(folder);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 /* A whole number of an object, for which `least` .. INT64_MAX is fine. */
 static bool get_whole(json_t *object, const char *key, uint64_t *out)
@@ -232,7 +232,7 @@ static zr_result damaged(const char *name, const char *what)
     return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; resume from another step", name, what);
 }
 
-/* ---- The manifest ------------------------------------------------------------------------------------ */
+/* ---- The manifest -------------------------------------------------------------------------------------- */
 
 /* Another optimizer's state is of no use to this one. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
@@ -442,7 +442,7 @@ unwind:
     return result;
 }
 
-/* ---- The shards' headers ----------------------------------------------------------------------------- */
+/* ---- The shards' headers ------------------------------------------------------------------------------- */
 
 static zr_result add_range(struct load *load, const struct range *range)
 {
@@ -562,7 +562,7 @@ static zr_result read_headers(struct load *load)
                : damaged(load->folder, "its shards are incomplete");
 }
 
-/* ---- The data ---------------------------------------------------------------------------------------- */
+/* ---- The data ------------------------------------------------------------------------------------------ */
 
 static zr_result verify_shard(const struct load *load, const struct shard *shard)
 {

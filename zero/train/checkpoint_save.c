@@ -31,7 +31,7 @@ struct save {
     struct shard_facts *facts; /* [world], zr_heap */
 };
 
-/* ---- A shard ----------------------------------------------------------------------------------------- */
+/* ---- A shard ------------------------------------------------------------------------------------------- */
 
 /* Of each of this rank's tensors. */
 static uint64_t count_elements(const zr_engine *engine)
@@ -145,7 +145,7 @@ static zr_result save_shard(const struct save *save, struct shard_facts *facts)
     return result ? result : closed;
 }
 
-/* ---- Rank 0's part ----------------------------------------------------------------------------------- */
+/* ---- Rank 0's part ------------------------------------------------------------------------------------- */
 
 /* Refuses early what cannot fit; where the system does not say, the writes will. */
 static zr_result check_room(const struct save *save)
@@ -365,7 +365,7 @@ static zr_result drop_older(const struct save *save)
     return result;
 }
 
-/* ---- All ranks --------------------------------------------------------------------------------------- */
+/* ---- All ranks ----------------------------------------------------------------------------------------- */
 
 static zr_result save_start(struct save *save)
 {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 #include "zero/train/flags.h"
 
 enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
@@ -128,7 +128,7 @@ struct reader {
     struct zr_config_rest *rest;
 };
 
-/* ---- Memory ------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* jansson asks for memory without saying for whom, hence the one static. Nothing is given back one by one. */
 static struct {
@@ -152,7 +152,7 @@ static void give(void *taken)
     (void)taken;
 }
 
-/* ---- Lines ------------------------------------------------------------------------------------------- */
+/* ---- Lines --------------------------------------------------------------------------------------------- */
 
 static const char *skip_blanks(const char *at)
 {
@@ -231,7 +231,7 @@ static zr_result refuse(const struct reader *reader, const char *path, const cha
     return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, name, words);
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
 static json_t *get(const struct reader *reader, const char *path)
 {
@@ -384,7 +384,7 @@ static zr_result walk(const struct reader *reader, const char *above, json_t *ob
     return result;
 }
 
-/* ---- What belongs together --------------------------------------------------------------------------- */
+/* ---- What belongs together ----------------------------------------------------------------------------- */
 
 /* The place of a string among the choices of its key; 0 where the file does not have the key. */
 static zr_result read_word(const struct reader *reader, const char *path, size_t *out)
@@ -516,7 +516,7 @@ static zr_result read_root(const struct reader *reader)
     return result;
 }
 
-/* ---- The file ---------------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------------------ */
 
 static zr_result load(const char *path, char *text, size_t *bytes)
 {

@@ -12,7 +12,7 @@
 /* About as many tokens as give a validation loss to two decimals, and still take seconds at most. */
 #define VALIDATION_TOKENS 16384
 
-/* ---- Opening ----------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int32_t little_int32(const unsigned char *at)
 {
@@ -178,7 +178,7 @@ zr_result zr_data_scan(const struct zr_data *data)
     return ZR_OK;
 }
 
-/* ---- Windows ----------------------------------------------------------------------------------------- */
+/* ---- Windows ------------------------------------------------------------------------------------------- */
 
 /* The token of `bytes` bytes that stands at index i of raw memory. */
 static int32_t raw_token(const void *raw, size_t token_bytes, size_t i)

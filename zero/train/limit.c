@@ -129,7 +129,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
     return result;
 }
 
-/* ---- What would fit ---------------------------------------------------------------------------------- */
+/* ---- What would fit ------------------------------------------------------------------------------------ */
 
 struct search {
     const struct zr_train_config *config;

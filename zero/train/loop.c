@@ -526,7 +526,7 @@ static void say_failure(const struct loop *loop, zr_result result)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
     if (step > 0)
         snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);
-    if (result == ZR_ERR_CEILING)
+    if (result == ZR_ERR_TAG_LIMIT)
         zr_say("%s%sbeyond the byte plan: %s (--over-plan continue); what was saved is whole", who, when,
                zr_last_error());
     else

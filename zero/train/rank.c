@@ -120,7 +120,7 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->whole_gradients = plan->whole_gradients;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
-    report->ceilings = plan->ceilings;
+    report->tag_limits = plan->tag_limits;
     memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
            sizeof report->planned_kept_by_tag_bytes);
 }
@@ -208,7 +208,7 @@ static zr_result open_memory(struct zr_rank *rank)
                                                         .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
                                                         .limit_bytes = rank->config->memory_limit_bytes});
     if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
-        result = zr_arena_set_ceilings(rank->arena, &rank->plan.ceilings);
+        result = zr_arena_set_tag_limits(rank->arena, &rank->plan.tag_limits);
     return result;
 }
 

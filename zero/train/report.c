@@ -12,7 +12,7 @@
 #include "zero/train/number.h"
 #include "zero/train/report_page.h"
 
-/* ---- Bytes ------------------------------------------------------------------------------------------- */
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
 
 /* Whether all ranks have the same numbers; `other` (records, stacks) is each rank's own affair. */
 static bool ranks_agree(const struct zr_rank_report *ranks, unsigned world)
@@ -99,7 +99,7 @@ static void print_others(struct zr_page *page, const struct zr_rank_report *rank
     char number[ZR_NUMBER_ROOM];
     bool any = false;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
-        size_t most = rank->ceilings.by_tag_bytes[tag];
+        size_t most = rank->tag_limits.by_tag_bytes[tag];
         if (most <= rank->planned_by_tag_bytes[tag])
             continue;
         zr_text_print(&page->text, "%s %s %s", any ? "," : before, zr_tag_name((zr_tag)tag),
@@ -174,7 +174,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     return zr_text_flush(&page.text);
 }
 
-/* ---- Under a limit ----------------------------------------------------------------------------------- */
+/* ---- Under a limit ------------------------------------------------------------------------------------- */
 
 static void print_over(struct zr_page *page, const char *name, size_t bytes, size_t running, size_t limit)
 {
@@ -293,14 +293,14 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
                                  .planned = rank->planned_by_tag_bytes[tag],
                                  .measured = rank->peak_by_tag_bytes[tag],
                                  .exact = true,
-                                 .most = rank->ceilings.by_tag_bytes[tag]};
+                                 .most = rank->tag_limits.by_tag_bytes[tag]};
         planned += line.planned;
         measured += line.measured;
         if (line.planned || line.measured)
             print_byte_line(page, &line);
     }
     print_byte_line(
-        page, &(struct byte_line){"tensors", unless, planned, measured, true, rank->ceilings.together_bytes});
+        page, &(struct byte_line){"tensors", unless, planned, measured, true, rank->tag_limits.total_bytes});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});
@@ -316,7 +316,7 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
 static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
 {
     for (int tag = 0; !updated && tag < ZR_TAG_OTHER; tag++)
-        if (rank->peak_by_tag_bytes[tag] > rank->ceilings.by_tag_bytes[tag])
+        if (rank->peak_by_tag_bytes[tag] > rank->tag_limits.by_tag_bytes[tag])
             return false;
     return !updated || memcmp(rank->planned_by_tag_bytes, rank->peak_by_tag_bytes,
                               ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
@@ -345,7 +345,7 @@ static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
     print_rank_bytes(page, &run->ranks[rank], run);
 }
 
-/* ---- The end of a run -------------------------------------------------------------------------------- */
+/* ---- The end of a run ---------------------------------------------------------------------------------- */
 
 static void print_loss(struct zr_page *page, const struct zr_run_report *run)
 {

@@ -18,7 +18,7 @@ struct zr_rank_report {
     size_t planned_by_tag_bytes[ZR_TAG_COUNT];  /* at the first moment of the peak */
     size_t planned_bytes;
     size_t planned_reserved_bytes;
-    struct zr_ceilings ceilings;                    /* the most of each tag, at whatever moment of the plan */
+    struct zr_tag_limits tag_limits;                /* the most of each tag, at whatever moment of the plan */
     size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, likewise */
     size_t peak_bytes;

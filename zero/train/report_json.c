@@ -8,7 +8,7 @@
 #include "zero/train/number.h"
 #include "zero/train/report.h"
 
-/* ---- Where it goes ----------------------------------------------------------------------------------- */
+/* ---- Where it goes ------------------------------------------------------------------------------------- */
 
 struct json_output {
     struct zr_file file;
@@ -69,7 +69,7 @@ void zr_report_clean_up(const char *path)
     unlink(partial);
 }
 
-/* ---- What it says ------------------------------------------------------------------------------------ */
+/* ---- What it says -------------------------------------------------------------------------------------- */
 
 static void print_tags(struct zr_text *text, const char *key, const size_t by_tag_bytes[ZR_TAG_COUNT],
                        size_t total)
@@ -93,12 +93,12 @@ static void print_kept(struct zr_text *text, const char *key, const size_t by_ta
 }
 
 /* What the plan holds a run to. */
-static void print_ceilings(struct zr_text *text, const struct zr_ceilings *ceilings)
+static void print_tag_limits(struct zr_text *text, const struct zr_tag_limits *tag_limits)
 {
     zr_text_print(text, "\"planned_most_bytes\": {");
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
-        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), ceilings->by_tag_bytes[tag]);
-    zr_text_print(text, "\"total\": %zu}", ceilings->together_bytes);
+        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), tag_limits->by_tag_bytes[tag]);
+    zr_text_print(text, "\"total\": %zu}", tag_limits->total_bytes);
 }
 
 /* What there is to say of ranks. */
@@ -126,7 +126,7 @@ static void print_rank(struct zr_text *text, const struct ranks_view *view, cons
                   rank->rank, rank->placed_stage, rank->whole_parameters, rank->whole_gradients);
     print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
     zr_text_print(text, ",\n   ");
-    print_ceilings(text, &rank->ceilings);
+    print_tag_limits(text, &rank->tag_limits);
     zr_text_print(text, ",\n   ");
     print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
     zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu", rank->planned_reserved_bytes);

@@ -45,7 +45,7 @@ static struct figures figures_of(const struct zr_train_config *config, const str
     };
 }
 
-/* ---- For people -------------------------------------------------------------------------------------- */
+/* ---- For people ---------------------------------------------------------------------------------------- */
 
 /* Where the phase lies in a step. */
 static void print_bar(struct zr_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
@@ -153,7 +153,7 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
     return zr_text_flush(&page.text);
 }
 
-/* ---- For programs ------------------------------------------------------------------------------------ */
+/* ---- For programs -------------------------------------------------------------------------------------- */
 
 static void print_number(struct zr_text *text, const char *key, double value)
 {

@@ -43,7 +43,7 @@ void zr_gpt_export_clean_up(const char *path)
         unlink(partial);
 }
 
-/* ---- The header -------------------------------------------------------------------------------------- */
+/* ---- The header ---------------------------------------------------------------------------------------- */
 
 /* zr_safetensors_contents.say: one tensor per parameter, in the order of the data. */
 static void say_contents(struct zr_safetensors_header *header, void *whose)
@@ -85,7 +85,7 @@ static zr_result measure(struct export *export)
     return ZR_OK;
 }
 
-/* ---- The file ---------------------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------------------ */
 
 /* Rank 0 makes the file, at its full size, so that what cannot be is known before the others begin. */
 static zr_result start_file(struct export *export)

@@ -39,7 +39,7 @@ struct import {
     float *piece; /* [PIECE_ELEMENTS], zr_heap */
 };
 
-/* ---- Names ------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *name, const char *tail)
 {
@@ -158,7 +158,7 @@ static zr_result check_heads(const struct import *import, json_t *metadata)
     return ZR_OK;
 }
 
-/* ---- Shapes ------------------------------------------------------------------------------------------ */
+/* ---- Shapes -------------------------------------------------------------------------------------------- */
 
 static zr_result other_size(const struct import *import, const char *option, uint64_t theirs, uint64_t ours)
 {
@@ -302,7 +302,7 @@ static void finish(struct import *import)
     zr_heap_free(import->parameters);
 }
 
-/* ---- The data ---------------------------------------------------------------------------------------- */
+/* ---- The data ------------------------------------------------------------------------------------------ */
 
 /* Elements [from, from + count) of a matrix [rows, columns], out of its transposed tensor: a run of rows of
  * one column after the other. */

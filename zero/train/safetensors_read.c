@@ -25,7 +25,7 @@ static bool get_whole(json_t *array, size_t index, uint64_t *out)
     return true;
 }
 
-/* ---- The bytes of the tensors ------------------------------------------------------------------------ */
+/* ---- The bytes of the tensors -------------------------------------------------------------------------- */
 
 static zr_result lies_outside(const struct zr_safetensors *file, const char *name)
 {
@@ -116,7 +116,7 @@ static zr_result check_extents(const struct zr_safetensors *file)
     return result;
 }
 
-/* ---- The header -------------------------------------------------------------------------------------- */
+/* ---- The header ---------------------------------------------------------------------------------------- */
 
 static zr_result read_header(struct zr_safetensors *file)
 {
@@ -182,7 +182,7 @@ void zr_safetensors_close(struct zr_safetensors *file)
     zr_file_close(&file->file);
 }
 
-/* ---- Tensors ----------------------------------------------------------------------------------------- */
+/* ---- Tensors ------------------------------------------------------------------------------------------- */
 
 static size_t element_bytes(enum zr_safetensors_kind kind)
 {

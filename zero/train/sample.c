@@ -67,7 +67,7 @@ static int32_t choose(const float *logits, size_t vocabulary, float temperature,
     return top[count - 1].token;
 }
 
-/* ---- The prompt -------------------------------------------------------------------------------------- */
+/* ---- The prompt ---------------------------------------------------------------------------------------- */
 
 /* The next token of the prompt, false at its end. */
 static bool prompt_token(const struct zr_sample_options *options, const char **at, int32_t *token)
@@ -108,7 +108,7 @@ static void window_push(struct window *window, int32_t token)
     window->tokens[window->count++] = token;
 }
 
-/* ---- Showing ----------------------------------------------------------------------------------------- */
+/* ---- Showing ------------------------------------------------------------------------------------------- */
 
 /* Bytes are held back until they are known to make a UTF-8 character. */
 struct shown {

@@ -130,7 +130,7 @@ static int add(struct comm *comm, void *data, size_t bytes, int peer, int sends)
     return depth > 0 ? OK : run_queue();
 }
 
-/* ---- Groups and transfers --------------------------------------------------------------------------- */
+/* ---- Groups and transfers ------------------------------------------------------------------------------ */
 
 PUBLIC int ncclGroupStart(void)
 {
@@ -159,7 +159,7 @@ PUBLIC int ncclRecv(void *data, size_t count, int type, int peer, struct comm *c
     return type_bytes(type) ? add(comm, data, count * type_bytes(type), peer, 0) : INVALID_ARGUMENT;
 }
 
-/* ---- Collectives ------------------------------------------------------------------------------------ */
+/* ---- Collectives --------------------------------------------------------------------------------------- */
 
 /* Everybody's `bytes` at from + p * step go to p; what comes lies at to + p * to_step. NULL: nothing. */
 static int cross(struct comm *comm, const char *from, size_t step, char *to, size_t to_step, size_t bytes)
@@ -302,7 +302,7 @@ PUBLIC int ncclRedOpDestroy(int sum, struct comm *comm)
     return sum == FIRST_OWN_SUM && comm ? OK : INVALID_ARGUMENT;
 }
 
-/* ---- Communicators ---------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 PUBLIC int ncclGetVersion(int *version)
 {

@@ -97,7 +97,7 @@ static bool shadow_agrees(const struct shadow *shadow, zr_arena *arena)
            stats.blocks_count == shadow->count && stats.peak_live_bytes == shadow->peak_live_bytes &&
            memcmp(stats.live_by_tag_bytes, shadow->by_tag, sizeof shadow->by_tag) == 0 &&
            memcmp(stats.peak_by_tag_bytes, shadow->peak_by_tag, sizeof shadow->by_tag) == 0 &&
-           stats.reserved_bytes == stats.mapped_bytes + stats.stock_bytes &&
+           stats.reserved_bytes == stats.mapped_bytes + stats.cached_bytes &&
            stats.mapped_bytes >= stats.live_bytes + stats.stranded_bytes;
 }
 

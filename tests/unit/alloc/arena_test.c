@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 #include "alloc/base/error.h"
-#include "alloc/core/holes.h"
+#include "alloc/core/bins.h"
 #include "alloc/base/option.h"
 #include "alloc/plan/plan.h"
 #include "tests/support/arena_support.h"
@@ -73,7 +73,7 @@ static void test_arguments(void)
     tap_result(try(pair.arena, &(struct zr_request){.bytes = (size_t)1 << 62}), ZR_ERR_ADDRESSES,
                "more than the addresses");
     tap_ok(strstr(zr_last_error(), "shortage") != NULL, "the words say shortage: %s", zr_last_error());
-    tap_is(zr_holes_bin(SIZE_MAX), ZR_HOLES_BINS - 1, "holes of every size there is have a bin");
+    tap_is(zr_bins_index(SIZE_MAX), ZR_BINS_COUNT - 1, "holes of every size there is have a bin");
     bool refused = true;
     for (unsigned power = 49; power < 63; power++)
         for (unsigned part = 0; part < 16; part++) {
@@ -358,9 +358,12 @@ static void test_planned_canary(void)
                                          .alive_count = PLANNED - i};
         end_bytes += planned_room(&pair, i);
     }
-    const struct zr_plan_lane lane = {.count = PLANNED, .any = true};
-    struct zr_plan plan = {
-        .steps = steps, .steps_count = PLANNED, .lanes = &lane, .lanes_count = 1, .region_bytes = GRANULE};
+    const struct zr_plan_sequence sequence = {.count = PLANNED, .any = true};
+    struct zr_plan plan = {.steps = steps,
+                           .steps_count = PLANNED,
+                           .sequences = &sequence,
+                           .sequences_count = 1,
+                           .region_bytes = GRANULE};
     tap_result(zr_arena_install_plan(pair.arena, &plan), ZR_OK, "a plan with canaries: %s", zr_last_error());
     unsigned alarms = 0, beside = 0;
     for (unsigned i = 0; i < 3; i++) {

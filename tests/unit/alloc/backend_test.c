@@ -63,9 +63,9 @@ static struct zr_handle *handle_of(zr_backend *backend, size_t granules)
     return handle;
 }
 
-static struct zr_extent granules(size_t first, size_t count)
+static struct zr_bounds granules(size_t first, size_t count)
 {
-    return (struct zr_extent){first * granule_bytes, count * granule_bytes};
+    return (struct zr_bounds){first * granule_bytes, count * granule_bytes};
 }
 
 static void test_handles(enum kind kind)
@@ -138,7 +138,7 @@ static void test_mappings(enum kind kind)
 
     tap_result(zr_backend_set_access(range, granules(5, 1)), ZR_ERR_INVALID, "%s: access to a part", name);
     tap_result(zr_backend_set_access(range, granules(2, 2)), ZR_ERR_INVALID, "%s: access to a gap", name);
-    tap_result(zr_backend_set_access(range, (struct zr_extent){3 * granule_bytes, 6 * granule_bytes}), ZR_OK,
+    tap_result(zr_backend_set_access(range, (struct zr_bounds){3 * granule_bytes, 6 * granule_bytes}), ZR_OK,
                "%s: access to three mappings in a row", name);
     tap_result(zr_backend_unmap(range, granules(4, 2)), ZR_ERR_INVALID, "%s: an unmap of half a run", name);
     tap_result(zr_backend_unmap(range, granules(6, 2)), ZR_ERR_INVALID, "%s: of its second half", name);
@@ -259,8 +259,8 @@ static void test_random(enum kind kind, uint64_t seed)
     for (unsigned i = 0; i < HANDLES; i++)
         zr_backend_destroy_handle(backend, handles[i]);
     tap_is(backend->pieces_count, 0, "%s: no piece is left", name);
-    tap_is(zr_pool_live_count(&backend->chunks) + zr_pool_live_count(&backend->mappings) +
-               zr_pool_live_count(&backend->handles),
+    tap_is(zr_slab_live_count(&backend->chunks) + zr_slab_live_count(&backend->mappings) +
+               zr_slab_live_count(&backend->handles),
            0, "%s: no record either", name);
     zr_backend_release(range);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
@@ -333,9 +333,9 @@ static void test_sim(void)
     zr_backend_reserve(backend, 64 << 20, &range);
     zr_backend_create(backend, 2 << 20, &handle);
     zr_backend_map(range, 0, handle);
-    zr_backend_set_access(range, (struct zr_extent){0, 2 << 20});
+    zr_backend_set_access(range, (struct zr_bounds){0, 2 << 20});
     zr_backend_fill(backend, &(struct zr_fill){.to = range->address, .bytes = 1});
-    zr_backend_unmap(range, (struct zr_extent){0, 2 << 20});
+    zr_backend_unmap(range, (struct zr_bounds){0, 2 << 20});
     zr_backend_destroy_handle(backend, handle);
     zr_backend_release(range);
     tap_is(zr_sim_clock_ns(backend), 87654321, "sim: each call takes the time it was given");

@@ -27,8 +27,7 @@ enum { WORK_NS = 1000 };
 static const struct zr_emulator *emulator;
 static size_t granule;
 static enum kind kind;
-/* ---- Arenas ----------------------------------------------------------------------------------------------
- */
+/* ---- Arenas -------------------------------------------------------------------------------------------- */
 
 static size_t reserve_granules = 8192;
 
@@ -77,8 +76,7 @@ static const struct zr_handle *handle_at(const char *address)
     return zr_range_mapping(arena->range, (size_t)(address - arena->base))->handle;
 }
 
-/* ---- By hand ---------------------------------------------------------------------------------------------
- */
+/* ---- By hand ------------------------------------------------------------------------------------------- */
 
 /* Pages by address: the third block has the outer pages of the first two, side by side. */
 static const uint32_t four_pages[] = {0, 1, 2, 3, 0, 3};
@@ -90,13 +88,13 @@ static zr_result install_four(const uint32_t *pages, size_t pages_count)
     four[1] = step(2 * granule, 2 * granule, 1);
     four[2] = step(2 * granule, 4 * granule, 1);
     four[3] = step(3 * granule - 5, 1 * granule, 1);
-    static const struct zr_plan_lane lane = {.count = 4, .any_stream = true};
-    struct zr_plan_lane own = lane;
+    static const struct zr_plan_sequence sequence = {.count = 4, .any_stream = true};
+    struct zr_plan_sequence own = sequence;
     own.thread = zr_thread_number();
     return zr_arena_install_plan(arena, &(struct zr_plan){.steps = four,
                                                           .steps_count = 4,
-                                                          .lanes = &own,
-                                                          .lanes_count = 1,
+                                                          .sequences = &own,
+                                                          .sequences_count = 1,
                                                           .region_bytes = 6 * granule,
                                                           .pages = pages,
                                                           .pages_count = pages_count});
@@ -174,16 +172,16 @@ static void test_by_hand(enum kind which)
     go_round(&first);
     a = take(2 * granule);
     tap_result(install_four(four_pages, 4), ZR_OK, "%s: a plan takes its place", name);
-    tap_ok(stats().stock_bytes == 2 * granule && zr_arena_check(arena) == ZR_OK,
-           "all but the pages of its block go to stock");
+    tap_ok(stats().cached_bytes == 2 * granule && zr_arena_check(arena) == ZR_OK,
+           "all but the pages of its block go to cache");
     char *again = NULL;
     tap_ok(go_round(&again) && again != a, "the new one is followed");
-    tap_ok(stats().reserved_bytes == 6 * granule, "on pages of its own, and those from stock");
+    tap_ok(stats().reserved_bytes == 6 * granule, "on pages of its own, and those from cache");
     tap_result(zr_arena_free(arena, a), ZR_OK, "the last block of the old one goes");
-    tap_ok(stats().mapped_bytes == 4 * granule && stats().stock_bytes == 2 * granule,
-           "and its pages with it, into stock");
+    tap_ok(stats().mapped_bytes == 4 * granule && stats().cached_bytes == 2 * granule,
+           "and its pages with it, into cache");
     tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan any more");
-    tap_ok(stats().mapped_bytes == 0 && stats().stock_bytes == 6 * granule, "and no page is mapped");
+    tap_ok(stats().mapped_bytes == 0 && stats().cached_bytes == 6 * granule, "and no page is mapped");
     install_four(four_pages, 4);
     go_round(&first);
     take(2 * granule);
@@ -225,8 +223,7 @@ static void test_refused(void)
     tap_ok(end(), "to the end");
 }
 
-/* ---- Streams ---------------------------------------------------------------------------------------------
- */
+/* ---- Streams ------------------------------------------------------------------------------------------- */
 
 static void test_streams(void)
 {
@@ -274,8 +271,7 @@ static void test_fork(void)
     tap_ok(end(), "and so does its parent");
 }
 
-/* ---- At random -------------------------------------------------------------------------------------------
- */
+/* ---- At random ----------------------------------------------------------------------------------------- */
 
 enum { STEPS = 150, LIVE_MOST = 1024, FIXED = 4, PAGES_MOST = 8192 };
 
@@ -356,11 +352,11 @@ static zr_result install_random(void)
     for (size_t i = 0; i < STEPS; i++)
         if (!is_small(i))
             place_whole(i);
-    struct zr_plan_lane lane = {.count = STEPS, .any_stream = true, .thread = zr_thread_number()};
+    struct zr_plan_sequence sequence = {.count = STEPS, .any_stream = true, .thread = zr_thread_number()};
     return zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
                                                           .steps_count = STEPS,
-                                                          .lanes = &lane,
-                                                          .lanes_count = 1,
+                                                          .sequences = &sequence,
+                                                          .sequences_count = 1,
                                                           .region_bytes = addresses_count * granule,
                                                           .pages = pages,
                                                           .pages_count = pages_count});
@@ -478,19 +474,18 @@ static void test_random(enum kind which, uint64_t seed)
         bool good = install_random() == ZR_OK && run_random(8, disorders[i], false);
         struct zr_follow_counts got = counts();
         if (disorders[i] == 0)
-            good &= got.strays_count == 0 && got.conflicts_count == 0 && got.refused_count == 0 &&
+            good &= got.unplanned_count == 0 && got.conflicts_count == 0 && got.refused_count == 0 &&
                     stats().reserved_bytes >= pages_count * granule;
         good &= got.planned_count > 0;
         tap_ok(end() && good, "%s, seed %llu, %u in a thousand otherwise: no two live blocks share memory",
                kind_names[which], (unsigned long long)seed + i, disorders[i]);
-        tap_note("planned %llu, strays %llu, conflicts %llu, dynamic %llu",
-                 (unsigned long long)got.planned_count, (unsigned long long)got.strays_count,
+        tap_note("planned %llu, unplanned allocations %llu, conflicts %llu, dynamic %llu",
+                 (unsigned long long)got.planned_count, (unsigned long long)got.unplanned_count,
                  (unsigned long long)got.conflicts_count, (unsigned long long)got.unplaced_count);
     }
 }
 
-/* ---- Failures --------------------------------------------------------------------------------------------
- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* Each call that installing and going through a plan makes fails in turn, the first of several too. */
 static void test_failures(enum kind which, uint64_t seed, unsigned stride)
@@ -542,8 +537,7 @@ static void test_driver_failures(uint64_t seed)
     tap_ok(runs > 0 && wrong == 0, "%u runs with a driver that refuses: the books are right", runs);
 }
 
-/* ---- Learned ---------------------------------------------------------------------------------------------
- */
+/* ---- Learned ------------------------------------------------------------------------------------------- */
 
 /* What is packed does not hang on the time that it takes. */
 enum { LEARNED = 120, WORK = 5000000 };
@@ -627,7 +621,7 @@ static void test_learned(enum kind which, uint64_t seed)
             uint64_t before = stats().backend_calls_count;
             good &= play(events, granules) && stats().backend_calls_count == before;
         }
-        good &= counts().memory_bytes == most * granule && counts().strays_count == 0 &&
+        good &= counts().memory_bytes == most * granule && counts().unplanned_count == 0 &&
                 stats().peak_reserved_bytes <= (most + 1) * granule && zr_arena_check(arena) == ZR_OK;
         coloured += counts().region_bytes > counts().memory_bytes;
         if (!good && wrong++ == 0)
@@ -635,7 +629,7 @@ static void test_learned(enum kind which, uint64_t seed)
                      counts().memory_bytes / granule, counts().region_bytes / granule,
                      stats().peak_reserved_bytes / granule, zr_last_error());
         zr_learner_destroy(learner);
-        wrong += good && stats().mapped_bytes != stats().reserved_bytes - stats().stock_bytes;
+        wrong += good && stats().mapped_bytes != stats().reserved_bytes - stats().cached_bytes;
         wrong += !end();
     }
     if (runs == 0)

@@ -146,8 +146,7 @@ static void test_checkpoints(void)
     unmake(&made);
 }
 
-/* ---- Gradients: written where they are produced, reduced in buckets from there --------------------------
- */
+/* ---- Gradients: written where they are produced, reduced in buckets from there ------------------------- */
 
 enum { GRADIENTS = 60, BUCKET_ELEMENTS = 20000, RING_ELEMENTS = 3000 };
 

@@ -442,7 +442,7 @@ static bool pattern(struct made *made, zr_entry entry, size_t bytes, bool write)
 /* A copy over the entry's own beginning is undone when a step of it fails; if that fails too, it is told. */
 static void test_half_way(void)
 {
-    static const size_t holes[] = {512, 20000}; /* by a detour, and directly */
+    static const size_t holes[] = {512, 20000}; /* by a bounce, and directly */
     unsigned intact = 0, lost = 0, wrong = 0;
     for (unsigned nth = 1; nth <= 40; nth++)
         for (unsigned k = 0; k < 4; k++) {
@@ -490,7 +490,7 @@ static void test_stuck(void)
                "a pool that cannot be unmapped ends: %s", zr_last_error());
     emulator->fail(&(struct zr_emulator_fault){0});
     zr_arena_get_stats(made.arena, &stats);
-    tap_ok(stats.stock_bytes == 3 * granule && stats.live_bytes == 0 && zr_arena_check(made.arena) == ZR_OK,
+    tap_ok(stats.cached_bytes == 3 * granule && stats.live_bytes == 0 && zr_arena_check(made.arena) == ZR_OK,
            "its granules are the arena's again");
     tap_result(zr_arena_destroy(made.arena, NULL), ZR_OK, "which ends");
     tap_result(zr_backend_destroy(made.backend), ZR_OK, "as does the backend");

@@ -34,11 +34,11 @@ static struct zr_plan_step step(size_t bytes, size_t offset_bytes, zr_cu_stream 
 static void install_two(zr_cu_stream stream)
 {
     struct zr_plan_step steps[2] = {step(3 * GRANULE, 0, stream), step(2 * GRANULE + 512, GRANULE, stream)};
-    struct zr_plan_lane lane = {.count = 2, .any = true};
+    struct zr_plan_sequence sequence = {.count = 2, .any = true};
     tap_result(zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
                                                               .steps_count = 2,
-                                                              .lanes = &lane,
-                                                              .lanes_count = 1,
+                                                              .sequences = &sequence,
+                                                              .sequences_count = 1,
                                                               .region_bytes = 4 * GRANULE}),
                ZR_OK, "a plan");
 }
@@ -83,14 +83,14 @@ static void unmapping(void *argument, void *address, size_t bytes)
     untold += bytes;
 }
 
-static const struct zr_map_watch watch = {.mapped = mapped, .unmapping = unmapping};
+static const struct zr_map_callback watch = {.mapped = mapped, .unmapping = unmapping};
 
 /* The first step is refused: its access, and the unmaps of the way back. */
 static void refuse_first(void)
 {
     start();
     told = untold = 0;
-    zr_arena_watch(arena, &watch);
+    zr_arena_add_map_callback(arena, &watch);
     install_two(NULL);
     /* The call of the access, then all: the unmaps of the way back, and the step's dynamic place. */
     emulator->fail(
@@ -143,7 +143,7 @@ static void test_kept(void)
     zr_arena_free(arena, block);
     tap_is(counts().planned_count, 2, "both as planned");
     tap_is(stats().stranded_bytes, 0, "then nothing is stranded");
-    zr_arena_unwatch(arena, &watch);
+    zr_arena_remove_map_callback(arena, &watch);
     tap_is(told, untold, "who watches has seen pairs");
     stop();
 
@@ -233,7 +233,7 @@ static void test_waits_for_all(void)
     enum { STREAMS = 3 };
     zr_cu_stream streams[STREAMS];
     struct zr_plan_step steps[STREAMS];
-    struct zr_plan_lane lane = {.count = STREAMS, .any = true};
+    struct zr_plan_sequence sequence = {.count = STREAMS, .any = true};
     for (unsigned i = 0; i < STREAMS; i++) {
         streams[i] = new_stream();
         steps[i] = step(GRANULE, i * GRANULE, streams[i]);
@@ -242,8 +242,8 @@ static void test_waits_for_all(void)
         start();
         zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
                                                        .steps_count = STREAMS,
-                                                       .lanes = &lane,
-                                                       .lanes_count = 1,
+                                                       .sequences = &sequence,
+                                                       .sequences_count = 1,
                                                        .region_bytes = STREAMS * GRANULE});
         emulator->work_ticks(FOREVER);
         for (unsigned i = 0; i < STREAMS; i++) {

@@ -8,8 +8,7 @@
 #include "tests/support/child.h"
 #include "tests/support/cuda_pieces.h"
 
-/* ---- A driver that is not what it should be; before this process loads one ------------------------------
- */
+/* ---- A driver that is not what it should be; before this process loads one ----------------------------- */
 
 static int says(zr_result wanted, const char *words)
 {
@@ -156,7 +155,7 @@ static void test_unavailable(void)
     tap_is(in_child(forks_as_it_loads), 0, "a driver that forks as it starts");
 }
 
-/* ---- A driver that will not --------------------------------------------------------------------------- */
+/* ---- A driver that will not ---------------------------------------------------------------------------- */
 
 static void always_fail(const char *call, zr_cu_result code)
 {
@@ -269,7 +268,7 @@ static void test_lasting_unmap_failure(void)
     tap_ok(emulator->state().mappings_count > 0, "the driver has what it kept");
 }
 
-/* ---- In children: what would spoil this process ------------------------------------------------------- */
+/* ---- In children: what would spoil this process -------------------------------------------------------- */
 
 static int stranded_at_map(void)
 {

@@ -302,7 +302,7 @@ static void test_pool_end(void)
                "a pool whose streams cannot be waited for ends: %s", zr_last_error());
     none_fails();
     tap_is(emulator->state().mappings_count, mapped, "its mappings stay");
-    tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0 && zr_arena_check(arena) == ZR_OK,
+    tap_ok(stats().reserved_bytes == 0 && stats().cached_bytes == 0 && zr_arena_check(arena) == ZR_OK,
            "and its granules are nobody's: %s", zr_last_error());
     tap_ok(take_on(2 * GRANULE, 0) && emulator->state().pending_count == 1, "others get other memory");
     emulator->work_ticks(3);
@@ -330,7 +330,7 @@ static void end_pool_under_peer(bool freed)
         tap_result(zr_contiguous_free(pool, entry), ZR_OK, "is freed");
     tap_result(zr_contiguous_destroy(pool, NULL), ZR_ERR_UNAVAILABLE, "the pool ends: %s", zr_last_error());
     tap_ok(emulator->state().mappings_count > before, "its mappings stay");
-    tap_ok(stats().reserved_bytes == 0 && stats().stock_bytes == 0, "and its granules are nobody's");
+    tap_ok(stats().reserved_bytes == 0 && stats().cached_bytes == 0, "and its granules are nobody's");
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends");
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }

@@ -350,9 +350,9 @@ static void test_pinned(int node)
     tap_ok(strcmp(at + 4096, "written by the processor") == 0, "copied by the device, read by the processor");
     unmap_one(&made);
     zr_backend_map(made.range, 3 * GRANULE, made.handle);
-    zr_backend_set_access(made.range, (struct zr_extent){3 * GRANULE, GRANULE});
+    zr_backend_set_access(made.range, (struct zr_bounds){3 * GRANULE, GRANULE});
     tap_ok(strcmp(at + 3 * GRANULE, "written by the processor") == 0, "the granule moves with its bytes");
-    zr_backend_unmap(made.range, (struct zr_extent){3 * GRANULE, GRANULE});
+    zr_backend_unmap(made.range, (struct zr_bounds){3 * GRANULE, GRANULE});
     end(&made);
 }
 

@@ -242,8 +242,7 @@ static zr_cu_result context_of_a_stream(const struct world *w)
     return found == other && own && own != other ? ZR_CU_SUCCESS : ZR_CU_INVALID_CONTEXT;
 }
 
-/* ---- Default streams by their numbers --------------------------------------------------------------------
- */
+/* ---- Default streams by their numbers ------------------------------------------------------------------ */
 
 static zr_cu_stream numbered(uintptr_t number)
 {

@@ -63,18 +63,18 @@ static void test_check(void)
     damage(&arena->mapped_bytes, "memory that is not mapped");
     damage(&arena->lent_bytes, "granules that nobody borrowed");
     damage(&arena->reserved_bytes, "memory that nobody reserved");
-    damage(&arena->stock.bytes, "a stock that is empty");
-    damage(&arena->first->bytes, "a span that is too long");
+    damage(&arena->granule_cache.bytes, "a cache that is empty");
+    damage(&arena->first->bytes, "a extent that is too long");
     struct zr_zone *zone = &arena->zones[ZR_ZONE_WHOLE];
-    struct zr_span *gap = zr_holes_largest(&zone->gaps);
+    struct zr_extent *gap = zr_bins_largest(&zone->gaps);
     gap->bin++;
     tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "a gap under a wrong size: %s", zr_last_error());
     gap->bin--;
-    zr_holes_remove(&zone->gaps, gap);
-    gap->bin = zr_holes_bin(gap->bytes);
+    zr_bins_remove(&zone->gaps, gap);
+    gap->bin = zr_bins_index(gap->bytes);
     tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and one that is not filed: %s", zr_last_error());
     gap->bin = 0;
-    zr_holes_add(&zone->gaps, gap);
+    zr_bins_add(&zone->gaps, gap);
     size_t granule = zone->first_bytes / GRANULE;
     zr_granules_set(arena->granules, granule, granule + 1, false);
     tap_result(zr_arena_check(arena), ZR_ERR_CORRUPT, "and a granule that is not in the books: %s",

@@ -151,7 +151,7 @@ static void check_books(struct life *life)
         memcmp(stats.live_by_tag_bytes, life->by_tag, sizeof life->by_tag) != 0)
         wrong(life, "the arena's books are not the shadow's");
     if (stats.reserved_bytes != life->backend->held_bytes ||
-        stats.mapped_bytes + stats.stock_bytes != stats.reserved_bytes)
+        stats.mapped_bytes + stats.cached_bytes != stats.reserved_bytes)
         wrong(life, "nor the backend's");
 }
 

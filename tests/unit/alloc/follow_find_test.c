@@ -65,11 +65,12 @@ static size_t make_plan(void)
 
 static zr_result install(size_t height)
 {
-    struct zr_plan_lane lane = {.count = STEPS, .any = true};
-    return zr_arena_install_plan(
-        arena,
-        &(struct zr_plan){
-            .steps = steps, .steps_count = STEPS, .lanes = &lane, .lanes_count = 1, .region_bytes = height});
+    struct zr_plan_sequence sequence = {.count = STEPS, .any = true};
+    return zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
+                                                          .steps_count = STEPS,
+                                                          .sequences = &sequence,
+                                                          .sequences_count = 1,
+                                                          .region_bytes = height});
 }
 
 /* Frees what is to be gone when the step comes; `all`: whatever lives. */
@@ -138,7 +139,7 @@ static void test_model(void)
         tap_ok(good, "is followed");
         tap_ok(found, "each byte is found in the block that holds it");
         tap_ok(refused, "and nothing else is freed");
-        tap_is(counts().strays_count + counts().conflicts_count + counts().refused_count, 0,
+        tap_is(counts().unplanned_count + counts().conflicts_count + counts().refused_count, 0,
                "all of it planned");
         free_due(0, true);
         end();

@@ -55,11 +55,12 @@ static zr_result install_four(void)
     four[1] = step(1 * MIB, 3 * MIB, 2);
     four[2] = step(2 * MIB, 0, 1);
     four[3] = step(MIB + 1, 2 * MIB, 1);
-    struct zr_plan_lane lane = {.count = 4, .any = true};
-    return zr_arena_install_plan(
-        arena,
-        &(struct zr_plan){
-            .steps = four, .steps_count = 4, .lanes = &lane, .lanes_count = 1, .region_bytes = 4 * MIB});
+    struct zr_plan_sequence sequence = {.count = 4, .any = true};
+    return zr_arena_install_plan(arena, &(struct zr_plan){.steps = four,
+                                                          .steps_count = 4,
+                                                          .sequences = &sequence,
+                                                          .sequences_count = 1,
+                                                          .region_bytes = 4 * MIB});
 }
 
 /* Once around as planned; the place of the first block. */
@@ -78,8 +79,7 @@ static char *go_round(void)
     return good ? first : NULL;
 }
 
-/* ---- As planned ------------------------------------------------------------------------------------------
- */
+/* ---- As planned ---------------------------------------------------------------------------------------- */
 
 static void test_as_planned(void)
 {
@@ -117,19 +117,18 @@ static void test_as_planned(void)
     end();
 }
 
-/* ---- Otherwise -------------------------------------------------------------------------------------------
- */
+/* ---- Otherwise ----------------------------------------------------------------------------------------- */
 
 static void test_departures(void)
 {
     begin(0);
     install_four();
     char *first = go_round();
-    char *stray = take(5 * MIB);
-    tap_ok(stray && (stray + 5 * MIB <= first || stray >= first + 4 * MIB),
-           "a stray lies outside of the region");
+    char *unplanned = take(5 * MIB);
+    tap_ok(unplanned && (unplanned + 5 * MIB <= first || unplanned >= first + 4 * MIB),
+           "an unplanned allocation lies outside of the region");
     tap_ok(go_round() == first, "and the plan goes on");
-    zr_arena_free(arena, stray);
+    zr_arena_free(arena, unplanned);
 
     /* The first block is kept: the third lies on it in the plan. */
     char *a = take(3 * MIB), *b = take(MIB);
@@ -174,11 +173,11 @@ static void test_spared(void)
     begin(0);
     install_four();
     go_round();
-    char *stray = take(5 * MIB);
+    char *unplanned = take(5 * MIB);
     tap_is(reserved(), 6 * MIB, "what would be new to the arena is taken from an idle plan");
     tap_ok(go_round(), "which gets memory again when it goes on");
     tap_is(reserved(), 10 * MIB, "as much as is live");
-    zr_arena_free(arena, stray);
+    zr_arena_free(arena, unplanned);
     end();
 
     begin(0);
@@ -186,11 +185,11 @@ static void test_spared(void)
     zr_arena_trim(arena, 0, NULL);
     install_four();
     go_round();
-    stray = take(5 * MIB);
+    unplanned = take(5 * MIB);
     uint64_t before = calls();
     tap_is(reserved(), 10 * MIB, "an arena that has held more takes it beside its plan");
     tap_ok(go_round() && calls() == before, "whose steps then call no driver");
-    zr_arena_free(arena, stray);
+    zr_arena_free(arena, unplanned);
     end();
 
     begin(0);
@@ -198,10 +197,10 @@ static void test_spared(void)
     char *a = take(3 * MIB), *b = take(MIB);
     zr_arena_install_plan(arena, NULL);
     zr_arena_free(arena, a);
-    stray = take(2 * MIB);
+    unplanned = take(2 * MIB);
     tap_is(reserved(), 4 * MIB, "what a replaced plan holds for nobody is taken first");
     zr_arena_free(arena, b);
-    zr_arena_free(arena, stray);
+    zr_arena_free(arena, unplanned);
     end();
 }
 
@@ -212,9 +211,12 @@ static void test_lost(void)
     begin(0);
     for (size_t i = 0; i < STEPS; i++)
         steps[i] = step((i * 7919 % 997 + 1) * KIB, i % 2 * MIB, 1);
-    struct zr_plan_lane lane = {.count = STEPS, .any = true};
-    struct zr_plan plan = {
-        .steps = steps, .steps_count = STEPS, .lanes = &lane, .lanes_count = 1, .region_bytes = 2 * MIB};
+    struct zr_plan_sequence sequence = {.count = STEPS, .any = true};
+    struct zr_plan plan = {.steps = steps,
+                           .steps_count = STEPS,
+                           .sequences = &sequence,
+                           .sequences_count = 1,
+                           .region_bytes = 2 * MIB};
     tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a plan of %d steps", STEPS);
     size_t first_planned = 0;
     for (size_t i = 200; i < 300; i++) {
@@ -224,13 +226,12 @@ static void test_lost(void)
         zr_arena_free(arena, block);
     }
     tap_ok(first_planned > 200 && first_planned <= 204,
-           "far from the cursor it takes up to four strays to find it");
+           "far from the cursor it takes up to four unplanned allocations to find it");
     tap_is(counts().planned_count, 100 - (first_planned - 200), "and then all is as planned");
     end();
 }
 
-/* ---- Plans that come and go ------------------------------------------------------------------------------
- */
+/* ---- Plans that come and go ---------------------------------------------------------------------------- */
 
 static void test_replaced(void)
 {
@@ -263,23 +264,26 @@ static void test_refused(void)
 {
     begin(0);
     struct zr_plan_step steps[2] = {step(MIB, 0, 1), step(MIB, MIB, 1)};
-    struct zr_plan_lane lanes[2] = {{.count = 2, .any = true}};
-    struct zr_plan good = {
-        .steps = steps, .steps_count = 2, .lanes = lanes, .lanes_count = 1, .region_bytes = 2 * MIB};
+    struct zr_plan_sequence sequences[2] = {{.count = 2, .any = true}};
+    struct zr_plan good = {.steps = steps,
+                           .steps_count = 2,
+                           .sequences = sequences,
+                           .sequences_count = 1,
+                           .region_bytes = 2 * MIB};
     struct zr_plan plan = good;
     tap_result(zr_arena_install_plan(NULL, &good), ZR_ERR_INVALID, "no arena");
     plan.region_bytes = 2 * MIB - 1;
     tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_INVALID, "a step beyond the region");
     plan = good;
-    plan.lanes_count = 0;
-    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_INVALID, "no lanes");
-    plan.lanes_count = 2;
-    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_INVALID, "a lane without steps");
-    lanes[0].cursor = 2;
-    tap_result(zr_arena_install_plan(arena, &good), ZR_ERR_INVALID, "a cursor beyond the lane");
-    lanes[0] = (struct zr_plan_lane){.count = 1, .any = true};
-    tap_result(zr_arena_install_plan(arena, &good), ZR_ERR_INVALID, "a step in no lane");
-    lanes[0].count = 2;
+    plan.sequences_count = 0;
+    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_INVALID, "no sequences");
+    plan.sequences_count = 2;
+    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_INVALID, "a sequence without steps");
+    sequences[0].cursor = 2;
+    tap_result(zr_arena_install_plan(arena, &good), ZR_ERR_INVALID, "a cursor beyond the sequence");
+    sequences[0] = (struct zr_plan_sequence){.count = 1, .any = true};
+    tap_result(zr_arena_install_plan(arena, &good), ZR_ERR_INVALID, "a step in no sequence");
+    sequences[0].count = 2;
     steps[1].offset_bytes = MIB + 1;
     tap_result(zr_arena_install_plan(arena, &good), ZR_ERR_INVALID, "an offset that is not aligned");
     steps[1] = step(MIB, MIB, 0);
@@ -304,8 +308,7 @@ static void test_refused(void)
     end();
 }
 
-/* ---- Readers --------------------------------------------------------------------------------------------
- */
+/* ---- Readers ------------------------------------------------------------------------------------------- */
 
 static _Atomic bool reads, installed, seen_early;
 
@@ -338,8 +341,7 @@ static void test_readers(void)
     end();
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------
- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static void test_memory(void)
 {
@@ -364,12 +366,12 @@ static void test_memory(void)
     begin(6 * MIB);
     install_four();
     first = go_round();
-    char *stray = take(6 * MIB);
-    tap_ok(stray && reserved() <= 6 * MIB, "as a last resort a region gives up what it does not use");
+    char *unplanned = take(6 * MIB);
+    tap_ok(unplanned && reserved() <= 6 * MIB, "as a last resort a region gives up what it does not use");
     a = take(3 * MIB);
     tap_ok(!a, "there is no memory for both");
     tap_ok(strstr(zr_last_error(), "6.00 MB") || strlen(zr_last_error()) > 20, "with words");
-    zr_arena_free(arena, stray);
+    zr_arena_free(arena, unplanned);
     for (unsigned i = 0; i < 4; i++)
         again = go_round() == first;
     tap_ok(again, "then the plan has its memory again");
@@ -441,8 +443,7 @@ static void test_fork(void)
     end();
 }
 
-/* ---- At random -------------------------------------------------------------------------------------------
- */
+/* ---- At random ----------------------------------------------------------------------------------------- */
 
 enum { RANDOM_STEPS = 300, LIVE_MOST = 2048 };
 
@@ -547,20 +548,20 @@ static void test_random(uint64_t seed)
         static const unsigned disorders[] = {0, 3, 10, 30, 100, 300};
         random_state = seed + i;
         begin(0);
-        struct zr_plan_lane lane = {.count = RANDOM_STEPS, .any = true};
+        struct zr_plan_sequence sequence = {.count = RANDOM_STEPS, .any = true};
         struct zr_plan plan = {
-            .steps = random_steps, .steps_count = RANDOM_STEPS, .lanes = &lane, .lanes_count = 1};
+            .steps = random_steps, .steps_count = RANDOM_STEPS, .sequences = &sequence, .sequences_count = 1};
         plan.region_bytes = make_random_plan();
         tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a random plan");
         tap_ok(run_random(12, disorders[i]),
                "seed %llu, %u in a thousand otherwise: no two blocks ever overlap",
                (unsigned long long)seed + i, disorders[i]);
         struct zr_follow_counts got = counts();
-        tap_note("planned %llu, strays %llu, conflicts %llu, dynamic %llu",
-                 (unsigned long long)got.planned_count, (unsigned long long)got.strays_count,
+        tap_note("planned %llu, unplanned allocations %llu, conflicts %llu, dynamic %llu",
+                 (unsigned long long)got.planned_count, (unsigned long long)got.unplanned_count,
                  (unsigned long long)got.conflicts_count, (unsigned long long)got.unplaced_count);
         if (disorders[i] == 0)
-            tap_ok(got.strays_count == 0 && got.conflicts_count == 0,
+            tap_ok(got.unplanned_count == 0 && got.conflicts_count == 0,
                    "in order nothing departs from the plan");
         end();
     }
@@ -574,12 +575,12 @@ static void test_settled(void)
     zr_arena_free(arena, take(100 * MIB));
     install_four();
     go_round();
-    zr_arena_settle_plan(arena);
+    zr_arena_commit_plan(arena);
     tap_is(reserved(), 4 * MIB, "after its first pass a plan holds its own memory, no more");
     zr_arena_free(arena, take(9 * MIB));
     uint64_t before = calls();
     for (unsigned i = 0; i < 3; i++) {
-        zr_arena_settle_plan(arena);
+        zr_arena_commit_plan(arena);
         tap_ok(go_round(), "the plan goes on");
         zr_arena_free(arena, take(9 * MIB));
     }

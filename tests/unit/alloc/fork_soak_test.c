@@ -175,7 +175,7 @@ static void make(zr_learner **learner)
                                                                 .watch = {tell, untell, arenas[LEARNT]}});
     zr_ring_create(
         &ring, &(struct zr_ring_options){.arena = arenas[HELPER], .buffer_bytes = 256, .buffers_count = 2});
-    zr_arena_watch(arenas[WATCHED], &(struct zr_map_watch){tell, untell, arenas[HELPER]});
+    zr_arena_add_map_callback(arenas[WATCHED], &(struct zr_map_callback){tell, untell, arenas[HELPER]});
     zr_arena_alloc(arenas[HELPER], &(struct zr_request){.bytes = KEPT_BYTES}, &out);
     kept = memset(out, 'k', KEPT_BYTES);
     tap_result(zr_learner_create(learner, &(struct zr_learner_options){.arena = arenas[LEARNT]}), ZR_OK,

@@ -226,7 +226,7 @@ static int fork_while_telling(void)
     int result;
     pthread_atfork(fork_begins, NULL, NULL); /* before zr's own */
     zr_arena_create(&watched, &(struct zr_arena_options){.backend = backend});
-    zr_arena_watch(watched, &(struct zr_map_watch){.mapped = allocate_elsewhere});
+    zr_arena_add_map_callback(watched, &(struct zr_map_callback){.mapped = allocate_elsewhere});
     pthread_create(&thread, NULL, map_one, &result);
     while (!atomic_load(&telling))
         usleep(1000);

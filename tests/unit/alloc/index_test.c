@@ -13,7 +13,7 @@
 #define RANGE_BYTES (((size_t)1 << 30) + ((size_t)5 << 20))
 enum { BLOCKS = 600, ROUNDS = 40000 };
 
-static struct zr_span blocks[BLOCKS];
+static struct zr_extent blocks[BLOCKS];
 static bool live[BLOCKS];
 
 static size_t random_place(uint64_t *state)
@@ -25,9 +25,9 @@ static size_t random_place(uint64_t *state)
     return splitmix64(state) % 2 || off > near ? near + off : near - off;
 }
 
-static struct zr_span *model_before(size_t offset)
+static struct zr_extent *model_before(size_t offset)
 {
-    struct zr_span *best = NULL;
+    struct zr_extent *best = NULL;
     for (unsigned i = 0; i < BLOCKS; i++)
         if (live[i] && blocks[i].offset_bytes <= offset &&
             (!best || blocks[i].offset_bytes > best->offset_bytes))
@@ -35,9 +35,9 @@ static struct zr_span *model_before(size_t offset)
     return best;
 }
 
-static struct zr_span *model_at(size_t offset)
+static struct zr_extent *model_at(size_t offset)
 {
-    struct zr_span *block = model_before(offset);
+    struct zr_extent *block = model_before(offset);
     return block && block->offset_bytes == offset ? block : NULL;
 }
 
@@ -59,12 +59,12 @@ static void test_beside_a_model(uint64_t seed)
             count--;
             bad_take += zr_index_take(&index, place, &freed) != NULL || !freed;
         } else if (!model_at(place) && zr_index_reserve(&index)) {
-            blocks[i] = (struct zr_span){.offset_bytes = place, .bytes = ZR_UNIT_BYTES};
+            blocks[i] = (struct zr_extent){.offset_bytes = place, .bytes = ZR_UNIT_BYTES};
             zr_index_insert(&index, &blocks[i]);
             live[i] = true;
             full += ++count > BLOCKS / 3;
         }
-        struct zr_span copy;
+        struct zr_extent copy;
         size_t look = random_place(&state);
         bad_exact += zr_index_exact(&index, look, &freed) != model_at(look);
         bad_before += zr_index_before(&index, look, &copy) != model_before(look);
@@ -84,13 +84,13 @@ static void test_records(void)
 {
     enum { LARGE = 200 };
     struct zr_index index;
-    struct zr_span copy;
+    struct zr_extent copy;
     bool freed;
     unsigned bad = 0;
     tap_result(zr_index_init(&index, RANGE_BYTES), ZR_OK, "an index");
     for (unsigned turn = 0; turn < 3; turn++) {
         for (unsigned i = 0; i < LARGE; i++) {
-            blocks[i] = (struct zr_span){.offset_bytes = ((size_t)i << 20) + (i + turn) % 7 * 65536};
+            blocks[i] = (struct zr_extent){.offset_bytes = ((size_t)i << 20) + (i + turn) % 7 * 65536};
             bad += !zr_index_reserve(&index);
             zr_index_insert(&index, &blocks[i]);
         }
@@ -98,14 +98,14 @@ static void test_records(void)
             bad += zr_index_take(&index, blocks[i].offset_bytes, &freed) != &blocks[i];
     }
     tap_is(bad, 0, "large blocks come and go");
-    tap_is(zr_pool_live_count(&index.nodes) + zr_pool_live_count(&index.leaves), 0, "in no node and no leaf");
+    tap_is(zr_slab_live_count(&index.nodes) + zr_slab_live_count(&index.leaves), 0, "in no node and no leaf");
     for (unsigned i = 0; i < 3; i++) {
-        blocks[i] = (struct zr_span){.offset_bytes = i * (size_t)512};
+        blocks[i] = (struct zr_extent){.offset_bytes = i * (size_t)512};
         bad += !zr_index_reserve(&index);
         zr_index_insert(&index, &blocks[i]);
     }
-    tap_is(zr_pool_live_count(&index.nodes), 1, "small ones side by side share a node");
-    tap_is(zr_pool_live_count(&index.leaves), 1, "and a leaf");
+    tap_is(zr_slab_live_count(&index.nodes), 1, "small ones side by side share a node");
+    tap_is(zr_slab_live_count(&index.leaves), 1, "and a leaf");
     bad += zr_index_take(&index, 512, &freed) != &blocks[1];
     tap_ok(!zr_index_exact(&index, 512, &freed) && freed &&
                zr_index_before(&index, 1023, &copy) == &blocks[0],
@@ -124,31 +124,31 @@ static void test_records(void)
 static void test_stale(void)
 {
     struct zr_index index;
-    struct zr_span copy;
+    struct zr_extent copy;
     tap_result(zr_index_init(&index, RANGE_BYTES), ZR_OK, "an index");
     for (unsigned i = 0; i < 3; i++) {
-        blocks[i] = (struct zr_span){.offset_bytes = i * (size_t)512};
+        blocks[i] = (struct zr_extent){.offset_bytes = i * (size_t)512};
         zr_index_reserve(&index);
         zr_index_insert(&index, &blocks[i]);
     }
     blocks[2].offset_bytes = 256;
     tap_ok(zr_index_before(&index, 2000, &copy) == &blocks[1] && copy.offset_bytes == 512,
            "a block that begins elsewhere by now is passed over");
-    zr_span_unpublish(&blocks[1]);
+    zr_extent_unpublish(&blocks[1]);
     tap_ok(zr_index_before(&index, 2000, &copy) == &blocks[0], "and one that is none any more");
     zr_index_end(&index);
 }
 
-static struct zr_span changing;
+static struct zr_extent changing;
 static atomic_bool over;
 static atomic_uint reads_count;
 
 static void *read_changing(void *argument)
 {
     size_t *bad = argument;
-    struct zr_span copy;
+    struct zr_extent copy;
     while (!atomic_load(&over))
-        if (zr_span_read(&changing, &copy)) {
+        if (zr_extent_read(&changing, &copy)) {
             *bad += copy.bytes != copy.offset_bytes + 1 || copy.stream != copy.offset_bytes + 2;
             atomic_fetch_add(&reads_count, 1);
         }
@@ -160,15 +160,15 @@ static void test_one_moment(void)
     enum { READS = 200000 };
     pthread_t reader;
     size_t bad = 0;
-    changing = (struct zr_span){.bytes = 1, .stream = 2};
-    zr_span_publish(&changing);
+    changing = (struct zr_extent){.bytes = 1, .stream = 2};
+    zr_extent_publish(&changing);
     pthread_create(&reader, NULL, read_changing, &bad);
     for (size_t i = 1; atomic_load(&reads_count) < READS; i++) {
-        zr_span_unpublish(&changing);
+        zr_extent_unpublish(&changing);
         changing.offset_bytes = i;
         changing.bytes = i + 1;
         changing.stream = i + 2;
-        zr_span_publish(&changing);
+        zr_extent_publish(&changing);
         for (volatile unsigned pause = 0; pause < 50; pause++)
             ;
     }
@@ -232,7 +232,7 @@ static void test_readers(void)
     tap_result(zr_backend_sim_create(&backend, NULL), ZR_OK, "a backend");
     tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}), ZR_OK, "an arena");
     tap_is(churn(TURNS, 1), 0, "blocks come and go");
-    size_t records = arena->spans.records_count;
+    size_t records = arena->extents.records_count;
     for (unsigned i = 0; i < KEPT; i++) {
         kept[i] = take(3000);
         zr_arena_free(arena, take(5000));
@@ -245,7 +245,7 @@ static void test_readers(void)
         pthread_join(readers[i], NULL);
     tap_is(bad, 0, "the same while others search");
     tap_is(wrong[0] + wrong[1], 0, "every search finds its block, and no other half changed");
-    tap_is(arena->spans.records_count, records, "and no record waits for a reader");
+    tap_is(arena->extents.records_count, records, "and no record waits for a reader");
     tap_result(zr_arena_check(arena), ZR_OK, "sound");
     for (unsigned i = 0; i < KEPT; i++)
         zr_arena_free(arena, kept[i]);

@@ -49,8 +49,7 @@ static void test_sleepers(void)
     tap_is(lock.held, 0, "the lock is open");
 }
 
-/* ---- One sleeper, and one that is always at it -----------------------------------------------------------
- */
+/* ---- One sleeper, and one that is always at it --------------------------------------------------------- */
 
 static atomic_bool served, ready;
 

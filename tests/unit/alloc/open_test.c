@@ -143,10 +143,10 @@ static void play(const struct scene *scene)
     ops.set_access = set_access, ops.event_wait = event_wait;
     backend->ops = &ops;
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
-    struct zr_ceilings ceilings;
-    memset(&ceilings, 0xff, sizeof ceilings);
-    ceilings.by_tag_bytes[ZR_TAG_GRAD] = 4 * GRANULE;
-    zr_arena_set_ceilings(arena, &ceilings);
+    struct zr_tag_limits tag_limits;
+    memset(&tag_limits, 0xff, sizeof tag_limits);
+    tag_limits.by_tag_bytes[ZR_TAG_GRAD] = 4 * GRANULE;
+    zr_arena_set_tag_limits(arena, &tag_limits);
     large = take(2 * GRANULE, 1);
     for (unsigned i = 0; i < 2; i++) {
         parts[i] = take(5 * GRANULE, waits ? 2 : 1);
@@ -163,10 +163,10 @@ static void play(const struct scene *scene)
     bool found = zr_arena_find(arena, large, &info) == ZR_OK;
     bool freed = zr_arena_free(arena, small) == ZR_OK && zr_arena_free(arena, large) == ZR_OK;
     void *again = take(GRANULE / 64, 1);
-    zr_result refused = scene->act == grow ? take_grad(GRANULE / 64) : ZR_ERR_CEILING;
+    zr_result refused = scene->act == grow ? take_grad(GRANULE / 64) : ZR_ERR_TAG_LIMIT;
     sem_post(&go_on);
     pthread_join(thread, NULL);
-    tap_result(refused, ZR_ERR_CEILING, "%s: bytes that are being mapped count for their tag", scene->name);
+    tap_result(refused, ZR_ERR_TAG_LIMIT, "%s: bytes that are being mapped count for their tag", scene->name);
     tap_ok(found && freed && again, "%s: meanwhile another searches, frees and allocates", scene->name);
     tap_ok(acted, "%s: and it has what it asked for", scene->name);
     tap_result(zr_arena_check(arena), ZR_OK, "%s: sound: %s", scene->name, zr_last_error());

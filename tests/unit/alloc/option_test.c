@@ -9,7 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 #include "tests/support/tap.h"
 
 static void test_options(void)
@@ -87,29 +87,29 @@ static void test_records(void)
 {
     enum { COUNT = 5000 };
     static uint64_t *records[COUNT];
-    struct zr_pool pool;
+    struct zr_slab pool;
     unsigned wrong = 0;
-    zr_pool_init(&pool, 40, ZR_POOL_FAULTS);
+    zr_slab_init(&pool, 40, ZR_POOL_FAULTS);
     for (unsigned i = 0; i < COUNT; i++) {
-        wrong += !zr_pool_reserve(&pool, 1 + i % 3);
-        records[i] = zr_pool_take(&pool);
+        wrong += !zr_slab_reserve(&pool, 1 + i % 3);
+        records[i] = zr_slab_take(&pool);
         for (unsigned w = 0; w < 5; w++)
             records[i][w] = i;
     }
     for (unsigned i = 0; i < COUNT; i += 2)
-        zr_pool_give(&pool, records[i]);
+        zr_slab_give(&pool, records[i]);
     for (unsigned i = 1; i < COUNT; i += 2)
         for (unsigned w = 0; w < 5; w++)
             wrong += records[i][w] != i;
     tap_is(wrong, 0, "records keep their bytes beside others that come and go");
-    tap_is(zr_pool_live_count(&pool), COUNT / 2, "half are live");
+    tap_is(zr_slab_live_count(&pool), COUNT / 2, "half are live");
     zr_fault_set(ZR_FAULT_METADATA, 1);
-    tap_ok(!zr_pool_reserve(&pool, 1), "an injected failure");
+    tap_ok(!zr_slab_reserve(&pool, 1), "an injected failure");
     tap_ok(strstr(zr_last_error(), "records") != NULL, "has words");
     zr_fault_set(ZR_FAULT_METADATA, 0);
-    tap_ok(zr_pool_reserve(&pool, 100000), "a large reservation");
+    tap_ok(zr_slab_reserve(&pool, 100000), "a large reservation");
     tap_ok(pool.spare_count >= 100000, "is there");
-    zr_pool_end(&pool);
+    zr_slab_end(&pool);
     tap_ok(pool.slabs == NULL && pool.spare_count == 0, "the end gives all back");
 }
 

@@ -88,7 +88,7 @@ static void addresses_used_by_others(void)
 static void take_planned(char **blocks)
 {
     struct zr_plan_step steps[3];
-    const struct zr_plan_lane lane = {.count = 3, .any = true};
+    const struct zr_plan_sequence sequence = {.count = 3, .any = true};
     struct zr_follow_counts counts;
     for (unsigned i = 0; i < 3; i++)
         steps[i] = (struct zr_plan_step){.request = {.bytes = 1000, .alignment = 256, .tag = ZR_TAG_GRAD},
@@ -97,10 +97,11 @@ static void take_planned(char **blocks)
                                          .alive_count = 3 - i};
     if (zr_arena_plan_rules(arena).canary_bytes + 1000 > 1024)
         abort();
-    zr_arena_install_plan(
-        arena,
-        &(struct zr_plan){
-            .steps = steps, .steps_count = 3, .lanes = &lane, .lanes_count = 1, .region_bytes = GRANULE});
+    zr_arena_install_plan(arena, &(struct zr_plan){.steps = steps,
+                                                   .steps_count = 3,
+                                                   .sequences = &sequence,
+                                                   .sequences_count = 1,
+                                                   .region_bytes = GRANULE});
     for (unsigned round = 0; round < 4; round++)
         for (unsigned i = 0; i < 6; i++)
             if (i < 3)

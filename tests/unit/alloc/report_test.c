@@ -341,7 +341,7 @@ static void test_mappings(void)
     zr_option_set(NULL);
 }
 
-/* The system refuses to map what was unmapped elsewhere: that is in stock then, idle and in no hole. */
+/* The system refuses to map what was unmapped elsewhere: that is in cache then, idle and in no hole. */
 static void test_refused_mapping(void)
 {
     struct setting setting = {"sim", false, GRANULE, 6 * GRANULE, 0, false};
@@ -360,12 +360,12 @@ static void test_refused_mapping(void)
     zr_fault_set(ZR_FAULT_MAP, 0);
     tap_ok(is_called("shortage of mappings") && !helps("smaller") && !helps("limit"), "that are short");
     zr_arena_get_stats(rig.arena, &stats);
-    tap_ok(stats.stock_bytes == 2 * GRANULE && is_about(after(said, "holes and "), stats.stock_bytes) &&
-               *after(said, " in stock, ") != '\0',
-           "%zu bytes are in stock", stats.stock_bytes);
+    tap_ok(stats.cached_bytes == 2 * GRANULE && is_about(after(said, "holes and "), stats.cached_bytes) &&
+               *after(said, " in cache, ") != '\0',
+           "%zu bytes are in cache", stats.cached_bytes);
     zr_arena_free(rig.arena, half);
-    refuse(rig.arena, 2 * GRANULE + GRANULE / 2, ZR_ERR_MEMORY, "as much as the stock and half a granule");
-    tap_ok(is_called("fragmentation") && strstr(said, " in stock, "), "is fragmentation");
+    refuse(rig.arena, 2 * GRANULE + GRANULE / 2, ZR_ERR_MEMORY, "as much as the cache and half a granule");
+    tap_ok(is_called("fragmentation") && strstr(said, " in cache, "), "is fragmentation");
     tap_is(granule_said(), GRANULE / 2, "that granules of a half would mend");
     end_rig(&rig);
 }
@@ -496,19 +496,19 @@ static size_t whole_bytes(const struct model *model, size_t granule_bytes)
 }
 
 /* The largest of four halvings of which as many are free as the request takes, 0 if there is none. */
-static size_t granule_that_does(const struct model *model, size_t stock_bytes, size_t asked_bytes)
+static size_t granule_that_does(const struct model *model, size_t cached_bytes, size_t asked_bytes)
 {
     for (size_t granule = GRANULE / 2; granule >= GRANULE / 16; granule /= 2)
-        if (whole_bytes(model, granule) + stock_bytes >= (asked_bytes + granule - 1) / granule * granule)
+        if (whole_bytes(model, granule) + cached_bytes >= (asked_bytes + granule - 1) / granule * granule)
             return granule;
     return 0;
 }
 
 /* What is wrong with the words, NULL if nothing is. */
-static const char *judge(const struct model *model, const struct truth *truth, size_t stock_bytes,
+static const char *judge(const struct model *model, const struct truth *truth, size_t cached_bytes,
                          size_t asked_bytes)
 {
-    bool fragmented = truth->free_bytes + stock_bytes >= (asked_bytes + UNIT - 1) / UNIT * UNIT;
+    bool fragmented = truth->free_bytes + cached_bytes >= (asked_bytes + UNIT - 1) / UNIT * UNIT;
     if (!is_called(fragmented ? "fragmentation" : "shortage"))
         return "the kind";
     if (exact_bytes(after(said, "has no ")) != asked_bytes)
@@ -522,7 +522,7 @@ static const char *judge(const struct model *model, const struct truth *truth, s
         if (truth->pinned_bytes[tag] ? !is_about(pins, truth->pinned_bytes[tag]) : *pins != '\0')
             return zr_tag_name((zr_tag)tag);
     }
-    if (granule_said() != (fragmented ? granule_that_does(model, stock_bytes, asked_bytes) : 0))
+    if (granule_said() != (fragmented ? granule_that_does(model, cached_bytes, asked_bytes) : 0))
         return "the granule that would help";
     return NULL;
 }
@@ -537,7 +537,7 @@ static void test_random(void)
         struct truth truth;
         struct zr_arena_stats stats;
         void *block;
-        zr_arena_watch(rig.arena, &(struct zr_map_watch){note_mapped, note_unmapping, &model});
+        zr_arena_add_map_callback(rig.arena, &(struct zr_map_callback){note_mapped, note_unmapping, &model});
         fill(&model, rig.arena);
         size_t bytes = random_below(16 * GRANULE) + 1;
         while (model.blocks_count < BLOCKS_MOST && take(rig.arena, bytes, ZR_TAG_COMM, &block) == ZR_OK) {
@@ -548,7 +548,7 @@ static void test_random(void)
         zr_arena_get_stats(rig.arena, &stats);
         paint(&model, rig.arena);
         measure(&model, &truth);
-        const char *what = judge(&model, &truth, stats.stock_bytes, bytes);
+        const char *what = judge(&model, &truth, stats.cached_bytes, bytes);
         if (what) {
             wrong++;
             tap_note("round %u: wrong in %s: %zu free, the largest run %zu: %s", round, what,

@@ -319,7 +319,7 @@ static void step_trim(struct worker *worker)
     zr_arena_get_stats(world->arena, &stats);
     if (result != ZR_OK || stats.requested_bytes > stats.live_bytes ||
         stats.live_bytes > stats.mapped_bytes ||
-        stats.mapped_bytes + stats.stock_bytes != stats.reserved_bytes ||
+        stats.mapped_bytes + stats.cached_bytes != stats.reserved_bytes ||
         stats.reserved_bytes > world->limit_bytes || stats.peak_live_bytes < stats.live_bytes)
         wrong(world, "numbers that contradict each other",
               worker->own[0] ? worker->own[0] : &(struct held){0});
@@ -428,7 +428,7 @@ static bool books_agree(struct world *world, struct worker *workers)
     good &= stats.blocks_count == found && (int64_t)found == sum.blocks &&
             (int64_t)stats.requested_bytes == sum.requested_bytes &&
             (int64_t)stats.live_bytes == sum.live_bytes && stats.allocations_count == sum.allocations &&
-            stats.mapped_bytes + stats.stock_bytes == stats.reserved_bytes &&
+            stats.mapped_bytes + stats.cached_bytes == stats.reserved_bytes &&
             stats.reserved_bytes == world->backend->held_bytes &&
             stats.reserved_bytes <= world->limit_bytes &&
             (!world->emulator || world->emulator->state().used_bytes == stats.reserved_bytes);

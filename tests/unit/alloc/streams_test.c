@@ -209,7 +209,7 @@ static void test_warm(void)
         block[i] = take_on(GRANULE, 1);
         take_on(GRANULE, 9);
     }
-    /* From the stock, so that nothing looks at the gaps as a whole. */
+    /* From the cache, so that nothing looks at the gaps as a whole. */
     struct zr_handle_list list;
     tap_result(zr_granules_take(arena, 4 * GRANULE, &list), ZR_OK, "granules for later");
     for (unsigned i = 0; i < 5; i++)
@@ -288,7 +288,7 @@ static void test_addresses(void)
     tap_result(
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 4 * GRANULE}),
         ZR_OK, "four granules of addresses");
-    struct zr_span *region;
+    struct zr_extent *region;
     char *a = take_on(GRANULE, 0);
     zr_lock_take(&arena->lock);
     tap_result(zr_region_reserve(arena, 3 * GRANULE, &region), ZR_OK, "three of them a plan's");

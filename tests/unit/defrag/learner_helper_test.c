@@ -275,7 +275,7 @@ static void test_checker(void)
             uint32_t alive_count;
         } blocks[3];
         uint32_t pages[4];
-        size_t pages_count, second_lane; /* 0: one lane */
+        size_t pages_count, second_lane; /* 0: one sequence */
         zr_result want;
     } cases[] = {
         {"one after the other", {{1, 0, 1}, {1, 0, 1}, {1, 0, 1}}, {0}, 0, 0, ZR_OK},
@@ -286,8 +286,8 @@ static void test_checker(void)
         {"pages in turn", {{1, 0, 1}, {2, G, 1}, {1, 3 * G, 1}}, {0, 1, 0, 1}, 2, 0, ZR_OK},
         {"a page at one time", {{1, 0, 2}, {2, G, 1}, {1, 3 * G, 1}}, {0, 1, 0, 1}, 2, 0, ZR_ERR_CORRUPT},
         {"a page twice", {{2, 0, 1}, {1, 2 * G, 1}, {1, 3 * G, 1}}, {0, 0, 1, 1}, 2, 0, ZR_ERR_CORRUPT},
-        {"two lanes", {{1, 0, 1}, {1, G, 1}, {1, 2 * G, 1}}, {0}, 0, 2, ZR_OK},
-        {"between lanes", {{1, 0, 1}, {1, G, 1}, {1, G, 1}}, {0}, 0, 2, ZR_ERR_CORRUPT},
+        {"two sequences", {{1, 0, 1}, {1, G, 1}, {1, 2 * G, 1}}, {0}, 0, 2, ZR_OK},
+        {"between sequences", {{1, 0, 1}, {1, G, 1}, {1, G, 1}}, {0}, 0, 2, ZR_ERR_CORRUPT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct zr_plan_step made[3];
@@ -297,10 +297,10 @@ static void test_checker(void)
                                             .offset_bytes = cases[i].blocks[k].offset_bytes,
                                             .alive_count = cases[i].blocks[k].alive_count};
         size_t second = cases[i].second_lane;
-        candidate.lanes[0] = (struct zr_plan_lane){.count = second ? second : 3};
-        candidate.lanes[1] = (struct zr_plan_lane){.first = second, .count = 3 - second};
-        candidate.plan.lanes = candidate.lanes;
-        candidate.plan.lanes_count = second ? 2 : 1;
+        candidate.sequences[0] = (struct zr_plan_sequence){.count = second ? second : 3};
+        candidate.sequences[1] = (struct zr_plan_sequence){.first = second, .count = 3 - second};
+        candidate.plan.sequences = candidate.sequences;
+        candidate.plan.sequences_count = second ? 2 : 1;
         candidate.plan.pages = cases[i].pages_count ? cases[i].pages : NULL;
         candidate.plan.pages_count = cases[i].pages_count;
         tap_result(zr_candidate_check(&candidate, (struct zr_plan_rules){.granule_bytes = G}), cases[i].want,

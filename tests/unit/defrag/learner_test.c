@@ -1,6 +1,6 @@
 /* learner_test.c: an arena that is watched learns what it serves: generated training steps, by themselves and
- * with strays, from two threads, in another shape later, with marks, on asynchronous streams; what must not
- * be planned; and the traces of others where they are at hand. */
+ * with unplanned allocations, from two threads, in another shape later, with marks, on asynchronous streams;
+ * what must not be planned; and the traces of others where they are at hand. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -17,8 +17,7 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-/* ---- Steps -----------------------------------------------------------------------------------------------
- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 enum { BLOCKS_MOST = 4096, EVENTS_MOST = 2 * BLOCKS_MOST };
 
@@ -73,15 +72,14 @@ static void make_step(struct steps *out, uint64_t seed, unsigned layers)
     add(out, false, 0, 0);
 }
 
-/* ---- Running ---------------------------------------------------------------------------------------------
- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 struct run {
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
     unsigned strays_of_thousand;
-    void *strays[8];
+    void *unplanned[8];
     bool unlearned; /* its learner never gets to work */
     bool failed;
 };
@@ -107,7 +105,7 @@ static void begin(struct run *run, size_t limit_bytes)
 static void end(struct run *run)
 {
     for (unsigned i = 0; i < 8; i++)
-        zr_arena_free(run->arena, run->strays[i]);
+        zr_arena_free(run->arena, run->unplanned[i]);
     tap_result(zr_arena_check(run->arena), ZR_OK, "the books are right");
     zr_learner_destroy(run->learner);
     size_t leaked = 1;
@@ -127,13 +125,13 @@ static void do_event(struct run *run, void **blocks, const struct event *event)
         blocks[event->block] = NULL;
     }
     if (run->strays_of_thousand && random_below(1000) < run->strays_of_thousand) {
-        void **stray = &run->strays[random_below(8)];
+        void **unplanned = &run->unplanned[random_below(8)];
         struct zr_request request = {.bytes = 1 + random_below(random_below(2) ? 3 * MIB : 20 * KIB),
                                      .tag = ZR_TAG_OTHER};
-        zr_arena_free(run->arena, *stray);
-        *stray = NULL;
+        zr_arena_free(run->arena, *unplanned);
+        *unplanned = NULL;
         if (random_below(2))
-            run->failed |= zr_arena_alloc(run->arena, &request, stray) != ZR_OK;
+            run->failed |= zr_arena_alloc(run->arena, &request, unplanned) != ZR_OK;
     }
 }
 
@@ -176,8 +174,7 @@ static uint64_t repeat(struct run *run, const struct steps *steps, unsigned time
 
 static struct steps one, other;
 
-/* ---- By itself -------------------------------------------------------------------------------------------
- */
+/* ---- By itself ----------------------------------------------------------------------------------------- */
 
 static void test_period(void)
 {
@@ -291,11 +288,10 @@ static void test_setup(void)
     end(&run);
 }
 
-/* ---- Otherwise -------------------------------------------------------------------------------------------
- */
+/* ---- Otherwise ----------------------------------------------------------------------------------------- */
 
-/* A stray that is larger than any before it costs driver calls now and then: nearly all steps make none, and
- * over five sequences at least nine in ten. */
+/* An unplanned allocation that is larger than any before it costs driver calls now and then: nearly all steps
+ * make none, and over five sequences at least nine in ten. */
 static void test_strays(uint64_t seed)
 {
     unsigned all_quiet = 0;
@@ -318,7 +314,7 @@ static void test_strays(uint64_t seed)
         }
         struct zr_learner_stats stats = stats_of(&run);
         tap_ok(stats.plans_count >= 1 && stats.period_count * 100 >= one.blocks * 98,
-               "seed %llu, one stray in a hundred events: %llu of %u allocations are planned",
+               "seed %llu, one unplanned allocation in a hundred events: %llu of %u allocations are planned",
                (unsigned long long)seed + i, (unsigned long long)stats.period_count, one.blocks);
         tap_note("%u of the last eight steps call no driver, at most %llu calls, %llu plans", quiet,
                  (unsigned long long)most, (unsigned long long)stats.plans_count);
@@ -345,8 +341,7 @@ static void test_changed(void)
     end(&run);
 }
 
-/* ---- Threads and streams ---------------------------------------------------------------------------------
- */
+/* ---- Threads and streams ------------------------------------------------------------------------------- */
 
 /* Two threads' steps, interleaved: the same way each time, each step begun together; or as it comes. */
 static uint64_t interleave(struct run *run, bool vary, unsigned times)
@@ -397,18 +392,17 @@ static void test_threads(uint64_t seed)
     tap_is(interleave(&run, true, 16), 0,
            "seed %llu: two threads as it comes: no driver call in the sixteenth", (unsigned long long)seed);
     stats = stats_of(&run);
-    /* Lanes that cannot share addresses may take too much memory to be worth it. */
+    /* Sequences that cannot share addresses may take too much memory to be worth it. */
     tap_ok((stats.plans_count == 0 && stats.refused_plans_count > 0) ||
                stats.period_count * 100 >= (one.blocks + other.blocks) * 97,
-           "each has its lane: %llu of %u allocations are planned", (unsigned long long)stats.period_count,
-           one.blocks + other.blocks);
-    tap_note("%llu plans, %llu conflicts, %llu strays", (unsigned long long)stats.plans_count,
-             (unsigned long long)stats.conflicts_count, (unsigned long long)stats.strays_count);
+           "each has its sequence: %llu of %u allocations are planned",
+           (unsigned long long)stats.period_count, one.blocks + other.blocks);
+    tap_note("%llu plans, %llu conflicts, %llu unplanned allocations", (unsigned long long)stats.plans_count,
+             (unsigned long long)stats.conflicts_count, (unsigned long long)stats.unplanned_count);
     end(&run);
 }
 
-/* ---- Settings --------------------------------------------------------------------------------------------
- */
+/* ---- Settings ------------------------------------------------------------------------------------------ */
 
 static void test_marks(void)
 {
@@ -522,8 +516,7 @@ static void test_fork(void)
     end(&run);
 }
 
-/* ---- Traces of others ------------------------------------------------------------------------------------
- */
+/* ---- Traces of others ---------------------------------------------------------------------------------- */
 
 static void test_traces(void)
 {

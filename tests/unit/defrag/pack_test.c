@@ -445,7 +445,7 @@ static void test_search(void)
 {
     unsigned wrong = 0, found = 0, impossible = 0;
     uint64_t offsets[9];
-    struct zr_pack_watch watch = {.until_ns = UINT64_MAX, .work_left = UINT64_MAX};
+    struct zr_pack_budget watch = {.until_ns = UINT64_MAX, .work_left = UINT64_MAX};
     for (unsigned round = 0; round < 600; round++) {
         size_t count = make_small(round);
         struct zr_scratch memory = {.arena = arena};

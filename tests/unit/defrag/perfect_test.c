@@ -155,8 +155,7 @@ static void test_perfect(unsigned count)
            count - (count > UNFOUND), count);
 }
 
-/* ---- Beside MiniMalloc's algorithm ----------------------------------------------------------------------
- */
+/* ---- Beside MiniMalloc's algorithm --------------------------------------------------------------------- */
 
 static bool peer_finds(struct zr_lifetimes *set, uint64_t capacity_bytes, const struct peer_spent *most,
                        struct peer_spent *spent)

@@ -14,8 +14,7 @@
 static zr_backend *host;
 static zr_arena *arena;
 
-/* ---- Cases ------------------------------------------------------------------------------------------------
- */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 enum { STEPS = 12 };
 
@@ -158,8 +157,7 @@ static const struct a_case caching[] = {
      {20 * MIB, 3, 3}},
 };
 
-/* ---- PyTorch's expandable segments: likewise --------------------------------------------------------------
- */
+/* ---- PyTorch's expandable segments: likewise ----------------------------------------------------------- */
 
 static const struct a_case expandable[] = {
     {"a byte maps one handle of 2 MiB: reserve, create, map, access (ExpandableSegment::map)",

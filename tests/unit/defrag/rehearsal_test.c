@@ -13,7 +13,7 @@
 
 enum { GRANULE = 64 << 10 };
 
-/* ---- Sequences made up ------------------------------------------------------------------------------- */
+/* ---- Sequences made up --------------------------------------------------------------------------------- */
 
 enum { BLOCKS_MAX = 40 };
 
@@ -94,7 +94,7 @@ static struct zr_arena_stats stats_of(zr_arena *arena)
 static void test_sequences(void)
 {
     enum { SEQUENCES = 300 };
-    unsigned found = 0, clashes = 0, strays = 0, calls = 0, below = 0, leaked = 0;
+    unsigned found = 0, clashes = 0, unplanned = 0, calls = 0, below = 0, leaked = 0;
     double worst = 1;
     for (unsigned n = 0; n < SEQUENCES; n++) {
         struct bench watched, followed;
@@ -122,13 +122,13 @@ static void test_sequences(void)
             clashes += run_step(followed.arena, &pass, step == 2 ? 1 : passes, NULL);
         calls += stats_of(followed.arena).backend_calls_count > before;
         zr_arena_follow_counts(followed.arena, &counts);
-        strays += (unsigned)(counts.strays_count + counts.conflicts_count + counts.unplaced_count);
+        unplanned += (unsigned)(counts.unplanned_count + counts.conflicts_count + counts.unplaced_count);
         zr_rehearsal_destroy(rehearsal);
         leaked += bench_close(&watched) + bench_close(&followed) > 0;
     }
     tap_is(found, SEQUENCES, "%u sequences have places", SEQUENCES);
     tap_is(clashes, 0, "no block lies on one that is alive");
-    tap_is(strays, 0, "every block is at its place");
+    tap_is(unplanned, 0, "every block is at its place");
     tap_is(calls, 0, "no driver call after the first step");
     tap_ok(below == 0 && worst < 2, "none takes less than what is live, the highest %.3f times that", worst);
     tap_is(leaked, 0, "nothing is left behind");
@@ -140,12 +140,12 @@ static void test_refused(void)
     static const struct pass one = {.count = 3, .bytes = {1000, 2000, 3000}, .until = {3, 2, 3}};
     static const struct {
         const char *name;
-        size_t announced, bytes, count;
+        size_t notified, bytes, count;
         bool keeps, found;
     } ways[] = {{"a step that repeats: places", 16, 2000, 3, false, true},
                 {"a size that changes: none", 16, 2001, 3, false, false},
                 {"a block that outlives the step: none", 16, 2000, 3, true, false},
-                {"more allocations than announced: none", 2, 2000, 3, false, false},
+                {"more allocations than notified: none", 2, 2000, 3, false, false},
                 {"a pass that is shorter than the first: none", 16, 2000, 2, false, false}};
     for (unsigned w = 0; w < sizeof ways / sizeof *ways; w++) {
         struct bench bench;
@@ -154,7 +154,7 @@ static void test_refused(void)
         void *kept = NULL;
         bool found = !ways[w].found;
         bench_open(&bench, GRANULE);
-        tap_ok(zr_rehearsal_create(&rehearsal, bench.arena, ways[w].announced, host_arena) == ZR_OK &&
+        tap_ok(zr_rehearsal_create(&rehearsal, bench.arena, ways[w].notified, host_arena) == ZR_OK &&
                    zr_rehearsal_create(&second, bench.arena, 16, host_arena) == ZR_ERR_INVALID,
                "a watch, and no second one");
         other.bytes[1] = ways[w].bytes;
@@ -174,7 +174,7 @@ static void test_refused(void)
     }
 }
 
-/* ---- Training ---------------------------------------------------------------------------------------- */
+/* ---- Training ------------------------------------------------------------------------------------------ */
 
 /* A model with the places of its plan, and the driver calls after its first step. Between steps comes what
  * uses the same blocks otherwise. */
@@ -283,7 +283,7 @@ static void test_training(void)
         }
 }
 
-/* ---- Places or none ---------------------------------------------------------------------------------- */
+/* ---- Places or none ------------------------------------------------------------------------------------ */
 
 /* Places have to lie in a row: where there are no such addresses, the plan is made without. */
 static void test_without_addresses(void)

@@ -43,7 +43,7 @@ static void make_base(void)
 }
 
 struct seen {
-    size_t strays_count, copies_events;
+    size_t unplanned_count, copies_events;
     bool makes_sense, copies_are_base, bound_is_right, equal_stay_equal;
     uint64_t hash;
 };
@@ -75,7 +75,7 @@ static struct seen look(const struct zr_sequence *sequence, size_t copies)
         most = sum > most ? sum : most;
         size_t copy = event->block / base.blocks_count;
         if (copy >= copies) {
-            seen.strays_count += alloc;
+            seen.unplanned_count += alloc;
             continue;
         }
         while (events[at[copy]].kind == ZR_EVENT_MARK)
@@ -108,14 +108,14 @@ static void test_repeats(const char *words, struct zr_variation how)
         tap_ok(seen.makes_sense && seen.copies_are_base && seen.copies_events == copies * plain,
                "%s, repeat %u: every copy is the base, event by event", words, repeat);
         tap_ok(seen.bound_is_right && seen.equal_stay_equal, "and its bound is that of its events");
-        double share = (double)seen.strays_count * 100 / (double)(copies * base.blocks_count);
-        tap_ok(share >= 0.7 * how.stray_percent && share <= 1.3 * how.stray_percent,
-               "%.2f %% of strays where %u are asked for", share, how.stray_percent);
+        double share = (double)seen.unplanned_count * 100 / (double)(copies * base.blocks_count);
+        tap_ok(share >= 0.7 * how.unplanned_percent && share <= 1.3 * how.unplanned_percent,
+               "%.2f %% of unplanned allocations where %u are asked for", share, how.unplanned_percent);
         tap_ok(sequence->blocks_count <= zr_vary_blocks_most(&vary) &&
                    (sequence == &base || sequence->events_count <= vary.events_most),
                "within the room that was promised");
     }
-    bool others = how.stray_percent > 0 || how.loose_turns;
+    bool others = how.unplanned_percent > 0 || how.loose_turns;
     tap_is(hashes[1] == hashes[0], !others, "the second repeat is the first: %s", others ? "no" : "yes");
     tap_is(hashes[3] == hashes[1], !others && how.change_at == 0, "and the fourth is the second");
     tap_ok(look(zr_vary_make(&vary, 1), copies).hash == hashes[1], "asked for again it is the same");
@@ -125,7 +125,7 @@ static void test_repeats(const char *words, struct zr_variation how)
 static void test_refusals(void)
 {
     struct zr_vary vary;
-    static const struct zr_variation wrong[] = {{.stray_percent = 101}, {.copies = 65}};
+    static const struct zr_variation wrong[] = {{.unplanned_percent = 101}, {.copies = 65}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         tap_result(zr_vary_begin(&vary, &base, &wrong[i]), ZR_ERR_INVALID, "more than there is");
         zr_vary_end(&vary);
@@ -155,14 +155,15 @@ int main(void)
     }
     make_base();
     test_repeats("as it is", (struct zr_variation){0});
-    test_repeats("strays", (struct zr_variation){.stray_percent = 20});
-    test_repeats("nothing but strays in between", (struct zr_variation){.stray_percent = 100});
+    test_repeats("unplanned allocations", (struct zr_variation){.unplanned_percent = 20});
+    test_repeats("nothing but unplanned allocations in between",
+                 (struct zr_variation){.unplanned_percent = 100});
     test_repeats("three threads", (struct zr_variation){.copies = 3});
     test_repeats("two threads that take turns loosely",
                  (struct zr_variation){.copies = 2, .loose_turns = true});
     test_repeats("another shape", (struct zr_variation){.change_at = 3});
     test_repeats("all of it", (struct zr_variation){
-                                  .stray_percent = 10, .copies = 4, .loose_turns = true, .change_at = 2});
+                                  .unplanned_percent = 10, .copies = 4, .loose_turns = true, .change_at = 2});
     test_refusals();
     tap_is(records_end(), 0, "all records are given back");
     return tap_done();

@@ -25,7 +25,7 @@ static unsigned threads_now(void)
     return count;
 }
 
-/* ---- Opening and sizes ----------------------------------------------------------------------- */
+/* ---- Opening and sizes --------------------------------------------------------------------------------- */
 
 static void check_names(void)
 {
@@ -162,7 +162,7 @@ static void check_best(void)
         tap_ok(zr_isa_best() >= ZR_ISA_AVX512_BF16, "a processor with avx512_bf16 is used as one");
 }
 
-/* ---- In a context, for each instruction set -------------------------------------------------- */
+/* ---- In a context, for each instruction set ------------------------------------------------------------ */
 
 static void check_exponential(enum zr_isa isa)
 {

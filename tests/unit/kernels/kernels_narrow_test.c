@@ -62,7 +62,7 @@ static double units_of(const struct tensor *got, double units)
     return error_of(got) / (units * half_unit());
 }
 
-/* ---- Conversions ----------------------------------------------------------------------------- */
+/* ---- Conversions --------------------------------------------------------------------------------------- */
 
 static bool same_number(uint16_t got, uint16_t wanted)
 {
@@ -148,7 +148,7 @@ static void check_any_floats(struct zr_kernel_context *c)
            zr_precision_name(precision), zr_precision_name(others), wrong_other);
 }
 
-/* ---- Cases ----------------------------------------------------------------------------------- */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 {
@@ -424,7 +424,7 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     return wrong != 0 ? INFINITY : 0;
 }
 
-/* ---- The driver ------------------------------------------------------------------------------ */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static const struct test_case cases[] = {
     {"embedding", case_embedding},

@@ -16,7 +16,7 @@ static const struct shape shapes[] = {
     {4, 16, 128, 2, 512, 300, 384}, {2, 67, 64, 1, 256, 97, 112},
 };
 
-/* ---- Cases ----------------------------------------------------------------------------------- */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 {
@@ -271,7 +271,7 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     return wrong != 0 ? INFINITY : 0;
 }
 
-/* ---- The driver ------------------------------------------------------------------------------ */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static const struct test_case cases[] = {
     {"embedding", case_embedding},

@@ -21,7 +21,7 @@ static char folder[] = "/tmp/zr-checkpoint-XXXXXX";
 static char runs[128];   /* folder/runs: what zr_checkpoint_save() is given */
 static char words[2048]; /* what the ranks of the last scene wrote */
 
-/* ---- A small model on a real engine ------------------------------------------------------------------- */
+/* ---- A small model on a real engine -------------------------------------------------------------------- */
 
 struct stand {
     zr_backend *backend;
@@ -180,7 +180,7 @@ static int play(struct scene scene)
             tap_note("code %d: %s", got_, words);                                                            \
     } while (0)
 
-/* ---- Values ------------------------------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
 /* What stands at global element `index` of tensor `tensor`. */
 static float value_of(uint64_t index, int tensor, unsigned salt)
@@ -230,7 +230,7 @@ static bool holds(struct stand *stand, unsigned salt)
     return true;
 }
 
-/* ---- Acts -------------------------------------------------------------------------------------------- */
+/* ---- Acts ---------------------------------------------------------------------------------------------- */
 
 static int act_save(struct stand *stand, const struct scene *scene)
 {
@@ -263,7 +263,7 @@ static int act_save_faulty(struct stand *stand, const struct scene *scene)
     return result ? 2 : 0;
 }
 
-/* ---- World sizes and stages --------------------------------------------------------------------------- */
+/* ---- World sizes and stages ---------------------------------------------------------------------------- */
 
 static void remove_runs(void)
 {
@@ -343,7 +343,7 @@ static void test_keep(void)
     }
 }
 
-/* ---- Damage ------------------------------------------------------------------------------------------ */
+/* ---- Damage -------------------------------------------------------------------------------------------- */
 
 struct bytes {
     char path[192];

@@ -25,7 +25,7 @@ static void wait_for(const _Atomic unsigned *number, unsigned want)
         usleep(1000);
 }
 
-/* ---- Mistakes --------------------------------------------------------------------------------------- */
+/* ---- Mistakes ------------------------------------------------------------------------------------------ */
 
 static void body_out_of_step(struct environment *rank)
 {
@@ -162,7 +162,7 @@ static void test_mistakes(void)
            "too many ranks are refused");
 }
 
-/* ---- Failing steps ---------------------------------------------------------------------------------- */
+/* ---- Failing steps ------------------------------------------------------------------------------------- */
 
 /* One rank fails while the communicator is made: all get an error, nothing leaks, and the next attempt works.
  */

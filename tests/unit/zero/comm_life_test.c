@@ -9,7 +9,7 @@
 #include "tests/support/comm_values.h"
 #include "tests/support/folder.h"
 
-/* ---- Small talk ------------------------------------------------------------------------------------- */
+/* ---- Small talk ---------------------------------------------------------------------------------------- */
 
 static void body_small(struct environment *rank)
 {
@@ -75,7 +75,7 @@ static void body_words(struct environment *rank)
     check_ok(rank, zr_comm_destroy(comm));
 }
 
-/* ---- One after another ------------------------------------------------------------------------------ */
+/* ---- One after another --------------------------------------------------------------------------------- */
 
 /* Mappings of granules in this process, the own and the peers'. */
 static unsigned count_mappings(void)

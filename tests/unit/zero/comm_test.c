@@ -6,7 +6,7 @@
 #include "tests/support/comm_ranks.h"
 #include "tests/support/seed.h"
 
-/* ---- Every operation --------------------------------------------------------------------------------- */
+/* ---- Every operation ----------------------------------------------------------------------------------- */
 
 static void body_operations(struct environment *rank)
 {
@@ -101,7 +101,7 @@ static void test_operations(void)
         0, "a ring of scattered granules");
 }
 
-/* ---- Counters ----------------------------------------------------------------------------------------- */
+/* ---- Counters ------------------------------------------------------------------------------------------ */
 
 /* Elements, not bytes: S (N - 1) / N per phase, whatever they are. */
 static void body_counters(struct environment *rank)
@@ -152,7 +152,7 @@ static void test_counters(void)
                "%u ranks: elements, operations and time are counted", world);
 }
 
-/* ---- Without peers ---------------------------------------------------------------------------------- */
+/* ---- Without peers ------------------------------------------------------------------------------------- */
 
 static void test_null(void)
 {

@@ -73,8 +73,7 @@ static zr_result whole_step(zr_engine *engine)
     return result == ZR_OK ? zr_engine_step(engine, 0.1f, &report) : result;
 }
 
-/* ---- Calls that name nothing -----------------------------------------------------------------------------
- */
+/* ---- Calls that name nothing --------------------------------------------------------------------------- */
 
 static void test_units(struct rig *rig, unsigned stage)
 {
@@ -146,8 +145,7 @@ static void test_no_engine(void)
     tap_ok(zr_parameter_elements(NULL) == 0 && zr_parameter_list_elements(NULL) == 0, "nor has no list");
 }
 
-/* ---- Calls out of turn -----------------------------------------------------------------------------------
- */
+/* ---- Calls out of turn --------------------------------------------------------------------------------- */
 
 /* Whatever a stage cannot bear, every stage refuses, with as many ranks as there are. */
 static int order_is_kept(struct rig *rig, unsigned rank)
@@ -191,8 +189,7 @@ static int order_is_kept(struct rig *rig, unsigned rank)
     return 0;
 }
 
-/* ---- What an engine is not made of -----------------------------------------------------------------------
- */
+/* ---- What an engine is not made of --------------------------------------------------------------------- */
 
 /* Refused, and nothing is left of it. */
 static void refused(const struct zr_engine_options *options, const char *what, const char *word)
@@ -350,8 +347,7 @@ static void test_rates(struct rig *rig)
     tap_result(zr_engine_verify_finite(rig->engine), ZR_OK, "every parameter is finite");
 }
 
-/* ---- Files -----------------------------------------------------------------------------------------------
- */
+/* ---- Files --------------------------------------------------------------------------------------------- */
 
 static char folder[] = "/tmp/zr-misuse-XXXXXX";
 
@@ -424,8 +420,7 @@ static int load_waits_for_users(struct rig *rig, unsigned rank)
     return 0;
 }
 
-/* ---- All of them -----------------------------------------------------------------------------------------
- */
+/* ---- All of them --------------------------------------------------------------------------------------- */
 
 struct setting {
     unsigned stage;

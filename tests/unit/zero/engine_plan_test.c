@@ -63,9 +63,9 @@ static zr_result make_step(zr_engine *engine, zr_arena *arena, bool dry)
 }
 
 /* The same on sim, as zr_zero.h has it. */
-static zr_result rehearse(struct zr_ceilings *out, const struct rig *rig, unsigned stage, unsigned rank)
+static zr_result rehearse(struct zr_tag_limits *out, const struct rig *rig, unsigned stage, unsigned rank)
 {
-    struct zr_ceilings none = {.together_bytes = SIZE_MAX};
+    struct zr_tag_limits none = {.total_bytes = SIZE_MAX};
     struct zr_kernel_context context = {.parallel = {.threads = 1}};
     struct zr_engine_options options;
     zr_backend *backend = NULL;
@@ -79,7 +79,7 @@ static zr_result rehearse(struct zr_ceilings *out, const struct rig *rig, unsign
     if (result == ZR_OK)
         result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "rehearsal"});
     if (result == ZR_OK)
-        result = zr_arena_set_ceilings(arena, &none);
+        result = zr_arena_set_tag_limits(arena, &none);
     if (result == ZR_OK)
         result = zr_comm_null_create(&comm,
                                      &(struct zr_comm_options){.arena = arena,
@@ -98,7 +98,7 @@ static zr_result rehearse(struct zr_ceilings *out, const struct rig *rig, unsign
     for (int step = 0; result == ZR_OK && step < 2; step++) /* the second begins as all others do */
         result = make_step(engine, arena, true);
     if (result == ZR_OK)
-        result = zr_arena_get_reached(arena, out);
+        result = zr_arena_get_high_water(arena, out);
     zr_engine_destroy(engine);
     zr_arena_free(arena, workspace);
     if (comm)
@@ -114,14 +114,14 @@ static bool says(const char *words)
 }
 
 /* One unit is gathered at a time in the plan; here two are. All ranks do so, and none sends anything. */
-static int ask_for_two(struct rig *rig, const struct zr_ceilings *plan)
+static int ask_for_two(struct rig *rig, const struct zr_tag_limits *plan)
 {
     const void *base;
     must(plan->by_tag_bytes[ZR_TAG_GATHERED] == WIDTH * WIDTH * sizeof(float));
     must(zr_engine_gather(rig->engine, 2, &base) == ZR_OK);
-    must(zr_engine_gather(rig->engine, 5, &base) == ZR_ERR_CEILING);
+    must(zr_engine_gather(rig->engine, 5, &base) == ZR_ERR_TAG_LIMIT);
     must(says("unit u5, start_gathering() for state->gathered: 16384 bytes for gathered") &&
-         says("would make it 32768") && says("its ceiling is 16384"));
+         says("would make it 32768") && says("its tag limit is 16384"));
     zr_engine_release(rig->engine, 2);
     return 0;
 }
@@ -129,7 +129,7 @@ static int ask_for_two(struct rig *rig, const struct zr_ceilings *plan)
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const unsigned *stage = argument;
-    struct zr_ceilings plan, reached;
+    struct zr_tag_limits plan, reached;
     struct rig rig;
     void *more;
     must(rig_open(&rig, &(struct rig_options){.local = local,
@@ -137,27 +137,27 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
                                               .bucket_bytes = BUCKET_BYTES,
                                               .kernels = zr_kernels_cpu(ZR_ISA_PLAIN)}) == ZR_OK);
     must(rehearse(&plan, &rig, *stage, rank) == ZR_OK);
-    must(zr_arena_set_ceilings(rig.arena, &plan) == ZR_OK);
+    must(zr_arena_set_tag_limits(rig.arena, &plan) == ZR_OK);
     const struct zr_engine_options options =
         options_of(*stage, rig.arena, rig.arena, zr_kernels_cpu(ZR_ISA_PLAIN), &rig.context, rig.comm);
     must(zr_engine_create(&rig.engine, &options) == ZR_OK);
     for (int step = 0; step < STEPS; step++)
         must(make_step(rig.engine, rig.arena, false) == ZR_OK);
-    must(zr_arena_get_reached(rig.arena, &reached) == ZR_OK);
+    must(zr_arena_get_high_water(rig.arena, &reached) == ZR_OK);
     must(memcmp(&reached, &plan, sizeof plan) == 0);
 
     int code = *stage == 3 ? ask_for_two(&rig, &plan) : 0;
     must(code == 0);
     must(zr_arena_alloc(rig.arena,
                         &(struct zr_request){.bytes = 2 * ACTIVATION_BYTES, .tag = ZR_TAG_ACTIVATION},
-                        &more) == ZR_ERR_CEILING);
+                        &more) == ZR_ERR_TAG_LIMIT);
     must(says("for activation"));
     must(make_step(rig.engine, rig.arena, false) == ZR_OK);
 
     plan.by_tag_bytes[ZR_TAG_PARAM]--;
-    must(zr_arena_set_ceilings(rig.arena, &plan) == ZR_OK);
+    must(zr_arena_set_tag_limits(rig.arena, &plan) == ZR_OK);
     zr_engine_destroy(rig.engine);
-    must(zr_engine_create(&rig.engine, &options) == ZR_ERR_CEILING && !rig.engine);
+    must(zr_engine_create(&rig.engine, &options) == ZR_ERR_TAG_LIMIT && !rig.engine);
     must(says("take_pools() for engine->parameters: ") && says("for param"));
     must(rig_close(&rig) == 0);
     return 0;

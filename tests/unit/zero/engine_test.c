@@ -55,8 +55,7 @@ static const struct zr_optimizer_options adamw = {
     .groups = {[ZR_GROUP_NO_DECAY] = {1, 0}, [ZR_GROUP_DECAY] = {1, 1}, [OWN_GROUP] = {0.25f, 0.5f}},
     .groups_count = 3};
 
-/* ---- A rank's memory -------------------------------------------------------------------------------------
- */
+/* ---- A rank's memory ----------------------------------------------------------------------------------- */
 
 struct setting {
     unsigned stage, world;
@@ -120,8 +119,7 @@ static int in_world(const struct setting *setting)
     return rig_launch(setting->world, rank_main, &copy);
 }
 
-/* ---- The reference ---------------------------------------------------------------------------------------
- */
+/* ---- The reference ------------------------------------------------------------------------------------- */
 
 /* The gradient of one element from one rank: small numbers that bf16 has and that sum without rounding, so
  * that the reference need not know in which order they were added. `round` is the contribution. */
@@ -236,8 +234,7 @@ static double reference_step(const struct setting *setting, struct model *model,
     return sqrt(squares);
 }
 
-/* ---- What each rank does ----------------------------------------------------------------------------------
- */
+/* ---- What each rank does ------------------------------------------------------------------------------- */
 
 /* Writes this rank's gradients of a unit and hands them over. */
 static zr_result hand_over(struct rig *rig, const struct setting *setting, unsigned unit, unsigned step,
@@ -524,8 +521,7 @@ static int publish(struct rig *rig, const struct setting *setting)
     return 0;
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------------------
- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 /* Every element belongs to exactly one rank, in any world. */
 static void test_layout(void)

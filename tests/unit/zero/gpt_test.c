@@ -37,7 +37,7 @@ static const struct zr_optimizer_options adamw = {
     .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
 static const float rate = 3e-3f;
 
-/* ---- The trainer in double precision ------------------------------------------------------------------ */
+/* ---- The trainer in double precision ------------------------------------------------------------------- */
 
 /* Where each parameter lies in one long vector, in the order of the list. */
 static size_t at[4 + 12 * L], elements[4 + 12 * L], total;

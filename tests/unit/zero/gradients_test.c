@@ -79,7 +79,7 @@ static void report(double error, double units, const char *what, enum zr_isa isa
            zr_isa_name(isa), zr_precision_name(precision), what, error, allowed);
 }
 
-/* ---- One operation at a time ----------------------------------------------------------------- */
+/* ---- One operation at a time --------------------------------------------------------------------------- */
 
 struct one {
     struct zr_layernorm norm;
@@ -195,7 +195,7 @@ static void check_head(struct zr_kernel_context *c)
     report(gradient_error(f, o.w, dwte), 3, "head, dwte", c->isa);
 }
 
-/* ---- A whole GPT of two layers --------------------------------------------------------------- */
+/* ---- A whole GPT of two layers ------------------------------------------------------------------------- */
 
 enum { B = 2, T = 6, C = 12, A = 3, V = 11, VP = 16, LAYERS = 2, ROWS = B * T, WIDE = 4 * C, N = ROWS * C };
 
@@ -361,7 +361,7 @@ static void check_gpt(struct zr_kernel_context *c)
            "a whole GPT with its tied head", c->isa);
 }
 
-/* ---- The driver ------------------------------------------------------------------------------ */
+/* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static void test_isa(enum zr_isa isa)
 {

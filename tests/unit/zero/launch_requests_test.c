@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/support/launch_runs.h"
 
-/* ---- Scenes ----------------------------------------------------------------------------------------- */
+/* ---- Scenes -------------------------------------------------------------------------------------------- */
 
 /* Steps longer than the deadline: rank 1 computes for so many times so long, and says nothing while it does.
  * A step ends early when the test says so. */
@@ -51,7 +51,7 @@ static int save_for_long(const struct scene *scene, struct zr_local_world *local
     return request == ZR_REQUEST_SAVE_AND_END ? 0 : 9;
 }
 
-/* ---- Requests --------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* SIGINT gives ranks 1.2 s and no more: a run of which one was held up for longer shows nothing. */
 static void check_interrupt(const char *name, bool whole_group)

@@ -4,7 +4,7 @@
 #include "tests/support/launch_runs.h"
 #include "tests/support/seed.h"
 
-/* ---- Scenes ----------------------------------------------------------------------------------------- */
+/* ---- Scenes -------------------------------------------------------------------------------------------- */
 
 /* Rank 1 comes when the test says so; the others wait for it. */
 static int wait_for_one(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
@@ -63,7 +63,7 @@ static int crash(const struct scene *scene, struct zr_local_world *local, unsign
     return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
 }
 
-/* ---- Ranks that die --------------------------------------------------------------------------------- */
+/* ---- Ranks that die ------------------------------------------------------------------------------------ */
 
 /* How many of a killed rank's peers said why they end, and how many of them named another. A peer that is
  * held up for longer than the launcher's grace says nothing. */
@@ -154,7 +154,7 @@ static void test_failing_rank(void)
     tap_ok(!strstr(run.words, "the ring"), "nobody calls that a failure of his own");
 }
 
-/* ---- The launcher dies ------------------------------------------------------------------------------ */
+/* ---- The launcher dies --------------------------------------------------------------------------------- */
 
 static void test_killed_launcher(void)
 {

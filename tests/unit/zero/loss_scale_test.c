@@ -38,8 +38,7 @@ struct setting {
     int (*body)(const struct setting *setting, zr_engine *engine, unsigned rank);
 };
 
-/* ---- A rank ----------------------------------------------------------------------------------------------
- */
+/* ---- A rank -------------------------------------------------------------------------------------------- */
 
 static zr_result open_rank(struct rig *rig, const struct setting *setting, struct zr_local_world *local,
                            unsigned rank)
@@ -109,8 +108,7 @@ static int in_world(const struct setting *setting)
     return rig_launch(setting->world, rank_main, &copy);
 }
 
-/* ---- Steps -----------------------------------------------------------------------------------------------
- */
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* What a step's gradients are: on which rank one is not finite, and where. */
 struct plan {
@@ -165,8 +163,7 @@ static double fingerprint(zr_engine *engine)
     return sum;
 }
 
-/* ---- The model of the scale ------------------------------------------------------------------------------
- */
+/* ---- The model of the scale ---------------------------------------------------------------------------- */
 
 struct model {
     double scale;

@@ -11,7 +11,7 @@
 
 enum { SEQUENCE = 8, VOCABULARY = 256, ROOM = 1 << 16 };
 
-/* ---- The double -------------------------------------------------------------------------------------- */
+/* ---- The double ---------------------------------------------------------------------------------------- */
 
 /* In the place of zero/gpt.c, which the linker then leaves out. */
 static struct {
@@ -44,7 +44,7 @@ zr_result zr_gpt_logits(zr_gpt *unused, size_t count, float *logits)
     return ZR_OK;
 }
 
-/* ---- Asking for a text ------------------------------------------------------------------------------- */
+/* ---- Asking for a text --------------------------------------------------------------------------------- */
 
 static char text_room[ROOM];
 static size_t text_bytes;
@@ -73,7 +73,7 @@ static bool shows(const struct zr_sample_options *options, const char *want)
     return good;
 }
 
-/* ---- The choice -------------------------------------------------------------------------------------- */
+/* ---- The choice ---------------------------------------------------------------------------------------- */
 
 static void alphabet(size_t call, size_t count, float *logits)
 {
@@ -182,7 +182,7 @@ static void test_seed(void)
     tap_ok(strncmp(first, text_room, 100) != 0, "another seed, another text");
 }
 
-/* ---- The window -------------------------------------------------------------------------------------- */
+/* ---- The window ---------------------------------------------------------------------------------------- */
 
 static void test_window(void)
 {
@@ -215,7 +215,7 @@ static void test_window(void)
     tap_ok(shows(&options, "only this") && model.calls == 0, "no tokens asked for: the prompt alone");
 }
 
-/* ---- What is shown ----------------------------------------------------------------------------------- */
+/* ---- What is shown ------------------------------------------------------------------------------------- */
 
 static void test_bytes(void)
 {
@@ -258,7 +258,7 @@ static void test_tokens(void)
     tap_ok(shows(&options, "5 97 98 "), "a token beyond the vocabulary ends the prompt");
 }
 
-/* ---- Failures ---------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_failures(void)
 {

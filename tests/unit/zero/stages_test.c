@@ -21,7 +21,7 @@ static size_t draw(size_t least, size_t most)
     return least + (size_t)(state >> 33) % (most - least + 1);
 }
 
-/* ---- Lists of units of any size ---------------------------------------------------------------------- */
+/* ---- Lists of units of any size ------------------------------------------------------------------------ */
 
 enum { UNITS_MAX = 14, LISTS = 150 };
 
@@ -270,8 +270,7 @@ static void test_lists(void)
     tap_ok(sharded > LISTS / 8, "%u of the lists gather", sharded);
 }
 
-/* ---- GPT plans -------------------------------------------------------------------------------------------
- */
+/* ---- GPT plans ----------------------------------------------------------------------------------------- */
 
 /* Of a rank of a run; the rest of the request is the same for all. */
 static struct zr_plan_request request_of(const struct zr_gpt_shape *shape, const struct sample *run,
@@ -465,8 +464,7 @@ static void test_volume(void)
         }
 }
 
-/* ---- Large runs ------------------------------------------------------------------------------------------
- */
+/* ---- Large runs ---------------------------------------------------------------------------------------- */
 
 static struct zr_gpt_shape chosen(double parameters)
 {

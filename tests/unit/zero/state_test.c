@@ -133,8 +133,7 @@ static bool refused(struct rig *rig, const char *data, size_t bytes)
     return result == ZR_ERR_FORMAT && memcmp(&before, &after, sizeof after) == 0;
 }
 
-/* ---- Tests -----------------------------------------------------------------------------------------------
- */
+/* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void check_round_trip(enum zr_optimizer_kind kind)
 {

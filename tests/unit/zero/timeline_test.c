@@ -73,7 +73,7 @@ static double head_flops(void)
     return 3 * 2 * rows * c * VOCABULARY;
 }
 
-/* ---- One rank ---------------------------------------------------------------------------------------- */
+/* ---- One rank ------------------------------------------------------------------------------------------ */
 
 static void test_alone(void)
 {
@@ -112,7 +112,7 @@ static void test_alone(void)
     zr_timeline_end(&run.timeline);
 }
 
-/* ---- Bounds ------------------------------------------------------------------------------------------ */
+/* ---- Bounds -------------------------------------------------------------------------------------------- */
 
 static void test_fast_links(unsigned stage, unsigned micro_batches)
 {
@@ -205,7 +205,7 @@ static void test_stages(void)
     zr_timeline_end(&two.timeline);
 }
 
-/* ---- A schedule by hand ------------------------------------------------------------------------------ */
+/* ---- A schedule by hand -------------------------------------------------------------------------------- */
 
 /* Two workers: one computes, one sends. */
 struct hands {
@@ -277,7 +277,7 @@ static void test_schedule(unsigned stage, double bytes_per_second)
     zr_timeline_end(&run.timeline);
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------ */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 static const struct zr_timeline_event *find(const struct zr_timeline *t, enum zr_timeline_kind kind,
                                             const char *unit, unsigned nth)
@@ -549,7 +549,7 @@ static void test_paper(const struct paper *paper)
     zr_backend_destroy(backend);
 }
 
-/* ---- Many micro-batches ------------------------------------------------------------------------------ */
+/* ---- Many micro-batches -------------------------------------------------------------------------------- */
 
 static const struct zr_timeline_event *by_order(const struct zr_timeline *t, uint32_t order)
 {

@@ -41,7 +41,7 @@ static int parse(const char *line)
     return code;
 }
 
-/* ---- Refusals ---------------------------------------------------------------------------------------- */
+/* ---- Refusals ------------------------------------------------------------------------------------------ */
 
 /* Every bad line ends with 2, in one line that names the option, its value and the way out. */
 static const struct {
@@ -183,7 +183,7 @@ static void test_later(void)
     }
 }
 
-/* ---- Good values ------------------------------------------------------------------------------------- */
+/* ---- Good values --------------------------------------------------------------------------------------- */
 
 static void test_defaults(void)
 {
@@ -313,7 +313,7 @@ static void test_long_values(void)
     tap_ok(strlen(words) < 1024, "in few words");
 }
 
-/* ---- Back to a command line -------------------------------------------------------------------------- */
+/* ---- Back to a command line ---------------------------------------------------------------------------- */
 
 static void test_print(void)
 {

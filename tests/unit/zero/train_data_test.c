@@ -62,7 +62,7 @@ static void refused(const struct zr_data_options *options, zr_result want, const
         zr_data_close(&data);
 }
 
-/* ---- Odd files --------------------------------------------------------------------------------------- */
+/* ---- Odd files ----------------------------------------------------------------------------------------- */
 
 static void test_odd_files(void)
 {
@@ -97,7 +97,7 @@ static void test_odd_files(void)
     zr_fault_set(ZR_FAULT_OPEN, 0);
 }
 
-/* ---- Token shards ------------------------------------------------------------------------------------ */
+/* ---- Token shards -------------------------------------------------------------------------------------- */
 
 struct shard {
     int32_t header[256];
@@ -200,7 +200,7 @@ static void test_foreign_tokens(void)
     zr_data_close(&data);
 }
 
-/* ---- Windows ----------------------------------------------------------------------------------------- */
+/* ---- Windows ------------------------------------------------------------------------------------------- */
 
 /* Where in the text a window of tokens stands, UINT64_MAX: nowhere. */
 static uint64_t find_window(const int32_t *tokens, const int32_t *targets, size_t length, uint64_t bytes)

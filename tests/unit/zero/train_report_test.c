@@ -68,7 +68,7 @@ static const char *read_file(void)
     return caught;
 }
 
-/* ---- A run to report --------------------------------------------------------------------------------- */
+/* ---- A run to report ----------------------------------------------------------------------------------- */
 
 enum { STEPS = 5 };
 static struct zr_train_config config;
@@ -285,7 +285,7 @@ static void test_json_faults(void)
     zr_report_clean_up("-");
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------ */
+/* ---- Tables -------------------------------------------------------------------------------------------- */
 
 static bool is_ascii(const char *text)
 {
@@ -321,10 +321,10 @@ static void test_tables(void)
     run.sample = "And God said";
     run.sample_bytes = strlen(run.sample);
     for (unsigned r = 0; r < 2; r++) {
-        memcpy(ranks[r].ceilings.by_tag_bytes, ranks[r].planned_by_tag_bytes,
+        memcpy(ranks[r].tag_limits.by_tag_bytes, ranks[r].planned_by_tag_bytes,
                sizeof ranks[r].planned_by_tag_bytes);
-        ranks[r].ceilings.by_tag_bytes[ZR_TAG_GATHERED] = 98765432109;
-        ranks[r].ceilings.together_bytes = ranks[r].planned_bytes;
+        ranks[r].tag_limits.by_tag_bytes[ZR_TAG_GATHERED] = 98765432109;
+        ranks[r].tag_limits.total_bytes = ranks[r].planned_bytes;
     }
     catch_start();
     zr_result planned = zr_report_plan(&config, 123456, ranks, 2), ended = zr_report_end(&run);
@@ -441,7 +441,7 @@ static void test_numbers(void)
            "seconds");
 }
 
-/* ---- Log, progress, rate ----------------------------------------------------------------------------- */
+/* ---- Log, progress, rate ------------------------------------------------------------------------------- */
 
 static void log_steps(struct zr_log *log, uint64_t from, uint64_t to, double value)
 {

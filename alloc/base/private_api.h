@@ -1,17 +1,17 @@
-/* family.h: what the libraries of zr share beneath their public headers. Private to the project.
+/* private_api.h: what the libraries of zr share beneath their public headers. Private to the project.
  *
  * libzr.so holds alloc/ and defrag/ and is the only copy of them in a process: its index, its options and its
  * last words are one. libzr_zero.so stands on it, and needs a few functions that are nobody else's business.
- * Those are declared ZR_FAMILY: libzr.so shows them under a symbol version of exactly this release
+ * Those are declared ZR_PRIVATE_API: libzr.so shows them under a symbol version of exactly this release
  * (ZR_PRIVATE_0.1), so that the loader refuses two libraries of different releases. A function of alloc/ that
  * zero/ or kernels/ begins to use gets the mark too; the link of libzr_zero.so fails without it. */
-#ifndef ZR_FAMILY_H
-#define ZR_FAMILY_H
+#ifndef ZR_PRIVATE_API_H
+#define ZR_PRIVATE_API_H
 
 #if defined(__GNUC__)
-#define ZR_FAMILY __attribute__((visibility("default")))
+#define ZR_PRIVATE_API __attribute__((visibility("default")))
 #else
-#define ZR_FAMILY
+#define ZR_PRIVATE_API
 #endif
 
 #endif

@@ -1,5 +1,6 @@
-/* learner_lanes_test.c: threads that each repeat a step of their own. Lanes of a plan do not share memory, so
- * there are such only where the threads' peaks meet without a plan too; threads that keep apart share it. */
+/* learner_sequences_test.c: threads that each repeat a step of their own. Sequences of a plan do not share
+ * memory, so there are such only where the threads' peaks meet without a plan too; threads that keep apart
+ * share it. */
 #include <stdlib.h>
 
 #include "alloc/plan/plan.h"
@@ -14,7 +15,7 @@
 enum { KEPT = 20, STEP_CALLS = 2 * KEPT, THREADS = 2, ROUNDS = 8, GRANULE_BYTES = 2 << 20 };
 
 /* A thread in the middle of its step: KEPT blocks are taken, and given back from the last to the first. */
-struct lane {
+struct sequence {
     uint32_t thread;
     size_t bytes[KEPT];
     void *blocks[KEPT];
@@ -25,7 +26,7 @@ struct run {
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
-    struct lane lanes[THREADS];
+    struct sequence sequences[THREADS];
     bool failed;
 };
 
@@ -35,15 +36,15 @@ static void begin(struct run *run, uint64_t work_ns)
     *run = (struct run){0};
     zr_backend_sim_create(&run->backend,
                           &(struct zr_sim_options){.granule_bytes = GRANULE_BYTES, .work_ns = work_ns});
-    zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = run->backend, .name = "lanes"});
+    zr_arena_create(&run->arena, &(struct zr_arena_options){.backend = run->backend, .name = "sequences"});
     tap_result(
         zr_learner_create(&run->learner, &(struct zr_learner_options){.arena = run->arena, .work = 40000000}),
         ZR_OK, "a learner begins");
     zr_learner_hold(run->learner);
     for (unsigned t = 0; t < THREADS; t++) {
-        run->lanes[t].thread = own + 1 + t;
+        run->sequences[t].thread = own + 1 + t;
         for (unsigned i = 0; i < KEPT; i++)
-            run->lanes[t].bytes[i] = 32 * MIB + random_below(128) * MIB / 4;
+            run->sequences[t].bytes[i] = 32 * MIB + random_below(128) * MIB / 4;
     }
 }
 
@@ -57,11 +58,11 @@ static void end(struct run *run)
            "and nothing failed or leaked");
 }
 
-static size_t peak_bytes(const struct lane *lane)
+static size_t peak_bytes(const struct sequence *sequence)
 {
     size_t bytes = 0;
     for (unsigned i = 0; i < KEPT; i++)
-        bytes += lane->bytes[i];
+        bytes += sequence->bytes[i];
     return bytes;
 }
 
@@ -71,24 +72,24 @@ static void take(struct run *run, size_t bytes, void **out)
     run->failed |= zr_arena_alloc(run->arena, &request, out) != ZR_OK;
 }
 
-/* The lane's next call, as its thread. */
-static void go_on(struct run *run, struct lane *lane)
+/* The sequence's next call, as its thread. */
+static void go_on(struct run *run, struct sequence *sequence)
 {
     uint32_t own = zr_thread_number();
-    zr_thread_become(lane->thread);
-    if (lane->at < KEPT)
-        take(run, lane->bytes[lane->at], &lane->blocks[lane->at]);
+    zr_thread_become(sequence->thread);
+    if (sequence->at < KEPT)
+        take(run, sequence->bytes[sequence->at], &sequence->blocks[sequence->at]);
     else
-        run->failed |= zr_arena_free(run->arena, lane->blocks[STEP_CALLS - 1 - lane->at]) != ZR_OK;
-    lane->at = (lane->at + 1) % STEP_CALLS;
+        run->failed |= zr_arena_free(run->arena, sequence->blocks[STEP_CALLS - 1 - sequence->at]) != ZR_OK;
+    sequence->at = (sequence->at + 1) % STEP_CALLS;
     zr_thread_become(own);
 }
 
-static void whole_step(struct run *run, struct lane *lane)
+static void whole_step(struct run *run, struct sequence *sequence)
 {
     do
-        go_on(run, lane);
-    while (lane->at > 0);
+        go_on(run, sequence);
+    while (sequence->at > 0);
 }
 
 static struct zr_arena_stats stats_of(struct run *run)
@@ -106,7 +107,7 @@ static struct zr_learner_stats learned(struct run *run)
 }
 
 /* Of so many rounds: a plan that is made while one thread's steps happen to come alone keeps room for the
- * other's as for strays, now and then. */
+ * other's as for unplanned allocations, now and then. */
 struct rounds {
     unsigned shared_count, quiet_count;
 };
@@ -116,10 +117,10 @@ static void test_apart_and_together(struct rounds *rounds)
 {
     struct run run;
     begin(&run, 0);
-    size_t first = peak_bytes(&run.lanes[0]), second = peak_bytes(&run.lanes[1]);
+    size_t first = peak_bytes(&run.sequences[0]), second = peak_bytes(&run.sequences[1]);
     size_t most = first > second ? first : second;
     for (unsigned i = 0; i < 60; i++) {
-        whole_step(&run, &run.lanes[random_below(2)]);
+        whole_step(&run, &run.sequences[random_below(2)]);
         zr_learner_wait(run.learner);
     }
     struct zr_learner_stats known = learned(&run);
@@ -135,7 +136,7 @@ static void test_apart_and_together(struct rounds *rounds)
     for (unsigned i = 0; i < 800; i++) {
         before = stats_of(&run).backend_calls_count;
         for (unsigned calls = 0; calls < 2 * STEP_CALLS; calls++)
-            go_on(&run, &run.lanes[random_below(2)]);
+            go_on(&run, &run.sequences[random_below(2)]);
         quiet = stats_of(&run).backend_calls_count == before;
         zr_learner_wait(run.learner);
     }
@@ -145,8 +146,8 @@ static void test_apart_and_together(struct rounds *rounds)
     reserved = stats_of(&run).peak_reserved_bytes;
     tap_ok(reserved <= (first + second) * 5 / 4, "with %zu MiB", reserved / MIB);
     for (unsigned t = 0; t < THREADS; t++)
-        while (run.lanes[t].at > 0)
-            go_on(&run, &run.lanes[t]);
+        while (run.sequences[t].at > 0)
+            go_on(&run, &run.sequences[t]);
     end(&run);
 }
 
@@ -160,10 +161,10 @@ static void test_marks(uint64_t work_ns)
         before = stats_of(&run).backend_calls_count;
         for (unsigned half = 1; half <= 2; half++)
             for (unsigned left = THREADS * KEPT; left > 0;) {
-                struct lane *lane = &run.lanes[random_below(THREADS)];
-                if (half == 1 ? lane->at == KEPT : lane->at == 0)
+                struct sequence *sequence = &run.sequences[random_below(THREADS)];
+                if (half == 1 ? sequence->at == KEPT : sequence->at == 0)
                     continue;
-                go_on(&run, lane);
+                go_on(&run, sequence);
                 left--;
             }
         before = stats_of(&run).backend_calls_count - before;

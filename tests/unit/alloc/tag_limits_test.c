@@ -1,5 +1,5 @@
-/* ceiling_test.c: the bytes that tags may have: the exact edge, room that comes back, all tags together, what
- * a rehearsal reached as the ceilings of a run, pools, a plan in force, threads. */
+/* tag_limits_test.c: the bytes that tags may have: the exact edge, room that comes back, all tags together,
+ * what a rehearsal reached as the tag limits of a run, pools, a plan in force, threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -40,26 +40,26 @@ static zr_result ask(zr_tag tag, size_t bytes, void **out)
     return zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = tag}, out);
 }
 
-static struct zr_ceilings none(void)
+static struct zr_tag_limits none(void)
 {
-    struct zr_ceilings ceilings = {.together_bytes = SIZE_MAX};
+    struct zr_tag_limits tag_limits = {.total_bytes = SIZE_MAX};
     for (int tag = 0; tag < ZR_TAG_COUNT; tag++)
-        ceilings.by_tag_bytes[tag] = SIZE_MAX;
-    return ceilings;
+        tag_limits.by_tag_bytes[tag] = SIZE_MAX;
+    return tag_limits;
 }
 
 static void set(zr_tag tag, size_t bytes)
 {
-    struct zr_ceilings ceilings = none();
-    ceilings.by_tag_bytes[tag] = bytes;
-    tap_result(zr_arena_set_ceilings(arena, &ceilings), ZR_OK, "%s may have %zu bytes", zr_tag_name(tag),
+    struct zr_tag_limits tag_limits = none();
+    tag_limits.by_tag_bytes[tag] = bytes;
+    tap_result(zr_arena_set_tag_limits(arena, &tag_limits), ZR_OK, "%s may have %zu bytes", zr_tag_name(tag),
                bytes);
 }
 
-static struct zr_ceilings reached(void)
+static struct zr_tag_limits reached(void)
 {
-    struct zr_ceilings out;
-    if (zr_arena_get_reached(arena, &out) != ZR_OK)
+    struct zr_tag_limits out;
+    if (zr_arena_get_high_water(arena, &out) != ZR_OK)
         tap_ok(false, "what was reached is known: %s", zr_last_error());
     return out;
 }
@@ -76,37 +76,37 @@ static void test_edge(bool host)
     void *block[4], *more = &more;
     begin(host, 1);
     set(ZR_TAG_GRAD, 4 * UNIT);
-    tap_result(ask(ZR_TAG_GRAD, 2 * UNIT, &block[0]), ZR_OK, "below the ceiling");
+    tap_result(ask(ZR_TAG_GRAD, 2 * UNIT, &block[0]), ZR_OK, "below the tag limit");
     tap_result(ask(ZR_TAG_GRAD, UNIT + 1, &block[1]), ZR_OK, "at it, with rounding");
     struct zr_arena_stats before = stats();
     tap_is(before.live_by_tag_bytes[ZR_TAG_GRAD], 4 * UNIT, "to the byte");
-    tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_CEILING, "one byte, and so one unit, above");
+    tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_TAG_LIMIT, "one byte, and so one unit, above");
     tap_ok(!more, "comes to nothing");
     tap_ok(says("256 bytes for grad") && says("1280 in arena \"bounded\"") && says("1 asked for") &&
-               says("1024 live") && says("ceiling is 1024"),
+               says("1024 live") && says("tag limit is 1024"),
            "in words: %s", zr_last_error());
-    tap_is(strcmp(zr_result_name(ZR_ERR_CEILING), "ceiling"), 0, "of a failure that has a name");
+    tap_is(strcmp(zr_result_name(ZR_ERR_TAG_LIMIT), "tag limit"), 0, "of a failure that has a name");
     struct zr_arena_stats after = stats();
     tap_is(memcmp(&before, &after, sizeof before), 0, "and changes nothing");
 
-    tap_result(ask(ZR_TAG_PARAM, GRANULE, &block[2]), ZR_OK, "another tag has no ceiling");
+    tap_result(ask(ZR_TAG_PARAM, GRANULE, &block[2]), ZR_OK, "another tag has no tag limit");
     tap_result(ask(ZR_TAG_OTHER, GRANULE, &block[3]), ZR_OK, "nor has other");
     tap_result(zr_arena_free(arena, block[0]), ZR_OK, "a block is freed");
-    tap_result(ask(ZR_TAG_GRAD, 2 * UNIT + 1, &more), ZR_ERR_CEILING, "more than that is refused");
+    tap_result(ask(ZR_TAG_GRAD, 2 * UNIT + 1, &more), ZR_ERR_TAG_LIMIT, "more than that is refused");
     tap_result(ask(ZR_TAG_GRAD, 2 * UNIT, &block[0]), ZR_OK, "and there is room for as much again");
-    tap_result(ask(ZR_TAG_GRAD, SIZE_MAX / 4, &more), ZR_ERR_CEILING, "no size is so large that it passes");
+    tap_result(ask(ZR_TAG_GRAD, SIZE_MAX / 4, &more), ZR_ERR_TAG_LIMIT, "no size is so large that it passes");
     tap_result(ask(ZR_TAG_GRAD, 0, &more), ZR_ERR_INVALID, "what is no request is none here");
 
     zr_arena_free(arena, block[1]);
     set(ZR_TAG_GRAD, 3 * UNIT - 1);
-    tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_CEILING, "a ceiling one byte short of a unit");
+    tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_TAG_LIMIT, "a tag limit one byte short of a unit");
     set(ZR_TAG_GRAD, 3 * UNIT);
     tap_result(ask(ZR_TAG_GRAD, 1, &block[1]), ZR_OK, "and one of the whole of it");
 
-    tap_result(zr_arena_set_ceilings(arena, NULL), ZR_OK, "ceilings end");
+    tap_result(zr_arena_set_tag_limits(arena, NULL), ZR_OK, "tag limits end");
     tap_result(ask(ZR_TAG_GRAD, UNIT, &more), ZR_OK, "and what they refused goes");
-    struct zr_ceilings out;
-    tap_result(zr_arena_get_reached(arena, &out), ZR_ERR_INVALID, "nothing is noted then");
+    struct zr_tag_limits out;
+    tap_result(zr_arena_get_high_water(arena, &out), ZR_ERR_INVALID, "nothing is noted then");
     zr_arena_free(arena, more);
     for (int i = 0; i < 4; i++)
         zr_arena_free(arena, block[i]);
@@ -122,39 +122,39 @@ static void test_late(void)
         ask(ZR_TAG_ACTIVATION, UNIT, &block[i]);
     set(ZR_TAG_ACTIVATION, 2 * UNIT);
     tap_is(reached().by_tag_bytes[ZR_TAG_ACTIVATION], 3 * UNIT, "what is live counts as reached");
-    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_CEILING, "with more live than there may be");
+    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_TAG_LIMIT, "with more live than there may be");
     zr_arena_free(arena, block[0]);
-    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_CEILING, "and with as much");
+    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_TAG_LIMIT, "and with as much");
     zr_arena_free(arena, block[1]);
     tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_OK, "but not with less");
     set(ZR_TAG_ACTIVATION, 0);
     zr_arena_free(arena, more);
     zr_arena_free(arena, block[2]);
-    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_CEILING, "a ceiling of nothing");
+    tap_result(ask(ZR_TAG_ACTIVATION, 1, &more), ZR_ERR_TAG_LIMIT, "a tag limit of nothing");
     end(0);
 
-    tap_result(zr_arena_set_ceilings(NULL, NULL), ZR_ERR_INVALID, "ceilings of no arena");
-    tap_result(zr_arena_get_reached(NULL, NULL), ZR_ERR_INVALID, "what no arena has reached");
+    tap_result(zr_arena_set_tag_limits(NULL, NULL), ZR_ERR_INVALID, "tag limits of no arena");
+    tap_result(zr_arena_get_high_water(NULL, NULL), ZR_ERR_INVALID, "what no arena has reached");
 }
 
 static void test_together(void)
 {
-    struct zr_ceilings ceilings = none();
+    struct zr_tag_limits tag_limits = none();
     void *block[3], *more;
     begin(true, 1);
     ask(ZR_TAG_OTHER, GRANULE, &block[0]);
-    ceilings.together_bytes = 3 * UNIT;
-    ceilings.by_tag_bytes[ZR_TAG_OTHER] = 0; /* not looked at */
-    tap_result(zr_arena_set_ceilings(arena, &ceilings), ZR_OK, "all tags together have a ceiling");
+    tag_limits.total_bytes = 3 * UNIT;
+    tag_limits.by_tag_bytes[ZR_TAG_OTHER] = 0; /* not looked at */
+    tap_result(zr_arena_set_tag_limits(arena, &tag_limits), ZR_OK, "all tags together have a tag limit");
     tap_result(ask(ZR_TAG_GRAD, UNIT, &block[1]), ZR_OK, "one of them");
-    tap_result(ask(ZR_TAG_PARAM, 2 * UNIT, &block[2]), ZR_OK, "and another, to the ceiling");
-    tap_result(ask(ZR_TAG_COMM, 1, &more), ZR_ERR_CEILING, "a third is above it");
-    tap_ok(says("for comm") && says("all tags together 1024") && says("ceiling is 768"), "in words: %s",
+    tap_result(ask(ZR_TAG_PARAM, 2 * UNIT, &block[2]), ZR_OK, "and another, to the tag limit");
+    tap_result(ask(ZR_TAG_COMM, 1, &more), ZR_ERR_TAG_LIMIT, "a third is above it");
+    tap_ok(says("for comm") && says("all tags together 1024") && says("tag limit is 768"), "in words: %s",
            zr_last_error());
     zr_arena_free(arena, block[1]);
     tap_result(ask(ZR_TAG_COMM, 1, &block[1]), ZR_OK, "until one is gone");
     tap_result(ask(ZR_TAG_OTHER, UNIT, &more), ZR_OK, "other has none of that");
-    tap_is(reached().together_bytes, 3 * UNIT, "nor part in it");
+    tap_is(reached().total_bytes, 3 * UNIT, "nor part in it");
     zr_arena_free(arena, more);
     for (int i = 0; i < 3; i++)
         zr_arena_free(arena, block[i]);
@@ -207,40 +207,40 @@ static int made_up_step(size_t highest[ZR_TAG_COUNT], size_t *highest_together)
 static void test_rehearsal(void)
 {
     size_t highest[ZR_TAG_COUNT] = {0}, together = 0;
-    struct zr_ceilings ceilings = none(), again;
+    struct zr_tag_limits tag_limits = none(), again;
     begin(false, 1);
-    zr_arena_set_ceilings(arena, &ceilings);
+    zr_arena_set_tag_limits(arena, &tag_limits);
     tap_is(made_up_step(highest, &together), -1, "a rehearsal without end to any tag");
-    ceilings = reached();
+    tag_limits = reached();
     struct zr_arena_stats peaks = stats();
     size_t apart = 0;
     bool each = true, above = false;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
-        each &= ceilings.by_tag_bytes[tag] == highest[tag];
-        above |= ceilings.by_tag_bytes[tag] > peaks.peak_by_tag_bytes[tag];
+        each &= tag_limits.by_tag_bytes[tag] == highest[tag];
+        above |= tag_limits.by_tag_bytes[tag] > peaks.peak_by_tag_bytes[tag];
         apart += highest[tag];
     }
     tap_ok(each, "knows the most of each tag");
     tap_ok(above && apart > together, "of which not all were there at the peak");
-    tap_ok(ceilings.together_bytes == together && together == peaks.peak_live_bytes, "and of all together");
-    tap_is(ceilings.by_tag_bytes[ZR_TAG_OTHER], SIZE_MAX, "other has no end");
+    tap_ok(tag_limits.total_bytes == together && together == peaks.peak_live_bytes, "and of all together");
+    tap_is(tag_limits.by_tag_bytes[ZR_TAG_OTHER], SIZE_MAX, "other has no end");
     end(0);
 
     begin(true, 1);
-    tap_result(zr_arena_set_ceilings(arena, &ceilings), ZR_OK, "a run under what was reached");
+    tap_result(zr_arena_set_tag_limits(arena, &tag_limits), ZR_OK, "a run under what was reached");
     tap_is(made_up_step(highest, &together), -1, "goes through");
     again = reached();
-    tap_is(memcmp(&again, &ceilings, sizeof again), 0, "and reaches the same");
+    tap_is(memcmp(&again, &tag_limits, sizeof again), 0, "and reaches the same");
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
-        size_t before = ceilings.by_tag_bytes[tag];
-        ceilings.by_tag_bytes[tag] -= UNIT;
-        zr_arena_set_ceilings(arena, &ceilings);
+        size_t before = tag_limits.by_tag_bytes[tag];
+        tag_limits.by_tag_bytes[tag] -= UNIT;
+        zr_arena_set_tag_limits(arena, &tag_limits);
         if (made_up_step(highest, &together) < 0 || !says(zr_tag_name((zr_tag)tag)))
             tap_ok(false, "a unit less for %s: %s", zr_tag_name((zr_tag)tag), zr_last_error());
-        ceilings.by_tag_bytes[tag] = before;
+        tag_limits.by_tag_bytes[tag] = before;
     }
-    ceilings.together_bytes -= UNIT;
-    zr_arena_set_ceilings(arena, &ceilings);
+    tag_limits.total_bytes -= UNIT;
+    zr_arena_set_tag_limits(arena, &tag_limits);
     tap_ok(made_up_step(highest, &together) >= 0 && says("together"),
            "a unit less for all together, or for any one of them, does not do");
     end(0);
@@ -263,27 +263,28 @@ static void test_pool(void)
     const struct zr_entry_request movable = {.bytes = GRANULE, .alignment = GRANULE, .movable = true};
     tap_result(zr_contiguous_append(pool, &fixed, &entry[0], NULL), ZR_OK, "an entry");
     tap_result(ask(ZR_TAG_CHECKPOINT, GRANULE, &block), ZR_OK, "a block of its tag counts with it");
-    tap_result(zr_contiguous_append(pool, &movable, &entry[1], NULL), ZR_OK, "a movable one to the ceiling");
+    tap_result(zr_contiguous_append(pool, &movable, &entry[1], NULL), ZR_OK,
+               "a movable one to the tag limit");
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 1}, &more, &address),
-               ZR_ERR_CEILING, "one above");
+               ZR_ERR_TAG_LIMIT, "one above");
     tap_ok(more == 0 && !address, "comes to nothing");
     tap_ok(says("for checkpoint") && says("1 asked for"), "in words: %s", zr_last_error());
     tap_result(zr_contiguous_check(pool), ZR_OK, "and the pool is as it was");
-    tap_result(ask(ZR_TAG_CHECKPOINT, 1, &address), ZR_ERR_CEILING, "nor may a block be");
+    tap_result(ask(ZR_TAG_CHECKPOINT, 1, &address), ZR_ERR_TAG_LIMIT, "nor may a block be");
 
     zr_contiguous_free(pool, entry[0]);
     tap_result(zr_contiguous_compact(pool), ZR_OK, "with an entry gone the other moves");
     tap_is(reached().by_tag_bytes[ZR_TAG_CHECKPOINT], 3 * GRANULE, "which is none more");
     tap_result(zr_contiguous_append(pool, &fixed, &entry[2], NULL), ZR_OK, "and gives its room again");
-    tap_result(zr_contiguous_append(pool, &fixed, &more, NULL), ZR_ERR_CEILING, "once");
+    tap_result(zr_contiguous_append(pool, &fixed, &more, NULL), ZR_ERR_TAG_LIMIT, "once");
     zr_arena_free(arena, block);
     tap_result(zr_contiguous_append(pool, &fixed, &more, NULL), ZR_OK, "the block's room is the pool's too");
     zr_contiguous_free(pool, more);
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 17 * MIB}, &more, NULL),
-               ZR_ERR_CEILING, "more than the pool reserves");
-    zr_arena_set_ceilings(arena, NULL);
+               ZR_ERR_TAG_LIMIT, "more than the pool reserves");
+    zr_arena_set_tag_limits(arena, NULL);
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 17 * MIB}, &more, NULL),
-               ZR_ERR_ADDRESSES, "which fails without a ceiling too");
+               ZR_ERR_ADDRESSES, "which fails without a tag limit too");
     set(ZR_TAG_CHECKPOINT, 32 * MIB);
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 17 * MIB}, &more, NULL),
                ZR_ERR_ADDRESSES, "and below one");
@@ -295,7 +296,7 @@ static void test_pool(void)
     set(ZR_TAG_COMM, 4 * UNIT);
     struct zr_ring_options options = {
         .arena = arena, .tag = ZR_TAG_COMM, .buffer_bytes = UNIT, .buffers_count = 5};
-    tap_result(zr_ring_create(&ring, &options), ZR_ERR_CEILING, "a ring of five buffers where four may be");
+    tap_result(zr_ring_create(&ring, &options), ZR_ERR_TAG_LIMIT, "a ring of five buffers where four may be");
     options.buffers_count = 4;
     tap_result(zr_ring_create(&ring, &options), ZR_OK, "one of four");
     zr_ring_destroy(ring);
@@ -303,19 +304,19 @@ static void test_pool(void)
     end(0);
 }
 
-/* A plan gives places, not bytes: its steps are held to the ceiling as all others. */
+/* A plan gives places, not bytes: its steps are held to the tag limit as all others. */
 static void test_plan(void)
 {
     struct zr_plan_step steps[STEPS];
-    void *block[STEPS], *stray;
+    void *block[STEPS], *unplanned;
     begin(true, 1);
     for (unsigned i = 0; i < STEPS; i++)
         steps[i] = step(GRANULE, i * GRANULE, STEPS - i);
-    struct zr_plan_lane lane = {.count = STEPS, .any = true};
+    struct zr_plan_sequence sequence = {.count = STEPS, .any = true};
     const struct zr_plan plan = {.steps = steps,
                                  .steps_count = STEPS,
-                                 .lanes = &lane,
-                                 .lanes_count = 1,
+                                 .sequences = &sequence,
+                                 .sequences_count = 1,
                                  .region_bytes = STEPS * GRANULE};
     tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a plan");
     set(ZR_TAG_GRAD, STEPS * GRANULE);
@@ -326,9 +327,10 @@ static void test_plan(void)
         for (int i = 0; i < STEPS; i++)
             block[i] = take(GRANULE);
         if (round == 2)
-            tap_result(ask(ZR_TAG_GRAD, UNIT, &stray), ZR_ERR_CEILING, "a stray beside the plan is refused");
+            tap_result(ask(ZR_TAG_GRAD, UNIT, &unplanned), ZR_ERR_TAG_LIMIT,
+                       "an unplanned allocation beside the plan is refused");
         for (int i = 0; i < STEPS; i++)
-            tap_result(block[i] ? zr_arena_free(arena, block[i]) : ZR_ERR_CEILING, ZR_OK, "step %d", i);
+            tap_result(block[i] ? zr_arena_free(arena, block[i]) : ZR_ERR_TAG_LIMIT, ZR_OK, "step %d", i);
     }
     tap_is(counts().planned_count, 4 * STEPS, "all steps are the plan's");
     tap_is(stats().backend_calls_count, calls, "and call no driver");
@@ -337,7 +339,7 @@ static void test_plan(void)
     block[1] = take(GRANULE);
     tap_ok(block[0] && block[1] && !take(GRANULE) && says("grad"), "a planned step above is refused: %s",
            zr_last_error());
-    zr_arena_set_ceilings(arena, NULL);
+    zr_arena_set_tag_limits(arena, NULL);
     for (int i = 2; i < STEPS; i++)
         block[i] = take(GRANULE);
     tap_is(counts().planned_count, 5 * STEPS, "and the plan goes on where it stood");
@@ -362,7 +364,7 @@ static void *ask_only(void *entries)
             entries
                 ? zr_contiguous_append(shared_pool, &(struct zr_entry_request){.bytes = UNIT}, &entry, NULL)
                 : ask(ZR_TAG_GRAD, UNIT, &block);
-        if (result != ZR_ERR_CEILING)
+        if (result != ZR_ERR_TAG_LIMIT)
             atomic_fetch_add(result == ZR_OK ? &granted : &wrong, 1);
     }
     return NULL;
@@ -391,7 +393,7 @@ static void *come_and_go(void *unused)
             continue;
         }
         zr_result result = ask(ZR_TAG_GRAD, UNIT * (1 + xorshift64(&state) % 3), one);
-        if (result != ZR_OK && result != ZR_ERR_CEILING)
+        if (result != ZR_OK && result != ZR_ERR_TAG_LIMIT)
             atomic_fetch_add(&wrong, 1);
     }
     for (int i = 0; i < 8; i++)
@@ -408,7 +410,7 @@ static void test_threads(unsigned threads)
     run_threads(ask_only, 0);
     tap_is(granted, MOST, "of %d blocks of %d threads as many as there may be", THREADS * EACH, THREADS);
     tap_is(wrong, 0, "and no other failure");
-    tap_is(atomic_load(&arena->siblings_count), 0, "from one place");
+    tap_is(atomic_load(&arena->stripes_count), 0, "from one place");
     end(MOST * UNIT);
 
     begin(true, threads);
@@ -437,18 +439,18 @@ static void test_threads(unsigned threads)
 /* Threads that have addresses of their own cannot be counted at one place any more. */
 static void test_siblings(void)
 {
-    struct zr_ceilings ceilings = none();
+    struct zr_tag_limits tag_limits = none();
     void *block;
     begin(true, 2);
     set(ZR_TAG_GRAD, UNIT);
-    tap_is(zr_arena_add_sibling(arena, 1), 0, "no sibling while there are ceilings");
+    tap_is(zr_arena_add_stripe(arena, 1), 0, "no stripe while there are tag limits");
     set(ZR_TAG_GRAD, 2 * UNIT);
-    zr_arena_set_ceilings(arena, NULL);
-    tap_is(zr_arena_add_sibling(arena, 1), 1, "one once they are gone, however often they were set");
-    tap_result(zr_arena_set_ceilings(arena, &ceilings), ZR_ERR_INVALID, "then none are set any more: %s",
+    zr_arena_set_tag_limits(arena, NULL);
+    tap_is(zr_arena_add_stripe(arena, 1), 1, "one once they are gone, however often they were set");
+    tap_result(zr_arena_set_tag_limits(arena, &tag_limits), ZR_ERR_INVALID, "then none are set any more: %s",
                zr_last_error());
-    tap_result(zr_arena_set_ceilings(arena, NULL), ZR_OK, "no ceilings can be had");
-    tap_is(atomic_load(&arena->together), 0, "and threads go apart");
+    tap_result(zr_arena_set_tag_limits(arena, NULL), ZR_OK, "no tag limits can be had");
+    tap_is(atomic_load(&arena->unstriped), 0, "and threads go apart");
     tap_result(ask(ZR_TAG_GRAD, 2 * UNIT, &block), ZR_OK, "with what they like");
     zr_arena_free(arena, block);
     end(0);

@@ -1,5 +1,5 @@
-/* watch_test.c: who watches an arena's maps hears of each granule when it comes and when it goes, on every
- * backend, with threads, with drivers that refuse and watches that do. */
+/* map_callbacks_test.c: who watches an arena's maps hears of each granule when it comes and when it goes, on
+ * every backend, with threads, with drivers that refuse and watches that do. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,9 +68,9 @@ static void goes(void *argument, void *address, size_t bytes)
     change(registry, address, bytes, false);
 }
 
-static struct zr_map_watch watch_of(struct registry *registry)
+static struct zr_map_callback watch_of(struct registry *registry)
 {
-    return (struct zr_map_watch){came, goes, registry};
+    return (struct zr_map_callback){came, goes, registry};
 }
 
 static size_t mapped(zr_arena *arena)
@@ -118,12 +118,12 @@ static void test_backend(const char *name, zr_backend *backend)
 {
     static struct registry all, late;
     zr_arena *arena;
-    struct zr_map_watch first = watch_of(&all), second = watch_of(&late);
+    struct zr_map_callback first = watch_of(&all), second = watch_of(&late);
     all = late = (struct registry){.wrong = 0};
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
                                                        .reserve_bytes = 1200 * GRANULE,
                                                        .limit_bytes = 40 * GRANULE});
-    tap_result(zr_arena_watch(arena, &first), ZR_OK, "%s: a watch", name);
+    tap_result(zr_arena_add_map_callback(arena, &first), ZR_OK, "%s: a watch", name);
     live(arena, 1, 3000);
     tap_ok(all.wrong == 0 && all.calls > 20 && all.count * GRANULE == mapped(arena),
            "%s: %u calls for granules that came, %u for some that went, and %zu are there", name, all.calls,
@@ -133,15 +133,16 @@ static void test_backend(const char *name, zr_backend *backend)
     zr_arena_trim(arena, 0, NULL);
     tap_ok(take(arena, 9 * GRANULE) && all.calls <= calls + 1, "%s: nine granules in a row are one call",
            name);
-    tap_result(zr_arena_watch(arena, &second), ZR_OK, "%s: one that comes later", name);
+    tap_result(zr_arena_add_map_callback(arena, &second), ZR_OK, "%s: one that comes later", name);
     tap_is(late.count * GRANULE, mapped(arena), "%s: hears of what is there", name);
     live(arena, 2, 1000);
     tap_ok(late.wrong == 0 && all.wrong == 0 && late.count == all.count, "%s: and of what comes", name);
-    tap_result(zr_arena_unwatch(arena, &second), ZR_OK, "%s: and leaves", name);
+    tap_result(zr_arena_remove_map_callback(arena, &second), ZR_OK, "%s: and leaves", name);
     tap_is(late.count, 0, "%s: told that everything goes", name);
-    tap_result(zr_arena_unwatch(arena, &second), ZR_ERR_INVALID, "%s: twice: %s", name, zr_last_error());
-    tap_result(zr_arena_watch(arena, &second), ZR_OK, "%s: comes again", name);
-    tap_result(zr_arena_unwatch(arena, &first), ZR_OK, "%s: the one before it leaves", name);
+    tap_result(zr_arena_remove_map_callback(arena, &second), ZR_ERR_INVALID, "%s: twice: %s", name,
+               zr_last_error());
+    tap_result(zr_arena_add_map_callback(arena, &second), ZR_OK, "%s: comes again", name);
+    tap_result(zr_arena_remove_map_callback(arena, &first), ZR_OK, "%s: the one before it leaves", name);
     live(arena, 3, 1000);
     tap_ok(late.wrong == 0 && late.count * GRANULE == mapped(arena), "%s: and it still hears", name);
     tap_result(zr_arena_check(arena), ZR_OK, "%s: sound", name);
@@ -159,14 +160,14 @@ static void test_refusals(const char *name, zr_backend *backend)
     unsigned wrong = 0, refused = 0;
     for (unsigned nth = 1; nth <= 60; nth++) {
         zr_arena *arena;
-        struct zr_map_watch watches[2] = {watch_of(&one), watch_of(&other)};
+        struct zr_map_callback map_callbacks[2] = {watch_of(&one), watch_of(&other)};
         memset(&one, 0, sizeof one);
         memset(&other, 0, sizeof other);
         (nth % 2 ? &one : &other)->refuse_nth = (nth + 1) / 2;
         zr_arena_create(&arena,
                         &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1200 * GRANULE});
-        zr_arena_watch(arena, &watches[0]);
-        zr_arena_watch(arena, &watches[1]);
+        zr_arena_add_map_callback(arena, &map_callbacks[0]);
+        zr_arena_add_map_callback(arena, &map_callbacks[1]);
         refused += live(arena, 3, 400);
         wrong += one.wrong + other.wrong + (one.count != other.count) +
                  (one.count * GRANULE != mapped(arena)) + (zr_arena_check(arena) != ZR_OK);
@@ -184,18 +185,18 @@ static void test_reasons(void)
     zr_backend *backend;
     zr_arena *arena;
     void *block = &block;
-    struct zr_map_watch watch = watch_of(&registry), empty = {NULL, NULL, NULL};
+    struct zr_map_callback watch = watch_of(&registry), empty = {NULL, NULL, NULL};
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
     void *wall = take(arena, GRANULE);
-    tap_result(zr_arena_watch(NULL, &watch), ZR_ERR_INVALID, "a watch of nothing");
-    tap_result(zr_arena_watch(arena, NULL), ZR_ERR_INVALID, "nobody to tell");
+    tap_result(zr_arena_add_map_callback(NULL, &watch), ZR_ERR_INVALID, "a watch of nothing");
+    tap_result(zr_arena_add_map_callback(arena, NULL), ZR_ERR_INVALID, "nobody to tell");
     registry.refuse_nth = 1;
-    tap_result(zr_arena_watch(arena, &watch), ZR_ERR_TIMEOUT, "it refuses what is there: %s",
+    tap_result(zr_arena_add_map_callback(arena, &watch), ZR_ERR_TIMEOUT, "it refuses what is there: %s",
                zr_last_error());
-    tap_result(zr_arena_unwatch(arena, &watch), ZR_ERR_INVALID, "so it does not watch");
+    tap_result(zr_arena_remove_map_callback(arena, &watch), ZR_ERR_INVALID, "so it does not watch");
     registry.refuse_nth = 3;
-    tap_result(zr_arena_watch(arena, &watch), ZR_OK, "now it does");
+    tap_result(zr_arena_add_map_callback(arena, &watch), ZR_OK, "now it does");
     size_t before = mapped(arena);
     zr_result result =
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 3 * GRANULE, .tag = ZR_TAG_COMM}, &block);
@@ -216,31 +217,32 @@ static void test_reasons(void)
     tap_ok(!take(arena, 5 * GRANULE) && registry.goings == goings + 1 && registry.wrong == 0,
            "of two pieces the second is refused: the first goes, once");
     tap_ok(mapped(arena) == before && registry.count == known, "and all is as it was");
-    for (unsigned i = 1; i < ZR_WATCHES_MOST; i++) {
+    for (unsigned i = 1; i < ZR_MAP_CALLBACKS_MOST; i++) {
         empty.argument = &registry.known[0][i];
-        tap_result(zr_arena_watch(arena, &empty), ZR_OK, "watch %u, of nothing in particular", i + 1);
+        tap_result(zr_arena_add_map_callback(arena, &empty), ZR_OK, "watch %u, of nothing in particular",
+                   i + 1);
     }
-    tap_result(zr_arena_watch(arena, &empty), ZR_ERR_INVALID, "one too many: %s", zr_last_error());
+    tap_result(zr_arena_add_map_callback(arena, &empty), ZR_ERR_INVALID, "one too many: %s", zr_last_error());
     zr_arena_free(arena, wall);
     zr_arena_destroy(arena, NULL);
     tap_ok(registry.count == 0 && registry.wrong == 0, "told of the end");
     zr_backend_destroy(backend);
 }
 
-/* Memory of a sibling comes and goes as the head's does. */
+/* Memory of a stripe comes and goes as the head's does. */
 static void test_siblings(void)
 {
     static struct registry registry;
     zr_backend *backend;
     zr_arena *arena;
-    struct zr_map_watch watch = watch_of(&registry);
+    struct zr_map_callback watch = watch_of(&registry);
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = 2});
-    zr_arena_add_sibling(arena, 1);
-    tap_ok(take(arena, 2 * GRANULE) && take(arena->siblings[0], 3 * GRANULE), "a block from each of two");
-    tap_result(zr_arena_watch(arena, &watch), ZR_OK, "watched together");
+    zr_arena_add_stripe(arena, 1);
+    tap_ok(take(arena, 2 * GRANULE) && take(arena->stripes[0], 3 * GRANULE), "a block from each of two");
+    tap_result(zr_arena_add_map_callback(arena, &watch), ZR_OK, "watched together");
     tap_is(registry.count, 5, "are told of");
-    tap_result(zr_arena_unwatch(arena, &watch), ZR_OK, "and no longer");
+    tap_result(zr_arena_remove_map_callback(arena, &watch), ZR_OK, "and no longer");
     tap_ok(registry.count == 0 && registry.wrong == 0, "go, for who watched");
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
@@ -259,12 +261,12 @@ static void test_faults(void)
         for (unsigned nth = 1; nth <= 40; nth++) {
             zr_backend *backend;
             zr_arena *arena;
-            struct zr_map_watch watch = watch_of(&registry);
+            struct zr_map_callback watch = watch_of(&registry);
             memset(&registry, 0, sizeof registry);
             zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
             zr_arena_create(&arena,
                             &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1200 * GRANULE});
-            zr_arena_watch(arena, &watch);
+            zr_arena_add_map_callback(arena, &watch);
             zr_fault_set(sites[site], nth);
             refused += live(arena, 4, 300);
             zr_fault_set(sites[site], 0);
@@ -288,14 +290,14 @@ static void test_driver(void)
         for (unsigned nth = 1; nth <= 24; nth++) {
             zr_backend *backend;
             zr_arena *arena;
-            struct zr_map_watch watch = watch_of(&registry);
+            struct zr_map_callback watch = watch_of(&registry);
             memset(&registry, 0, sizeof registry);
             if (zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.granule_bytes = GRANULE}) !=
                 ZR_OK)
                 return;
             zr_arena_create(&arena,
                             &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1200 * GRANULE});
-            zr_arena_watch(arena, &watch);
+            zr_arena_add_map_callback(arena, &watch);
             unsigned unmaps = (unsigned)emulator->calls("cuMemUnmap");
             emulator->fail(&(struct zr_emulator_fault){
                 .call = calls[call], .nth = nth, .count = 1 + nth % 3, .code = ZR_CU_OUT_OF_MEMORY});
@@ -309,7 +311,7 @@ static void test_driver(void)
             zr_backend_destroy(backend);
         }
     tap_ok(again > 10, "a driver that keeps what it should unmap, %u times", again);
-    tap_is(wrong, 0, "what it keeps is announced anew, and everything in pairs");
+    tap_is(wrong, 0, "what it keeps is notified anew, and everything in pairs");
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -351,20 +353,20 @@ static void test_threads(void)
     struct worker workers[THREADS];
     zr_backend *backend;
     zr_arena *arena;
-    struct zr_map_watch watch = {came_locked, goes_locked, &registry}, visitor = watch;
+    struct zr_map_callback watch = {came_locked, goes_locked, &registry}, visitor = watch;
     visitor.argument = &passing;
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){
                                 .backend = backend, .reserve_bytes = 1200 * GRANULE, .threads = THREADS});
-    zr_arena_watch(arena, &watch);
+    zr_arena_add_map_callback(arena, &watch);
     for (unsigned i = 0; i < THREADS; i++) {
         workers[i] = (struct worker){.arena = arena, .seed = i + 10};
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
     unsigned wrong = 0;
     for (unsigned i = 0; i < 200; i++) {
-        wrong += zr_arena_watch(arena, &visitor) != ZR_OK;
-        wrong += zr_arena_unwatch(arena, &visitor) != ZR_OK || passing.count != 0;
+        wrong += zr_arena_add_map_callback(arena, &visitor) != ZR_OK;
+        wrong += zr_arena_remove_map_callback(arena, &visitor) != ZR_OK || passing.count != 0;
     }
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(workers[i].thread, NULL);
@@ -405,7 +407,8 @@ static int ask_within(void)
     zr_entry entry;
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
     zr_arena_create(&of_arena.arena, &(struct zr_arena_options){.backend = backend});
-    zr_arena_watch(of_arena.arena, &(struct zr_map_watch){.mapped = ask, .argument = &of_arena});
+    zr_arena_add_map_callback(of_arena.arena,
+                              &(struct zr_map_callback){.mapped = ask, .argument = &of_arena});
     for (unsigned i = 0; i < 3; i++)
         of_arena.known = take(of_arena.arena, GRANULE);
     of_pool.arena = of_arena.arena;

@@ -1,6 +1,6 @@
-/* record.c: slabs of equal records on anonymous pages. Stands on error.c and fault.c. */
+/* slab.c: slabs of equal records on anonymous pages. Stands on error.c and fault.c. */
 #define _GNU_SOURCE
-#include "alloc/base/record.h"
+#include "alloc/base/slab.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
@@ -17,8 +17,8 @@
 #define SLAB_FIRST_BYTES ((size_t)16 << 10)
 #define SLAB_MOST_BYTES  ((size_t)1 << 20)
 
-struct zr_slab {
-    struct zr_slab *next;
+struct zr_slab_pages {
+    struct zr_slab_pages *next;
     size_t bytes;
 };
 
@@ -63,24 +63,24 @@ void zr_pages_give(void *pages, size_t bytes)
         munmap(pages, bytes);
 }
 
-void zr_pool_init(struct zr_pool *pool, size_t record_bytes, enum zr_pool_faults faults)
+void zr_slab_init(struct zr_slab *pool, size_t record_bytes, enum zr_slab_faults faults)
 {
     zr_assert(record_bytes >= sizeof(void *) && record_bytes % 8 == 0);
-    *pool = (struct zr_pool){.record_bytes = record_bytes, .faults = faults};
+    *pool = (struct zr_slab){.record_bytes = record_bytes, .faults = faults};
 }
 
-void zr_pool_end(struct zr_pool *pool)
+void zr_slab_end(struct zr_slab *pool)
 {
     while (pool->slabs) {
-        struct zr_slab *slab = pool->slabs;
+        struct zr_slab_pages *slab = pool->slabs;
         pool->slabs = slab->next;
         munmap(slab, slab->bytes);
     }
-    zr_pool_init(pool, pool->record_bytes, pool->faults);
+    zr_slab_init(pool, pool->record_bytes, pool->faults);
 }
 
 /* What is left of the newest slab becomes free records, so that a new slab can take its place. */
-static void retire_fresh(struct zr_pool *pool)
+static void retire_fresh(struct zr_slab *pool)
 {
     while (pool->fresh_end - pool->fresh >= (ptrdiff_t)pool->record_bytes) {
         *(void **)pool->fresh = pool->free;
@@ -89,7 +89,7 @@ static void retire_fresh(struct zr_pool *pool)
     }
 }
 
-static bool add_slab(struct zr_pool *pool, size_t count)
+static bool add_slab(struct zr_slab *pool, size_t count)
 {
     size_t bytes = pool->slabs ? pool->slabs->bytes * 2 : SLAB_FIRST_BYTES;
     if (bytes > SLAB_MOST_BYTES)
@@ -98,12 +98,12 @@ static bool add_slab(struct zr_pool *pool, size_t count)
     const size_t head_bytes = 64;
     while (bytes - head_bytes < count * pool->record_bytes)
         bytes *= 2;
-    struct zr_slab *slab = pages_from_system(bytes);
+    struct zr_slab_pages *slab = pages_from_system(bytes);
     if (!slab) {
         refused(bytes);
         return false;
     }
-    *slab = (struct zr_slab){.next = pool->slabs, .bytes = bytes};
+    *slab = (struct zr_slab_pages){.next = pool->slabs, .bytes = bytes};
     retire_fresh(pool);
     pool->slabs = slab;
     pool->fresh = (char *)slab + head_bytes;
@@ -113,7 +113,7 @@ static bool add_slab(struct zr_pool *pool, size_t count)
     return true;
 }
 
-bool zr_pool_grow(struct zr_pool *pool, size_t count)
+bool zr_slab_grow(struct zr_slab *pool, size_t count)
 {
     if (pool->faults == ZR_POOL_FAULTS && zr_fault(ZR_FAULT_METADATA)) {
         refused(count * pool->record_bytes);

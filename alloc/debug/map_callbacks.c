@@ -1,8 +1,8 @@
-/* watch.c: who is told of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has the
+/* map_callbacks.c: who is told of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has the
  * contract.
  *
- * A mapping is announced once the request that made it can no longer fail for want of memory, and goes
- * unannounced with one that fails: whoever watches, and whoever reads the trace, sees pairs. */
+ * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
+ * not notified with one that fails: whoever watches, and whoever reads the trace, sees pairs. */
 #include "alloc/core/arena_internal.h"
 
 #include <string.h>
@@ -13,16 +13,16 @@
 /* ---- Telling; lock: the member's ----------------------------------------------------------------------- */
 
 /* The extent goes, for the first `count` of those who watch. */
-static void tell_going(struct zr_arena *arena, struct zr_extent part, unsigned count)
+static void tell_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
 {
-    const struct zr_arena *head = arena->head;
+    const struct zr_arena *head = arena->first_stripe;
     for (unsigned i = count; i-- > 0;)
-        if (head->watches[i].unmapping)
-            head->watches[i].unmapping(head->watches[i].argument, arena->base + part.offset_bytes,
-                                       part.bytes);
+        if (head->map_callbacks[i].unmapping)
+            head->map_callbacks[i].unmapping(head->map_callbacks[i].argument, arena->base + part.offset_bytes,
+                                             part.bytes);
 }
 
-static zr_result tell_one(struct zr_arena *arena, const struct zr_map_watch *watch, struct zr_extent part)
+static zr_result tell_one(struct zr_arena *arena, const struct zr_map_callback *watch, struct zr_bounds part)
 {
     char *address = arena->base + part.offset_bytes;
     zr_result result = watch->mapped ? watch->mapped(watch->argument, address, part.bytes) : ZR_OK;
@@ -30,18 +30,18 @@ static zr_result tell_one(struct zr_arena *arena, const struct zr_map_watch *wat
                ? ZR_OK
                : zr_fail(result,
                          "a watch of the maps of arena \"%s\" refused %zu bytes at %p (%s): it has the "
-                         "reason, and zr_arena_unwatch() ends it",
+                         "reason, and zr_arena_remove_map_callback() ends it",
                          arena->name, part.bytes, (void *)address, zr_result_name(result));
 }
 
 /* All of those who watch take the extent, or none does. */
-static zr_result tell_mapped(struct zr_arena *arena, struct zr_extent part)
+static zr_result tell_mapped(struct zr_arena *arena, struct zr_bounds part)
 {
-    const struct zr_arena *head = arena->head;
+    const struct zr_arena *head = arena->first_stripe;
     zr_result result = ZR_OK;
     unsigned told = 0;
-    while (result == ZR_OK && told < head->watches_count) {
-        result = tell_one(arena, &head->watches[told], part);
+    while (result == ZR_OK && told < head->map_callbacks_count) {
+        result = tell_one(arena, &head->map_callbacks[told], part);
         told += result == ZR_OK;
     }
     if (result != ZR_OK)
@@ -52,18 +52,18 @@ static zr_result tell_mapped(struct zr_arena *arena, struct zr_extent part)
 /* ---- Runs of mappings ---------------------------------------------------------------------------------- */
 
 /* Which mappings make a run. */
-enum which { ANNOUNCED, OF_THE_REQUEST };
+enum which { NOTIFIED, OF_THE_REQUEST };
 
 static bool belongs(const struct zr_arena *arena, const struct zr_mapping *mapping, enum which which)
 {
-    return which == ANNOUNCED ? mapping->announced : mapping->handle->serial == arena->serial;
+    return which == NOTIFIED ? mapping->notified : mapping->handle->serial == arena->serial;
 }
 
 /* The next run of such mappings that begins in [at, end) granules; no bytes: there is none. */
-static struct zr_extent next_run(const struct zr_arena *arena, size_t at, size_t end, enum which which)
+static struct zr_bounds next_run(const struct zr_arena *arena, size_t at, size_t end, enum which which)
 {
     size_t granule = arena->granule_bytes;
-    struct zr_extent run = {0};
+    struct zr_bounds run = {0};
     while ((at = zr_granules_next(arena->granules, at, end, true)) < end) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         bool wanted = belongs(arena, mapping, which);
@@ -78,33 +78,33 @@ static struct zr_extent next_run(const struct zr_arena *arena, size_t at, size_t
     return run;
 }
 
-static size_t run_end(const struct zr_arena *arena, struct zr_extent run)
+static size_t run_end(const struct zr_arena *arena, struct zr_bounds run)
 {
     return (run.offset_bytes + run.bytes) >> arena->granule_shift;
 }
 
-static void set_announced(struct zr_arena *arena, struct zr_extent run, bool announced)
+static void set_notified(struct zr_arena *arena, struct zr_bounds run, bool notified)
 {
     for (size_t done = 0; done < run.bytes;) {
         struct zr_mapping *mapping = zr_range_mapping(arena->range, run.offset_bytes + done);
-        mapping->announced = announced;
+        mapping->notified = notified;
         done += mapping->handle->bytes;
     }
 }
 
 /* ---- For the arena; lock: the member's ----------------------------------------------------------------- */
 
-static zr_result announce(struct zr_arena *arena, struct zr_stretch where)
+static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
 {
     zr_result result = ZR_OK;
-    struct zr_extent run;
+    struct zr_bounds run;
     for (size_t at = where.first; result == ZR_OK; at = run_end(arena, run)) {
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
         if (run.bytes == 0)
             break;
         result = tell_mapped(arena, run);
         if (result == ZR_OK)
-            set_announced(arena, run, true);
+            set_notified(arena, run, true);
     }
     for (size_t at = where.first; result != ZR_OK || arena->trace; at = run_end(arena, run)) {
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
@@ -112,65 +112,65 @@ static zr_result announce(struct zr_arena *arena, struct zr_stretch where)
             break;
         if (result == ZR_OK) {
             zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
-        } else if (zr_range_mapping(arena->range, run.offset_bytes)->announced) {
-            tell_going(arena, run, arena->head->watches_count);
-            set_announced(arena, run, false);
+        } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
+            tell_going(arena, run, arena->first_stripe->map_callbacks_count);
+            set_notified(arena, run, false);
         }
     }
     return result;
 }
 
-static void announce_unmapping(struct zr_arena *arena, struct zr_extent part)
+static void notify_unmapping(struct zr_arena *arena, struct zr_bounds part)
 {
     size_t first = part.offset_bytes >> arena->granule_shift, end = run_end(arena, part);
-    struct zr_extent run;
-    if (arena->head->watches_count == 0)
+    struct zr_bounds run;
+    if (arena->first_stripe->map_callbacks_count == 0)
         return;
-    for (size_t at = first; (run = next_run(arena, at, end, ANNOUNCED)).bytes > 0; at = run_end(arena, run))
-        tell_going(arena, run, arena->head->watches_count);
+    for (size_t at = first; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run))
+        tell_going(arena, run, arena->first_stripe->map_callbacks_count);
 }
 
-static void announce_kept(struct zr_arena *arena, struct zr_extent part)
+static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
 {
-    for (unsigned i = 0; i < arena->head->watches_count; i++)
-        tell_one(arena, &arena->head->watches[i], part);
+    for (unsigned i = 0; i < arena->first_stripe->map_callbacks_count; i++)
+        tell_one(arena, &arena->first_stripe->map_callbacks[i], part);
 }
 
-static void announce_unmapped(struct zr_arena *arena, struct zr_extent part)
+static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
 {
     zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
 }
 
-const struct zr_map_calls zr_watch_calls = {announce, announce_unmapping, announce_unmapped, announce_kept};
+const struct zr_map_calls zr_map_callback_calls = {notify, notify_unmapping, notify_unmapped, notify_kept};
 
 /* ---- Coming and going ---------------------------------------------------------------------------------- */
 
 /* No member is made meanwhile, and none of them maps. */
-static unsigned lock_family(struct zr_arena *head)
+static unsigned lock_stripes(struct zr_arena *head)
 {
-    zr_arena_keep_together(head, 1);
-    unsigned count = atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    zr_arena_hold_unstriped(head, 1);
+    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     zr_arena_take(head);
     for (unsigned i = 0; i < count; i++)
-        zr_arena_take(head->siblings[i]);
+        zr_arena_take(head->stripes[i]);
     return count;
 }
 
-static void unlock_family(struct zr_arena *head, unsigned count)
+static void unlock_stripes(struct zr_arena *head, unsigned count)
 {
     for (unsigned i = count; i-- > 0;)
-        zr_arena_give(head->siblings[i]);
+        zr_arena_give(head->stripes[i]);
     zr_arena_give(head);
-    zr_arena_keep_together(head, -1);
+    zr_arena_hold_unstriped(head, -1);
 }
 
 /* Tells one watch of what a member has mapped, or that it goes, up to `end`; *stopped gets the granule where
  * a refusal ended it. */
-static zr_result tell_present(struct zr_arena *arena, const struct zr_map_watch *watch, bool going,
+static zr_result tell_present(struct zr_arena *arena, const struct zr_map_callback *watch, bool going,
                               size_t end, size_t *stopped)
 {
-    struct zr_extent run;
-    for (size_t at = 0; (run = next_run(arena, at, end, ANNOUNCED)).bytes > 0; at = run_end(arena, run)) {
+    struct zr_bounds run;
+    for (size_t at = 0; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run)) {
         zr_result result = ZR_OK;
         if (!going)
             result = tell_one(arena, watch, run);
@@ -191,58 +191,58 @@ static size_t all_granules(const struct zr_arena *arena)
 
 static struct zr_arena *member_of(struct zr_arena *head, unsigned i)
 {
-    return i == 0 ? head : head->siblings[i - 1];
+    return i == 0 ? head : head->stripes[i - 1];
 }
 
-zr_result zr_arena_watch(zr_arena *arena, const struct zr_map_watch *watch)
+zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *watch)
 {
     if (!arena || !watch)
         return zr_fail(ZR_ERR_INVALID, "a watch needs an arena and somebody to tell");
     zr_result result = ZR_OK;
     size_t stopped = 0;
-    unsigned siblings = lock_family(arena), told = 0;
-    if (arena->watches_count == ZR_WATCHES_MOST)
+    unsigned stripes = lock_stripes(arena), told = 0;
+    if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d watches, the most there can be: end one first",
-                         arena->name, ZR_WATCHES_MOST);
+                         arena->name, ZR_MAP_CALLBACKS_MOST);
     else
-        while (result == ZR_OK && told <= siblings) {
+        while (result == ZR_OK && told <= stripes) {
             struct zr_arena *member = member_of(arena, told);
             result = tell_present(member, watch, false, all_granules(member), &stopped);
             told += result == ZR_OK;
         }
     if (result == ZR_OK)
-        arena->watches[arena->watches_count++] = *watch;
-    else if (arena->watches_count < ZR_WATCHES_MOST)
+        arena->map_callbacks[arena->map_callbacks_count++] = *watch;
+    else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MOST)
         for (unsigned i = 0; i <= told; i++)
             tell_present(member_of(arena, i), watch, true,
                          i < told ? all_granules(member_of(arena, i)) : stopped, &stopped);
-    unlock_family(arena, siblings);
+    unlock_stripes(arena, stripes);
     return result;
 }
 
-static bool same(const struct zr_map_watch *a, const struct zr_map_watch *b)
+static bool same(const struct zr_map_callback *a, const struct zr_map_callback *b)
 {
     return a->mapped == b->mapped && a->unmapping == b->unmapping && a->argument == b->argument;
 }
 
-zr_result zr_arena_unwatch(zr_arena *arena, const struct zr_map_watch *watch)
+zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *watch)
 {
     size_t stopped = 0;
     if (!arena || !watch)
         return zr_fail(ZR_ERR_INVALID, "a watch ends with its arena and what it was begun with");
     zr_result result = ZR_OK;
-    unsigned siblings = lock_family(arena), at = 0;
-    while (at < arena->watches_count && !same(&arena->watches[at], watch))
+    unsigned stripes = lock_stripes(arena), at = 0;
+    while (at < arena->map_callbacks_count && !same(&arena->map_callbacks[at], watch))
         at++;
-    if (at == arena->watches_count) {
+    if (at == arena->map_callbacks_count) {
         result = zr_fail(ZR_ERR_INVALID, "nobody of that name watches arena \"%s\"", arena->name);
     } else {
-        for (unsigned i = 0; i <= siblings; i++)
+        for (unsigned i = 0; i <= stripes; i++)
             tell_present(member_of(arena, i), watch, true, all_granules(member_of(arena, i)), &stopped);
-        arena->watches_count--;
-        memmove(&arena->watches[at], &arena->watches[at + 1],
-                (arena->watches_count - at) * sizeof arena->watches[0]);
+        arena->map_callbacks_count--;
+        memmove(&arena->map_callbacks[at], &arena->map_callbacks[at + 1],
+                (arena->map_callbacks_count - at) * sizeof arena->map_callbacks[0]);
     }
-    unlock_family(arena, siblings);
+    unlock_stripes(arena, stripes);
     return result;
 }

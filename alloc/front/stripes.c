@@ -1,7 +1,7 @@
-/* siblings.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
+/* stripes.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
  *
  * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
- * its own: a sibling with its own addresses, gaps, index and lock, on the same backend and under the same
+ * its own: a stripe with its own addresses, gaps, index and lock, on the same backend and under the same
  * limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole granules,
  * through the driver, when one of them finds none. While a trace is written, an observer watches or a plan is
  * in force, all allocate from the head, which is what these see. */
@@ -18,7 +18,7 @@ enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
 
 static inline struct zr_arena *member(struct zr_arena *head, unsigned seat)
 {
-    return seat == 0 ? head : head->siblings[seat - 1];
+    return seat == 0 ? head : head->stripes[seat - 1];
 }
 
 __thread struct zr_seat zr_own_seat;
@@ -28,7 +28,7 @@ static __attribute__((noinline)) unsigned change_seat(struct zr_arena *head, uns
 {
     zr_own_seat.impatience = 0;
     if (one_more && count < head->members_most)
-        count += zr_arena_add_sibling(head, count);
+        count += zr_arena_add_stripe(head, count);
     zr_own_seat.seat = 1 + (atomic_fetch_add(&head->next_seat, 1) + 1) % count;
     return zr_own_seat.seat - 1;
 }
@@ -44,10 +44,10 @@ static inline unsigned seat_in(struct zr_arena *head, unsigned count)
     return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
 }
 
-struct zr_arena *zr_siblings_take(struct zr_arena *head)
+struct zr_arena *zr_stripes_take(struct zr_arena *head)
 {
-    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
-    bool apart = atomic_load_explicit(&head->together, memory_order_relaxed) == 0;
+    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    bool apart = atomic_load_explicit(&head->unstriped, memory_order_relaxed) == 0;
     struct zr_arena *arena = member(head, apart ? seat_in(head, count) : 0);
     if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
         zr_own_seat.impatience -= zr_own_seat.impatience > 0;
@@ -65,17 +65,17 @@ struct zr_arena *zr_siblings_take(struct zr_arena *head)
 
 /* ---- Memory that is the family's ----------------------------------------------------------------------- */
 
-size_t zr_siblings_trim(struct zr_arena *arena)
+size_t zr_stripes_trim(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->head;
-    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    struct zr_arena *head = arena->first_stripe;
+    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     size_t released = 0;
     for (unsigned i = 0; count > 1 && i < count; i++) {
         struct zr_arena *other = member(head, i);
         if (other == arena)
             continue;
         zr_arena_take(other);
-        zr_arena_settle(other);
+        zr_arena_flush_quick(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         released += zr_trim(other, 0);
@@ -84,17 +84,17 @@ size_t zr_siblings_trim(struct zr_arena *arena)
     return released;
 }
 
-bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
+bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
 {
-    struct zr_arena *head = arena->head;
-    unsigned count = 1 + atomic_load_explicit(&head->siblings_count, memory_order_acquire);
+    struct zr_arena *head = arena->first_stripe;
+    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
     struct zr_handle_list list = {0};
     size_t got = 0, granule = arena->granule_bytes;
     if (count == 1)
         return false;
     /* Both ends of a block may lie in granules of their own. What is idle here was not enough. */
     size_t wanted = zr_round_up(bytes, granule) + granule;
-    size_t idle = arena->stock.bytes + zr_space_idle_bytes(arena);
+    size_t idle = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
     wanted = wanted > idle + granule ? wanted - idle : granule;
     zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
@@ -103,7 +103,7 @@ bool zr_siblings_fetch(struct zr_arena *arena, size_t bytes)
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
         zr_arena_take(other);
-        zr_arena_settle(other);
+        zr_arena_flush_quick(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         do

@@ -1,8 +1,9 @@
-/* stock.h: handles that an arena owns and has mapped nowhere. Private to alloc/. The arena's lock covers
- * every call. First in, first out within a size, so that neighbours in the backend's memory stay neighbours.
+/* granule_cache.h: handles that an arena owns and has mapped nowhere. Private to alloc/. The arena's lock
+ * covers every call. First in, first out within a size, so that neighbours in the backend's memory stay
+ * neighbours.
  */
-#ifndef ZR_STOCK_H
-#define ZR_STOCK_H
+#ifndef ZR_GRANULE_CACHE_H
+#define ZR_GRANULE_CACHE_H
 
 #include "alloc/backend/backend.h"
 
@@ -32,18 +33,18 @@ static inline struct zr_handle *zr_handle_list_pop(struct zr_handle_list *list)
     return handle;
 }
 
-enum { ZR_STOCK_SIZES = 48 };
+enum { ZR_GRANULE_CACHE_SIZES = 48 };
 
-struct zr_stock {
+struct zr_granule_cache {
     size_t granule_bytes;
-    size_t bytes;                                /* of all handles in stock */
-    struct zr_handle_list sizes[ZR_STOCK_SIZES]; /* by log2 of the granules in a handle */
+    size_t bytes;                                        /* of all handles in cache */
+    struct zr_handle_list sizes[ZR_GRANULE_CACHE_SIZES]; /* by log2 of the granules in a handle */
 };
 
-void zr_stock_put(struct zr_stock *stock, struct zr_handle *handle);
+void zr_granule_cache_put(struct zr_granule_cache *cache, struct zr_handle *handle);
 /* The largest handle of at most `bytes`; NULL if there is none. */
-struct zr_handle *zr_stock_take(struct zr_stock *stock, size_t bytes);
+struct zr_handle *zr_granule_cache_take(struct zr_granule_cache *cache, size_t bytes);
 /* The smallest handle of at least `bytes`; NULL if there is none. */
-struct zr_handle *zr_stock_take_larger(struct zr_stock *stock, size_t bytes);
+struct zr_handle *zr_granule_cache_take_larger(struct zr_granule_cache *cache, size_t bytes);
 
 #endif

@@ -1,24 +1,24 @@
-/* books.h: what an arena counts of each block that comes and goes. Private to allocate.c; the arena's lock
+/* counters.h: what an arena counts of each block that comes and goes. Private to allocate.c; the arena's lock
  * covers every call. */
-#ifndef ZR_BOOKS_H
-#define ZR_BOOKS_H
+#ifndef ZR_COUNTERS_H
+#define ZR_COUNTERS_H
 
 #include <string.h>
 
 #include "alloc/core/arena_internal.h"
 
 /* What the books know of a block. */
-struct zr_book_entry {
+struct zr_counter_entry {
     size_t bytes, requested_bytes;
     uint8_t tag;
 };
 
-static inline struct zr_book_entry zr_book_entry_of(const struct zr_span *block)
+static inline struct zr_counter_entry zr_counter_entry_of(const struct zr_extent *block)
 {
-    return (struct zr_book_entry){block->bytes, zr_span_requested_bytes(block), block->tag};
+    return (struct zr_counter_entry){block->bytes, zr_extent_requested_bytes(block), block->tag};
 }
 
-static inline void zr_book_in(struct zr_arena *arena, struct zr_book_entry block)
+static inline void zr_count_in(struct zr_arena *arena, struct zr_counter_entry block)
 {
     size_t live_bytes = arena->live_bytes + block.bytes,
            requested_bytes = arena->requested_bytes + block.requested_bytes;
@@ -35,7 +35,7 @@ static inline void zr_book_in(struct zr_arena *arena, struct zr_book_entry block
         arena->peak_requested_bytes = requested_bytes;
 }
 
-static inline void zr_book_out(struct zr_arena *arena, struct zr_book_entry block)
+static inline void zr_count_out(struct zr_arena *arena, struct zr_counter_entry block)
 {
     if (__builtin_expect(arena->at_peak, 0)) {
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);

@@ -1,5 +1,5 @@
-/* report_family_test.c: what an arena for several threads says when it has no memory: of all its members, not
- * of the one that was asked. */
+/* report_stripes_test.c: what an arena for several threads says when it has no memory: of all its members,
+ * not of the one that was asked. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static void start(size_t limit_bytes)
                                                                   .limit_bytes = limit_bytes,
                                                                   .threads = THREADS}),
                ZR_OK, "an arena for %d threads", THREADS);
-    tap_is(zr_arena_add_sibling(arena, 1), 1, "with a sibling");
+    tap_is(zr_arena_add_stripe(arena, 1), 1, "with a stripe");
 }
 
 static void stop(void)
@@ -41,8 +41,8 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
 {
     void *holes[HOLES];
     start(2 * HOLES * GRANULE);
-    struct zr_arena *sibling = arena->siblings[0], *holed = holes_in_sibling ? sibling : arena,
-                    *full = holes_in_sibling ? arena : sibling, *asked = ask_sibling ? sibling : arena;
+    struct zr_arena *stripe = arena->stripes[0], *holed = holes_in_sibling ? stripe : arena,
+                    *full = holes_in_sibling ? arena : stripe, *asked = ask_sibling ? stripe : arena;
     tap_ok(take_as(full, HOLES * GRANULE, ZR_TAG_GRAD, 0) != NULL, "one member is full");
     for (unsigned i = 0; i < HOLES; i++) {
         take_as(holed, GRANULE / 2, ZR_TAG_PARAM, 0);
@@ -51,8 +51,8 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
     for (unsigned i = 0; i < HOLES; i++)
         zr_arena_free(arena, holes[i]);
     void *none = take_as(asked, 2 * GRANULE, ZR_TAG_COMM, 0);
-    tap_ok(none == NULL, "%s is asked, holes in %s: %s", ask_sibling ? "the sibling" : "the head",
-           holes_in_sibling ? "the sibling" : "the head", zr_last_error());
+    tap_ok(none == NULL, "%s is asked, holes in %s: %s", ask_sibling ? "the stripe" : "the head",
+           holes_in_sibling ? "the stripe" : "the head", zr_last_error());
     says("arena \"shared\" has no 131.07 kB (131072 bytes) for comm: fragmentation. ");
     says("393.22 kB live (262.14 kB of it grad), 131.07 kB free in 4 holes, ");
     says("the largest free run 32.77 kB (32768 bytes), pinned by blocks of param (131.07 kB). ");
@@ -93,9 +93,9 @@ static void test_threads(void)
 {
     pthread_t threads[THREADS];
     start(20 * GRANULE);
-    tap_is(zr_arena_add_sibling(arena, 2), 1, "and another");
+    tap_is(zr_arena_add_stripe(arena, 2), 1, "and another");
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, exhaust, i % 3 ? arena->siblings[i % 3 - 1] : arena);
+        pthread_create(&threads[i], NULL, exhaust, i % 3 ? arena->stripes[i % 3 - 1] : arena);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     tap_ok(atomic_load(&reports) >= THREADS, "%u reports of %d threads", atomic_load(&reports), THREADS);

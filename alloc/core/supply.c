@@ -1,7 +1,7 @@
-/* extend.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
- * stock.c and backend.c.
+/* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
+ * granule_cache.c and backend.c.
  *
- * Granules come, in this order, from the stock, from whole granules inside gaps (stolen: unmapped there,
+ * Granules come, in this order, from the cache, from whole granules inside gaps (stolen: unmapped there,
  * mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so that a
  * refusal finds the gaps as they were. */
 #include "alloc/core/arena_internal.h"
@@ -88,24 +88,24 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 
 /* A stretch of whole mappings that is about to be unmapped: nobody finds memory there any more. */
 struct leaving {
-    struct zr_extent part;
+    struct zr_bounds part;
     struct zr_handle_list handles;
-    bool announced;
+    bool notified;
 };
 
-/* All of the stretch is announced or none. Not announced is what a request had mapped that fails now, or what
+/* All of the stretch is notified or none. Not notified is what a request had mapped that fails now, or what
  * the driver kept of one that failed before. */
-static void mark_leaving(struct zr_arena *arena, struct zr_extent part, struct leaving *out)
+static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct leaving *out)
 {
     *out = (struct leaving){.part = part,
-                            .announced = zr_range_mapping(arena->range, part.offset_bytes)->announced};
+                            .notified = zr_range_mapping(arena->range, part.offset_bytes)->notified};
     for (size_t done = 0; done < part.bytes;) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, part.offset_bytes + done);
-        zr_assert(mapping->announced == out->announced);
+        zr_assert(mapping->notified == out->notified);
         zr_handle_list_push(&out->handles, mapping->handle);
         done += mapping->handle->bytes;
     }
-    if (out->announced)
+    if (out->notified)
         arena->map_calls->unmapping(arena, part);
     if (arena->poison)
         zr_poison_clear(arena->base + part.offset_bytes, part.bytes);
@@ -117,20 +117,20 @@ static void mark_leaving(struct zr_arena *arena, struct zr_extent part, struct l
 /* It stays after all, and is what it was. */
 static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
 {
-    struct zr_extent part = leaving->part;
+    struct zr_bounds part = leaving->part;
     arena->mapped_bytes += part.bytes;
     zr_granules_set(arena->granules, part.offset_bytes >> arena->granule_shift,
                     (part.offset_bytes + part.bytes) >> arena->granule_shift, true);
     if (arena->poison)
         zr_poison_free(arena->base + part.offset_bytes, part.bytes);
-    if (leaving->announced)
+    if (leaving->notified)
         arena->map_calls->kept(arena, part);
 }
 
 /* Its handles go to the list, in address order; or the driver keeps it. */
 static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, struct zr_handle_list *list)
 {
-    struct zr_extent part = leaving->part;
+    struct zr_bounds part = leaving->part;
     struct zr_handle *handle;
     arena->backend_calls_count++;
     zr_arena_open(arena);
@@ -140,14 +140,14 @@ static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, 
         keep_leaving(arena, leaving);
         return result;
     }
-    if (leaving->announced)
+    if (leaving->notified)
         arena->map_calls->unmapped(arena, part);
     while ((handle = zr_handle_list_pop(&leaving->handles)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
 }
 
-static zr_result unmap_stretch(struct zr_arena *arena, struct zr_extent part, struct zr_handle_list *list)
+static zr_result unmap_stretch(struct zr_arena *arena, struct zr_bounds part, struct zr_handle_list *list)
 {
     struct leaving leaving;
     mark_leaving(arena, part, &leaving);
@@ -160,26 +160,26 @@ struct want {
 };
 
 /* The whole mappings at the high end of [first, end) granules, next to each other, as many as are wanted, all
- * announced or none; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
-static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
+ * notified or none; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
+static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                      size_t *rest)
 {
     size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
     size_t most = want.bytes;
-    struct zr_extent part = {at, 0};
-    bool announced = false;
+    struct zr_bounds part = {at, 0};
+    bool notified = false;
     while (at > low) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at - 1);
         if (!mapping)
             break;
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
         bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest;
-        if (whole && part.bytes > 0 && (bytes > most - part.bytes || mapping->announced != announced))
+        if (whole && part.bytes > 0 && (bytes > most - part.bytes || mapping->notified != notified))
             break; /* for another call */
-        announced = mapping->announced;
+        notified = mapping->notified;
         at = begin > low ? begin : low;
         if (whole && bytes <= most - part.bytes) {
-            part = (struct zr_extent){begin, part.bytes + bytes};
+            part = (struct zr_bounds){begin, part.bytes + bytes};
         } else {
             if (part.bytes > 0) {
                 at = part.offset_bytes;
@@ -192,7 +192,7 @@ static struct zr_extent last_stretch(const struct zr_arena *arena, struct zr_str
     return part;
 }
 
-zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most, struct zr_handle_list *list,
+zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most, struct zr_handle_list *list,
                    size_t *bytes)
 {
     struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
@@ -203,7 +203,7 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_extent extent, size_t most,
         where.end = zr_granules_last(arena->granules, where.first, where.end);
         if (where.end == where.first)
             break;
-        struct zr_extent part =
+        struct zr_bounds part =
             last_stretch(arena, where, (struct want){most - *bytes, SIZE_MAX}, &where.end);
         if (part.bytes > 0)
             result = unmap_stretch(arena, part, list);
@@ -235,18 +235,19 @@ static size_t may_part(const struct zr_arena *arena)
 
 /* Marks stretches under gaps, open ends and large ones first, up to what is wanted and `most`. Returns how
  * many. */
-static unsigned choose_in_gaps(struct zr_arena *arena, struct want want, struct leaving *out, unsigned most)
+static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct leaving *out,
+                                       unsigned most)
 {
     size_t chosen_bytes = 0;
     unsigned count = 0;
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL);
-         gap && chosen_bytes < want.bytes && count < most; gap = zr_space_next_gap(arena, gap)) {
-        struct zr_stretch where = zr_gap_granules(arena, gap);
+    for (struct zr_extent *gap = zr_space_next_free(arena, NULL);
+         gap && chosen_bytes < want.bytes && count < most; gap = zr_space_next_free(arena, gap)) {
+        struct zr_stretch where = zr_free_extent_granules(arena, gap);
         while (chosen_bytes < want.bytes && count < most && where.first < where.end) {
             where.end = zr_granules_last(arena->granules, where.first, where.end);
             if (where.end == where.first)
                 break;
-            struct zr_extent part = last_stretch(
+            struct zr_bounds part = last_stretch(
                 arena, where, (struct want){want.bytes - chosen_bytes, want.longest}, &where.end);
             if (part.bytes == 0)
                 continue;
@@ -265,8 +266,8 @@ static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_l
     size_t got = 0, most;
     zr_result result = ZR_OK;
     while (got < want.bytes && result == ZR_OK && (most = may_part(arena)) > 0) {
-        unsigned count = choose_in_gaps(arena, (struct want){want.bytes - got, want.longest}, leaving,
-                                        most < AT_ONCE ? (unsigned)most : AT_ONCE);
+        unsigned count = choose_in_free_extents(arena, (struct want){want.bytes - got, want.longest}, leaving,
+                                                most < AT_ONCE ? (unsigned)most : AT_ONCE);
         if (count == 0)
             break;
         for (unsigned i = 0; i < count; i++) {
@@ -280,16 +281,16 @@ static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_l
     return got;
 }
 
-/* From the stock, as much as may be scattered. What may not goes back to the driver, up to the need, for
+/* From the cache, as much as may be scattered. What may not goes back to the driver, up to the need, for
  * fresh runs to take its place. Returns what it got. */
-static size_t take_stock(struct zr_arena *arena, struct want want, size_t scatter,
-                         struct zr_handle_list *list)
+static size_t take_cached(struct zr_arena *arena, struct want want, size_t scatter,
+                          struct zr_handle_list *list)
 {
     size_t got = 0, given = 0;
     struct zr_handle *handle;
     while (got + given < want.bytes) {
         size_t most = want.bytes - got - given;
-        handle = zr_stock_take(&arena->stock, most < want.longest ? most : want.longest);
+        handle = zr_granule_cache_take(&arena->granule_cache, most < want.longest ? most : want.longest);
         if (!handle)
             break;
         if (scatter > 0 || want.longest == arena->granule_bytes) {
@@ -306,7 +307,7 @@ static size_t take_stock(struct zr_arena *arena, struct want want, size_t scatte
 
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
 
-/* What was gathered and not used: to the driver what came from there, the rest to the stock. */
+/* What was gathered and not used: to the driver what came from there, the rest to the cache. */
 static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
@@ -314,7 +315,7 @@ static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
         if (handle->created && handle->serial == arena->serial)
             zr_handle_destroy(arena, handle);
         else
-            zr_stock_put(&arena->stock, handle);
+            zr_granule_cache_put(&arena->granule_cache, handle);
 }
 
 /* An idle run of several granules goes back to the driver, for shorter ones to take its place. Returns its
@@ -323,17 +324,17 @@ static size_t break_up(struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, bytes = 0;
     struct zr_handle_list list = {0};
-    struct zr_handle *handle = zr_stock_take_larger(&arena->stock, 2 * granule);
+    struct zr_handle *handle = zr_granule_cache_take_larger(&arena->granule_cache, 2 * granule);
     if (handle) {
         bytes = handle->bytes;
         zr_handle_destroy(arena, handle);
         return bytes;
     }
-    for (struct zr_span *gap = zr_space_next_gap(arena, NULL); gap; gap = zr_space_next_gap(arena, gap)) {
-        struct zr_stretch whole = zr_gap_granules(arena, gap);
+    for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap; gap = zr_space_next_free(arena, gap)) {
+        struct zr_stretch whole = zr_free_extent_granules(arena, gap);
         while ((whole.first = zr_granules_next(arena->granules, whole.first, whole.end, true)) < whole.end) {
             const struct zr_mapping *mapping = zr_range_mapping(arena->range, whole.first * granule);
-            struct zr_extent run = {mapping->offset_bytes, mapping->handle->bytes};
+            struct zr_bounds run = {mapping->offset_bytes, mapping->handle->bytes};
             if (run.bytes > granule && run.offset_bytes >= whole.first * granule &&
                 run.offset_bytes + run.bytes <= whole.end * granule) {
                 zr_unmap(arena, run, run.bytes, &list, &bytes);
@@ -346,13 +347,13 @@ static size_t break_up(struct zr_arena *arena)
     return 0;
 }
 
-/* Runs in stock that are longer than the need go back to the driver before it is asked for shorter ones: what
- * is reserved does not grow while there is stock. */
-static void break_up_stock(struct zr_arena *arena, size_t bytes)
+/* Runs in cache that are longer than the need go back to the driver before it is asked for shorter ones: what
+ * is reserved does not grow while there is cache. */
+static void break_up_cached(struct zr_arena *arena, size_t bytes)
 {
     struct zr_handle *handle;
     for (size_t freed = 0; freed < bytes;) {
-        handle = zr_stock_take_larger(&arena->stock, 2 * arena->granule_bytes);
+        handle = zr_granule_cache_take_larger(&arena->granule_cache, 2 * arena->granule_bytes);
         if (!handle)
             return;
         freed += handle->bytes;
@@ -370,7 +371,7 @@ static zr_result create_or_break_up(struct zr_arena *arena, struct want want, st
 }
 
 /* Adds the handles wanted to the list, none of them larger than what was missing when it came. A failure adds
- * nothing, but idle granules may be in the stock now. */
+ * nothing, but idle granules may be in the cache now. */
 static zr_result gather(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     struct zr_handle_list own = {0};
@@ -378,17 +379,17 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     zr_result result = ZR_OK;
     size_t missing = want.bytes, longest = want.longest;
     size_t scatter = may_scatter(arena), granule = arena->granule_bytes;
-    missing -= take_stock(arena, want, scatter, &own);
+    missing -= take_cached(arena, want, scatter, &own);
     size_t taken = (want.bytes - missing) >> arena->granule_shift;
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
-        zr_arena_settle(arena);
+        zr_arena_flush_quick(arena);
     /* To steal a granule can part two stretches: where it was, and where it comes to. */
     size_t idle = missing > 0 ? zr_space_idle_up_to(arena, missing) : 0;
     if (idle >> arena->granule_shift > scatter / 2)
         idle = scatter / 2 * granule;
     if (missing > idle) {
-        break_up_stock(arena, missing - idle);
+        break_up_cached(arena, missing - idle);
         result = create_or_break_up(arena, (struct want){missing - idle, longest}, &own);
         missing = idle;
     }
@@ -413,9 +414,9 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 /* Granules of the range. */
-static inline struct zr_extent extent_of(const struct zr_arena *arena, struct zr_stretch where)
+static inline struct zr_bounds extent_of(const struct zr_arena *arena, struct zr_stretch where)
 {
-    return (struct zr_extent){where.first * arena->granule_bytes,
+    return (struct zr_bounds){where.first * arena->granule_bytes,
                               (where.end - where.first) * arena->granule_bytes};
 }
 
@@ -431,7 +432,7 @@ static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, 
 /* Maps handles from the list onto all of a stretch, and gives it access. */
 static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
 {
-    struct zr_extent extent = extent_of(arena, run);
+    struct zr_bounds extent = extent_of(arena, run);
     zr_result result = ZR_OK;
     size_t done = 0, calls_count = 0;
     zr_arena_open(arena);
@@ -460,13 +461,13 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
 }
 
 /* Unmaps what the failed request had mapped. What the driver will not unmap again is in *stuck. */
-static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct zr_extent *stuck)
+static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct zr_bounds *stuck)
 {
     size_t granule = arena->granule_bytes;
     struct zr_handle_list list = {0};
     while ((where.first = zr_granules_next(arena->granules, where.first, where.end, true)) < where.end) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, where.first * granule);
-        struct zr_extent one = {mapping->offset_bytes, mapping->handle->bytes};
+        struct zr_bounds one = {mapping->offset_bytes, mapping->handle->bytes};
         where.first = (one.offset_bytes + one.bytes) / granule;
         if (mapping->handle->serial != arena->serial || unmap_stretch(arena, one, &list) == ZR_OK)
             continue;
@@ -477,7 +478,7 @@ static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct 
     put_back(arena, &list);
 }
 
-zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_extent *stuck)
+zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_bounds *stuck)
 {
     size_t granule = arena->granule_bytes;
     struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
@@ -485,7 +486,7 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
     struct zr_handle_list list = {0};
     zr_result result = ZR_OK;
     if (stuck)
-        *stuck = (struct zr_extent){0};
+        *stuck = (struct zr_bounds){0};
     arena->serial++;
     struct zr_zone *zone = arena->zones;
     while (zone->end_bytes <= extent.offset_bytes)
@@ -502,7 +503,7 @@ zr_result zr_map(struct zr_arena *arena, struct zr_extent extent, struct zr_exte
     if (result == ZR_OK)
         result = arena->map_calls->mapped(arena, where);
     if (result != ZR_OK) {
-        struct zr_extent none = {0};
+        struct zr_bounds none = {0};
         put_back(arena, &list);
         unmap_again(arena, where, stuck ? stuck : &none);
         return result;
@@ -525,7 +526,7 @@ size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list 
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t got = 0;
-    while (got < bytes && (handle = zr_stock_take(&arena->stock, bytes - got))) {
+    while (got < bytes && (handle = zr_granule_cache_take(&arena->granule_cache, bytes - got))) {
         zr_handle_list_push(&list, handle);
         got += handle->bytes;
     }
@@ -544,7 +545,7 @@ void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list)
     struct zr_handle *handle;
     while ((handle = zr_handle_list_pop(list))) {
         arena->reserved_bytes += handle->bytes;
-        zr_stock_put(&arena->stock, handle);
+        zr_granule_cache_put(&arena->granule_cache, handle);
     }
 }
 
@@ -565,12 +566,12 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t idle = zr_space_idle_bytes(arena), released = 0;
-    while (arena->stock.bytes + idle > keep_bytes &&
-           (handle = zr_stock_take(&arena->stock, arena->stock.bytes))) {
+    while (arena->granule_cache.bytes + idle > keep_bytes &&
+           (handle = zr_granule_cache_take(&arena->granule_cache, arena->granule_cache.bytes))) {
         released += handle->bytes;
         zr_handle_destroy(arena, handle);
     }
-    if (arena->stock.bytes == 0 && idle > keep_bytes)
+    if (arena->granule_cache.bytes == 0 && idle > keep_bytes)
         released += steal(
             arena, (struct want){zr_round_up(idle - keep_bytes, arena->granule_bytes), SIZE_MAX}, &list);
     destroy_list(arena, &list);
@@ -582,7 +583,7 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
 
 /* Destroys the handles under a mapped stretch, then unmaps them, if streams have passed: they live for their
  * mappings. Unmaps one at a time what cannot be unmapped at once. False if something stays. */
-static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch, bool passed)
+static bool release_stretch(struct zr_arena *arena, struct zr_bounds stretch, bool passed)
 {
     arena->map_calls->unmapping(arena, stretch);
     for (size_t done = 0; done < stretch.bytes;) {
@@ -605,7 +606,7 @@ static bool release_stretch(struct zr_arena *arena, struct zr_extent stretch, bo
         return true;
     for (size_t done = 0; done < stretch.bytes;) {
         size_t at = stretch.offset_bytes + done;
-        struct zr_extent one = {at, zr_range_mapping(arena->range, at)->handle->bytes};
+        struct zr_bounds one = {at, zr_range_mapping(arena->range, at)->handle->bytes};
         done += one.bytes;
         arena->backend_calls_count++;
         all &= zr_backend_unmap(arena->range, one) == ZR_OK;
@@ -632,7 +633,7 @@ zr_result zr_release_all(struct zr_arena *arena)
             all &= release_stretch(arena, extent_of(arena, run), passed);
         }
     }
-    while ((handle = zr_stock_take(&arena->stock, arena->stock.bytes)))
+    while ((handle = zr_granule_cache_take(&arena->granule_cache, arena->granule_cache.bytes)))
         zr_handle_destroy(arena, handle);
     zr_assert(arena->mapped_bytes == 0 && arena->alias_bytes == 0 &&
               arena->reserved_bytes == arena->lent_bytes);

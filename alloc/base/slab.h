@@ -1,4 +1,4 @@
-/* record.h: pools of records of one size, straight from the system. Private to alloc/.
+/* slab.h: pools of records of one size, straight from the system. Private to alloc/.
  *
  * All of zr's own bookkeeping lives in these: no malloc, so the library may serve one. A pool has no lock of
  * its own; its owner's lock covers every call. A record keeps its address until it is given back, and the
@@ -10,39 +10,39 @@
 #include "alloc/base/init.h"
 #include "alloc/zr.h"
 
-enum zr_pool_faults {
+enum zr_slab_faults {
     ZR_POOL_FAULTS = 0, /* every reservation passes the fault site `metadata` */
     ZR_POOL_NO_FAULTS,  /* never fails by injection: the error texts themselves */
 };
 
-struct zr_slab;
+struct zr_slab_pages;
 
-struct zr_pool {
+struct zr_slab {
     size_t record_bytes;     /* a multiple of 8 */
     size_t records_count;    /* in all slabs */
     size_t spare_count;      /* can be taken without the system: free records and what `fresh` has left */
     void *free;              /* linked through their first word */
     char *fresh, *fresh_end; /* never used part of the newest slab */
-    struct zr_slab *slabs;
-    enum zr_pool_faults faults;
+    struct zr_slab_pages *slabs;
+    enum zr_slab_faults faults;
 };
 
 /* Takes no memory yet, so it cannot fail. */
-void zr_pool_init(struct zr_pool *pool, size_t record_bytes, enum zr_pool_faults faults);
+void zr_slab_init(struct zr_slab *pool, size_t record_bytes, enum zr_slab_faults faults);
 /* Gives everything back, live records included. The pool can be used again. */
-void zr_pool_end(struct zr_pool *pool);
+void zr_slab_end(struct zr_slab *pool);
 
 /* Makes sure that the next `count` takes succeed; false, with words, when the system refuses memory. An
  * operation reserves first and takes later, so that it cannot fail half way. */
-bool zr_pool_grow(struct zr_pool *pool, size_t count);
-static inline bool zr_pool_reserve(struct zr_pool *pool, size_t count)
+bool zr_slab_grow(struct zr_slab *pool, size_t count);
+static inline bool zr_slab_reserve(struct zr_slab *pool, size_t count)
 {
     return __builtin_expect(pool->spare_count >= count && !zr_fault_watched(), 1) ||
-           zr_pool_grow(pool, count);
+           zr_slab_grow(pool, count);
 }
 
 /* One record, its content undefined. The caller has reserved it. */
-static inline void *zr_pool_take(struct zr_pool *pool)
+static inline void *zr_slab_take(struct zr_slab *pool)
 {
     void *record = pool->free;
     zr_assert(pool->spare_count > 0);
@@ -58,7 +58,7 @@ static inline void *zr_pool_take(struct zr_pool *pool)
     return record;
 }
 
-static inline void zr_pool_give(struct zr_pool *pool, void *record)
+static inline void zr_slab_give(struct zr_slab *pool, void *record)
 {
     *(void **)record = pool->free;
     pool->free = record;
@@ -66,7 +66,7 @@ static inline void zr_pool_give(struct zr_pool *pool, void *record)
 }
 
 /* Taken and not given back. */
-static inline size_t zr_pool_live_count(const struct zr_pool *pool)
+static inline size_t zr_slab_live_count(const struct zr_slab *pool)
 {
     return pool->records_count - pool->spare_count;
 }

@@ -1,4 +1,4 @@
-/* siblings_test.c: an arena made for several threads: who gets a seat, one limit and one set of numbers for
+/* stripes_test.c: an arena made for several threads: who gets a seat, one limit and one set of numbers for
  * all, memory that goes from one to the other. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -37,11 +37,11 @@ static void stop(size_t want_leaked)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend ends");
 }
 
-/* Makes a sibling by hand, for what must not hang on how threads meet, and sends this thread's requests to a
+/* Makes a stripe by hand, for what must not hang on how threads meet, and sends this thread's requests to a
  * member. */
 static void add_sibling(void)
 {
-    tap_is(zr_arena_add_sibling(arena, 1 + atomic_load(&arena->siblings_count)), 1, "a sibling");
+    tap_is(zr_arena_add_stripe(arena, 1 + atomic_load(&arena->stripes_count)), 1, "a stripe");
 }
 
 /* ---- Threads that meet --------------------------------------------------------------------------------- */
@@ -50,10 +50,10 @@ static _Atomic(char *) exchange[HELD];
 static _Atomic unsigned wrong;
 static _Atomic bool enough, barred;
 
-/* Only while the lock is taken, until there is a sibling: threads that share a processor meet too seldom. */
+/* Only while the lock is taken, until there is a stripe: threads that share a processor meet too seldom. */
 static void meet(void)
 {
-    while (!atomic_load(&enough) && atomic_load(&arena->siblings_count) == 0) {
+    while (!atomic_load(&enough) && atomic_load(&arena->stripes_count) == 0) {
         if (atomic_load(&barred))
             zr_arena_free(arena, take(64));
         else
@@ -88,7 +88,7 @@ static void test_threads(void)
     start(THREADS, 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));
-    for (unsigned i = 0; i < 10000 && atomic_load(&arena->siblings_count) == 0; i++) {
+    for (unsigned i = 0; i < 10000 && atomic_load(&arena->stripes_count) == 0; i++) {
         zr_lock_take(&arena->lock);
         atomic_store(&barred, true);
         usleep(1000);
@@ -113,9 +113,9 @@ static void test_threads(void)
         pthread_join(threads[i], NULL);
     tap_is(atomic_load(&wrong), 0, "%d threads take, find and free, also what others took", THREADS);
     tap_is(forked, 5, "children allocate");
-    tap_ok(atomic_load(&arena->siblings_count) >= 1, "%u siblings came of it",
-           atomic_load(&arena->siblings_count));
-    tap_ok(atomic_load(&arena->siblings_count) < THREADS, "no more than the threads it was made for");
+    tap_ok(atomic_load(&arena->stripes_count) >= 1, "%u stripes came of it",
+           atomic_load(&arena->stripes_count));
+    tap_ok(atomic_load(&arena->stripes_count) < THREADS, "no more than the threads it was made for");
     for (unsigned i = 0; i < HELD; i++)
         if (exchange[i])
             zr_arena_free(arena, exchange[i]);
@@ -133,26 +133,26 @@ static void test_family(void)
     start(2, 10 * GRANULE);
     char *a = take(4 * GRANULE);
     add_sibling();
-    struct zr_arena *sibling = arena->siblings[0];
-    char *b = take_as(sibling, 4 * GRANULE, ZR_TAG_GRAD, 0);
+    struct zr_arena *stripe = arena->stripes[0];
+    char *b = take_as(stripe, 4 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "a block from each");
     struct zr_arena_stats now = stats();
     tap_ok(now.live_bytes == 8 * GRANULE && now.reserved_bytes == 8 * GRANULE && now.blocks_count == 2 &&
                now.live_by_tag_bytes[ZR_TAG_GRAD] == 8 * GRANULE,
            "the numbers are the family's");
     tap_is(now.peak_reserved_bytes, 8 * GRANULE, "the peak of the reserved bytes too");
-    tap_result(zr_arena_find(arena, b + 5, &info), ZR_OK, "a block of the sibling is found");
+    tap_result(zr_arena_find(arena, b + 5, &info), ZR_OK, "a block of the stripe is found");
     tap_result(zr_arena_free(arena, b + 256), ZR_ERR_FOREIGN, "what is not its first byte is not freed");
     tap_result(zr_block_use(arena, b, 3), ZR_OK, "used by a stream");
-    tap_ok(take_as(sibling, 4 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "one limit for both: %s", zr_last_error());
+    tap_ok(take_as(stripe, 4 * GRANULE, ZR_TAG_GRAD, 0) == NULL, "one limit for both: %s", zr_last_error());
     zr_arena_free(arena, a);
-    tap_ok(take_as(sibling, 9 * GRANULE, ZR_TAG_GRAD, 0) == NULL,
+    tap_ok(take_as(stripe, 9 * GRANULE, ZR_TAG_GRAD, 0) == NULL,
            "nor more than the limit, with what the other has idle");
     now = stats();
-    tap_ok(now.stock_bytes > 0 && now.mapped_bytes + now.stock_bytes == now.reserved_bytes,
-           "which is in its stock, and in the numbers: %zu + %zu of %zu bytes", now.mapped_bytes,
-           now.stock_bytes, now.reserved_bytes);
-    a = take_as(sibling, 5 * GRANULE, ZR_TAG_GRAD, 0);
+    tap_ok(now.cached_bytes > 0 && now.mapped_bytes + now.cached_bytes == now.reserved_bytes,
+           "which is in its cache, and in the numbers: %zu + %zu of %zu bytes", now.mapped_bytes,
+           now.cached_bytes, now.reserved_bytes);
+    a = take_as(stripe, 5 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a != NULL, "what one has idle, the other gets");
     tap_is(stats().reserved_bytes, 9 * GRANULE, "under the limit");
     tap_result(zr_arena_free(arena, b), ZR_OK, "freed where it lies");
@@ -170,17 +170,17 @@ static void test_shares(void)
 {
     start(2, 12 * GRANULE);
     add_sibling();
-    struct zr_arena *sibling = arena->siblings[0];
-    char *a = take(2 * GRANULE), *b = take_as(sibling, 10 * GRANULE, ZR_TAG_GRAD, 0);
+    struct zr_arena *stripe = arena->stripes[0];
+    char *a = take(2 * GRANULE), *b = take_as(stripe, 10 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "all of the limit");
     zr_arena_free(arena, b);
     zr_fault_set(ZR_FAULT_CREATE, 0);
     b = take(3 * GRANULE);
     tap_ok(b != NULL, "a member that is short: %s", zr_last_error());
-    tap_is(zr_fault_set(ZR_FAULT_CREATE, 0), 0, "the driver is not asked for what the sibling has");
-    zr_lock_take(&sibling->lock);
-    tap_ok(sibling->mapped_bytes >= 6 * GRANULE, "and the sibling keeps the rest");
-    zr_lock_give(&sibling->lock);
+    tap_is(zr_fault_set(ZR_FAULT_CREATE, 0), 0, "the driver is not asked for what the stripe has");
+    zr_lock_take(&stripe->lock);
+    tap_ok(stripe->mapped_bytes >= 6 * GRANULE, "and the stripe keeps the rest");
+    zr_lock_give(&stripe->lock);
     tap_is(stats().reserved_bytes, 12 * GRANULE, "nothing is lost on the way");
     zr_arena_free(arena, a);
     zr_arena_free(arena, b);
@@ -196,10 +196,10 @@ static void test_pending(void)
             &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
         ZR_OK, "an arena whose streams run later");
     add_sibling();
-    char *a = take_as(arena->siblings[0], 4 * GRANULE, ZR_TAG_GRAD, 0);
+    char *a = take_as(arena->stripes[0], 4 * GRANULE, ZR_TAG_GRAD, 0);
     zr_arena_free(arena, a);
     a = take(4 * GRANULE);
-    tap_ok(a != NULL, "rather than fail, an allocation waits for the sibling's streams: %s", zr_last_error());
+    tap_ok(a != NULL, "rather than fail, an allocation waits for the stripe's streams: %s", zr_last_error());
     zr_arena_free(arena, a);
     stop(0);
 }
@@ -215,13 +215,13 @@ static void test_pool(void)
             &arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 4 * GRANULE, .threads = 2}),
         ZR_OK, "an arena with a pool");
     add_sibling();
-    char *a = take(2 * GRANULE), *b = take_as(arena->siblings[0], 2 * GRANULE, ZR_TAG_GRAD, 0);
+    char *a = take(2 * GRANULE), *b = take_as(arena->stripes[0], 2 * GRANULE, ZR_TAG_GRAD, 0);
     tap_ok(a && b, "a block from each");
     zr_arena_free(arena, a);
     zr_arena_free(arena, b);
     tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena}), ZR_OK, "a pool");
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 4 * GRANULE}, &entry, NULL),
-               ZR_OK, "gets what streams and siblings have done with: %s", zr_last_error());
+               ZR_OK, "gets what streams and stripes have done with: %s", zr_last_error());
     tap_result(zr_contiguous_destroy(pool, NULL), ZR_OK, "the pool ends");
     stop(0);
 }
@@ -234,8 +234,8 @@ static void test_peak(void)
     void *block = NULL;
     start(THREADS, 0);
     add_sibling();
-    zr_arena_alloc(arena->siblings[0], &(struct zr_request){.bytes = 50 << 20}, &block);
-    void *more = take_as(arena->siblings[0], 4 << 20, ZR_TAG_GRAD, 0);
+    zr_arena_alloc(arena->stripes[0], &(struct zr_request){.bytes = 50 << 20}, &block);
+    void *more = take_as(arena->stripes[0], 4 << 20, ZR_TAG_GRAD, 0);
     tap_result(zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena,
                                                                            .tag = ZR_TAG_GRAD,
                                                                            .reserve_bytes = 256 << 20}),
@@ -257,7 +257,7 @@ static void test_one(void)
                ZR_ERR_INVALID, "nine threads are too many: %s", zr_last_error());
     zr_backend_destroy(backend);
     start(1, 0);
-    tap_ok(arena->members_most == 1, "an arena for one thread never has siblings");
+    tap_ok(arena->members_most == 1, "an arena for one thread never has stripes");
     stop(0);
 }
 
@@ -267,11 +267,11 @@ static void test_together(void)
     zr_learner *learner = NULL;
     start(THREADS, 0);
     tap_result(zr_learner_create(&learner, &(struct zr_learner_options){.arena = arena}), ZR_OK, "a learner");
-    tap_is(zr_arena_add_sibling(arena, 1), 0, "keeps threads together");
+    tap_is(zr_arena_add_stripe(arena, 1), 0, "keeps threads together");
     zr_learner_destroy(learner);
-    tap_is(zr_arena_add_sibling(arena, 1), 1, "and lets them part when it is gone");
+    tap_is(zr_arena_add_stripe(arena, 1), 1, "and lets them part when it is gone");
     tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan");
-    tap_is(zr_arena_add_sibling(arena, 2), 1, "keeps nobody");
+    tap_is(zr_arena_add_stripe(arena, 2), 1, "keeps nobody");
     stop(0);
 }
 

@@ -1,4 +1,4 @@
-/* follow_strays.c: what a plan has made idle goes back to the driver. Stands on extend.c. */
+/* follow_commit.c: what a plan has made idle goes back to the driver. Stands on supply.c. */
 #include "alloc/base/error.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -12,7 +12,7 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
     uint64_t plans_count = follow->counts.plans_count;
     size_t piece_bytes = TRIMMED_GRANULES * arena->granule_bytes;
     for (;;) {
-        size_t idle_bytes = arena->stock.bytes + zr_space_idle_bytes(arena);
+        size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
         bool last = idle_bytes <= piece_bytes;
         if (zr_trim(arena, last ? 0 : idle_bytes - piece_bytes) == 0 || last)
             return true;
@@ -25,17 +25,17 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
 
 static void settle(struct zr_arena *arena, struct zr_follow *follow)
 {
-    zr_arena_settle(arena); /* what waits to be asked for again is no longer of use there */
+    zr_arena_flush_quick(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
-    follow->settled = trim_all(arena, follow);
+    follow->committed = trim_all(arena, follow);
 }
 
-void zr_follow_settle(struct zr_arena *arena)
+void zr_follow_commit(struct zr_arena *arena)
 {
     if (!arena->follow || !arena->follow->plan)
         return;
-    if (!arena->follow->settled)
+    if (!arena->follow->committed)
         settle(arena, arena->follow);
     zr_follow_begin_pass(arena);
 }

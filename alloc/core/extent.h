@@ -1,0 +1,119 @@
+/* extent.h: one stretch of an arena's addresses: a block, or a gap between blocks. Private to alloc/.
+ *
+ * The extents of an arena are linked in address order without holes and cover the whole reservation. What is
+ * mapped under a gap is in the granules' bitmap: a gap's size, by which it is found, does not change when
+ * granules move. Gaps of one zone and owner never touch. Offsets are from the start of the reservation. */
+#ifndef ZR_EXTENT_H
+#define ZR_EXTENT_H
+
+#include <stdatomic.h>
+
+#include "alloc/zr.h"
+
+/* The grain of blocks: what CUDA's own allocations are aligned to, and four cache lines. */
+enum { ZR_UNIT_BYTES = 256, ZR_UNIT_SHIFT = 8 };
+
+enum zr_extent_kind {
+    ZR_EXTENT_BLOCK = 0, /* a caller's */
+    ZR_EXTENT_FREE,      /* free addresses, granules beneath or not */
+    ZR_EXTENT_QUICK,     /* free, mapped, not merged with its neighbours yet */
+    ZR_EXTENT_REGION,    /* a plan's: its blocks are in no list, granules beneath as they were needed */
+    ZR_EXTENT_PLANNED,   /* a block in a region; not linked */
+    ZR_EXTENT_LEAVING,   /* a block whose free is under way without the lock, or memory the driver will not
+                          * unmap
+                          */
+};
+
+/* Which addresses a size goes to (space.c says why). */
+enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE_COUNT /* a plan's */ };
+
+struct zr_use;
+
+/* What a extent is, as one word: the same of gaps that would merge. */
+union zr_extent_marks {
+    struct {
+        uint8_t kind, tag, zone, owner;
+    };
+    uint32_t word;
+};
+
+struct zr_extent {
+    size_t offset_bytes;
+    size_t bytes; /* a multiple of ZR_UNIT_BYTES */
+    union {
+        uint32_t slack_bytes; /* block: of its bytes, those that nobody asked for */
+        uint32_t bin;         /* gap: where it is filed by its size; 0: the open end of a zone, in no holes */
+    };
+    _Atomic uint32_t sequence; /* odd while a block is in the index: see zr_extent_read() */
+    union {
+        struct {
+            uint64_t stream; /* block */
+            union {
+                struct zr_use *uses; /* block: other streams that use it, see streams.h */
+                struct zr_extent
+                    *unnumbered; /* freed, nobody knows when it has passed: the next such block */
+            };
+        };
+        struct zr_extent *children[2]; /* gap, filed: smaller and larger */
+    };
+    struct zr_extent *previous, *next; /* by address; NULL at the ends. Retired: the next one in `previous` */
+    union {
+        struct {
+            uint8_t kind;  /* enum zr_extent_kind */
+            uint8_t tag;   /* block; 0 of a gap */
+            uint8_t zone;  /* enum zr_zone_number */
+            uint8_t owner; /* gap: the stream that alone may use it yet, see streams.h; 0: anyone */
+        };
+        union zr_extent_marks marks;
+    };
+    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting */
+};
+
+static inline size_t zr_extent_requested_bytes(const struct zr_extent *block)
+{
+    return block->bytes - block->slack_bytes;
+}
+
+/* The marks of another extent without a tag, in the same zone and of the same owner. */
+static inline union zr_extent_marks zr_extent_marks_as(const struct zr_extent *extent,
+                                                       enum zr_extent_kind kind)
+{
+    static const union zr_extent_marks place = {.zone = 0xff, .owner = 0xff};
+    union zr_extent_marks marks = {.kind = (uint8_t)kind};
+    marks.word |= extent->marks.word & place.word;
+    return marks;
+}
+
+static inline size_t zr_extent_end(const struct zr_extent *extent)
+{
+    return extent->offset_bytes + extent->bytes;
+}
+
+/* Records stay extents for as long as the arena lives, so that who looks for a block may hold one that is
+ * another block's by now, or none's: the sequence tells. Of a block in the index these change nothing that
+ * zr_extent_read() copies. With the arena's lock: before the index shows the block, and after it does no
+ * more.
+ */
+static inline void zr_extent_publish(struct zr_extent *block)
+{
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_release);
+}
+static inline void zr_extent_unpublish(struct zr_extent *block)
+{
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_relaxed);
+    /* Before what the record is changed to. Readers are not looked at by ThreadSanitizer, which knows no
+     * fences. */
+#if defined(__SANITIZE_THREAD__)
+    atomic_signal_fence(memory_order_release);
+#else
+    atomic_thread_fence(memory_order_release);
+#endif
+}
+
+/* Copies the place, size, slack, stream, tag and zone of a block as they were at one moment. False: it was in
+ * no index. Any thread, without a lock. */
+bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy);
+
+#endif
