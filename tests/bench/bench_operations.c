@@ -227,12 +227,12 @@ static void planned_open(const struct zr_sequence *sequence)
     if (!steps)
         fail("memory for a plan");
     fill_steps(steps, sequence, &lifetimes);
-    struct zr_plan_sequence lane = {.count = sequence->blocks_count, .any = true};
+    struct zr_plan_sequence planned = {.count = sequence->blocks_count, .any = true};
     if (zr_arena_install_plan(
             arena, &(struct zr_plan){.steps = steps,
                                      .steps_count = sequence->blocks_count,
-                                     .lanes = &lane,
-                                     .lanes_count = 1,
+                                     .sequences = &planned,
+                                     .sequences_count = 1,
                                      .region_bytes = (report.height_bytes + (2 << 20)) >> 21 << 21}) != ZR_OK)
         fail("the plan");
     zr_lifetimes_end(&lifetimes);
