@@ -55,7 +55,7 @@ for ranks in (1, 2):
         log=path("log.jsonl"), **MODEL))
     run(f"resumed and exported on {3 - ranks} rank(s)", [built("bin/zr-train")] + arguments(
         ranks=3 - ranks, resume=path(f"save-{ranks}"), export=path("model.safetensors"), **{**MODEL, "stage": 3}))
-run("zr, by its own test", [os.path.join("tests", "tool.t")], {"BUILD": FOLDER})
+run("zr, by its own test", [os.path.join("tests", "system", "tool.t")], {"BUILD": FOLDER})
 run("zr replay of a trace of zr-train", [built("bin/zr"), "replay", path("trace.zrt"), "--repeat", "3"])
 if mpi:
     for way in ("direct", "ring"):
