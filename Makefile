@@ -236,7 +236,7 @@ own_include := $(INCLUDEDIR)/zr
 linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version))
 installed_bin := zr-train zr
-installed_doc := README.md LICENSE $(wildcard examples/*)
+installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))

@@ -99,10 +99,10 @@ def test_usage():
     run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "nor is one in ZR_FAULT") or note(run.stderr)
     run = zr(env={**os.environ, "ZR_CONF": "help"})
-    with open("README.md", encoding="utf-8") as file:
+    with open("alloc/README.md", encoding="utf-8") as file:
         readme = file.read()
     readme = readme[readme.index("`ZR_CONF=help"):].split("\n## ")[0]
-    same(re.findall(r"^\| `(\w+)` \|", readme, re.M), re.findall(r"^(\w+):", run.stdout, re.M), "README has ZR_CONF's options")
+    same(re.findall(r"^\| `(\w+)` \|", readme, re.M), re.findall(r"^(\w+):", run.stdout, re.M), "alloc/README.md has ZR_CONF's options")
     run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
     sites = re.search(r"sites are (.*), counts", run.stderr)
     same(re.findall(r"`(\w+)`", readme[readme.index("`ZR_FAULT"):])[-11:],
