@@ -216,6 +216,24 @@ ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t strea
  */
 ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes);
 
+/* Whether granules may be mapped elsewhere while the addresses above them are free. */
+enum zr_granule_class {
+    ZR_GRANULE_MOVABLE = 0, /* at once: what every granule is unless somebody says otherwise */
+    ZR_GRANULE_REGISTERED,  /* no: a communication library or a network card has registered it */
+    ZR_GRANULE_EXPORTED,    /* no: another process has mapped it; zr_block_export() sets it */
+    ZR_GRANULE_FIXED,       /* no: a CUDA graph, or a device, has recorded its address */
+    ZR_GRANULE_CLASS_COUNT
+};
+
+/* Sets the class of every granule that [address, address + bytes) touches; granules that were created as one
+ * run take the run along. A granule that is not movable stays under its addresses, free or not: it is not
+ * stolen, trimmed or taken by a plan, and new blocks at those addresses use it. Its class stays until it is
+ * set again, also after the block is free, so that whoever registered memory can undo that later.
+ * zr_arena_destroy() returns it whatever its class. Any thread. ZR_ERR_FOREIGN: not all of it is mapped in
+ * this arena; nothing is changed. Memory of contiguous pools is such: pools move their entries. */
+ZR_API zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_t bytes,
+                                            enum zr_granule_class granule_class);
+
 /* Told of every change of the mapped memory, as a communication library that registers buffers must be.
  * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: of that one it may call
  * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does
@@ -267,7 +285,7 @@ struct zr_arena_stats {
     size_t cached_bytes;    /* granules owned and not mapped */
     size_t reserved_bytes;  /* mapped + cache: physical memory held */
     size_t pending_bytes;   /* freed, and a stream may still be working on it */
-    size_t stranded_bytes;  /* free, mapped, and in no whole granule: usable by nobody elsewhere */
+    size_t stranded_bytes;  /* free, mapped, and in no whole movable granule: usable by nobody elsewhere */
     size_t peak_live_bytes;
     size_t peak_requested_bytes;
     size_t peak_reserved_bytes;
@@ -277,6 +295,7 @@ struct zr_arena_stats {
                                    * too, of rings not (an event at each release, where streams are late) */
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* each tag's live bytes at the first moment live_bytes peaked */
+    size_t unmovable_bytes;                 /* of mapped_bytes: granules whose class is not movable */
 };
 
 /* A copy of the numbers, consistent where one thread allocates at a time, or with struct zr_arena_options'
@@ -451,10 +470,12 @@ struct zr_segment {
     size_t bytes;
 };
 
-/* Describes the granules under a block, in address order, neighbours joined. *count holds the room in
- * `segments` and becomes the number needed; `lead_bytes` gets the block's offset in the first piece.
- * ZR_ERR_INVALID: too little room. ZR_ERR_FOREIGN: no block begins there. ZR_ERR_UNAVAILABLE: the backend
- * cannot export. */
+/* Describes the granules under a block, in address order, neighbours joined, and makes those that were
+ * movable ZR_GRANULE_EXPORTED: after the block is free no other memory comes to be what the importer sees.
+ * Once every importer has released them, zr_arena_set_granule_class() makes them movable again. *count holds
+ * the room in `segments` and becomes the number needed; `lead_bytes` gets the block's offset in the first
+ * piece. ZR_ERR_INVALID: too little room. ZR_ERR_FOREIGN: no block begins there. ZR_ERR_UNAVAILABLE: the
+ * backend cannot export. */
 ZR_API zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments,
                                  size_t *count, size_t *lead_bytes);
 

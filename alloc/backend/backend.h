@@ -55,6 +55,7 @@ struct zr_handle {
     bool destroyed;          /* lives for its mappings only */
     bool imported;           /* another process's memory: not counted as held */
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
+    uint8_t granule_class;   /* its owner's: enum zr_granule_class */
     uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 

@@ -174,12 +174,13 @@ struct zr_arena {
 
     /* Physical memory. */
     struct zr_granule_cache granule_cache;
-    uint64_t *granules;    /* bit g: granule g of the range is mapped */
-    size_t mapped_bytes;   /* the bits of `granules`, less alias_bytes */
-    size_t alias_bytes;    /* addresses in plans' regions with a granule that is mapped elsewhere too */
-    uint64_t serial;       /* counts the requests for granules: tells what belongs to the one under way */
-    size_t lent_bytes;     /* taken with zr_granules_take(), mapped in ranges of others */
-    size_t reserved_bytes; /* handles owned: mapped, lent and cache */
+    uint64_t *granules;     /* bit g: granule g of the range is mapped */
+    size_t mapped_bytes;    /* the bits of `granules`, less alias_bytes */
+    size_t alias_bytes;     /* addresses in plans' regions with a granule that is mapped elsewhere too */
+    uint64_t serial;        /* counts the requests for granules: tells what belongs to the one under way */
+    size_t unmovable_bytes; /* handles mapped here whose class is not movable */
+    size_t lent_bytes;      /* taken with zr_granules_take(), mapped in ranges of others */
+    size_t reserved_bytes;  /* handles owned: mapped, lent and cache */
 
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
     const struct zr_pool_calls *_Atomic pool_calls;
@@ -403,6 +404,20 @@ struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct 
  * as make `most_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
+
+/* ---- granule_class.c ----------------------------------------------------------------------------------- */
+
+/* Whether the granules of a mapping may be unmapped while its addresses are free. */
+static inline bool zr_is_movable(const struct zr_mapping *mapping)
+{
+    return mapping->handle->granule_class == ZR_GRANULE_MOVABLE;
+}
+
+/* The class of a handle that is mapped in the arena. */
+void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
+                         enum zr_granule_class granule_class);
+/* Bytes of granules [first, end) whose class is not movable. */
+size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where);
 
 /* ---- supply.c ------------------------------------------------------------------------------------------ */
 

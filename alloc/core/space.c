@@ -478,6 +478,8 @@ size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes)
          gap = zr_space_next_free(arena, gap)) {
         struct zr_stretch whole = zr_free_extent_granules(arena, gap);
         bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
+        if (__builtin_expect(arena->unmovable_bytes > 0, 0))
+            bytes -= zr_unmovable_bytes(arena, whole);
     }
     return bytes < most_bytes ? bytes : most_bytes;
 }

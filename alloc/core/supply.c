@@ -30,6 +30,7 @@ static size_t run_bytes(const struct zr_arena *arena, size_t bytes)
 
 void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle)
 {
+    zr_handle_set_class(arena, handle, ZR_GRANULE_MOVABLE);
     arena->reserved_bytes -= handle->bytes;
     zr_limit_release(arena, handle->bytes);
     arena->backend_calls_count++;
@@ -173,7 +174,7 @@ static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_str
         if (!mapping)
             break;
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
-        bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest;
+        bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest && zr_is_movable(mapping);
         if (whole && part.bytes > 0 && (bytes > most - part.bytes || mapping->notified != notified))
             break; /* for another call */
         notified = mapping->notified;
@@ -335,7 +336,7 @@ static size_t break_up(struct zr_arena *arena)
         while ((whole.first = zr_granules_next(arena->granules, whole.first, whole.end, true)) < whole.end) {
             const struct zr_mapping *mapping = zr_range_mapping(arena->range, whole.first * granule);
             struct zr_bounds run = {mapping->offset_bytes, mapping->handle->bytes};
-            if (run.bytes > granule && run.offset_bytes >= whole.first * granule &&
+            if (run.bytes > granule && zr_is_movable(mapping) && run.offset_bytes >= whole.first * granule &&
                 run.offset_bytes + run.bytes <= whole.end * granule) {
                 zr_unmap(arena, run, run.bytes, &list, &bytes);
                 destroy_list(arena, &list);

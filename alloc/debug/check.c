@@ -99,6 +99,7 @@ static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
 static zr_result check_granules(const struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule, mapped_bytes = 0, count = 0;
+    size_t unmovable_bytes = 0; /* an alias counts at each of its addresses */
     for (size_t at = zr_granules_next(arena->granules, 0, end, true); at < end;
          at = zr_granules_next(arena->granules, at, end, true)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
@@ -114,6 +115,7 @@ static zr_result check_granules(const struct zr_arena *arena)
         if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
             return corrupt("the run of granules at %zu is mapped in part", at * granule);
         mapped_bytes += mapping->handle->bytes;
+        unmovable_bytes += zr_is_movable(mapping) ? 0 : mapping->handle->bytes;
         count++;
         at = after;
     }
@@ -126,6 +128,9 @@ static zr_result check_granules(const struct zr_arena *arena)
     if (count != arena->range->mappings_count || mapped_bytes != arena->mapped_bytes + arena->alias_bytes)
         return corrupt("%zu bytes are mapped in %zu pieces, %zu in %zu are counted", mapped_bytes, count,
                        arena->mapped_bytes + arena->alias_bytes, arena->range->mappings_count);
+    if (unmovable_bytes < arena->unmovable_bytes ||
+        (arena->alias_bytes == 0 && unmovable_bytes != arena->unmovable_bytes))
+        return corrupt("%zu bytes are not movable, %zu are counted", unmovable_bytes, arena->unmovable_bytes);
     return ZR_OK;
 }
 

@@ -19,6 +19,7 @@ struct survey {
     size_t free_bytes;    /* free and mapped */
     size_t holes_count;
     size_t cached_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
+    size_t unmovable_bytes; /* free, in whole granules that are not movable */
     size_t addresses_bytes; /* free, mapped or not, of the member that was asked: it cannot use others' */
     size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
     size_t whole_bytes[SIZES_MOST];    /* free in whole granules, were these halved i times */
@@ -67,6 +68,11 @@ static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap
     out->free_bytes += run.bytes;
     if (run.bytes > out->largest_bytes)
         out->largest_bytes = run.bytes;
+    struct zr_stretch whole = {zr_round_up(low, granule) / granule, high / granule};
+    size_t unmovable_bytes = whole.first < whole.end ? zr_unmovable_bytes(arena, whole) : 0;
+    out->unmovable_bytes += unmovable_bytes;
+    if (unmovable_bytes > 0)
+        return;
     if (before && first->handle->bytes > granule)
         low = first_end;
     if (behind && last->handle->bytes > granule)
@@ -281,7 +287,7 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
                               struct zr_need need)
 {
     struct survey survey;
-    char cause[320], cache[64] = "";
+    char cause[320], cache[64] = "", unmovable[128] = "";
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
@@ -290,12 +296,17 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     unsigned living = largest_of(survey.live_by_tag_bytes);
     if (survey.cached_bytes > 0)
         snprintf(cache, sizeof cache, " and %s in cache", amount(survey.cached_bytes).text);
+    if (survey.unmovable_bytes > 0)
+        snprintf(unmovable, sizeof unmovable, ", %s of it registered, exported or fixed, so not movable",
+                 amount(survey.unmovable_bytes).text);
     return zr_fail(result,
                    "arena \"%s\" has no %s for %s: %s. %s live (%s of it %s), %s free in %zu hole%s%s, the "
-                   "largest free run %s%s. Cause: %s. What would help: %s",
+                   "largest free run %s%s%s. Cause: %s. What would help: %s%s",
                    arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_words[lack],
                    amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[living]).text,
                    zr_tag_name((zr_tag)living), amount(survey.free_bytes).text, survey.holes_count,
-                   survey.holes_count == 1 ? "" : "s", cache, exact(survey.largest_bytes).text,
-                   pins(&survey).text, cause, help(arena, lack, need, &survey).text);
+                   survey.holes_count == 1 ? "" : "s", cache, exact(survey.largest_bytes).text, unmovable,
+                   pins(&survey).text, cause,
+                   survey.unmovable_bytes > 0 ? "making those movable (zr_arena_set_granule_class()), " : "",
+                   help(arena, lack, need, &survey).text);
 }

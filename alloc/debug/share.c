@@ -1,4 +1,6 @@
 /* share.c: blocks for other processes, and theirs for this one. Stands on backend.c. */
+#include "alloc/debug/share.h"
+
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"
@@ -35,8 +37,18 @@ static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *b
                                     needed, room);
 }
 
-zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments, size_t *count,
-                          size_t *lead_bytes)
+static void set_exported(struct zr_arena *arena, const struct zr_extent *block)
+{
+    for (size_t at = block->offset_bytes; at < zr_extent_end(block);) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
+        if (zr_is_movable(mapping))
+            zr_handle_set_class(arena, mapping->handle, ZR_GRANULE_EXPORTED);
+        at = mapping->offset_bytes + mapping->handle->bytes;
+    }
+}
+
+zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, struct zr_segment *segments,
+                            size_t *count, size_t *lead_bytes)
 {
     bool freed;
     if (!arena || !count || !lead_bytes || (!segments && *count > 0))
@@ -51,11 +63,19 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     if (extent) {
         result = export_extent(arena, extent, segments, count);
         *lead_bytes = offset - zr_range_mapping(arena->range, offset)->offset_bytes;
+        if (exports && result == ZR_OK)
+            set_exported(arena, extent);
     } else {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
     }
     zr_arena_give(arena);
     return result;
+}
+
+zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments, size_t *count,
+                          size_t *lead_bytes)
+{
+    return zr_block_segments(arena, block, true, segments, count, lead_bytes);
 }
 
 /* ---- Import -------------------------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
         .blocks_count = arena->blocks_count,
         .allocations_count = arena->allocations_count,
         .backend_calls_count = arena->backend_calls_count,
+        .unmovable_bytes = arena->unmovable_bytes,
     };
     memcpy(out->live_by_tag_bytes, arena->live_by_tag_bytes, sizeof out->live_by_tag_bytes);
     memcpy(out->peak_by_tag_bytes, arena->at_peak ? arena->live_by_tag_bytes : arena->peak_by_tag_bytes,
@@ -52,6 +53,7 @@ static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *o
     sum->blocks_count += one->blocks_count;
     sum->allocations_count += one->allocations_count;
     sum->backend_calls_count += one->backend_calls_count;
+    sum->unmovable_bytes += one->unmovable_bytes;
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++) {
         sum->live_by_tag_bytes[tag] += one->live_by_tag_bytes[tag];
         sum->peak_by_tag_bytes[tag] += one->peak_by_tag_bytes[tag];
@@ -121,7 +123,7 @@ static const struct number numbers[] = {
     NUMBER(cached_bytes),        NUMBER(reserved_bytes),  NUMBER(stranded_bytes),
     NUMBER(pending_bytes),       NUMBER(peak_live_bytes), NUMBER(peak_requested_bytes),
     NUMBER(peak_reserved_bytes), NUMBER(blocks_count),    NUMBER(allocations_count),
-    NUMBER(backend_calls_count),
+    NUMBER(backend_calls_count), NUMBER(unmovable_bytes),
 };
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "numbers are read as 64 bits");
 

@@ -62,7 +62,8 @@ bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
     return false;
 }
 
-/* Marks the granules of the region that blocks touch, and those that the driver kept, in plan->busy. */
+/* Marks the granules of the region that blocks touch, those that the driver kept, and those that are not
+ * movable, in plan->busy. */
 static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
 {
     if (plan->pages_count > 0) {
@@ -82,6 +83,12 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
         struct zr_stretch under = granules_of(arena, owed);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
         region.first = under.end;
+    }
+    region.first = first;
+    for (size_t at = first; arena->unmovable_bytes > 0 && at < region.end; at++) {
+        at = zr_granules_next(arena->granules, at, region.end, true);
+        if (at < region.end && !zr_is_movable(zr_range_mapping(arena->range, at * arena->granule_bytes)))
+            zr_granules_set(plan->busy, at - first, at - first + 1, true);
     }
 }
 

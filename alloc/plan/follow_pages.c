@@ -214,6 +214,9 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
             plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
         }
     }
+    for (size_t page = 0; page < plan->pages_count; page++)
+        if (plan->handles[page] && plan->handles[page]->granule_class != ZR_GRANULE_MOVABLE)
+            plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
     for (size_t i = 0; i < count; i++)
         if (plan->busy_pages[plan->pages[i] / 64] >> (plan->pages[i] % 64) & 1)
             plan->busy[i / 64] |= UINT64_C(1) << (i % 64);
@@ -278,7 +281,10 @@ bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
         run.end = zr_granules_next(arena->granules, run.first, end, false);
         if (run.first == end)
             return all;
-        all &= zr_pages_unmap(arena, plan, run, &bytes) == ZR_OK;
+        if (zr_unmovable_bytes(arena, run) > 0)
+            all = false;
+        else
+            all &= zr_pages_unmap(arena, plan, run, &bytes) == ZR_OK;
     }
 }
 

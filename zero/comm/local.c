@@ -113,8 +113,12 @@ static void local_close(struct zr_comm *comm)
         if (self->peers[p].mapping)
             zr_import_release(self->backend, self->peers[p].mapping);
     zr_local_windows_close(self);
-    if (self->ring)
+    if (self->ring) {
+        zr_arena_set_granule_class(comm->options.arena, self->ring,
+                                   zr_comm_ring_bytes(comm->world, comm->options.bucket_bytes),
+                                   ZR_GRANULE_MOVABLE);
         zr_arena_free(comm->options.arena, self->ring);
+    }
 }
 
 static const struct zr_comm_table local_table = {

@@ -6,6 +6,7 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
+#include "alloc/debug/share.h"
 #include "zero/comm/local_window.h"
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */
@@ -59,7 +60,8 @@ void zr_local_windows_open(struct local_comm *comm)
     comm->window_bytes = 0;
     if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
         !comm->backend->can.aliases ||
-        zr_block_export(comm->base.options.arena, comm->ring, segments, &count, &lead_bytes) != ZR_OK)
+        zr_block_segments(comm->base.options.arena, comm->ring, false, segments, &count, &lead_bytes) !=
+            ZR_OK)
         return;
     for (unsigned p = 0; p < comm->base.world; p++)
         if (p != comm->base.rank && comm->peers[p].window.fd < 0)
@@ -95,7 +97,8 @@ bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
         return true;
     if (zr_arena_find(comm->base.options.arena, source, &block) != ZR_OK ||
         (size_t)((const char *)source - (char *)block.address) + bytes > block.reserved_bytes ||
-        zr_block_export(comm->base.options.arena, block.address, segments, &count, &lead_bytes) != ZR_OK)
+        zr_block_segments(comm->base.options.arena, block.address, false, segments, &count, &lead_bytes) !=
+            ZR_OK)
         return false;
     for (size_t i = 0; i < count; i++) {
         if (segments[i].fd != comm->own_fd ||

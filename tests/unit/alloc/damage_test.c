@@ -137,6 +137,7 @@ static void test_giving_back(void)
     start(0);
     char *block = take_as(arena, 4 * GRANULE, ZR_TAG_PARAM, 0);
     zr_block_export(arena, block, &segment, &count, &lead);
+    zr_arena_set_granule_class(arena, block, 4 * GRANULE, ZR_GRANULE_MOVABLE);
     tap_is(file_bytes(segment.fd), 4 * GRANULE, "four granules take four granules of memory");
     memset(block, 'p', 4 * GRANULE);
     fflush(stdout);

@@ -1,0 +1,59 @@
+/* granule_class.c: which granules may move. The class lives on the handle, so a run of granules that was
+ * created together has one. Everything that takes memory away from free addresses asks zr_is_movable():
+ * stealing, trimming and breaking up runs (supply.c), and plans that give back what is idle
+ * (plan/follow_memory.c). */
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/base/error.h"
+
+void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
+                         enum zr_granule_class granule_class)
+{
+    if (handle->granule_class != ZR_GRANULE_MOVABLE)
+        arena->unmovable_bytes -= handle->bytes;
+    handle->granule_class = (uint8_t)granule_class;
+    if (granule_class != ZR_GRANULE_MOVABLE)
+        arena->unmovable_bytes += handle->bytes;
+}
+
+size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where)
+{
+    size_t granule = arena->granule_bytes, bytes = 0;
+    for (size_t at = zr_granules_next(arena->granules, where.first, where.end, true); at < where.end;
+         at = zr_granules_next(arena->granules, at + 1, where.end, true))
+        bytes += zr_is_movable(zr_range_mapping(arena->range, at * granule)) ? 0 : granule;
+    return bytes;
+}
+
+/* All of the granules that the bytes touch, or a failure. */
+static zr_result set_class(struct zr_arena *arena, struct zr_bounds part, enum zr_granule_class granule_class)
+{
+    size_t granule = arena->granule_bytes, first = part.offset_bytes / granule;
+    size_t end = (part.offset_bytes + part.bytes - 1) / granule + 1;
+    for (size_t at = first; at < end; at++) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
+        if (!mapping || !mapping->notified)
+            return zr_fail(ZR_ERR_FOREIGN, "arena \"%s\" has no memory at %p, so it has no class there",
+                           arena->name, (void *)(arena->base + at * granule));
+    }
+    for (size_t at = first; at < end; at++)
+        zr_handle_set_class(arena, zr_range_mapping(arena->range, at * granule)->handle, granule_class);
+    return ZR_OK;
+}
+
+zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_t bytes,
+                                     enum zr_granule_class granule_class)
+{
+    if (!arena || bytes == 0 || (unsigned)granule_class >= ZR_GRANULE_CLASS_COUNT)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a class of granules needs an arena, at least a byte, and one of %d classes, not %d",
+                       ZR_GRANULE_CLASS_COUNT, (int)granule_class);
+    arena = zr_arena_member_of(arena, address);
+    size_t offset_bytes = (size_t)((const char *)address - arena->base);
+    if (offset_bytes >= arena->range->bytes || bytes > arena->range->bytes - offset_bytes)
+        return zr_fail(ZR_ERR_FOREIGN, "%zu bytes at %p are not arena \"%s\"'s", bytes, address, arena->name);
+    zr_arena_take(arena);
+    zr_result result = set_class(arena, (struct zr_bounds){offset_bytes, bytes}, granule_class);
+    zr_arena_give(arena);
+    return result;
+}
