@@ -55,6 +55,13 @@ ZR_API const char *zr_result_name(zr_result result);
  * failing call into zr. */
 ZR_API const char *zr_last_error(void);
 
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+/* Every struct of options begins with struct_bytes, so that later releases can add fields: set it to the
+ * struct's sizeof. Fields that the caller's struct does not have are 0, which is the default of each. 0 means
+ * the fields of the first release. A library that is older than the caller's header accepts the struct as
+ * long as every field that it does not know is 0, and fails with ZR_ERR_INVALID otherwise. */
+
 /* ---- Categories ---------------------------------------------------------------------------------------- */
 
 /* What a block is for. Every byte has one. */
@@ -83,6 +90,7 @@ ZR_API const char *zr_tag_name(zr_tag tag);
 typedef struct zr_backend zr_backend;
 
 struct zr_host_options {
+    size_t struct_bytes;  /* its sizeof, or 0: see "Options" */
     size_t granule_bytes; /* 0: 2 MiB. A power of two, at least the page size */
     size_t limit_bytes;   /* physical memory this backend may hold; 0: no limit of its own */
     bool small_pages;     /* leave huge pages alone, for measurements and tests */
@@ -102,6 +110,7 @@ struct zr_host_options {
 ZR_API zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options);
 
 struct zr_sim_options {
+    size_t struct_bytes;   /* its sizeof, or 0: see "Options" */
     size_t granule_bytes;  /* 0: 2 MiB */
     size_t capacity_bytes; /* physical memory that is simulated; 0: no end */
     uint64_t work_ns; /* streams are asynchronous: a point in one has passed so long after it was recorded; 0:
@@ -122,7 +131,8 @@ enum zr_cuda_kind {
 };
 
 struct zr_cuda_options {
-    int device; /* ordinal, as CUDA_VISIBLE_DEVICES numbers them */
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" */
+    int device;          /* ordinal, as CUDA_VISIBLE_DEVICES numbers them */
     enum zr_cuda_kind kind;
     int numa_node;        /* ZR_CUDA_HOST: the node; -1: the one closest to the device */
     size_t granule_bytes; /* 0: what the driver recommends; else a multiple of its granularity */
@@ -152,6 +162,7 @@ ZR_API zr_result zr_backend_destroy(zr_backend *backend);
 typedef struct zr_arena zr_arena;
 
 struct zr_arena_options {
+    size_t struct_bytes;  /* its sizeof, or 0: see "Options" */
     zr_backend *backend;  /* borrowed; must outlive the arena */
     const char *name;     /* shown in reports; copied, cut at 31 characters; NULL: "arena" */
     size_t reserve_bytes; /* addresses to reserve; 0: chosen from the limit and the machine */
@@ -358,6 +369,7 @@ typedef struct zr_contiguous zr_contiguous;
 typedef uint64_t zr_entry;
 
 struct zr_contiguous_options {
+    size_t struct_bytes;  /* its sizeof, or 0: see "Options" */
     zr_arena *arena;      /* borrowed; must outlive the pool */
     const char *name;     /* shown in messages; copied, cut at 31 characters; NULL: "pool" */
     zr_tag tag;           /* of all its entries */
@@ -433,7 +445,8 @@ ZR_API zr_result zr_contiguous_check(zr_contiguous *pool);
 typedef struct zr_ring zr_ring;
 
 struct zr_ring_options {
-    zr_arena *arena; /* borrowed; the buffers are one block of it */
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" */
+    zr_arena *arena;     /* borrowed; the buffers are one block of it */
     zr_tag tag;
     size_t buffer_bytes;
     unsigned buffers_count;

@@ -44,6 +44,7 @@ struct zr_sequence {
  * ZR_ERR_IO, ZR_ERR_FORMAT with the file's name, the place and what is wrong. Hostile files are refused,
  * never obeyed. */
 struct zr_read_options {
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
     const char *path;
     uint64_t unit_bytes;
     int device;
@@ -90,6 +91,7 @@ enum zr_pack_verdict {
 };
 
 struct zr_pack_options {
+    size_t struct_bytes;      /* its sizeof, or 0: see "Options" in alloc/zr.h */
     uint64_t capacity_bytes;  /* stop at the first placement within it; 0: as low as can be in the time */
     uint64_t alignment_bytes; /* of offsets; 0: 1 */
     uint64_t time_ns;         /* budget; 0: 10 seconds */
@@ -141,7 +143,8 @@ ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t he
 typedef struct zr_learner zr_learner;
 
 struct zr_learner_options {
-    zr_arena *arena; /* watched; it must outlive the learner */
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
+    zr_arena *arena;     /* watched; it must outlive the learner */
     /* What packing one plan may take, as struct zr_pack_options has it; 0: 1.6e9, some seconds of one core.
      * By work, not by the clock, so that the same requests are given the same plan on any machine. After a
      * plan that would take more memory than there is without, half as much for the next one of that period.
@@ -226,6 +229,7 @@ enum zr_policy {
 ZR_API const char *zr_policy_name(enum zr_policy policy);
 
 struct zr_replay_options {
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
     enum zr_policy policy;
     uint64_t capacity_bytes; /* of the sim backend; 0: none */
     size_t granule_bytes;    /* 0: 2 MiB */

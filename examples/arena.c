@@ -7,13 +7,13 @@
 
 int main(void)
 {
-    zr_backend *backend = NULL;
     zr_arena *arena = NULL;
     struct zr_arena_stats stats;
     void *weights = NULL, *scratch = NULL;
 
-    if (zr_backend_host_create(&backend, NULL) != ZR_OK ||
-        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "example"}) != ZR_OK ||
+    struct zr_arena_options options = {.struct_bytes = sizeof options, .name = "example"};
+    if (zr_backend_host_create(&options.backend, NULL) != ZR_OK ||
+        zr_arena_create(&arena, &options) != ZR_OK ||
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 5 << 20, .tag = ZR_TAG_PARAM}, &weights) !=
             ZR_OK ||
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 100, .tag = ZR_TAG_WORKSPACE}, &scratch) !=
@@ -28,6 +28,6 @@ int main(void)
     zr_arena_free(arena, scratch);
     zr_arena_free(arena, weights);
     zr_arena_destroy(arena, NULL);
-    zr_backend_destroy(backend);
+    zr_backend_destroy(options.backend);
     return 0;
 }

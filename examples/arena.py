@@ -10,8 +10,8 @@ zr.zr_last_error.restype = ctypes.c_char_p
 
 
 class ArenaOptions(ctypes.Structure):  # struct zr_arena_options of alloc/zr.h: all of its fields, in its order
-    _fields_ = [("backend", ctypes.c_void_p), ("name", ctypes.c_char_p), ("reserve_bytes", ctypes.c_size_t),
-                ("limit_bytes", ctypes.c_size_t), ("threads", ctypes.c_uint)]
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("backend", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("reserve_bytes", ctypes.c_size_t), ("limit_bytes", ctypes.c_size_t), ("threads", ctypes.c_uint)]
 
 
 class Request(ctypes.Structure):  # struct zr_request
@@ -27,7 +27,7 @@ def check(result):
 backend, arena, block = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
 live = ctypes.c_uint64()
 check(zr.zr_backend_host_create(ctypes.byref(backend), None))
-check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(backend, b"example"))))
+check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(ctypes.sizeof(ArenaOptions), backend, b"example"))))
 check(zr.zr_arena_alloc(arena, ctypes.byref(Request(5 << 20, 0, 0, 0)), ctypes.byref(block)))
 ctypes.memset(block, 1, 5 << 20)
 check(zr.zr_ctl_get(b"arena.0.live_bytes", ctypes.byref(live)))

@@ -48,6 +48,7 @@ static zr_result create_engine(struct trainer *t)
         snprintf(p[2 * l + 1].name, sizeof p->name, "layer.%u.bias", l);
     }
     const struct zr_engine_options options = {
+        .struct_bytes = sizeof options,
         .arena = t->arena,
         .host_arena = t->arena,
         .kernels = t->kernels,
@@ -152,12 +153,14 @@ static zr_result open_all(struct trainer *t, struct zr_local_world *local)
 {
     enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 4 };
     const struct zr_kernel_limits limits = {ROWS, 1, HIDDEN, 1, HIDDEN, CLASSES_STORED, 1};
-    struct zr_comm_options comm = {.bucket_bytes = 64 << 10};
+    struct zr_comm_options comm = {.struct_bytes = sizeof comm, .bucket_bytes = 64 << 10};
     t->context = (struct zr_kernel_context){.parallel.threads = 1, .isa = zr_isa_best()};
     t->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, t->context.isa);
     t->kernels = comm.kernels = zr_kernels_cpu(t->context.isa);
     TRY(zr_backend_host_create(&t->backend, NULL));
-    TRY(zr_arena_create(&t->arena, &(struct zr_arena_options){.backend = t->backend, .name = "mlp"}));
+    TRY(zr_arena_create(&t->arena, &(struct zr_arena_options){.struct_bytes = sizeof(struct zr_arena_options),
+                                                              .backend = t->backend,
+                                                              .name = "mlp"}));
     comm.arena = comm.host_arena = t->arena;
     TRY(zr_comm_create(&t->comm, &comm, local, t->rank));
     TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
@@ -194,6 +197,9 @@ int main(int argc, char **argv)
         return 2;
     }
     t.load = t.save && access(t.save, F_OK) == 0 ? t.save : NULL;
-    return zr_launch(&(struct zr_launch_options){.world = t.ranks, .rank_main = rank_main, .argument = &t},
+    return zr_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                                 .world = t.ranks,
+                                                 .rank_main = rank_main,
+                                                 .argument = &t},
                      t.ranks == 0 ? ZR_CARRIER_MPI : ZR_CARRIER_LOCAL, argv);
 }

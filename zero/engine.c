@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "alloc/base/struct_bytes.h"
+
 static zr_result take_pools(struct zr_engine *engine)
 {
     zr_arena *arena = engine->options.arena;
@@ -129,14 +131,17 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 
 zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options)
 {
+    struct zr_engine_options own;
     struct zr_engine *engine;
-    zr_result result;
 
     if (out)
         *out = NULL;
     if (!out || !options)
         return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
-    result = zr_engine_check_options(options);
+    zr_result result = ZR_STRUCT_COPY(zr_engine_options, timeline, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_engine_check_options(options);
     if (result == ZR_OK)
         result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *engine, (void **)&engine);
     if (result != ZR_OK)

@@ -118,6 +118,7 @@ struct zr_loss_scale {
 };
 
 struct zr_engine_options {
+    size_t struct_bytes;               /* its sizeof, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* tensors: any backend */
     zr_arena *host_arena;              /* records: host memory, tag other */
     const struct zr_kernels *kernels;  /* the null table makes a dry run: placement and counts only */

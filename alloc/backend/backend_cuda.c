@@ -17,6 +17,7 @@
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/backend/cuda_events.h"
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/os.h"
@@ -670,15 +671,18 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
 
 zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
 {
-    static const struct zr_cuda_options defaults;
+    struct zr_cuda_options own;
     const struct zr_cuda_driver *driver;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
     *out = NULL;
-    options = options ? options : &defaults;
+    zr_result result = ZR_STRUCT_COPY(zr_cuda_options, peers_count, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
     if (options->kind != ZR_CUDA_DEVICE && options->kind != ZR_CUDA_HOST)
         return zr_fail(ZR_ERR_INVALID, "%d is no kind of CUDA memory", (int)options->kind);
-    zr_result result = zr_cuda_driver_get(&driver);
+    result = zr_cuda_driver_get(&driver);
     if (result != ZR_OK)
         return result;
     struct cuda_backend *cuda = zr_pages_take(sizeof *cuda);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/os.h"
@@ -557,15 +558,17 @@ static size_t vma_budget(void)
 
 zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)
 {
-    static const struct zr_host_options defaults;
+    struct zr_host_options own;
     struct host_backend *host = NULL;
     struct host_file *file = NULL;
     size_t granule_bytes;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
     *out = NULL;
-    options = options ? options : &defaults;
-    zr_result result = zr_backend_granule(options->granule_bytes, &granule_bytes);
+    zr_result result = ZR_STRUCT_COPY(zr_host_options, small_pages, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_backend_granule(options->granule_bytes, &granule_bytes);
     if (result != ZR_OK)
         return result;
     host = zr_pages_take(sizeof *host);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
 
 #define SIM_FIRST_ADDRESS ((uintptr_t)1 << 46)
@@ -188,13 +189,15 @@ static const struct zr_backend_ops sim_ops = {
 
 zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *options)
 {
-    static const struct zr_sim_options defaults;
+    struct zr_sim_options own;
     size_t granule_bytes;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
     *out = NULL;
-    options = options ? options : &defaults;
-    zr_result result = zr_backend_granule(options->granule_bytes, &granule_bytes);
+    zr_result result = ZR_STRUCT_COPY(zr_sim_options, call_ns, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_backend_granule(options->granule_bytes, &granule_bytes);
     if (result != ZR_OK)
         return result;
     struct sim_backend *sim = zr_pages_take(sizeof *sim);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/debug/trace.h"
 #include "alloc/plan/follow.h"
 #include "alloc/base/fork.h"
@@ -103,10 +104,15 @@ static void tear_down(struct zr_arena *arena)
 
 zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options)
 {
+    struct zr_arena_options own;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "an arena needs somewhere to go");
     *out = NULL;
-    if (!options || !options->backend)
+    zr_result result = ZR_STRUCT_COPY(zr_arena_options, threads, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
+    if (!options->backend)
         return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
     if (options->threads > ZR_STRIPES_MOST + 1)
         return zr_fail(ZR_ERR_INVALID, "an arena serves at most %d threads at once, not %u",
@@ -117,7 +123,7 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     struct zr_arena *arena = zr_pages_take(sizeof *arena);
     if (!arena)
         return ZR_ERR_HOST_MEMORY;
-    zr_result result = prepare(arena, options);
+    result = prepare(arena, options);
     if (result != ZR_OK) {
         tear_down(arena);
         return result;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
 #include "alloc/base/option.h"
 
@@ -155,10 +156,15 @@ static void tear_down(struct zr_contiguous *pool)
 
 zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_options *options)
 {
+    struct zr_contiguous_options own;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a pool needs somewhere to go");
     *out = NULL;
-    if (!options || !options->arena)
+    zr_result result = ZR_STRUCT_COPY(zr_contiguous_options, watch, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
+    if (!options->arena)
         return zr_fail(ZR_ERR_INVALID, "a pool needs an arena");
     if ((unsigned)options->tag >= ZR_TAG_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)options->tag);
@@ -174,7 +180,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     pool->keep_bytes = options->keep_bytes;
     zr_slab_init(&pool->extents, sizeof(struct zr_pool_extent), ZR_POOL_FAULTS);
     pool->slots = zr_pages_take(SLOTS_MOST * sizeof *pool->slots);
-    zr_result result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
+    result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
     if (result != ZR_OK) {
         tear_down(pool);
         return result;

@@ -8,6 +8,7 @@
 #include "alloc/base/os.h"
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
 
 /* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
@@ -96,18 +97,27 @@ static bool sizes(const struct zr_ring_options *options, size_t *stride_bytes, s
 
 size_t zr_ring_bytes(const struct zr_ring_options *options)
 {
+    struct zr_ring_options own;
     size_t stride_bytes, memory_bytes;
-    return options && sizes(options, &stride_bytes, &memory_bytes) ? memory_bytes : 0;
+    return ZR_STRUCT_COPY(zr_ring_options, watch, &own, options) == ZR_OK &&
+                   sizes(&own, &stride_bytes, &memory_bytes)
+               ? memory_bytes
+               : 0;
 }
 
 zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
 {
+    struct zr_ring_options own;
     size_t stride_bytes, memory_bytes, record_bytes;
     void *memory;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a ring needs somewhere to go");
     *out = NULL;
-    if (!options || !options->arena)
+    zr_result result = ZR_STRUCT_COPY(zr_ring_options, watch, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
+    if (!options->arena)
         return zr_fail(ZR_ERR_INVALID, "a ring needs an arena");
     if (!sizes(options, &stride_bytes, &memory_bytes) ||
         __builtin_mul_overflow((size_t)options->buffers_count, sizeof(struct buffer), &record_bytes))
@@ -117,7 +127,7 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     zr_ring *ring = zr_pages_take(record_bytes);
     if (!ring)
         return ZR_ERR_HOST_MEMORY;
-    zr_result result = zr_arena_alloc(
+    result = zr_arena_alloc(
         options->arena,
         &(struct zr_request){.bytes = memory_bytes, .alignment = options->alignment, .tag = options->tag},
         &memory);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/os.h"
 #include "alloc/base/slab.h"
 
@@ -264,7 +265,12 @@ zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *o
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a learner needs somewhere to go");
     *out = NULL;
-    if (!options || !options->arena)
+    struct zr_learner_options own;
+    zr_result result = ZR_STRUCT_COPY(zr_learner_options, work, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
+    if (!options->arena)
         return zr_fail(ZR_ERR_INVALID, "a learner needs an arena to watch");
     struct zr_learner *learner = zr_pages_take(sizeof *learner);
     if (!learner)
@@ -273,7 +279,7 @@ zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *o
     learner->options = *options;
     learner->options.work = options->work ? options->work : WORK_DEFAULT;
     learner->rules = zr_arena_plan_rules(options->arena);
-    zr_result result = prepare(learner);
+    result = prepare(learner);
     if (result != ZR_OK) {
         zr_helper_end(learner);
         release(learner);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/os.h"
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
@@ -388,7 +389,9 @@ static zr_result check_options(const struct zr_lifetimes *lifetimes, const struc
 zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                   struct zr_pack_report *report)
 {
-    return zr_pack_in(lifetimes, options, &(struct zr_pack_here){0}, report);
+    struct zr_pack_options own;
+    zr_result result = ZR_STRUCT_COPY(zr_pack_options, work, &own, options);
+    return result == ZR_OK ? zr_pack_in(lifetimes, &own, &(struct zr_pack_here){0}, report) : result;
 }
 
 zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,

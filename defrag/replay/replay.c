@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "alloc/base/os.h"
 #include "defrag/replay/model.h"
 #include "alloc/base/sort.h"
@@ -230,9 +231,13 @@ zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_o
 zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                            const struct zr_variation *how, struct zr_replay_report *out)
 {
-    if (!sequence || !options || !out || !sequence->host_arena ||
-        (unsigned)options->policy >= ZR_POLICY_COUNT)
+    struct zr_replay_options own;
+    zr_result result = ZR_STRUCT_COPY(zr_replay_options, no_wait, &own, options);
+    if (result != ZR_OK)
+        return result;
+    if (!sequence || !options || !out || !sequence->host_arena || (unsigned)own.policy >= ZR_POLICY_COUNT)
         return zr_fail(ZR_ERR_INVALID, "a replay needs a sequence, a policy and somewhere to put its report");
+    options = &own;
     struct zr_model_options model_options = {.host_arena = sequence->host_arena,
                                              .capacity_bytes = options->capacity_bytes,
                                              .no_wait = options->no_wait,
@@ -243,7 +248,7 @@ zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_r
     struct run run = {.failed_at = UINT64_MAX};
     void *room = NULL;
     *out = (struct zr_replay_report){.failed_at = UINT64_MAX};
-    zr_result result = zr_vary_begin(&run.vary, sequence, how);
+    result = zr_vary_begin(&run.vary, sequence, how);
     if (result != ZR_OK)
         goto unwind;
     size_t handles_bytes = (zr_vary_blocks_most(&run.vary) + (size_t)1) * sizeof *run.handles;

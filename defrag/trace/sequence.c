@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "defrag/trace/minimalloc.h"
 #include "defrag/trace/raw_trace.h"
 #include "defrag/trace/zrt.h"
@@ -115,13 +116,18 @@ static zr_result find_format(const char *path, const struct format **out)
 zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
                            zr_arena *host_arena)
 {
+    struct zr_read_options own;
     const struct format *format = NULL;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a sequence needs somewhere to go");
     *out = (struct zr_sequence){0};
-    if (!options || !options->path || !host_arena)
+    zr_result result = ZR_STRUCT_COPY(zr_read_options, device, &own, options);
+    if (result != ZR_OK)
+        return result;
+    options = &own;
+    if (!options->path || !host_arena)
         return zr_fail(ZR_ERR_INVALID, "a sequence needs a file's name and an arena for its records");
-    zr_result result = find_format(options->path, &format);
+    result = find_format(options->path, &format);
     if (result != ZR_OK)
         return result;
     struct zr_raw_trace trace = {.format = format->name, .path = options->path};

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/patience.h"
 #include "zero/comm/take.h"
 
@@ -279,9 +280,12 @@ zr_result zr_fabric_create(zr_comm **out, const struct zr_comm_options *options,
 {
     static const struct zr_comm_table table = {
         .name = "mpi", .sent_bytes = zr_fabric_sent_bytes, .run = zr_fabric_run, .close = fabric_close};
+    struct zr_comm_options own;
     struct fabric *fabric = NULL;
     struct greeting mine, theirs[ZR_COMM_MAX_WORLD];
-    zr_result result = prepare(&fabric, options, transport, &table);
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    if (result == ZR_OK)
+        result = prepare(&fabric, &own, transport, &table);
     if (result == ZR_OK)
         result = greet(fabric, &mine, theirs);
     if (result == ZR_OK) {

@@ -15,6 +15,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/os.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/local.h"
 
 #define MS_NS       1000000ull
@@ -483,8 +484,14 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
 int zr_local_launch(const struct zr_launch_options *options)
 {
     struct zr_local_part part = {.first = 0};
+    struct zr_launch_options own;
     int code;
-    if (!options || !options->rank_main) {
+    if (ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &own, options) != ZR_OK) {
+        zr_local_say("%s", zr_last_error());
+        return EXIT_USAGE;
+    }
+    options = &own;
+    if (!options->rank_main) {
         zr_local_say("a run needs options, and a rank_main in them");
         return EXIT_USAGE;
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local_ring.h"
 #include "zero/comm/local_window.h"
@@ -192,6 +193,7 @@ static zr_result agree(struct zr_local_world *local, unsigned rank, uint32_t att
 zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
                                struct zr_local_world *local, unsigned rank)
 {
+    struct zr_comm_options own;
     struct local_comm *comm = NULL;
     if (!out || !local || rank >= local->world)
         return zr_fail(ZR_ERR_INVALID, "a rank needs its world and a place for its communicator");
@@ -204,7 +206,10 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
     }
     char words[ZR_COMM_WORDS_BYTES];
     uint32_t attempt = atomic_fetch_add(&local->ranks[rank].attempts, 1);
-    zr_result result = prepare(&comm, options, local, rank);
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = prepare(&comm, options, local, rank);
     struct zr_local_share share = {.local = local, .rank = rank, .attempt = attempt};
     if (result == ZR_OK) {
         share.mine = comm->ring;

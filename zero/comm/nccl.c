@@ -8,6 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/module.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/start.h"
 #include "zero/comm/take.h"
 
@@ -59,6 +60,15 @@ zr_result zr_nccl_get(const struct zr_nccl **out)
 
 /* ---- Birth and end ------------------------------------------------------------------------------------- */
 
+static void set_ring_class(struct nccl_comm *self, enum zr_granule_class granule_class)
+{
+    const struct zr_comm_options *options = &self->base.options;
+    if (self->ring)
+        zr_arena_set_granule_class(options->arena, self->ring,
+                                   zr_comm_ring_bytes(self->base.world, options->bucket_bytes),
+                                   granule_class);
+}
+
 /* After a failure work may be under way that never ends: it is aborted, and what it used is free then. */
 static void nccl_close(struct zr_comm *comm)
 {
@@ -71,6 +81,7 @@ static void nccl_close(struct zr_comm *comm)
         self->nccl->abort(self->comm);
     if (self->talk)
         zr_comm_destroy(self->talk);
+    set_ring_class(self, ZR_GRANULE_MOVABLE);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
 }
@@ -81,24 +92,24 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
     static const struct zr_comm_table table = {.name = "nccl", .run = zr_nccl_run, .close = nccl_close};
     void *block;
     size_t records_bytes = sizeof(struct nccl_comm) + world * sizeof(void *);
-    size_t ring_bytes = zr_comm_ring_bytes(world, options->comm.bucket_bytes);
+    size_t ring_bytes = zr_comm_ring_bytes(world, options->comm->bucket_bytes);
     zr_result result = zr_arena_alloc(
-        options->comm.host_arena, &(struct zr_request){.bytes = records_bytes, .tag = ZR_TAG_OTHER}, &block);
+        options->comm->host_arena, &(struct zr_request){.bytes = records_bytes, .tag = ZR_TAG_OTHER}, &block);
     if (result != ZR_OK)
         return result;
     struct nccl_comm *self = memset(block, 0, records_bytes);
-    zr_comm_open(&self->base, &table, &options->comm);
+    zr_comm_open(&self->base, &table, options->comm);
     self->base.rank = rank;
     self->base.world = world;
     self->base.local = options->local;
-    self->backend = zr_arena_backend(options->comm.arena);
+    self->backend = zr_arena_backend(options->comm->arena);
     self->stream = options->stream;
     self->deterministic = options->deterministic;
-    self->slot_bytes = zr_comm_slot_bytes(world, options->comm.bucket_bytes);
+    self->slot_bytes = zr_comm_slot_bytes(world, options->comm->bucket_bytes);
     self->each_bytes = self->slot_bytes / (world > 1 ? world - 1 : 1) / 64 * 64;
     self->from = (const void **)(self + 1);
     *out = self;
-    return zr_take(options->comm.arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
+    return zr_take(options->comm->arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
 }
 
 /* Every rank makes its part, or none has one: the first failure is all ranks'. */
@@ -128,17 +139,26 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine)
                                     zr_comm_ring_bytes(world, self->base.options.bucket_bytes),
                                     &self->registration) != 0)
         self->registration = NULL; /* memory of a kind that it cannot register goes the longer way */
+    set_ring_class(self, self->registration ? ZR_GRANULE_REGISTERED : ZR_GRANULE_MOVABLE);
     return ZR_OK;
 }
 
 zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk)
 {
+    struct zr_nccl_options own;
+    struct zr_comm_options own_comm;
     struct nccl_comm *self = NULL;
     if (!out || !options || !talk)
         return zr_fail(ZR_ERR_INVALID, "NCCL needs options, a place to go, and a communicator to start from");
     *out = NULL;
     unsigned rank = zr_comm_rank(talk), world = zr_comm_world(talk);
-    zr_result result = zr_comm_options_check(&options->comm, rank, world);
+    zr_result result = ZR_STRUCT_COPY(zr_nccl_options, deterministic, &own, options);
+    if (result == ZR_OK)
+        result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own_comm, own.comm);
+    own.comm = &own_comm;
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_comm_options_check(options->comm, rank, world);
     if (result == ZR_OK)
         result = take_memory(&self, options, rank, world);
     if (!self)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/take.h"
@@ -106,12 +107,16 @@ static const struct zr_comm_table null_table = {
 zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                               unsigned world)
 {
+    struct zr_comm_options own;
     struct null_comm *comm = NULL;
     void *memory = NULL, *ring = NULL;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a communicator needs a place to go");
     *out = NULL;
-    zr_result result = zr_comm_options_check(options, rank, world);
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_comm_options_check(options, rank, world);
     if (result != ZR_OK)
         return result;
     result = zr_arena_alloc(options->host_arena,

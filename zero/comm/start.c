@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
 #include "zero/comm/local.h"
 
 enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
@@ -247,7 +248,9 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
                          "and main()'s argv to become an mpirun with");
     if (result == ZR_OK)
         result = zr_start_read(&start);
-    struct zr_launch_options launch = options ? *options : (struct zr_launch_options){0};
+    struct zr_launch_options launch;
+    zr_result copied = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
+    result = result == ZR_OK ? copied : result;
     if (result == ZR_OK)
         result = zr_start_check(&start, carrier, launch.world, &launch.world);
     if (result != ZR_OK) {

@@ -217,6 +217,7 @@ enum zr_comm_algorithm {
 enum { ZR_COMM_LINE_BYTES = 64 };
 
 struct zr_comm_options {
+    size_t struct_bytes;  /* its sizeof, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;      /* the ring comes from here, tag comm */
     zr_arena *host_arena; /* records and the thread's stack, tag other */
     const struct zr_kernels *kernels;
@@ -234,7 +235,9 @@ ZR_API zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options
 /* ---- NCCL: one process per GPU ------------------------------------------------------------------------- */
 
 struct zr_nccl_options {
-    struct zr_comm_options comm;  /* arena: of the GPU's memory; the ring there is registered with NCCL */
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
+    const struct zr_comm_options
+        *comm;                    /* arena: of the GPU's memory; the ring there is registered with NCCL */
     struct zr_local_world *local; /* of a rank that has one: its launcher knows who has died. NULL: none */
     void *stream;                 /* cudaStream_t of all operations; what they read must be complete before */
     bool deterministic; /* sums in rank order, where the processor can read the memory; else NCCL's own */
@@ -252,6 +255,7 @@ ZR_API zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options
 struct zr_local_world;
 
 struct zr_launch_options {
+    size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
     unsigned world;
     /* The rank's whole life; its return value is the rank's exit code. */
     int (*rank_main)(struct zr_local_world *local, unsigned rank, void *argument);

@@ -271,9 +271,10 @@ static void test_inference(void)
     }
     for (unsigned repeat = 1; repeat <= 5; repeat++) {
         struct zr_replay_report ours, best;
-        bool good = zr_replay(&sequence, &(struct zr_replay_options){.repeat = repeat}, &ours) == ZR_OK &&
-                    zr_replay(&sequence, &(struct zr_replay_options){ZR_POLICY_BESTFIT, .repeat = repeat},
-                              &best) == ZR_OK;
+        bool good =
+            zr_replay(&sequence, &(struct zr_replay_options){.repeat = repeat}, &ours) == ZR_OK &&
+            zr_replay(&sequence, &(struct zr_replay_options){.policy = ZR_POLICY_BESTFIT, .repeat = repeat},
+                      &best) == ZR_OK;
         tap_ok(good && ours.peak_reserved_bytes <= best.peak_reserved_bytes + 2 * 2 * MIB,
                "passes over weights, %u repeats: %llu MiB reserved, best fit %llu", repeat,
                (unsigned long long)(ours.peak_reserved_bytes / MIB),

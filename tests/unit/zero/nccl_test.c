@@ -162,13 +162,12 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
     if (!emulator || zr_backend_host_create(&backend, NULL) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
         return 4;
-    struct zr_nccl_options options = {.comm = {.arena = arena,
-                                               .host_arena = arena,
-                                               .kernels = zr_kernels_cpu(zr_isa_best()),
-                                               .bucket_bytes = task->bucket_bytes},
-                                      .local = local,
-                                      .deterministic = task->deterministic};
-    struct zr_comm_options small = options.comm;
+    struct zr_comm_options large = {.arena = arena,
+                                    .host_arena = arena,
+                                    .kernels = zr_kernels_cpu(zr_isa_best()),
+                                    .bucket_bytes = task->bucket_bytes};
+    struct zr_nccl_options options = {.comm = &large, .local = local, .deterministic = task->deterministic};
+    struct zr_comm_options small = large;
     small.bucket_bytes = 4096;
     if (task->told)
         small.timeout_ns = 2000000000u;
