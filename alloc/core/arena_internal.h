@@ -280,15 +280,6 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
                                   ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
 }
 
-/* The common case of it, on few granules. False: it is another, or not mapped. */
-static inline bool zr_space_is_mapped_at_once(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
-{
-    size_t first = offset_bytes >> arena->granule_shift,
-           last = (offset_bytes + bytes - 1) >> arena->granule_shift;
-    return first / 64 == last / 64 &&
-           (~arena->granules[last / 64] >> (first % 64) << ((63 - last + first) % 64)) == 0;
-}
-
 /* Divides the range into zones, a gap over each. */
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
@@ -300,44 +291,6 @@ struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need
 struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a gap into a block, its fields but the place undefined. */
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
-/* The common cases of it. All of a gap in holes that has no owner: no reader finds a gap, so that its record
- * can be the block at once. */
-static inline void zr_space_take_whole(struct zr_arena *arena, struct zr_extent *gap)
-{
-    zr_bins_remove(&arena->zones[gap->zone].gaps, gap);
-    gap->marks = zr_extent_marks_as(gap, ZR_EXTENT_BLOCK);
-}
-/* The low end of a gap that has no owner, less than all of it: the block first, which still lies in the gap,
- * then the rest of the gap, by zr_space_shrink() or, of an open end, zr_space_shrink_end(). */
-static inline struct zr_extent *zr_space_begin_low(struct zr_arena *arena, struct zr_extent *gap,
-                                                   size_t bytes)
-{
-    struct zr_extent *block = zr_slab_take(&arena->extents), *previous = gap->previous;
-    block->offset_bytes = gap->offset_bytes;
-    block->bytes = bytes;
-    block->previous = previous;
-    block->next = gap;
-    block->marks = zr_extent_marks_as(gap, ZR_EXTENT_BLOCK);
-    gap->previous = block;
-    if (previous)
-        previous->next = block;
-    else
-        arena->first = block;
-    return block;
-}
-static inline void zr_space_shrink_end(struct zr_extent *gap, size_t bytes)
-{
-    gap->offset_bytes += bytes;
-    gap->bytes -= bytes;
-}
-static inline void zr_space_shrink(struct zr_arena *arena, struct zr_extent *gap, size_t bytes)
-{
-    if (gap->bin == 0)
-        zr_space_shrink_end(gap, bytes);
-    else
-        zr_bins_move(&arena->zones[gap->zone].gaps, gap, gap->offset_bytes + bytes, gap->bytes - bytes);
-}
-
 /* Makes the block's space a gap of block->owner and merges it with its neighbours; the record is the gap's,
  * or goes back. */
 void zr_space_free(struct zr_arena *arena, struct zr_extent *block);
@@ -347,47 +300,6 @@ static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *ex
 {
     return neighbour && neighbour->marks.word == zr_extent_marks_as(extent, ZR_EXTENT_FREE).word ? neighbour
                                                                                                  : NULL;
-}
-
-/* The common case of zr_space_free(): no owner, and a gap on one side of the block or both. */
-static inline void zr_space_join(struct zr_arena *arena, struct zr_extent *block, struct zr_extent *left,
-                                 struct zr_extent *right)
-{
-    struct zr_zone *zone = &arena->zones[block->zone];
-    struct zr_extent *previous = left ? left->previous : block->previous, *next = block->next;
-    size_t offset_bytes = left ? left->offset_bytes : block->offset_bytes;
-    size_t bytes = zr_extent_end(block) - offset_bytes;
-    zr_slab_give(&arena->extents, block);
-    if (right) {
-        /* The right one stays: it may be the open end. */
-        if (left) {
-            zr_bins_remove(&zone->gaps, left);
-            zr_slab_give(&arena->extents, left);
-        }
-        right->previous = previous;
-        if (previous)
-            previous->next = right;
-        else
-            arena->first = right;
-        bytes += right->bytes;
-        if (zone->tail != right) {
-            zr_bins_move(&zone->gaps, right, offset_bytes, bytes);
-        } else {
-            right->offset_bytes = offset_bytes;
-            right->bytes = bytes;
-        }
-    } else {
-        left->next = next;
-        if (next)
-            next->previous = left;
-        if (__builtin_expect(offset_bytes + bytes != zone->end_bytes, 1)) {
-            zr_bins_move(&zone->gaps, left, offset_bytes, bytes);
-        } else {
-            zr_bins_remove(&zone->gaps, left);
-            left->bytes = bytes;
-            zone->tail = left;
-        }
-    }
 }
 
 /* A gap with an owner becomes anybody's. */

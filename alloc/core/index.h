@@ -211,22 +211,6 @@ static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_
     return true;
 }
 
-/* The common case of it, for large blocks: the only one that starts in its chunk. */
-static inline bool zr_index_insert_alone(struct zr_index *index, struct zr_extent *block)
-{
-    size_t unit = block->offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
-    struct zr_index_region *region = zr_index_region_of(index, unit);
-    if (__builtin_expect(!region, 0))
-        return false;
-    struct zr_index_slot *slot = &region->chunks[chunk];
-    if (!zr_index_is_free(atomic_load_explicit(&slot->entry, memory_order_relaxed)))
-        return false;
-    zr_extent_publish(block);
-    atomic_store_explicit(&slot->entry, zr_index_entry_of(block), memory_order_release);
-    zr_index_set_bit(&region->used[chunk / 64], chunk);
-    return true;
-}
-
 static inline void zr_index_insert(struct zr_index *index, struct zr_extent *block)
 {
     while (!zr_index_try_insert(index, block))
@@ -279,24 +263,6 @@ static inline struct zr_extent *zr_index_take(struct zr_index *index, size_t off
     }
     if (last)
         zr_index_clear_bit(&region->used[chunk / 64], chunk);
-    zr_extent_unpublish(block);
-    return block;
-}
-
-/* The common case of it; NULL: it is another. */
-static inline struct zr_extent *zr_index_take_alone(struct zr_index *index, size_t offset_bytes)
-{
-    size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
-    struct zr_index_region *region = zr_index_region_of(index, unit);
-    if (__builtin_expect(!region, 0))
-        return NULL;
-    struct zr_index_slot *slot = &region->chunks[chunk];
-    zr_index_entry entry = atomic_load_explicit(&slot->entry, memory_order_relaxed);
-    struct zr_extent *block = zr_index_block_of(entry);
-    if (!zr_index_is_block(entry) || __builtin_expect(block->offset_bytes != offset_bytes, 0))
-        return NULL;
-    atomic_store_explicit(&slot->entry, zr_index_freed_at(unit), memory_order_release);
-    zr_index_clear_bit(&region->used[chunk / 64], chunk);
     zr_extent_unpublish(block);
     return block;
 }

@@ -96,8 +96,8 @@ static bool sequence_is_good(const struct zr_plan *plan, const struct zr_plan_se
                              size_t first)
 {
     return sequence->count > 0 && sequence->first == first && sequence->count <= plan->steps_count - first &&
-           (sequence->cursor < sequence->count || sequence->cursor == ZR_PLAN_KEEP_CURSOR) &&
-           (!sequence->any || plan->sequences_count == 1) && lifetimes_are_good(plan, sequence);
+           sequence->cursor < sequence->count && (!sequence->any || plan->sequences_count == 1) &&
+           lifetimes_are_good(plan, sequence);
 }
 
 /* Of each granule of the region, one of those counted. */
@@ -342,18 +342,12 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     return made;
 }
 
-/* Where each sequence is: in the old plan, where the plan says so; else where its maker says. */
-static void set_cursors(struct zr_follow_plan *made, const struct zr_follow_plan *old,
-                        const struct zr_plan *plan)
+/* Each sequence begins where the plan's maker says. */
+static void set_cursors(struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     for (size_t i = 0; i < made->sequences_count; i++) {
         struct zr_learner_sequence *sequence = &made->sequences[i];
-        size_t cursor = plan->sequences[i].cursor;
-        if (cursor == ZR_PLAN_KEEP_CURSOR)
-            cursor = old && i < old->sequences_count
-                         ? (size_t)(old->sequences[i].cursor - old->sequences[i].slots)
-                         : 0;
-        sequence->cursor = sequence->slots + (cursor < plan->sequences[i].count ? cursor : 0);
+        sequence->cursor = sequence->slots + plan->sequences[i].cursor;
         sequence->deferred = plan->begin != NULL;
     }
 }
@@ -390,10 +384,10 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         return zr_fail(ZR_ERR_UNAVAILABLE, "what the plan is for has passed");
     if (made) {
         zr_places_open(arena, made);
-        set_cursors(made, old, plan);
+        set_cursors(made, plan);
     }
     follow->plan = made;
-    if (made && (!old || plan->sequences[0].cursor != ZR_PLAN_KEEP_CURSOR))
+    if (made)
         follow->unplanned = plan->unplanned_count > 0;
     follow->committed = false;
     follow->allowed_bytes = 0;

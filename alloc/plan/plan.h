@@ -22,10 +22,6 @@ uint32_t zr_thread_become(uint32_t number);
 #define ZR_PLAN_NOWHERE                                                                                      \
     SIZE_MAX /* the offset of a step that is known and stays dynamic: its block lives too long */
 
-/* The cursor of a sequence: where it is in the plan before, which has the same steps in the same sequences.
- */
-#define ZR_PLAN_KEEP_CURSOR SIZE_MAX
-
 /* One allocation of the sequence. */
 struct zr_plan_step {
     struct zr_request request; /* alignment as it is kept: at least 256 */
@@ -39,7 +35,7 @@ struct zr_plan_step {
 /* One circular sequence. A sequence hears every thread, or one thread and one stream. */
 struct zr_plan_sequence {
     size_t first, count; /* of the plan's steps, sequence after sequence; count above 0 */
-    size_t cursor;       /* the step that comes next, from `first`; or ZR_PLAN_KEEP_CURSOR */
+    size_t cursor;       /* the step that comes next, from `first` */
     bool any;            /* every thread and stream; only as the only sequence */
     bool any_stream;     /* every stream of the thread */
     uint32_t thread;

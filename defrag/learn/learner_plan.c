@@ -11,8 +11,7 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    SHIFT_MOST = 96,    /* unplanned allocations in a row that aligning gets over */
-    AGREE = 4,          /* steps that must agree after such a gap */
+    APART_MOST = 4,     /* steps that the second occurrence may begin early by; and edits that cost nothing */
     COMMON_PART = 4,    /* of five: less in common is no period */
     EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
     WORK_MOST = 1 << 24 /* comparisons of it: some tens of milliseconds */
@@ -64,56 +63,6 @@ static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
 static inline bool alike(struct stretch a, size_t i, struct stretch b, size_t k)
 {
     return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
-}
-
-static bool agree(struct stretch a, size_t i, struct stretch b, size_t k, size_t most)
-{
-    if (i >= a.count || k >= b.count)
-        return false;
-    size_t left = a.count - i < b.count - k ? a.count - i : b.count - k;
-    if (left > most)
-        left = most;
-    for (size_t n = 0; n < left; n++)
-        if (!same(&a.seen[i + n], &b.seen[k + n]))
-            return false;
-    return true;
-}
-
-/* Moves both on to the next place where they agree, the nearest in sum; one on each where there is none near.
- * Two unplanned allocations close to each other leave short agreements between them, which count only where
- * they are near.
- */
-static void get_over(struct stretch a, size_t *i, struct stretch b, size_t *k)
-{
-    static const struct {
-        size_t sum_most, agreed;
-    } tries[] = {{4, AGREE}, {4, 1}, {SHIFT_MOST, AGREE}};
-    for (size_t t = 0; t < sizeof tries / sizeof *tries; t++)
-        for (size_t sum = 1; sum <= tries[t].sum_most; sum++)
-            for (size_t on = 0; on <= sum; on++)
-                if (agree(a, *i + on, b, *k + (sum - on), tries[t].agreed)) {
-                    *i += on;
-                    *k += sum - on;
-                    return;
-                }
-    ++*i;
-    ++*k;
-}
-
-/* Step by step, where the two differ in too much for the other way. */
-static size_t align_greedily(struct stretch a, struct stretch b, struct pair *out)
-{
-    size_t count = 0, misses = 0;
-    for (size_t i = 0, k = 0; i < a.count && k < b.count;) {
-        if (same(&a.seen[i], &b.seen[k])) {
-            out[count++] = (struct pair){(uint32_t)i++, (uint32_t)k++};
-        } else {
-            get_over(a, &i, b, &k);
-            if (++misses > (a.count + b.count) / 8 + AGREE || is_cancelled(a))
-                return 0; /* two different things: not worth the time */
-        }
-    }
-    return count;
 }
 
 /* How far into `a` so many edits come on each diagonal (place in `a` less place in `b`, of the same parity as
@@ -189,7 +138,7 @@ struct split {
 static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
-    size_t most = (a.count + b.count) / 8 + AGREE, count = 0;
+    size_t most = (a.count + b.count) / 8 + APART_MOST, count = 0;
     most = most < EDITS_MOST ? most : EDITS_MOST;
     int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
     struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
@@ -263,10 +212,7 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     }
     a.by_lifetime = false;
     count = align_exactly(a, b, split, out);
-    if (count != SIZE_MAX)
-        return count;
-    b.count = sequence->second_count;
-    return align_greedily(a, b, out);
+    return count != SIZE_MAX ? count : 0;
 }
 
 /* Aligns the two, and leaves out of the sequence what came before them. If the second has more at its start
@@ -280,7 +226,7 @@ static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequenc
     if (pairs)
         count = align_from(work, lead, split, out, pairs);
     struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
-    if (early.second > early.first + AGREE && lead > 0) {
+    if (early.second > early.first + APART_MOST && lead > 0) {
         lead -= early.second - early.first < lead ? early.second - early.first : lead;
         *split = (struct split){.second_count = sequence->second_count};
         count = align_from(work, lead, split, out, pairs);

@@ -186,7 +186,7 @@ static void note_hit(const struct zr_learner *learner, struct recording *recordi
     recording->positions[at].match = before + 1;
     recording->distance = at - before;
     recording->hits++;
-    recording->misses = recording->other_hits = 0;
+    recording->misses = 0;
     if (before < recording->run_start || recording->positions[before].match == 0 || recording->whole_at > 0)
         return;
     uint32_t first = recording->positions[before].match - 1, lead = NGRAM - 1;
@@ -224,42 +224,7 @@ static void start_run(struct recording *recording, uint32_t at, uint32_t distanc
         recording->refusals = recording->retries = 0; /* another period */
     recording->run_start = at;
     recording->hits = recording->misses = 0;
-    recording->other_hits = 0;
     recording->distance = distance;
-}
-
-/* Whether it is only the run's place two times ago: where it was last time, an unplanned allocation hid it.
- */
-static bool is_further_back(const struct recording *recording, uint32_t at, uint32_t before)
-{
-    uint32_t expected = at - recording->distance, low = expected < SHIFT_MOST ? 0 : expected - SHIFT_MOST;
-    /* The run may have begun after its last place, and some layers off. */
-    uint32_t twice = 2 * recording->distance, distance = at - before, slack = slack_of(recording);
-    if (distance + slack > twice && distance < twice + slack)
-        return true;
-    for (uint32_t near = low; near <= expected + SHIFT_MOST && near < at; near++) {
-        /* From `near` to `expected` are as many as from its match to the one looked for. */
-        uint32_t there = recording->positions[near].match + expected - near;
-        if (recording->positions[near].match && there + SHIFT_MOST > before &&
-            there < before + 2 + SHIFT_MOST)
-            return true;
-    }
-    return false;
-}
-
-/* Whether the sequence has been for a while where it was long before the run's last time round: a program
- * that begins anew, in the middle of what it repeats. */
-static bool is_elsewhere(struct recording *recording, uint32_t at, uint32_t before)
-{
-    uint32_t distance = at - before;
-    bool longer = before != ZR_SEEN_LIVE && distance / 3 > recording->distance / 2;
-    if (!longer || distance != recording->other_distance)
-        recording->other_hits = 0;
-    if (!longer || is_further_back(recording, at, before))
-        return false;
-    recording->other_distance = distance;
-    recording->positions[at].match = before + 1;
-    return ++recording->other_hits >= OTHER_ENOUGH;
 }
 
 /* What stands for the last NGRAM allocations: the sum of their hashes, each times as many powers of an odd
@@ -292,8 +257,6 @@ static void note_position(const struct zr_learner *learner, struct recording *re
                   distance <= recording->distance + slack;
     if (steady)
         note_hit(learner, recording, at, before);
-    else if (is_elsewhere(recording, at, before))
-        start_run(recording, at - (OTHER_ENOUGH - 1), distance);
     else if (++recording->misses > MISSES_MOST + recording->distance / 64)
         recording->running = recording->found = false;
     if (recording->whole_at > 0 && at >= recording->whole_at) {

@@ -20,7 +20,6 @@ enum {
     SEQUENCES_MOST = 16,    /* sequences beside the one of all threads */
     SHIFT_MOST = 16,        /* unplanned allocations that a run gets over at one place */
     ASTRAY = 3 * NGRAM,     /* misses in a row after which a run may go on elsewhere */
-    OTHER_ENOUGH = 6,       /* in a row elsewhere, and the run goes on there as a new one */
     MISSES_MOST = 64,       /* in a row, within a run */
     RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever came before it */
     MARKS = 3,
@@ -70,8 +69,7 @@ struct recording {
     bool running, found, planned;
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
     uint32_t run_start, distance, hits, misses;
-    uint32_t other_distance, other_hits; /* in a row, somewhere else than where the run would be */
-    uint32_t first, second, third;       /* found: where three occurrences begin */
+    uint32_t first, second, third; /* found: where three occurrences begin */
     struct found {
         bool due;
         uint32_t first, second, third;
