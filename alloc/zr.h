@@ -100,7 +100,7 @@ struct zr_host_options {
  * can be mapped at several addresses, moved without a copy, and shared with other processes by file
  * descriptor. `options` may be NULL.
  *
- * After fork() the books are each process's own, and the granules there are, are the same memory in both:
+ * After fork() the counters are each process's own, and the granules there are, are the same memory in both:
  * live blocks, and also what is free between them or in cache. So only one of the two may go on allocating
  * from an arena that was made before; the other reads and writes what was live, frees, and makes an arena of
  * its own, on this backend or another: what a child's new arena has, nobody else has.
@@ -203,8 +203,8 @@ struct zr_request {
 /* Allocates one block. The memory is not cleared. On success *out is the block's first byte; on failure *out
  * is NULL. ZR_ERR_INVALID: zero bytes, overflowing size, bad alignment or tag, one name for many streams.
  * ZR_ERR_MEMORY: shortage or fragmentation, and the words say which, the largest free run, who pins the
- * holes, what would help. ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the system
- * grants. ZR_ERR_TAG_LIMIT: see there. */
+ * free extents, what would help. ZR_ERR_ADDRESSES: the same of the reservation, or of the mappings that the
+ * system grants. ZR_ERR_TAG_LIMIT: see there. */
 ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 
 /* Frees a block by its first byte. Work that the block's stream was given before may still run: the stream
@@ -292,7 +292,7 @@ ZR_API zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_b
 struct zr_arena_stats {
     size_t live_bytes;      /* blocks, with rounding */
     size_t requested_bytes; /* blocks, as requested */
-    size_t mapped_bytes;    /* granules mapped under blocks, holes and contiguous pools */
+    size_t mapped_bytes;    /* granules mapped under blocks, free extents and contiguous pools */
     size_t cached_bytes;    /* granules owned and not mapped */
     size_t reserved_bytes;  /* mapped + cache: physical memory held */
     size_t pending_bytes;   /* freed, and a stream may still be working on it */

@@ -1,5 +1,5 @@
-/* backend.c: the front of every backend: checks the contract, keeps the books, injects the faults. Stands on
- * slots.c and slab.c; host and sim stand behind it. */
+/* backend.c: the front of every backend: checks the contract, keeps the counters, injects the faults. Stands
+ * on slots.c and slab.c; host and sim stand behind it. */
 #define _GNU_SOURCE
 #include "alloc/backend/backend.h"
 
@@ -388,7 +388,7 @@ zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_
     return result;
 }
 
-/* Takes one mapping out of the books, and its handle out of the world if this was its last. */
+/* Takes one mapping out of the counters, and its handle out of the world if this was its last. */
 static void forget(struct zr_range *range, struct zr_mapping *mapping)
 {
     zr_backend *backend = range->backend;

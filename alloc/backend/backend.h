@@ -159,8 +159,8 @@ size_t zr_backend_pieces_count(struct zr_backend *backend);
 ZR_PRIVATE_API zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID while anything is mapped in it. */
 ZR_PRIVATE_API zr_result zr_backend_release(struct zr_range *range);
-/* For a range whose mappings the driver will not take back: forgets it and them, so that the books are right
- * and its owner can end. Returns the bytes that stay mapped, out of anyone's reach. */
+/* For a range whose mappings the driver will not take back: forgets it and them, so that the counters are
+ * right and its owner can end. Returns the bytes that stay mapped, out of anyone's reach. */
 size_t zr_backend_abandon(struct zr_range *range);
 /* ZR_ERR_MEMORY: the limit or the machine; the words say which. */
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out);

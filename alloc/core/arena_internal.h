@@ -1,7 +1,7 @@
 /* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
  *
  *   arena.c   life, trim, find                   allocate.c allocation and free (and debug.c)
- *   space.c   addresses: zones, gaps, best fit, merging
+ *   space.c   addresses: zones, free extents, best fit, merging
  *   supply.c  physical memory: cache, stealing    report.c  words for an exhausted arena
  *   check.c   every invariant                     stats.c   numbers and their names
  *   share.c   export and import                   tracing.c the switch of the trace
@@ -34,7 +34,7 @@ enum { ZR_ARENA_NAME_BYTES = 32 };
 struct zr_zone {
     size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
     struct zr_bins gaps;           /* by size, but for the open end */
-    struct zr_extent *tail;        /* the gap at the end, NULL when the zone is full to the end */
+    struct zr_extent *tail;        /* the free extent at the end, NULL when the zone is full to the end */
     size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
 };
 
@@ -280,21 +280,21 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
                                   ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
 }
 
-/* Divides the range into zones, a gap over each. */
+/* Divides the range into zones, a free extent over each. */
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* The first place that needs no memory, however badly it fits; for unplanned allocations beside a plan, for
- * which memory is kept that best fit would move. No gap: there is none. */
+ * which memory is kept that best fit would move. No free extent: there is none. */
 struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Where there is none: the place that needs the least memory, so that what is kept grows where it lies. */
 struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
-/* Makes a part of a gap into a block, its fields but the place undefined. */
+/* Makes a part of a free extent into a block, its fields but the place undefined. */
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
-/* Makes the block's space a gap of block->owner and merges it with its neighbours; the record is the gap's,
- * or goes back. */
+/* Makes the block's space a free extent of block->owner and merges it with its neighbours; the record is the
+ * free extent's, or goes back. */
 void zr_space_free(struct zr_arena *arena, struct zr_extent *block);
-/* The gap beside a extent that it would merge with, NULL if there is none. */
+/* The free extent beside an extent that it would merge with, NULL if there is none. */
 static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *extent,
                                                       struct zr_extent *neighbour)
 {
@@ -302,18 +302,18 @@ static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *ex
                                                                                                  : NULL;
 }
 
-/* A gap with an owner becomes anybody's. */
+/* A free extent with an owner becomes anybody's. */
 void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap);
 /* Free bytes that have an owner, deferred blocks included. */
 size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
-/* The granules that lie whole in a gap, as numbers, without those that were never mapped. */
+/* The granules that lie whole in a free extent, as numbers, without those that were never mapped. */
 struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap);
-/* The gaps without an owner from the largest on: those in holes of all zones after the open ends. Start with
- * NULL; ends with NULL. A gap without a whole granule ends the walk. */
+/* The free extents without an owner from the largest on: those in the bins of all zones after the open ends.
+ * Start with NULL; ends with NULL. A free extent without a whole granule ends the walk. */
 struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap);
-/* Mapped granules that lie whole in gaps: what could be mapped elsewhere. Walks the gaps, or as many of them
- * as make `most_bytes`. */
+/* Mapped granules that lie whole in free extents: what could be mapped elsewhere. Walks the free extents, or
+ * as many of them as make `most_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
 
@@ -333,24 +333,25 @@ size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where)
 
 /* ---- supply.c ------------------------------------------------------------------------------------------ */
 
-/* Maps every granule that the extent touches and that is not mapped: from the cache, stolen from gaps, or
- * from the driver. The extent must lie in no gap. A failure leaves the arena's books as they were, but for
- * granules of gaps that may be in the cache now, and *stuck (may be NULL): what the driver mapped and will
- * not unmap again. */
+/* Maps every granule that the extent touches and that is not mapped: from the cache, stolen from free
+ * extents, or from the driver. The extent must lie in no free extent. A failure leaves the arena's counters
+ * as they were, but for granules of free extents that may be in the cache now, and *stuck (may be NULL): what
+ * the driver mapped and will not unmap again. */
 zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_bounds *stuck);
 /* Unmaps whatever is mapped in the extent (whole granules, in use by nobody), the handles going to the list.
  * Handles that stick out of the extent stay. Stops at `most` bytes; *bytes gets how many. */
 zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most, struct zr_handle_list *list,
                    size_t *bytes);
-/* Gives back cache and whole granules of gaps until `keep_bytes` of them are left; returns what was released.
+/* Gives back cache and whole granules of free extents until `keep_bytes` of them are left; returns what was
+ * released.
  */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
 /* Whole granules for a range that is not the arena's own, as single-granule handles: from the cache, from
- * gaps, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
+ * free extents, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
-/* Granules, still mapped, that streams may use for all that anybody knows: they leave the books and are
+/* Granules, still mapped, that streams may use for all that anybody knows: they leave the counters and are
  * nobody's again. The list is empty then; returns the bytes. */
 size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list);
 /* A handle that is mapped nowhere, or lives for its mappings, goes to the driver. Both locks. */
@@ -360,7 +361,7 @@ void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* Gathered by the request under way, and not used after all. */
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
-/* Up to `bytes` of idle handles out of the arena's books, for another member of its family; if it has them
+/* Up to `bytes` of idle handles out of the arena's counters, for another member of its family; if it has them
  * only in longer runs, one of those goes to the driver instead. Returns the bytes of either. */
 size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* They come into the arena's cache. */
@@ -398,7 +399,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
 zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
 /* The same where nothing was mapped before, if there are such addresses: nothing has to be unmapped. */
 zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
-/* The region becomes a gap, whatever is mapped in it. Needs no memory. */
+/* The region becomes a free extent, whatever is mapped in it. Needs no memory. */
 void zr_region_release(struct zr_arena *arena, struct zr_extent *region);
 
 /* ---- report.c ------------------------------------------------------------------------------------------ */
@@ -437,19 +438,19 @@ zr_result zr_check_arena(struct zr_arena *arena);
 
 /* ---- core.c -------------------------------------------------------------------------------------------- */
 
-/* A block for the request, which came to the need; in the index and in no books. The caller has reserved
+/* A block for the request, which came to the need; in the index and in no counters. The caller has reserved
  * ZR_PROMISED_EXTENTS and room in the index. */
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_extent **out);
 /* The same where memory is mapped already: needs the lock alone. NULL: there is no such place. */
 struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
-/* A block that is in no index and no books any more, and that no other stream uses. */
+/* A block that is in no index and no counters any more, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
 
-/* The space of a block that was freed, is in no index and has no uses becomes a gap. */
+/* The space of a block that was freed, is in no index and has no uses becomes a free extent. */
 void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);
-/* Makes gaps of the freed blocks that are kept for requests of their size. Before anything looks at the gaps
- * as a whole: stealing, trimming, statistics, checks. */
+/* Makes free extents of the freed blocks that are kept for requests of their size. Before anything looks at
+ * the free extents as a whole: stealing, trimming, statistics, checks. */
 void zr_arena_flush_quick(struct zr_arena *arena);
 
 /* ---- stripes.c: any thread; without a member's lock unless said otherwise ------------------------------ */

@@ -12,7 +12,7 @@
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
-/* Whose gap the block's space becomes. False: nobody's: there is no record for one more stream. */
+/* Whose free extent the block's space becomes. False: nobody's: there is no record for one more stream. */
 static bool find_owner(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
@@ -39,7 +39,8 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
     return passed;
 }
 
-/* ---- Warm blocks: programs ask again and again for what they have just given back ---------------------- */
+/* ---- Quick blocks: programs ask again and again for what they have just given back ----------------------
+ */
 
 static void flush(struct zr_arena *arena, unsigned place)
 {
@@ -66,7 +67,7 @@ void zr_arena_flush_quick(struct zr_arena *arena)
             flush(arena, i);
 }
 
-/* The last freed of the warm blocks that will do. */
+/* The last freed of the quick blocks that will do. */
 static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_request *request,
                                     struct zr_need need)
 {
@@ -80,8 +81,8 @@ static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_requ
     return block;
 }
 
-/* Its space becomes a gap, now or later. Later, if no gap is beside it: it would be the best fit for its own
- * size anyway, and so long as it is kept for that nothing changes but the work saved. */
+/* Its space becomes a free extent, now or later. Later, if no free extent is beside it: it would be the best
+ * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
 {
     if (unlikely(!set_owner(arena, block)) && !wait_for_stream(arena, block)) {
@@ -126,9 +127,9 @@ static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_ne
     return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
 }
 
-/* No memory for the block after all: its addresses become a gap again. What the driver mapped and will not
- * unmap becomes a extent that is never used, until the arena ends and asks again; with no record for that,
- * all of the block does. */
+/* No memory for the block after all: its addresses become a free extent again. What the driver mapped and
+ * will not unmap becomes an extent that is never used, until the arena ends and asks again; with no record
+ * for that, all of the block does. */
 static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_bounds stuck)
 {
     if (stuck.bytes > 0 && !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS)) {
@@ -152,7 +153,7 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
-    /* Warm blocks may merge into a place, or be a better fit. */
+    /* Quick blocks may merge into a place, or be a better fit. */
     if (arena->quick_count > 0 && (!place.gap || zr_quick_between(arena, need.bytes, most))) {
         zr_arena_flush_quick(arena);
         place = zr_space_find(arena, need, owner);

@@ -1,8 +1,9 @@
-/* extent.h: one stretch of an arena's addresses: a block, or a gap between blocks. Private to alloc/.
+/* extent.h: one stretch of an arena's addresses: a block, or a free extent between blocks. Private to alloc/.
  *
- * The extents of an arena are linked in address order without holes and cover the whole reservation. What is
- * mapped under a gap is in the granules' bitmap: a gap's size, by which it is found, does not change when
- * granules move. Gaps of one zone and owner never touch. Offsets are from the start of the reservation. */
+ * The extents of an arena are linked in address order without gaps and cover the whole reservation. What is
+ * mapped under a free extent is in the granules' bitmap: a free extent's size, by which it is found, does not
+ * change when granules move. Free extents of one zone and owner never touch. Offsets are from the start of
+ * the reservation. */
 #ifndef ZR_EXTENT_H
 #define ZR_EXTENT_H
 
@@ -29,7 +30,7 @@ enum zr_zone_number { ZR_ZONE_GENERAL = 0, ZR_ZONE_WHOLE, ZR_ZONE_SMALL, ZR_ZONE
 
 struct zr_use;
 
-/* What a extent is, as one word: the same of gaps that would merge. */
+/* What an extent is, as one word: the same of free extents that would merge. */
 union zr_extent_marks {
     struct {
         uint8_t kind, tag, zone, owner;
@@ -42,7 +43,7 @@ struct zr_extent {
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
         uint32_t slack_bytes; /* block: of its bytes, those that nobody asked for */
-        uint32_t bin;         /* gap: where it is filed by its size; 0: the open end of a zone, in no holes */
+        uint32_t bin; /* free extent: where it is filed by its size; 0: the open end of a zone, in no bin */
     };
     _Atomic uint32_t sequence; /* odd while a block is in the index: see zr_extent_read() */
     union {
@@ -54,19 +55,19 @@ struct zr_extent {
                     *unnumbered; /* freed, nobody knows when it has passed: the next such block */
             };
         };
-        struct zr_extent *children[2]; /* gap, filed: smaller and larger */
+        struct zr_extent *children[2]; /* free extent, filed: smaller and larger */
     };
     struct zr_extent *previous, *next; /* by address; NULL at the ends. Retired: the next one in `previous` */
     union {
         struct {
             uint8_t kind;  /* enum zr_extent_kind */
-            uint8_t tag;   /* block; 0 of a gap */
+            uint8_t tag;   /* block; 0 of a free extent */
             uint8_t zone;  /* enum zr_zone_number */
-            uint8_t owner; /* gap: the stream that alone may use it yet, see streams.h; 0: anyone */
+            uint8_t owner; /* free extent: the stream that alone may use it yet, see streams.h; 0: anyone */
         };
         union zr_extent_marks marks;
     };
-    uint32_t serial; /* gap with an owner: when it was freed, in that stream's counting */
+    uint32_t serial; /* free extent with an owner: when it was freed, in that stream's counting */
 };
 
 static inline size_t zr_extent_requested_bytes(const struct zr_extent *block)

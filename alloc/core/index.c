@@ -157,7 +157,7 @@ struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_byt
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize_thread)) /* what may be torn is read, and not used */
+__attribute__((no_sanitize_thread)) /* what may be corrupt is read, and not used */
 #endif
 bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy)
 {

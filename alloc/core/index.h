@@ -7,7 +7,7 @@
  * lines: a slot holds the bits that say below which of its node's slots blocks start, beside the pointer to
  * it.
  *
- * Writers hold the arena's lock; readers no lock, and writers know nothing of them. A extent that has left
+ * Writers hold the arena's lock; readers no lock, and writers know nothing of them. An extent that has left
  * the index may be used again at once: readers copy what it says and ask its sequence whether that was of one
  * moment. Nodes stay until the index ends. A read section of liburcu (bp flavour) is for what is found by way
  * of a block: the records of a plan, which go after a grace period.

@@ -17,7 +17,7 @@ static inline unsigned zr_quick_size_bit(size_t bytes)
     return (uint32_t)(bytes >> ZR_UNIT_SHIFT) * UINT32_C(0x9e3779b9) >> 26;
 }
 
-/* False: there is no warm block of the size. */
+/* False: there is no quick block of the size. */
 static inline bool zr_quick_may_have(const struct zr_arena *arena, size_t bytes)
 {
     return arena->quick_sizes >> zr_quick_size_bit(bytes) & 1;
@@ -42,7 +42,7 @@ static inline void zr_quick_note_sizes(struct zr_arena *arena)
             arena->quick_sizes |= UINT64_C(1) << zr_quick_size_bit(arena->quick_bytes[i]);
 }
 
-/* Keeps the freed block, which no gap is beside, in a place that is empty. */
+/* Keeps the freed block, which no free extent is beside, in a place that is empty. */
 static inline void zr_quick_keep_in(struct zr_arena *arena, struct zr_extent *block, unsigned place)
 {
     block->kind = ZR_EXTENT_QUICK;
@@ -53,7 +53,7 @@ static inline void zr_quick_keep_in(struct zr_arena *arena, struct zr_extent *bl
     arena->quick_next = (place + 1) % ZR_QUICK_BLOCKS;
 }
 
-/* Bit i: warm block i has at least `least` bytes and fewer than `most`. */
+/* Bit i: quick block i has at least `least` bytes and fewer than `most`. */
 static inline unsigned zr_quick_between(const struct zr_arena *arena, size_t least, size_t most)
 {
     unsigned bits = 0;
@@ -64,7 +64,7 @@ static inline unsigned zr_quick_between(const struct zr_arena *arena, size_t lea
     return bits;
 }
 
-/* The place of the last freed of the warm blocks of exactly the size that the stream may use;
+/* The place of the last freed of the quick blocks of exactly the size that the stream may use;
  * ZR_QUICK_BLOCKS: there is none. */
 static inline unsigned zr_quick_find(const struct zr_arena *arena, const struct zr_request *request,
                                      struct zr_need need)

@@ -1,4 +1,5 @@
-/* space.c: the addresses of an arena: zones, gaps by size, best fit, carving and merging. Stands on bins.c.
+/* space.c: the addresses of an arena: zones, free extents by size, best fit, carving and merging. Stands on
+ * bins.c.
  *
  * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
  * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
@@ -44,9 +45,10 @@ static struct zr_extent *new_extent(struct zr_arena *arena, enum zr_extent_kind 
     return extent;
 }
 
-/* ---- Gaps ---------------------------------------------------------------------------------------------- */
+/* ---- Free extents -------------------------------------------------------------------------------------- */
 
-/* The zone's open end, where blocks go that fit no gap, is in no holes: it would be chosen last anyway. */
+/* The zone's open end, where blocks go that fit no free extent, is in no bin: it would be chosen last anyway.
+ */
 static inline bool is_tail(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     return arena->zones[gap->zone].tail == gap;
@@ -87,7 +89,7 @@ static inline void unfile_free(struct zr_arena *arena, struct zr_extent *gap)
     }
 }
 
-/* A filed gap takes a new place and size. It becomes no open end by that; it may cease to be one. */
+/* A filed free extent takes a new place and size. It becomes no open end by that; it may cease to be one. */
 static inline void move_free(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds place)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
@@ -146,7 +148,7 @@ static inline size_t missing_under(const struct zr_arena *arena, size_t offset_b
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
-/* The place in the gap that needs fewer granules: its low end or its high one. */
+/* The place in the free extent that needs fewer granules: its low end or its high one. */
 static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_extent *gap,
                                        struct zr_need need)
 {
@@ -166,7 +168,7 @@ static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_e
     return place;
 }
 
-/* Best fit among the gaps of one owner. */
+/* Best fit among the free extents of one owner. */
 static inline struct zr_place find_free_extent(const struct zr_arena *arena, const struct zr_bins *gaps,
                                                struct zr_need need)
 {
@@ -180,7 +182,7 @@ static inline struct zr_place find_free_extent(const struct zr_arena *arena, con
             place = place_in(arena, gap, need);
     }
     if (place.missing > 0) {
-        /* The next larger gap may need fewer granules; beyond it the fit is no longer best. */
+        /* The next larger free extent may need fewer granules; beyond it the fit is no longer best. */
         struct zr_extent *larger = zr_bins_larger(gaps, gap);
         struct zr_place other = larger ? place_in(arena, larger, need) : place;
         if (other.gap && other.missing < place.missing)
@@ -205,7 +207,7 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
     return place;
 }
 
-/* Granules that lie whole in the gap and would not after a block in it. */
+/* Granules that lie whole in the free extent and would not after a block in it. */
 static inline size_t opened_by(const struct zr_arena *arena, struct zr_place place, size_t bytes)
 {
     size_t granule = arena->granule_bytes, end = place.offset_bytes + bytes;
@@ -215,7 +217,7 @@ static inline size_t opened_by(const struct zr_arena *arena, struct zr_place pla
     return end > first ? end - first : 0;
 }
 
-/* The place in the gap instead, if it opens fewer granules. */
+/* The place in the free extent instead, if it opens fewer granules. */
 static inline void take_lesser(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need,
                                struct zr_place *place, size_t *least)
 {
@@ -228,9 +230,9 @@ static inline void take_lesser(const struct zr_arena *arena, struct zr_extent *g
 }
 
 /* What granules of small blocks have left may save a granule to a larger block, which is a guest there: not
- * the other way about. Large ones come into holes, and behind the last small block only while all of these
- * are on one granule, which they would hold for little; else guests that come and go would spread them over
- * many. */
+ * the other way about. Large ones come into free extents, and behind the last small block only while all of
+ * these are on one granule, which they would hold for little; else guests that come and go would spread them
+ * over many. */
 static __attribute__((noinline)) struct zr_place
 find_guest(const struct zr_arena *arena, struct zr_place place, struct zr_need need, unsigned owner)
 {
@@ -265,7 +267,7 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 
 enum { READY_EXTENTS_MOST = 64 }; /* that are looked at, of one owner in one zone */
 
-/* The first place in the gap that is all mapped. */
+/* The first place in the free extent that is all mapped. */
 static struct zr_place ready_in(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need)
 {
     size_t granule = arena->granule_bytes, end = zr_extent_end(gap);
@@ -310,7 +312,7 @@ struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need
     return place;
 }
 
-/* The place in the gap instead, if it needs fewer granules. */
+/* The place in the free extent instead, if it needs fewer granules. */
 static void take_fuller(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need,
                         struct zr_place *place)
 {
@@ -438,7 +440,7 @@ void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap)
     zr_space_free(arena, gap); /* as a block that is freed to nobody in particular */
 }
 
-/* ---- What lies in gaps --------------------------------------------------------------------------------- */
+/* ---- What lies in free extents ------------------------------------------------------------------------- */
 
 struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap)
 {

@@ -23,7 +23,7 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
     return 0;
 }
 
-/* A warm block's owner shows in its gap only, and some are kept for want of a record. */
+/* A quick block's owner shows in its free extent only, and some are kept for want of a record. */
 static bool owns_quick(const struct zr_arena *arena, unsigned number)
 {
     for (unsigned i = 0; arena->quick_count > 0 && i < ZR_QUICK_BLOCKS; i++)
@@ -63,7 +63,7 @@ void zr_streams_end(struct zr_arena *arena)
     zr_slab_end(&arena->uses);
 }
 
-/* ---- Gaps that pass ------------------------------------------------------------------------------------ */
+/* ---- Free extents that pass ---------------------------------------------------------------------------- */
 
 /* Everything that the stream freed up to `passed` becomes anybody's. */
 static bool release_passed(struct zr_arena *arena, struct zr_stream *own)

@@ -2,15 +2,15 @@
  * every call.
  *
  * A block is freed when the program's thread says so; the work that its stream was given may run later. So on
- * a backend whose streams are asynchronous a freed block's gap has an owner: the stream may take it again at
- * once, because its work runs in order, and everybody else when the free has passed. Nothing is recorded at a
- * free. Only when somebody needs granules that are not there, an event is recorded in each stream that owns
- * gaps; when it has passed, all that the stream freed before it is anybody's. So a steady stream makes no
- * driver calls, and nothing stays with a stream that has gone quiet. Granules are unmapped only under gaps
- * without an owner.
+ * a backend whose streams are asynchronous a freed block's free extent has an owner: the stream may take it
+ * again at once, because its work runs in order, and everybody else when the free has passed. Nothing is
+ * recorded at a free. Only when somebody needs granules that are not there, an event is recorded in each
+ * stream that owns free extents; when it has passed, all that the stream freed before it is anybody's. So a
+ * steady stream makes no driver calls, and nothing stays with a stream that has gone quiet. Granules are
+ * unmapped only under free extents without an owner.
  *
  * A block that a second stream uses (zr_block_use) is different: at its free an event is recorded in each of
- * those streams, and it stays out of every gap until they have passed. */
+ * those streams, and it stays out of every free extent until they have passed. */
 #ifndef ZR_STREAMS_H
 #define ZR_STREAMS_H
 
@@ -19,7 +19,7 @@
 
 struct zr_arena;
 
-/* Streams that can own gaps at one time. One more waits until all are idle. */
+/* Streams that can own free extents at one time. One more waits until all are idle. */
 enum { ZR_STREAMS_MOST = 255 };
 
 /* An event behind all that a stream had freed when it was recorded. */
@@ -37,7 +37,7 @@ struct zr_stream {
     uint32_t passed; /* up to this count all is anybody's */
     unsigned marks_count;
     struct zr_stream_mark marks[ZR_STREAM_MARKS]; /* that had not passed when asked last, oldest first */
-    size_t pending_bytes;                         /* in the gaps */
+    size_t pending_bytes;                         /* in the free extents */
     struct zr_bins gaps[ZR_ZONE_COUNT];
 };
 
@@ -52,7 +52,7 @@ struct zr_use {
     struct zr_extent *next_deferred;
 };
 
-/* The number by which gaps name their owner; 0 if the stream owns none. Never fails. */
+/* The number by which free extents name their owner; 0 if the stream owns none. Never fails. */
 unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream);
 /* The same, and makes one; 0 if there is none left or no memory for it (*result says why): then the caller
  * waits. */
@@ -65,7 +65,7 @@ static inline bool zr_streams_passed(const struct zr_stream *own, uint32_t seria
 {
     return (int32_t)(serial - own->passed) <= 0;
 }
-/* Asks what has passed, records events where gaps have none. True if anything became anybody's. */
+/* Asks what has passed, records events where free extents have none. True if anything became anybody's. */
 bool zr_streams_poll(struct zr_arena *arena);
 /* Waits until something becomes anybody's, at the points that were recorded first. False: nothing is pending,
  * or nothing can be waited for: it stays with its streams. Call it again while that is not enough. */

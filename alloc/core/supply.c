@@ -1,9 +1,9 @@
 /* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
  * granule_cache.c and backend.c.
  *
- * Granules come, in this order, from the cache, from whole granules inside gaps (stolen: unmapped there,
- * mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so that a
- * refusal finds the gaps as they were. */
+ * Granules come, in this order, from the cache, from whole granules inside free extents (stolen: unmapped
+ * there, mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so
+ * that a refusal finds the free extents as they were. */
 #include "alloc/core/arena_internal.h"
 
 #include <stdio.h>
@@ -214,7 +214,7 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most,
     return result;
 }
 
-/* ---- From gaps ----------------------------------------------------------------------------------------- */
+/* ---- From free extents --------------------------------------------------------------------------------- */
 
 /* How many handles may still be mapped apart from what they continue: with most of the budget of mappings
  * used up, fresh runs are kinder to it, and the rest is kept for small needs. */
@@ -234,8 +234,8 @@ static size_t may_part(const struct zr_arena *arena)
     return budget == 0 ? SIZE_MAX : pieces < budget ? budget - pieces : 0;
 }
 
-/* Marks stretches under gaps, open ends and large ones first, up to what is wanted and `most`. Returns how
- * many. */
+/* Marks stretches under free extents, open ends and large ones first, up to what is wanted and `most`.
+ * Returns how many. */
 static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct leaving *out,
                                        unsigned most)
 {
@@ -259,7 +259,7 @@ static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want,
     return count;
 }
 
-/* Takes what is wanted from gaps. Returns what it got. */
+/* Takes what is wanted from free extents. Returns what it got. */
 static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     enum { AT_ONCE = 16 };
@@ -397,7 +397,7 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     if (result == ZR_OK && missing > 0)
         missing -= steal(arena, (struct want){missing, longest}, &own);
     /* What is idle in runs longer than the need comes back in shorter ones: slower than stealing, no more
-     * memory. Runs that stick out of their gaps cannot be had at all. */
+     * memory. Runs that stick out of their free extents cannot be had at all. */
     for (size_t freed = 0, run = 1; result == ZR_OK && freed < missing && run > 0; freed += run)
         run = break_up(arena);
     if (result == ZR_OK && missing > 0)

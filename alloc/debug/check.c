@@ -10,7 +10,7 @@
 struct sums {
     size_t live_bytes, requested_bytes, blocks_count;
     size_t free_extents_count[ZR_ZONE_COUNT];
-    size_t pending_bytes; /* in gaps with an owner */
+    size_t pending_bytes; /* in free extents with an owner */
     size_t by_tag_bytes[ZR_TAG_COUNT];
     size_t end_bytes; /* where the next extent must begin */
 };

@@ -7,7 +7,7 @@
 
 #include "alloc/core/arena_internal.h"
 
-/* What the books know of a block. */
+/* What the counters know of a block. */
 struct zr_counter_entry {
     size_t bytes, requested_bytes;
     uint8_t tag;

@@ -1,5 +1,5 @@
-/* debug.c: what a careful arena does with each block besides: canaries, poison, tag limits, the trace. Stands
- * on arena_internal.h. */
+/* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
+ * trace. Stands on arena_internal.h. */
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"

@@ -49,8 +49,8 @@ static size_t mapping_end(const struct zr_mapping *mapping)
     return mapping->offset_bytes + mapping->handle->bytes;
 }
 
-/* One free and mapped run of a gap. Granules at its ends may have a block on them, too: that block pins them.
- * A run of granules that sticks out moves as one, whatever the size of a granule. */
+/* One free and mapped run of a free extent. Granules at its ends may have a block on them, too: that block
+ * pins them. A run of granules that sticks out moves as one, whatever the size of a granule. */
 static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap, struct zr_bounds run,
                        struct survey *out)
 {
@@ -225,7 +225,8 @@ static struct words pins(const struct survey *survey)
     return out;
 }
 
-/* The largest granule whose whole ones in the holes there are would do; 0: none that the backend has. */
+/* The largest granule whose whole ones in the free extents there are would do; 0: none that the backend has.
+ */
 static size_t granule_that_does(const struct zr_arena *arena, struct zr_need need,
                                 const struct survey *survey)
 {

@@ -1,7 +1,7 @@
 /* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Stands on
  * arena_internal.h.
  *
- * A bounded arena is a careful one, so its calls come by here, and those of others do not look. */
+ * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */
 #include "alloc/core/arena_internal.h"
 
 #include <string.h>

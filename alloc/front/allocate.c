@@ -90,7 +90,7 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
     if (unlikely(!follow->plan) || unlikely(follow->awake) || unlikely(follow->work_due) ||
         unlikely(arena->debug))
         return NULL;
-    struct zr_learner_sequence *sequence = follow->plan->last_sequence;
+    struct zr_follow_sequence *sequence = follow->plan->last_sequence;
     struct zr_step *step = zr_follow_next(follow, sequence, request);
     if (likely(step != NULL) || follow->plan->sequences_count == 1)
         return step;

@@ -1,10 +1,10 @@
 /* stripes.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
  *
  * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
- * its own: a stripe with its own addresses, gaps, index and lock, on the same backend and under the same
- * limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole granules,
- * through the driver, when one of them finds none. While a trace is written, an observer watches or a plan is
- * in force, all allocate from the head, which is what these see. */
+ * its own: a stripe with its own addresses, free extents, index and lock, on the same backend and under the
+ * same limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole
+ * granules, through the driver, when one of them finds none. While a trace is written, an observer watches or
+ * a plan is in force, all allocate from the head, which is what these see. */
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"

@@ -3,7 +3,7 @@
  * heap.mk puts every symbol of jemalloc under zr_je_, so that the program's malloc stays what it was. One
  * jemalloc arena is made for us; its extent hooks take each slab and each large object from the zr arena as
  * one block of exactly that size and give it back as soon as it is empty (retain and decay are off), so that
- * the arena's holes, statistics and tags tell the truth and a small heap stays small.
+ * the arena's free extents, statistics and tags tell the truth and a small heap stays small.
  *
  * jemalloc keeps its records of a slab elsewhere and never writes into a free object. So free objects, and
  * what is left of a slab, are poisoned like an arena's free space; what jemalloc would write into an object

@@ -66,10 +66,10 @@ uint32_t zr_follow_ngram(const uint32_t *hashes)
     return ngram ^ ngram >> 15;
 }
 
-struct zr_learner_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
-                                                  uint64_t stream)
+struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
+                                                 uint64_t stream)
 {
-    struct zr_learner_sequence *sequence = plan->last_sequence;
+    struct zr_follow_sequence *sequence = plan->last_sequence;
     if (__builtin_expect(sequence->any || (sequence->thread == thread &&
                                            (sequence->any_stream || sequence->stream == stream)),
                          1))
@@ -82,7 +82,7 @@ struct zr_learner_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, u
 
 /* The slot whose step and those before it are the sequence's recent requests; NULL: none known. */
 static struct zr_slot *find_recent(const struct zr_follow_plan *plan,
-                                   const struct zr_learner_sequence *sequence)
+                                   const struct zr_follow_sequence *sequence)
 {
     uint32_t ngram = zr_follow_ngram(sequence->recent);
     for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
@@ -104,7 +104,7 @@ static struct zr_slot *find_recent(const struct zr_follow_plan *plan,
 }
 
 /* Whether it is the only step near the cursor that is like this request. */
-static bool is_alone(const struct zr_learner_sequence *sequence, uint32_t hash)
+static bool is_alone(const struct zr_follow_sequence *sequence, uint32_t hash)
 {
     struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     unsigned count = 0;
@@ -119,7 +119,7 @@ static bool is_alone(const struct zr_learner_sequence *sequence, uint32_t hash)
 /* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
  * comes in order, but for two that change places, so that a single request like it is rather an unplanned
  * allocation; two in a row are none. */
-static bool is_likely(const struct zr_learner_sequence *sequence, const struct zr_slot *slot, size_t distance,
+static bool is_likely(const struct zr_follow_sequence *sequence, const struct zr_slot *slot, size_t distance,
                       const uint32_t *before)
 {
     const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(sequence->cursor);
@@ -131,7 +131,7 @@ static bool is_likely(const struct zr_learner_sequence *sequence, const struct z
 }
 
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
-static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_learner_sequence *sequence,
+static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_follow_sequence *sequence,
                               const struct zr_request *request, size_t alignment, uint32_t thread)
 {
     struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
@@ -161,8 +161,7 @@ static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_learner_seq
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(const struct zr_arena *arena, struct zr_learner_sequence *sequence,
-                      struct zr_slot *slot)
+static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_slot *slot)
 {
     if (slot->late)
         return;
@@ -178,7 +177,7 @@ static void make_late(const struct zr_arena *arena, struct zr_learner_sequence *
     sequence->late_count++;
 }
 
-static void unmake_late(const struct zr_arena *arena, struct zr_learner_sequence *sequence,
+static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence,
                         struct zr_slot *slot)
 {
     if (slot->plan->pages_count > 0)
@@ -195,7 +194,7 @@ static void unmake_late(const struct zr_arena *arena, struct zr_learner_sequence
 
 /* The step's time has come: what should be gone and is not is late. */
 static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                         struct zr_learner_sequence *sequence, const struct zr_slot *slot)
+                         struct zr_follow_sequence *sequence, const struct zr_slot *slot)
 {
     if (__builtin_expect(plan->due_counts[slot->number] == 0, 1))
         return;
@@ -206,7 +205,7 @@ static inline void reach(const struct zr_arena *arena, const struct zr_follow_pl
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
 static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                 struct zr_learner_sequence *sequence, struct zr_slot *to)
+                 struct zr_follow_sequence *sequence, struct zr_slot *to)
 {
     size_t count = (size_t)(sequence->end - sequence->slots);
     size_t ahead = (size_t)(to - sequence->cursor + (to < sequence->cursor ? (ptrdiff_t)count : 0));
@@ -231,7 +230,7 @@ void zr_arena_rewind_plan(zr_arena *arena)
     zr_lock_take(&arena->lock);
     struct zr_follow_plan *plan = arena->follow ? arena->follow->plan : NULL;
     for (size_t i = 0; plan && i < plan->sequences_count; i++) {
-        struct zr_learner_sequence *sequence = &plan->sequences[i];
+        struct zr_follow_sequence *sequence = &plan->sequences[i];
         if (sequence->cursor != sequence->slots)
             jump(arena, plan, sequence, sequence->slots);
         sequence->recent_count = 0;
@@ -241,7 +240,7 @@ void zr_arena_rewind_plan(zr_arena *arena)
 
 /* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
  * step but the one `by` before it. */
-static unsigned fit_of(const struct zr_learner_sequence *sequence, struct zr_slot *next, int by)
+static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_slot *next, int by)
 {
     unsigned fit = 0;
     uint32_t age = 1;
@@ -257,7 +256,7 @@ static unsigned fit_of(const struct zr_learner_sequence *sequence, struct zr_slo
 
 /* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
  * next. What is live when it should not be tells: the request is the step before the one that is next. */
-static bool is_one_off(const struct zr_learner_sequence *sequence, struct zr_slot *next)
+static bool is_one_off(const struct zr_follow_sequence *sequence, struct zr_slot *next)
 {
     return zr_step_back(sequence, next)->hash == next->hash &&
            fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
@@ -305,7 +304,7 @@ static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_follow
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static bool clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+static bool clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                           const struct zr_slot *slot)
 {
     if (sequence->late_count > LATE_MOST)
@@ -342,7 +341,7 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
 
 /* The place of a step like this one whose block is gone before its time, or never came: until that time is
  * over it is nobody else's. NULL: there is none for as long as the step lasts. */
-static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                                  const struct zr_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
@@ -368,7 +367,7 @@ static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_slot *slot
 }
 
 /* Not, after all. */
-static void withdraw(struct zr_arena *arena, struct zr_learner_sequence *sequence, struct zr_slot *slot)
+static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
@@ -379,7 +378,7 @@ static void withdraw(struct zr_arena *arena, struct zr_learner_sequence *sequenc
 }
 
 /* The step is known; whether its place can be had. */
-static struct zr_extent *take(struct zr_arena *arena, struct zr_learner_sequence *sequence,
+static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence *sequence,
                               struct zr_slot *slot)
 {
     struct zr_follow *follow = arena->follow;
@@ -430,7 +429,7 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
  * knows what those hold at this moment: each starts with its first step, where the least of its own is live.
  */
 static bool start_sequence(struct zr_arena *arena, struct zr_follow_plan *plan,
-                           struct zr_learner_sequence *sequence, const struct zr_slot *slot)
+                           struct zr_follow_sequence *sequence, const struct zr_slot *slot)
 {
     if (plan->sequences_count > 1 ? slot != sequence->slots : !has_room(arena, plan))
         return false;
@@ -447,7 +446,7 @@ struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_reques
     if (!plan)
         return NULL;
     uint32_t thread = zr_thread_number();
-    struct zr_learner_sequence *sequence = zr_follow_sequence_of(plan, thread, request->stream);
+    struct zr_follow_sequence *sequence = zr_follow_sequence_of(plan, thread, request->stream);
     if (!sequence)
         return note_unplanned(arena, follow);
     struct zr_slot *slot = sequence->cursor;
@@ -478,10 +477,9 @@ struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_reques
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-static struct zr_learner_sequence *sequence_with(const struct zr_follow_plan *plan,
-                                                 const struct zr_slot *slot)
+static struct zr_follow_sequence *sequence_with(const struct zr_follow_plan *plan, const struct zr_slot *slot)
 {
-    struct zr_learner_sequence *sequence = plan->sequences;
+    struct zr_follow_sequence *sequence = plan->sequences;
     while (slot >= sequence->end)
         sequence++;
     return sequence;

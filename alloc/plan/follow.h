@@ -7,7 +7,7 @@
 #include "alloc/core/arena_internal.h"
 #include "alloc/plan/plan.h"
 
-/* The planned place for the request, mapped, taken and found by its address: a extent of kind
+/* The planned place for the request, mapped, taken and found by its address: an extent of kind
  * ZR_EXTENT_PLANNED that the caller counts. NULL: the request takes the dynamic path. */
 struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request,
                                   struct zr_need need);

@@ -76,7 +76,7 @@ struct zr_rank {
  * it is freed under their eyes. */
 enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
 
-struct zr_learner_sequence {
+struct zr_follow_sequence {
     struct zr_slot *slots, *end, *cursor;
     struct zr_slot *late;
     size_t late_count;
@@ -102,7 +102,7 @@ struct zr_follow_plan {
     unsigned places_shift;      /* of a hash of 64 bits */
     _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
     uint64_t epoch;             /* of unmaps in the region, from 1 */
-    struct zr_learner_sequence *sequences, *last_sequence;
+    struct zr_follow_sequence *sequences, *last_sequence;
     size_t sequences_count;
     struct zr_rank *ranks;
     size_t ranks_count;
@@ -169,12 +169,12 @@ static inline struct zr_step *zr_step_of(const struct zr_slot *slot)
     return &slot->plan->steps[slot->number];
 }
 
-static inline struct zr_slot *zr_step_on(const struct zr_learner_sequence *sequence, struct zr_slot *slot)
+static inline struct zr_slot *zr_step_on(const struct zr_follow_sequence *sequence, struct zr_slot *slot)
 {
     return slot + 1 == sequence->end ? sequence->slots : slot + 1;
 }
 
-static inline struct zr_slot *zr_step_back(const struct zr_learner_sequence *sequence, struct zr_slot *slot)
+static inline struct zr_slot *zr_step_back(const struct zr_follow_sequence *sequence, struct zr_slot *slot)
 {
     return slot == sequence->slots ? sequence->end - 1 : slot - 1;
 }
@@ -258,8 +258,8 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
 }
 
 /* The sequence that hears the thread and stream, NULL if none does; the plan's last sequence from now on. */
-struct zr_learner_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
-                                                  uint64_t stream);
+struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
+                                                 uint64_t stream);
 
 /* Whether the step is a request that nobody has looked at yet: whatever is no request at all is none of its.
  * One that asks for less than a unit's alignment by name is not known here. */
@@ -275,7 +275,7 @@ static inline bool zr_step_asks(const struct zr_step *step, const struct zr_requ
  * and everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is not. The
  * sequence is the request's, or the one that was asked last. */
 static inline __attribute__((always_inline)) struct zr_step *
-zr_follow_next(struct zr_follow *follow, struct zr_learner_sequence *sequence,
+zr_follow_next(struct zr_follow *follow, struct zr_follow_sequence *sequence,
                const struct zr_request *request)
 {
     struct zr_follow_plan *plan = follow->plan;
@@ -318,11 +318,11 @@ struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t of
 
 /* False: a page under the step's place is under a late block at another address. The place itself is clear of
  * late blocks. */
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                             const struct zr_slot *slot);
 /* The block is late from now on, or no longer. */
 void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late);
-/* Maps what is not mapped under the step's place. A failure leaves the books as they were. */
+/* Maps what is not mapped under the step's place. A failure leaves the counters as they were. */
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot);
 /* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
  * busy; returns the bytes of mapped pages that are not marked. */
@@ -358,7 +358,7 @@ void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan);
  * was something beside the plan's steps when they were seen. */
 void zr_follow_allow(struct zr_arena *arena, size_t bytes);
 
-/* The granules under a extent. */
+/* The granules under an extent. */
 static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena,
                                                   const struct zr_extent *extent)
 {

@@ -154,7 +154,7 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)
         return 0;
     plan->epoch++; /* from here on no step has a place that is idle without the supply */
-    /* Streams may still work on what was freed here: no gap has them as its owner. */
+    /* Streams may still work on what was freed here: no free extent has them as its owner. */
     if (!zr_follow_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;

@@ -7,8 +7,8 @@
  * that what an operation wrote at one address is seen at another once that operation is complete, which the
  * order of a sequence's one stream makes certain; a block that a second stream uses is live until that has
  * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody
- * but the plan maps, unmaps or steals a page: regions are no gaps. What tools know of free space (poison.h)
- * is by address, and so right for each of a page's addresses, of which one at most has a block. */
+ * but the plan maps, unmaps or steals a page: regions are no free extents. What tools know of free space
+ * (poison.h) is by address, and so right for each of a page's addresses, of which one at most has a block. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -37,7 +37,7 @@ void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slo
 }
 
 /* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
-static uint32_t beside_count(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                              size_t granule)
 {
     uint32_t count = 0;
@@ -49,7 +49,7 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_learn
     return count;
 }
 
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_learner_sequence *sequence,
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                             const struct zr_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
@@ -135,8 +135,8 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
     return result == ZR_OK ? arena->map_calls->mapped(arena, under) : result;
 }
 
-/* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the books, for the next
- * step on it. */
+/* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the counters, for the
+ * next step on it. */
 static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
                         struct zr_handle_list *list)
 {

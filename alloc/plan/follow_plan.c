@@ -1,4 +1,4 @@
-/* follow_plan.c: plans come into force and go, the observer is told, the books are checked. Stands on
+/* follow_plan.c: plans come into force and go, the observer is told, the counters are checked. Stands on
  * region.c and index.c. */
 #include <string.h>
 
@@ -10,7 +10,7 @@
 /* The region becomes free space; the records wait for readers. */
 void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
-    /* Streams may still work on what was freed in it, and a gap of nobody's is anybody's at once. */
+    /* Streams may still work on what was freed in it, and a free extent of nobody's is anybody's at once. */
     zr_places_close(arena, plan);
     bool passed = zr_follow_wait(arena, plan);
     if (plan->owed)
@@ -154,7 +154,7 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
 /* `ngrams` is scratch: the last slot of a hash, and 1. */
 static void link_alike(struct zr_follow_plan *made)
 {
-    for (struct zr_learner_sequence *sequence = made->sequences;
+    for (struct zr_follow_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
         /* Twice round: the first of a hash comes after the last. */
@@ -172,7 +172,7 @@ static void link_alike(struct zr_follow_plan *made)
 
 static void index_ngrams(struct zr_follow_plan *made)
 {
-    for (struct zr_learner_sequence *sequence = made->sequences;
+    for (struct zr_follow_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         if (sequence->end - sequence->slots < ZR_FOLLOW_RECENT)
             continue;
@@ -208,7 +208,7 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
     at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
     at.sequences = at.slots + plan->steps_count * sizeof(struct zr_slot);
-    at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_learner_sequence), 64);
+    at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_follow_sequence), 64);
     at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
     size_t granules = plan->region_bytes / arena->granule_bytes + 1;
     at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
@@ -268,7 +268,7 @@ static void note_stream(struct zr_follow_plan *made, uint64_t stream)
 /* Sorts the placed steps of each sequence by the step at which they are to be gone. */
 static void find_due(struct zr_follow_plan *made)
 {
-    for (struct zr_learner_sequence *sequence = made->sequences;
+    for (struct zr_follow_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         size_t count = (size_t)(sequence->end - sequence->slots);
         for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
@@ -304,7 +304,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .live = (uint8_t *)(pages + at.live),
                                     .due_counts = (uint32_t *)(pages + at.due_counts),
                                     .due = (uint32_t *)(pages + at.due),
-                                    .sequences = (struct zr_learner_sequence *)(pages + at.sequences),
+                                    .sequences = (struct zr_follow_sequence *)(pages + at.sequences),
                                     .sequences_count = plan->sequences_count,
                                     .ngrams = (uint32_t *)(pages + at.ngrams),
                                     .ngrams_count = at.ngrams_count,
@@ -327,13 +327,13 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->sequences_count; i++) {
         const struct zr_plan_sequence *sequence = &plan->sequences[i];
         struct zr_slot *first = made->slots + sequence->first;
-        made->sequences[i] = (struct zr_learner_sequence){.slots = first,
-                                                          .end = first + sequence->count,
-                                                          .cursor = first,
-                                                          .thread = sequence->thread,
-                                                          .any = sequence->any,
-                                                          .any_stream = sequence->any_stream,
-                                                          .stream = sequence->stream};
+        made->sequences[i] = (struct zr_follow_sequence){.slots = first,
+                                                         .end = first + sequence->count,
+                                                         .cursor = first,
+                                                         .thread = sequence->thread,
+                                                         .any = sequence->any,
+                                                         .any_stream = sequence->any_stream,
+                                                         .stream = sequence->stream};
     }
     zr_places_make(made, plan);
     find_due(made);
@@ -346,7 +346,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
 static void set_cursors(struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     for (size_t i = 0; i < made->sequences_count; i++) {
-        struct zr_learner_sequence *sequence = &made->sequences[i];
+        struct zr_follow_sequence *sequence = &made->sequences[i];
         sequence->cursor = sequence->slots + plan->sequences[i].cursor;
         sequence->deferred = plan->begin != NULL;
     }
@@ -591,7 +591,7 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
 
 /* Every live block of the sequence is late, or was taken no more steps ago than it may live: all that a step
  * looks at stands on this. */
-static bool in_time(const struct zr_follow_plan *plan, const struct zr_learner_sequence *sequence)
+static bool in_time(const struct zr_follow_plan *plan, const struct zr_follow_sequence *sequence)
 {
     ptrdiff_t count = sequence->end - sequence->slots;
     for (const struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
@@ -638,7 +638,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_learner_sequence *sequence = plan->sequences;
+    for (const struct zr_follow_sequence *sequence = plan->sequences;
          sequence < plan->sequences + plan->sequences_count; sequence++) {
         if (plan == arena->follow->plan && !in_time(plan, sequence))
             return zr_fail(ZR_ERR_CORRUPT, "a planned block outlives its time and is not late");

@@ -1,10 +1,10 @@
 /* contiguous.h: a contiguous pool's state, shared by the files that work on it. Private to alloc/.
  *
  *   contiguous.c          life, entries by handle, statistics and checks
- *   contiguous_space.c    the extents: granules beneath them, what streams still use, the arena's books
+ *   contiguous_space.c    the extents: granules beneath them, what streams still use, the arena's counters
  *   contiguous_compact.c  moving entries down
  *
- * A extent is a stretch of the pool's addresses that is in use; extents are linked in address order and do
+ * An extent is a stretch of the pool's addresses that is in use; extents are linked in address order and do
  * not overlap. Between them is nothing but free addresses, under which granules may lie (idle ones where
  * whole). Lock order: pool, arena, backend. The lock of the list of pools and a pool's `view` are leaves:
  * whoever holds one waits for no other lock, but for the view under the list's. */
@@ -74,7 +74,7 @@ struct zr_contiguous {
     uint32_t free_slot;   /* number + 1; 0: none */
 
     size_t live_bytes, requested_bytes, pending_bytes;
-    size_t touched_count;    /* granules of addresses that a extent touches: all of them mapped */
+    size_t touched_count;    /* granules of addresses that an extent touches: all of them mapped */
     size_t mapped_bytes;     /* addresses with a granule beneath; a granule under an alias counts twice */
     size_t mapped_end_bytes; /* nothing is mapped from here on */
     size_t held_bytes;       /* granules */
@@ -112,17 +112,17 @@ static inline struct zr_bounds zr_whole_around(const struct zr_contiguous *pool,
 
 /* ---- contiguous_space.c; lock: pool->lock -------------------------------------------------------------- */
 
-/* The first three with pool->view as well. Links a extent behind `after` (NULL: as the first) and counts it;
+/* The first three with pool->view as well. Links an extent behind `after` (NULL: as the first) and counts it;
  * and the reverse. */
 void zr_pool_extent_link(struct zr_contiguous *pool, struct zr_pool_extent *extent,
                          struct zr_pool_extent *after);
 void zr_pool_extent_unlink(struct zr_contiguous *pool, struct zr_pool_extent *extent);
-/* Links a extent at its offset, over what its own stream leaves there, which is cut or dropped. `after`: some
- * extent before it, NULL: none. Takes at most one record, and may give some. Everything else is out of the
- * way. */
+/* Links an extent at its offset, over what its own stream leaves there, which is cut or dropped. `after`:
+ * some extent before it, NULL: none. Takes at most one record, and may give some. Everything else is out of
+ * the way. */
 void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *extent,
                           struct zr_pool_extent *after);
-/* Makes a extent, linked already or about to be, one that its stream leaves. */
+/* Makes an extent, linked already or about to be, one that its stream leaves. */
 void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *extent);
 /* Ends what streams have left; `wait`: waits for them all. The first failure of a wait or an unmap; what it
  * concerns stays, for the next time. */

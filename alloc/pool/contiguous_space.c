@@ -353,7 +353,7 @@ zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_bounds par
     return result;
 }
 
-/* The free addresses from the end of a extent to the next, as whole granules; empty where there are none. */
+/* The free addresses from the end of an extent to the next, as whole granules; empty where there are none. */
 static struct zr_bounds free_bounds_between(const struct zr_contiguous *pool,
                                             const struct zr_pool_extent *before,
                                             const struct zr_pool_extent *after)

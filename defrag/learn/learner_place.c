@@ -198,8 +198,7 @@ static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch
     return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: there is a packing */
 }
 
-/* ---- Sequences
- * --------------------------------------------------------------------------------------------- */
+/* ---- Sequences ----------------------------------------------------------------------------------------- */
 
 /* Places all of a sequence, by addresses alone or with pages; *granules gets what it takes. The sizes as they
  * are asked for pack better than rounded to the arena's grain: they are rounded afterwards. */

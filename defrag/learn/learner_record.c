@@ -73,8 +73,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
     return record;
 }
 
-/* ---- Recordings
- * -------------------------------------------------------------------------------------------- */
+/* ---- Recordings ---------------------------------------------------------------------------------------- */
 
 static const size_t recording_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
 

@@ -33,7 +33,7 @@ static const struct zr_improve_start starts[] = {
 struct packer {
     struct zr_pack_problem problem;
     struct zr_scratch scratch;
-    struct zr_pack_budget watch, map_callbacks[JOBS_MOST]; /* of all, and by job of the present round */
+    struct zr_pack_budget budget, budgets[JOBS_MOST]; /* of all, and by job of the present round */
     unsigned threads;
     size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
     bool able;          /* to search */
@@ -77,14 +77,14 @@ static void hand_out_work(struct packer *packer, unsigned count)
 {
     zr_assert(count <= JOBS_MOST);
     for (unsigned j = 0; j < count; j++)
-        packer->map_callbacks[j] = packer->watch;
+        packer->budgets[j] = packer->budget;
 }
 
 static void charge_work(struct packer *packer, unsigned count)
 {
-    uint64_t before = packer->watch.work_left;
+    uint64_t before = packer->budget.work_left;
     for (unsigned j = 0; j < count; j++)
-        zr_pack_spend(&packer->watch, before - packer->map_callbacks[j].work_left);
+        zr_pack_spend(&packer->budget, before - packer->budgets[j].work_left);
 }
 
 /* All threads are our own: the caller's stack may be too short for a search. One that cannot be started is
@@ -124,7 +124,7 @@ static void take_best(struct packer *packer, const uint64_t *offset, uint64_t he
 
 static void begin_chain(struct packer *packer, unsigned job)
 {
-    zr_improve_begin(&packer->chains[job], &starts[job], &packer->map_callbacks[job]);
+    zr_improve_begin(&packer->chains[job], &starts[job], &packer->budgets[job]);
 }
 
 static void improve_chain(struct packer *packer, unsigned job)
@@ -132,7 +132,7 @@ static void improve_chain(struct packer *packer, unsigned job)
     struct zr_improve *chain = &packer->chains[job];
     bool leads = chain->best_height == packer->best.height;
     zr_improve_run(chain, packer->chain_trials * (leads ? LEADER_SHARE : 1), packer->target,
-                   &packer->map_callbacks[job]);
+                   &packer->budgets[job]);
 }
 
 /* The chains [first, count). */
@@ -153,10 +153,10 @@ static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, 
 static zr_result place_from_ends(struct packer *packer)
 {
     uint64_t count = packer->problem.count, compared = count * count / COMPARED;
-    zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->watch, &packer->best,
+    zr_result result = zr_pack_from_ends(&packer->problem, packer->target, &packer->budget, &packer->best,
                                          packer->scratch.arena);
-    if (compared > packer->watch.work_left)
-        packer->watch.work_left = 0;
+    if (compared > packer->budget.work_left)
+        packer->budget.work_left = 0;
     return result;
 }
 
@@ -164,7 +164,7 @@ static zr_result place_from_ends(struct packer *packer)
 static zr_result begin_chains(struct packer *packer, unsigned first, unsigned count)
 {
     zr_result result = ZR_OK;
-    if (packer->best.height <= packer->target || zr_pack_time_up(&packer->watch))
+    if (packer->best.height <= packer->target || zr_pack_time_up(&packer->budget))
         return ZR_OK;
     for (unsigned c = first; c < count && !result; c++)
         result = zr_improve_make(&packer->chains[c], &packer->problem, &packer->scratch);
@@ -208,10 +208,9 @@ static void search_once(struct packer *packer, unsigned job)
     unsigned decided = atomic_load(&packer->decided);
     /* Nobody will look at it; but what it would have learned is known in the next round where answers depend
      * on the work alone. */
-    if (job > decided && packer->watch.until_ns != UINT64_MAX)
+    if (job > decided && packer->budget.until_ns != UINT64_MAX)
         return;
-    packer->verdicts[job] =
-        zr_search_run(packer->searches[job], &packer->tasks[job], &packer->map_callbacks[job]);
+    packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->budgets[job]);
     while (job < decided && packer->verdicts[job] &&
            !atomic_compare_exchange_weak(&packer->decided, &decided, job))
         ;
@@ -222,7 +221,7 @@ static zr_result make_searches(struct packer *packer)
 {
     zr_result result = ZR_OK;
     for (unsigned t = 0;
-         t < SEARCHES_COUNT && !packer->searches[t] && !result && !zr_pack_time_up(&packer->watch); t++)
+         t < SEARCHES_COUNT && !packer->searches[t] && !result && !zr_pack_time_up(&packer->budget); t++)
         result = zr_search_make(&packer->searches[t], &packer->problem, &packer->scratch);
     return result;
 }
@@ -233,7 +232,7 @@ static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_
 {
     zr_result result = make_searches(packer);
     *verdict = ZR_SEARCH_UNDECIDED;
-    for (uint64_t r = 0; (!rounds || r < rounds) && !result && !*verdict && !zr_pack_time_up(&packer->watch);
+    for (uint64_t r = 0; (!rounds || r < rounds) && !result && !*verdict && !zr_pack_time_up(&packer->budget);
          r++) {
         struct round round = {.packer = packer,
                               .run = search_once,
@@ -267,7 +266,7 @@ static zr_result improve(struct packer *packer, uint64_t rounds)
 {
     zr_result result = ZR_OK;
     for (uint64_t r = 0; (!rounds || r < rounds) && !result && packer->best.height > packer->target &&
-                         !zr_pack_time_up(&packer->watch);
+                         !zr_pack_time_up(&packer->budget);
          r++)
         result = run_chains(packer, improve_chain, 0, CHAINS_COUNT);
     return result;
@@ -279,10 +278,11 @@ static zr_result search_lowest(struct packer *packer)
 {
     uint64_t proved = packer->problem.bound_units; /* nothing is lower */
     zr_result result = ZR_OK;
-    for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->watch); rounds *= 2) {
+    for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->budget);
+         rounds *= 2) {
         uint64_t low = proved, target = proved;
         result = improve(packer, rounds / 3);
-        while (low < packer->best.height && !result && !zr_pack_time_up(&packer->watch)) {
+        while (low < packer->best.height && !result && !zr_pack_time_up(&packer->budget)) {
             enum zr_search_verdict verdict;
             result = search_within(packer, target, rounds, &verdict);
             if (verdict != ZR_SEARCH_FOUND)
@@ -303,7 +303,7 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
     zr_result result = ZR_OK;
     packer->target = capacity;
     *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
-    while (!result && !*verdict && !zr_pack_time_up(&packer->watch)) {
+    while (!result && !*verdict && !zr_pack_time_up(&packer->budget)) {
         result = improve(packer, packer->able ? 1 : 0);
         if (packer->best.height <= capacity)
             *verdict = ZR_SEARCH_FOUND;
@@ -404,12 +404,12 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
     enum zr_pack_verdict verdict = ZR_PACK_FOUND;
 
     *report = (struct zr_pack_report){0};
-    packer.watch =
+    packer.budget =
         (struct zr_pack_budget){UINT64_MAX, options->work ? options->work : UINT64_MAX, here->cancelled};
     if (!options->work &&
         __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
-                               &packer.watch.until_ns))
-        packer.watch.until_ns = UINT64_MAX;
+                               &packer.budget.until_ns))
+        packer.budget.until_ns = UINT64_MAX;
     packer.threads = options->threads < 1              ? 1
                      : options->threads > MOST_THREADS ? MOST_THREADS
                                                        : options->threads;

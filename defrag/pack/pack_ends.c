@@ -2,7 +2,7 @@
  *
  * What is alive for long lies at the bottom, longest first, each item on the highest of those that it meets.
  * In a step of training these are nested (what a layer keeps for backward outlives that of every later
- * layer), so that no gaps arise between them. What is alive for a few moments hangs from the tag limit, at
+ * layer), so that no gaps arise between them. What is alive for a few moments hangs from the top, at
  * the highest gap that is free in its time; each meets few others, so a search among its neighbours in time
  * finds it. The tag limit is as low as the fullest moment allows. Where to divide, and in which order to
  * hang, is tried out.
@@ -27,7 +27,7 @@ struct stretch {
 
 struct ends {
     const struct zr_pack_problem *problem;
-    struct zr_pack_budget *watch;
+    struct zr_pack_budget *budget;
     uint32_t count;
     uint32_t *item;          /* by moment: who is born */
     uint64_t *units, *alive; /* by moment: that item's size; how many moments it lives, its own included */
@@ -92,7 +92,7 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
         ends->met[met_count++] =
             (struct stretch){ends->offset[other] - ends->units[other], ends->offset[other]};
     }
-    zr_pack_spend(ends->watch, (before + alive) / SCANNED + met_count);
+    zr_pack_spend(ends->budget, (before + alive) / SCANNED + met_count);
     return met_count;
 }
 
@@ -134,7 +134,7 @@ static uint64_t place(struct ends *ends, uint32_t short_most, const uint32_t *hu
 {
     zr_skyline_clear(&ends->sky);
     memset(ends->offset, 0xff, ends->count * sizeof *ends->offset); /* FREE */
-    zr_pack_spend(ends->watch, 4 * (uint64_t)ends->count);
+    zr_pack_spend(ends->budget, 4 * (uint64_t)ends->count);
     for (uint32_t k = 0; k < ends->count && ends->alive[ends->by_duration[k]] > short_most; k++)
         lay(ends, ends->by_duration[k]);
     for (uint32_t k = 0; k < ends->count; k++)
@@ -148,7 +148,7 @@ static void place_all(struct ends *ends, uint64_t target, struct zr_pack_best *b
     bool first = true;
     for (uint32_t most = SHORT_MOST; most >= SHORT_LEAST; most /= 4)
         for (unsigned by_duration = 0; by_duration < 2; by_duration++, first = false) {
-            if (!first && (best->height <= target || zr_pack_time_up(ends->watch)))
+            if (!first && (best->height <= target || zr_pack_time_up(ends->budget)))
                 return;
             uint64_t height = place(ends, most, by_duration ? ends->by_duration : ends->by_size);
             if (height >= best->height)
@@ -160,10 +160,10 @@ static void place_all(struct ends *ends, uint64_t target, struct zr_pack_best *b
 }
 
 zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
-                            struct zr_pack_budget *watch, struct zr_pack_best *best, zr_arena *arena)
+                            struct zr_pack_budget *budget, struct zr_pack_best *best, zr_arena *arena)
 {
     struct zr_scratch scratch = {.arena = arena};
-    struct ends ends = {.problem = problem, .watch = watch, .count = problem->count};
+    struct ends ends = {.problem = problem, .budget = budget, .count = problem->count};
     size_t count = problem->count;
 
     ends.item = zr_scratch_take(&scratch, count, sizeof *ends.item);

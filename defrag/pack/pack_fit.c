@@ -205,7 +205,7 @@ end:
     return best;
 }
 
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *watch)
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *budget)
 {
     const struct zr_pack_problem *problem = fit->problem;
     uint64_t height = 0, work = from;
@@ -220,9 +220,9 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
     for (uint32_t k = from; k < problem->count; k++) {
         uint32_t item = fit->order[k];
         if (k % 256 == 255) {
-            zr_pack_spend(watch, work);
+            zr_pack_spend(budget, work);
             work = 0;
-            if (zr_pack_time_up(watch))
+            if (zr_pack_time_up(budget))
                 return ZR_FIT_FAILED;
         }
         fit->offset[item] = find_free_extent(fit, item, limit, &work);
@@ -236,7 +236,7 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
         uint64_t end = fit->offset[item] + problem->units[item];
         height = end > height ? end : height;
     }
-    zr_pack_spend(watch, work);
+    zr_pack_spend(budget, work);
     return height;
 }
 

@@ -41,13 +41,13 @@ static void settle(struct zr_improve *chain, uint64_t height)
 }
 
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      struct zr_pack_budget *watch)
+                      struct zr_pack_budget *budget)
 {
     chain->random = UINT64_C(0x9e3779b97f4a7c15) + start->key * 2 + start->tightest;
     chain->fit.tightest = start->tightest;
     chain->wander = start->wander;
     zr_fit_order(&chain->fit, start->key);
-    uint64_t height = zr_fit_run(&chain->fit, 0, ZR_FIT_FAILED - 1, watch);
+    uint64_t height = zr_fit_run(&chain->fit, 0, ZR_FIT_FAILED - 1, budget);
     for (unsigned k = 0; k < ZR_IMPROVE_MEMORY; k++)
         chain->past_heights[k] = height;
     if (height != ZR_FIT_FAILED)
@@ -164,25 +164,25 @@ static uint32_t change_order(struct zr_improve *chain)
     return from;
 }
 
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_budget *watch)
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_budget *budget)
 {
     struct zr_fit *fit = &chain->fit;
     size_t count = fit->problem->count;
 
     if (chain->height == ZR_FIT_FAILED) /* out of time before there was anything to improve */
         return;
-    while (trials-- > 0 && chain->best_height > target && !zr_pack_time_up(watch)) {
+    while (trials-- > 0 && chain->best_height > target && !zr_pack_time_up(budget)) {
         uint64_t *past = &chain->past_heights[chain->trials++ % ZR_IMPROVE_MEMORY];
         uint64_t limit = *past > chain->height ? *past : chain->height;
         memcpy(fit->order, chain->order, count * sizeof *fit->order);
         for (uint32_t k = 0; k < count; k++)
             fit->rank[fit->order[k]] = k;
         uint32_t from = change_order(chain);
-        zr_pack_spend(watch, count);
+        zr_pack_spend(budget, count);
         if (from < count) {
             memcpy(fit->offset, chain->offset, count * sizeof *fit->offset);
             memcpy(fit->sorted, chain->sorted, count * sizeof *fit->sorted);
-            uint64_t height = zr_fit_run(fit, from, limit, watch);
+            uint64_t height = zr_fit_run(fit, from, limit, budget);
             if (height != ZR_FIT_FAILED)
                 settle(chain, height);
         }

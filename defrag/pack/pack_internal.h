@@ -91,11 +91,11 @@ struct zr_pack_budget {
     uint64_t work_left; /* in steps: looks at a placed item, or at sixteen that are none of the neighbours */
     const _Atomic bool *cancelled; /* true: time is up; NULL: never */
 };
-bool zr_pack_time_up(const struct zr_pack_budget *watch);
+bool zr_pack_time_up(const struct zr_pack_budget *budget);
 
-static inline void zr_pack_spend(struct zr_pack_budget *watch, uint64_t work)
+static inline void zr_pack_spend(struct zr_pack_budget *budget, uint64_t work)
 {
-    watch->work_left -= work < watch->work_left ? work : watch->work_left;
+    budget->work_left -= work < budget->work_left ? work : budget->work_left;
 }
 
 static inline uint64_t zr_pack_common_divisor(uint64_t a, uint64_t b)
@@ -137,7 +137,7 @@ void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t
  * if it is lower than that. The first is made however little time there is. The work is count x log count,
  * and scratch from the arena some hundred bytes an item. */
 zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
-                            struct zr_pack_budget *watch, struct zr_pack_best *best, zr_arena *arena);
+                            struct zr_pack_budget *budget, struct zr_pack_best *best, zr_arena *arena);
 
 /* ---- Fitting in order ---------------------------------------------------------------------------------- */
 
@@ -168,8 +168,8 @@ struct zr_fit {
 zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem, struct zr_scratch *scratch);
 /* Places order[from..]; order[..from) stay where `offset` has them, `sorted` lists the items by offset
  * (ignored when from is 0). Returns the height, ZR_FIT_FAILED as soon as it would pass `limit`, or when
- * `watch` says so. */
-uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *watch);
+ * `budget` says so. */
+uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr_pack_budget *budget);
 /* Lists the placed items by offset in fit->sorted, all of them after a run that did not fail. */
 void zr_fit_sort(struct zr_fit *fit);
 
@@ -214,9 +214,10 @@ struct zr_improve_start {
     bool wander; /* now and then an item moves anywhere earlier */
 };
 void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *start,
-                      struct zr_pack_budget *watch);
+                      struct zr_pack_budget *budget);
 /* Tries `trials` changes, fewer when the best height comes down to `target`. */
-void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, struct zr_pack_budget *watch);
+void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
+                    struct zr_pack_budget *budget);
 
 /* ---- Edges of sections --------------------------------------------------------------------------------- */
 
@@ -249,7 +250,7 @@ struct zr_search_task {
     uint64_t capacity, nodes, attempt;
 };
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     struct zr_pack_budget *watch);
+                                     struct zr_pack_budget *budget);
 /* By item, after ZR_SEARCH_FOUND. */
 const uint64_t *zr_search_offsets(const struct zr_search *search);
 /* Bytes of stack that zr_search_run() needs. */

@@ -4,11 +4,11 @@
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 
-bool zr_pack_time_up(const struct zr_pack_budget *watch)
+bool zr_pack_time_up(const struct zr_pack_budget *budget)
 {
-    return watch->work_left == 0 ||
-           (watch->cancelled && atomic_load_explicit(watch->cancelled, memory_order_relaxed)) ||
-           (watch->until_ns != UINT64_MAX && zr_os_now_ns() >= watch->until_ns);
+    return budget->work_left == 0 ||
+           (budget->cancelled && atomic_load_explicit(budget->cancelled, memory_order_relaxed)) ||
+           (budget->until_ns != UINT64_MAX && zr_os_now_ns() >= budget->until_ns);
 }
 
 static void take_arrays(struct zr_pack_problem *problem, size_t count, struct zr_scratch *scratch)

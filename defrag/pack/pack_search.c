@@ -41,7 +41,7 @@ struct trail_entry {
 
 struct zr_search {
     const struct zr_pack_problem *problem;
-    struct zr_pack_budget *watch;
+    struct zr_pack_budget *budget;
     uint64_t capacity, nodes_left;
     uint32_t depth, most_depth;
 
@@ -329,7 +329,7 @@ static bool settle(struct zr_search *search, const struct part *part, struct dea
     bool lifted = true;
     while (lifted) {
         lifted = false;
-        zr_pack_spend(search->watch,
+        zr_pack_spend(search->budget,
                       (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) +
                           1);
         if (!survey(search, part, state) || !lift_crossing(search, part, &lifted))
@@ -551,7 +551,7 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
     if (search->nodes_left == 0 || !room)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
-    if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->watch))
+    if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->budget))
         return ZR_SEARCH_UNDECIDED;
     if (!settle(search, part, &state))
         return ZR_SEARCH_IMPOSSIBLE;
@@ -608,12 +608,12 @@ static void set_likings(struct zr_search *search, uint64_t attempt)
 }
 
 enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_search_task *task,
-                                     struct zr_pack_budget *watch)
+                                     struct zr_pack_budget *budget)
 {
     const struct zr_pack_problem *problem = search->problem;
     if (task->capacity < problem->bound_units)
         return ZR_SEARCH_IMPOSSIBLE;
-    search->watch = watch;
+    search->budget = budget;
     search->capacity = task->capacity;
     search->nodes_left = task->nodes;
     search->depth = search->placed_count = search->trail_count = search->choices_count = 0;

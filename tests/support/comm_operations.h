@@ -32,7 +32,7 @@ struct trial {
                     ##__VA_ARGS__);                                                                          \
     } while (0)
 
-/* Hands an operation in, waits, and keeps the books that the communicator's own are compared with. */
+/* Hands an operation in, waits, and keeps the counters that the communicator's own are compared with. */
 #define trial_run(t, kind, bytes, call)                                                                      \
     do {                                                                                                     \
         zr_ticket ticket = 0;                                                                                \

@@ -252,7 +252,7 @@ static const enum zr_fault_site arena_sites[] = {ZR_FAULT_RESERVE, ZR_FAULT_CREA
                                                  ZR_FAULT_ACCESS, ZR_FAULT_METADATA};
 
 /* A life of an arena in which one pass of a site may fail anywhere. True if every call either worked or left
- * the books exact, and nothing leaked. */
+ * the counters exact, and nothing leaked. */
 static bool life_with_fault(const struct setting *setting, unsigned *failures)
 {
     struct run *run = calloc(1, sizeof *run);

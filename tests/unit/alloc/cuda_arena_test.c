@@ -1,6 +1,6 @@
 /* cuda_arena_test.c: arenas over a GPU's memory, which the processor does not see: random operations beside a
  * model with the contents checked through the driver's copies, a steady state without driver calls, threads,
- * and a failure of each of the driver calls of a short life with exact books and nothing left behind. */
+ * and a failure of each of the driver calls of a short life with exact counters and nothing left behind. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -133,7 +133,7 @@ static void random_steps(struct model *model, unsigned steps)
     }
 }
 
-/* The arena's books, the backend's and the driver's are one. */
+/* The arena's counters, the backend's and the driver's are one. */
 static bool books_agree(const struct model *model)
 {
     struct zr_arena_stats stats;

@@ -1,5 +1,5 @@
 /* cuda_refusals_test.c: a CUDA driver that is absent, old, short of memory, unwilling, crashed, forked away
- * from or already gone: errors in words, exact books, and no crash. On the emulated driver. */
+ * from or already gone: errors in words, exact counters, and no crash. On the emulated driver. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* failures_test.c: one call that fails, at each of the first thousand driver calls of a run and more, on sim
  * (with streams that are done at once, and late), host and the emulated GPU: what a caller sees is an error
- * value, the arena's books stay those of a shadow and of the backend, its later calls work, and nothing is
+ * value, the arena's counters stay those of a shadow and of the backend, its later calls work, and nothing is
  * left behind. Some walks take strides here and steps in `failures_test all` (tests/long/long_shadow.t). */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -131,7 +131,7 @@ static void test_model(void)
                 base = blocks[0];
             good &= blocks[i % STEPS] == base + steps[i % STEPS].offset_bytes;
             found &= finds_as_model(height);
-            /* What no block begins with is refused, and the books stay as they were. */
+            /* What no block begins with is refused, and the counters stay as they were. */
             size_t other = steps[random_below(STEPS)].offset_bytes, number = model_at(other);
             if (number == STEPS || blocks[number] != base + other)
                 refused &= zr_arena_free(arena, base + other) != ZR_OK;

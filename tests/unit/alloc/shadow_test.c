@@ -1,8 +1,8 @@
 /* shadow_test.c: random operations on eight threads and several streams, beside a shadow that knows what
  * every block is and holds: sizes from a byte to several granules, alignments, tags, searches, trims, bad
- * calls, frees by other threads. Between rounds everybody stops, and the arena's books, the backend's and the
- * shadow's must be one. On the host the contents are read and written directly; on the (emulated) GPU by work
- * that is carried out late, which shows memory that changes its owner too early.
+ * calls, frees by other threads. Between rounds everybody stops, and the arena's counters, the backend's and
+ * the shadow's must be one. On the host the contents are read and written directly; on the (emulated) GPU by
+ * work that is carried out late, which shows memory that changes its owner too early.
  *
  * The arguments are the numbers of operations on the host and on the GPU; tests/long/long_shadow.t runs a
  * million, and under every tool. */
@@ -361,12 +361,13 @@ static void *work(void *argument)
         for (unsigned i = 0; i < worker->world->steps; i++)
             step(worker);
         pthread_barrier_wait(&worker->world->barrier); /* everybody has stopped */
-        pthread_barrier_wait(&worker->world->barrier); /* the books have been read */
+        pthread_barrier_wait(&worker->world->barrier); /* the counters have been read */
     }
     return NULL;
 }
 
-/* ---- The books ----------------------------------------------------------------------------------------- */
+/* ---- The counters -----------------------------------------------------------------------------------------
+ */
 
 static int by_address(const void *a, const void *b)
 {
@@ -413,7 +414,7 @@ static struct counts sum_of(const struct worker *workers)
     return sum;
 }
 
-/* With every thread standing still. False, with words, where the books differ. */
+/* With every thread standing still. False, with words, where the counters differ. */
 static bool books_agree(struct world *world, struct worker *workers)
 {
     static struct held *all[THREADS * OWN + SHARED];

@@ -91,8 +91,7 @@ static void run_case(enum zr_policy policy, const struct a_case *one)
                  (long long)one->want.failed_at);
 }
 
-/* ---- PyTorch's caching allocator: the functions named are in its CUDACachingAllocator.cpp
- * ------------------- */
+/* ---- PyTorch's caching allocator: the functions named are in its CUDACachingAllocator.cpp -------------- */
 
 static const struct a_case caching[] = {
     {"a byte takes a small segment (get_allocation_size)", {A(1), END}, 0, {2 * MIB, 1, NONE}},
@@ -197,8 +196,7 @@ static const struct a_case expandable[] = {
      {60 * MIB, ANY, NONE}},
 };
 
-/* ---- Best fit in one growing range
- * ------------------------------------------------------------------------- */
+/* ---- Best fit in one growing range --------------------------------------------------------------------- */
 
 static const struct a_case bestfit[] = {
     {"a byte takes a granule", {A(1), END}, 0, {2 * MIB, 3, NONE}},
@@ -221,8 +219,7 @@ static const struct a_case bestfit[] = {
     {"beyond the capacity there is no memory", {A(4 * MIB), A(4 * MIB), END}, 6 * MIB, {4 * MIB, 6, 1}},
 };
 
-/* ---- Our arena
- * --------------------------------------------------------------------------------------------- */
+/* ---- Our arena ----------------------------------------------------------------------------------------- */
 
 static const struct a_case own[] = {
     {"a byte takes a granule", {A(1), END}, 0, {2 * MIB, ANY, NONE}},
@@ -241,8 +238,7 @@ static const struct a_case own[] = {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)                                                \
     run_case(policy, &cases[i])
 
-/* ---- Properties that hold for every model
- * ------------------------------------------------------------------ */
+/* ---- Properties that hold for every model -------------------------------------------------------------- */
 
 enum { SLOTS = 300, OPERATIONS = 60000 };
 

@@ -50,8 +50,7 @@ static struct zr_sequence sequence_of(struct zr_event *events, size_t count, uin
 }
 #define SEQUENCE(events, blocks) sequence_of(events, sizeof events / sizeof *events, blocks)
 
-/* ---- Reports
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Reports ------------------------------------------------------------------------------------------- */
 
 static void test_repeats(void)
 {
@@ -146,8 +145,7 @@ static void test_wrong_sequences(void)
     tap_is(report.peak_reserved_bytes, 0, "takes nothing");
 }
 
-/* ---- Random sequences
- * ------------------------------------------------------------------------------------------ */
+/* ---- Random sequences ---------------------------------------------------------------------------------- */
 
 enum { EVENTS = 20000, SLOTS = 200 };
 
@@ -223,8 +221,7 @@ static void test_random(uint64_t seed)
     }
 }
 
-/* ---- Weights that stay
- * ------------------------------------------------------------------------------------------ */
+/* ---- Weights that stay --------------------------------------------------------------------------------- */
 
 enum { LAYERS = 12, PASSES = 4 };
 
@@ -282,8 +279,7 @@ static void test_inference(void)
     }
 }
 
-/* ---- The clock
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The clock ----------------------------------------------------------------------------------------- */
 
 enum { QUEUED = 24, STEPS = 700 };
 
@@ -327,8 +323,7 @@ static void test_clock(void)
            "what it comes to does not depend on the clock");
 }
 
-/* ---- Failures
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_faults(void)
 {

@@ -81,8 +81,7 @@ static size_t live_bytes(void)
     return stats.live_bytes;
 }
 
-/* ---- CSV
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- CSV ----------------------------------------------------------------------------------------------- */
 
 static const char rmm[] = "Thread,Time,Action,Pointer,Size,Stream\n"
                           "140,10:00:00:000001,allocate,0x7f0000000000,1024,0x0\n"
@@ -192,8 +191,7 @@ static void test_long_lines(void)
     refused(read_text(text), "more than 32 fields", "more fields than any format has");
 }
 
-/* ---- Our own traces
- * ------------------------------------------------------------------------------------------ */
+/* ---- Our own traces ------------------------------------------------------------------------------------ */
 
 static void test_zrt(void)
 {
@@ -224,8 +222,7 @@ static void test_zrt(void)
     zr_backend_destroy(sim);
 }
 
-/* ---- Pickles: put together by hand
- * ---------------------------------------------------------------------------- */
+/* ---- Pickles: put together by hand --------------------------------------------------------------------- */
 
 static unsigned char pickle[1 << 20];
 static size_t pickle_bytes;
@@ -430,8 +427,7 @@ static void test_numbers(void)
     zr_pickle_end(&got);
 }
 
-/* ---- Hostile files
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Hostile files ------------------------------------------------------------------------------------- */
 
 /* Reads the pickle in the buffer; true if the memory that took was in proportion and all came back. */
 static bool in_proportion(void)
@@ -557,8 +553,7 @@ static void test_fuzz(void)
     tap_is(bad, 0, "3,000 random programs");
 }
 
-/* ---- Failures
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* Every allocation and read failing in turn gives an error and no leak. */
 static void test_faults(void)
@@ -606,8 +601,7 @@ static void test_small_arena(void)
     tap_is(bad, 0, "an arena of 1 to 19 pages: no memory is an error value, and nothing leaks");
 }
 
-/* ---- Real files
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Real files ---------------------------------------------------------------------------------------- */
 
 static void test_shared(void)
 {

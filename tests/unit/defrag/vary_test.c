@@ -48,7 +48,7 @@ struct seen {
     uint64_t hash;
 };
 
-/* Goes through a repeat by its own books. */
+/* Goes through a repeat by its own counters. */
 static struct seen look(const struct zr_sequence *sequence, size_t copies)
 {
     static uint64_t live[BLOCKS_MOST], becomes[30];
