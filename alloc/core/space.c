@@ -207,55 +207,10 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
     return place;
 }
 
-/* Granules that lie whole in the free extent and would not after a block in it. */
-static inline size_t opened_by(const struct zr_arena *arena, struct zr_place place, size_t bytes)
-{
-    size_t granule = arena->granule_bytes, end = place.offset_bytes + bytes;
-    size_t first = place.gap->offset_bytes + granule - 1, last = zr_extent_end(place.gap) & ~(granule - 1);
-    first = (first > place.offset_bytes ? first : place.offset_bytes) >> arena->granule_shift;
-    end = ((end < last ? end : last) + granule - 1) >> arena->granule_shift;
-    return end > first ? end - first : 0;
-}
-
-/* The place in the free extent instead, if it opens fewer granules. */
-static inline void take_lesser(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need,
-                               struct zr_place *place, size_t *least)
-{
-    struct zr_place other = place_in(arena, gap, need);
-    size_t opened = other.gap ? opened_by(arena, other, need.bytes) : *least;
-    if (opened < *least) {
-        *least = opened;
-        *place = other;
-    }
-}
-
-/* What granules of small blocks have left may save a granule to a larger block, which is a guest there: not
- * the other way about. Large ones come into free extents, and behind the last small block only while all of
- * these are on one granule, which they would hold for little; else guests that come and go would spread them
- * over many. */
-static __attribute__((noinline)) struct zr_place
-find_guest(const struct zr_arena *arena, struct zr_place place, struct zr_need need, unsigned owner)
-{
-    const struct zr_zone *zone = &arena->zones[ZR_ZONE_SMALL];
-    const struct zr_bins *holes[2] = {&zone->gaps,
-                                      owner ? &arena->streams[owner]->gaps[ZR_ZONE_SMALL] : NULL};
-    size_t least = opened_by(arena, place, need.bytes);
-    for (unsigned i = 0; i < 2 && holes[i]; i++)
-        for (struct zr_extent *gap = zr_bins_best(holes[i], need.bytes); gap;
-             gap = zr_bins_larger(holes[i], gap))
-            take_lesser(arena, gap, need, &place, &least);
-    if (zone->tail && (need.bytes < arena->granule_bytes / 2 ||
-                       zone->tail->offset_bytes < zone->first_bytes + arena->granule_bytes))
-        take_lesser(arena, zone->tail, need, &place, &least);
-    return place;
-}
-
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
 {
     unsigned first = zr_zone_of(arena, need);
     struct zr_place place = find_in(arena, first, need, owner);
-    if (first != ZR_ZONE_SMALL && place.gap && place.missing > 0)
-        place = find_guest(arena, place, need, owner);
     /* A zone that is full: any other will do. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)

@@ -62,30 +62,24 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
 }
 
 /* Unplanned allocations that lie badly in two occurrences make a bad plan of a good period: half a period on
- * there are others. Or the second one is not whole yet: `left_count` allocations on it will be. */
-static void try_later(struct zr_learner *learner, const struct view *view, uint64_t left_count)
+ * there are others. Held. */
+static void try_later(struct zr_learner *learner, const struct view *view)
 {
-    zr_arena_hold(learner->arena);
     for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
         struct recording *recording = view->recordings[i];
         if (recording->retries == RETRIES_MOST)
             continue;
         recording->retries++;
-        if (left_count > 0) {
-            recording->whole_at = recording->count + (uint32_t)left_count + NGRAM;
-        } else {
-            recording->refusals++;
-            recording->retry_at = recording->count + recording->distance / 2;
-        }
+        recording->refusals++;
+        recording->retry_at = recording->count + recording->distance / 2;
     }
-    zr_arena_unhold(learner->arena);
 }
 
 /* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
 static zr_result refuse(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
 {
-    try_later(learner, view, 0);
     zr_arena_hold(learner->arena);
+    try_later(learner, view);
     learner->stats.refused_plans_count++;
     learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
     learner->refused_unplanned = learner->candidate.plan.unplanned_count > 0;
@@ -179,12 +173,8 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
                                    (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
                                                          .stack_bytes = zr_helper_room(&learner->helper)});
     bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
-    bool later = result != ZR_OK && candidate->left_count > 0;
-    bool loose =
-        !later && joint &&
-        (result == ZR_ERR_UNAVAILABLE || (result == ZR_OK && unplanned_share(candidate) > LOOSE_MOST));
-    if (later)
-        try_later(learner, view, candidate->left_count);
+    bool loose = joint && (result == ZR_ERR_UNAVAILABLE ||
+                           (result == ZR_OK && unplanned_share(candidate) > LOOSE_MOST));
     zr_arena_hold(learner->arena);
     learner->stats.periods_count += result == ZR_OK;
     learner->all.loose |= loose;

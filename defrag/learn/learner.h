@@ -54,12 +54,11 @@ struct zr_candidate {
     uint64_t outlive_bytes, step_bytes; /* of steps that stay dynamic; of all */
     uint64_t rest_bytes;                /* beside the plan */
     uint64_t memory_bytes;              /* that the plan takes: zr_plan_memory_bytes() */
-    uint64_t left_count;                /* allocations until the second occurrence is whole */
 };
 
 /* Aligns the two occurrences of each sequence; the steps and lifetimes of what they have in common.
- * ZR_ERR_UNAVAILABLE: they differ too much to be one period, or
- * left_count says that a second one is not whole yet. The caller ends the candidate in any case. */
+ * ZR_ERR_UNAVAILABLE: they differ too much to be one period, or a second one is not whole yet. The caller
+ * ends the candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
                             size_t sequences_count, struct zr_pack_here here);
 /* The least memory that a plan of the steps can take, however they are placed: before any are. */

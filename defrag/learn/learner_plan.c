@@ -11,7 +11,7 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    APART_MOST = 4,     /* steps that the second occurrence may begin early by; and edits that cost nothing */
+    EDITS_LEAST = 4,    /* that two occurrences may differ in, however short they are */
     COMMON_PART = 4,    /* of five: less in common is no period */
     EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
     WORK_MOST = 1 << 24 /* comparisons of it: some tens of milliseconds */
@@ -138,7 +138,7 @@ struct split {
 static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
-    size_t most = (a.count + b.count) / 8 + APART_MOST, count = 0;
+    size_t most = (a.count + b.count) / 8 + EDITS_LEAST, count = 0;
     most = most < EDITS_MOST ? most : EDITS_MOST;
     int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
     struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
@@ -215,8 +215,7 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     return count != SIZE_MAX ? count : 0;
 }
 
-/* Aligns the two, and leaves out of the sequence what came before them. If the second has more at its start
- * than the first, which shows some way into them, that belongs to the first as well. */
+/* Aligns the two, and leaves out of the sequence what came before them. */
 static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequence, struct split *split)
 {
     struct zr_scratch scratch = {0};
@@ -225,12 +224,6 @@ static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequenc
     struct pair *pairs = zr_scratch_take(&scratch, lead + sequence->first_count, sizeof *pairs);
     if (pairs)
         count = align_from(work, lead, split, out, pairs);
-    struct pair early = count > 0 ? out[count / 16] : (struct pair){0};
-    if (early.second > early.first + APART_MOST && lead > 0) {
-        lead -= early.second - early.first < lead ? early.second - early.first : lead;
-        *split = (struct split){.second_count = sequence->second_count};
-        count = align_from(work, lead, split, out, pairs);
-    }
     zr_scratch_end(&scratch);
     sequence->seen += lead;
     sequence->position += (uint32_t)lead;
@@ -397,8 +390,6 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
         size_t most =
             sequence.first_count > sequence.second_count ? sequence.first_count : sequence.second_count;
         if (split.left_count > 0) {
-            candidate->left_count =
-                split.left_count > candidate->left_count ? split.left_count : candidate->left_count;
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not come again yet",
                              split.left_count, sequence.first_count);
         } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {

@@ -101,7 +101,7 @@ static void recording_forget(struct recording *recording)
     memset(recording->recent, 0, sizeof recording->recent);
     recording->sum = 0;
     recording->running = recording->found = recording->planned = recording->loose = false;
-    recording->retries = recording->refusals = recording->retry_at = recording->whole_at = 0;
+    recording->retries = recording->refusals = recording->retry_at = 0;
     if (recording->places)
         memset(recording->places, 0, PLACES * sizeof *recording->places);
 }
@@ -186,7 +186,7 @@ static void note_hit(const struct zr_learner *learner, struct recording *recordi
     recording->distance = at - before;
     recording->hits++;
     recording->misses = 0;
-    if (before < recording->run_start || recording->positions[before].match == 0 || recording->whole_at > 0)
+    if (before < recording->run_start || recording->positions[before].match == 0)
         return;
     uint32_t first = recording->positions[before].match - 1, lead = NGRAM - 1;
     uint32_t run = at - recording->run_start + recording->distance, history = history_of(learner, recording);
@@ -217,7 +217,6 @@ static void start_run(struct recording *recording, uint32_t at, uint32_t distanc
 {
     recording->running = true;
     recording->found = recording->planned = recording->loose = false;
-    recording->whole_at = 0;
     if (distance > recording->distance + slack_of(recording) ||
         recording->distance > distance + slack_of(recording))
         recording->refusals = recording->retries = 0; /* another period */
@@ -258,10 +257,6 @@ static void note_position(const struct zr_learner *learner, struct recording *re
         note_hit(learner, recording, at, before);
     else if (++recording->misses > MISSES_MOST + recording->distance / 64)
         recording->running = recording->found = false;
-    if (recording->whole_at > 0 && at >= recording->whole_at) {
-        recording->whole_at = 0;
-        recording->planned = !recording->found;
-    }
 }
 
 /* ---- Recording ----------------------------------------------------------------------------------------- */

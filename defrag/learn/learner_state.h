@@ -76,7 +76,6 @@ struct recording {
     } due;                      /* what was found when the helper was asked: the run may have ended since */
     uint32_t retries, retry_at; /* a plan was refused: tried anew from that position on; 0: no more */
     uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
-    uint32_t whole_at;          /* the second occurrence is whole at that position; 0: it is */
 };
 
 struct live_entry {
