@@ -104,14 +104,32 @@ static void leave(struct cuda_backend *cuda)
         cuda->driver->context_pop(&popped);
 }
 
+static bool succeeded(zr_cu_result code)
+{
+    return code == ZR_CU_SUCCESS;
+}
+
 /* What cannot be undone may be tried twice. True when the driver has it, or is gone with all it had. */
 static bool taken_back(zr_cu_result code)
 {
     return code == ZR_CU_SUCCESS || code == ZR_CU_DEINITIALIZED;
 }
 
+/* One call of the driver in the device's context. What is not `good` becomes `failure`, with the words. */
+#define IN_CONTEXT(cuda, call, good, failure, ...)                                                           \
+    ({                                                                                                       \
+        zr_result result_ = enter(cuda);                                                                     \
+        if (result_ == ZR_OK) {                                                                              \
+            zr_cu_result code_ = (cuda)->driver->call;                                                       \
+            if (!good(code_))                                                                                \
+                result_ = zr_cuda_refused(code_, failure, __VA_ARGS__);                                      \
+            leave(cuda);                                                                                     \
+        }                                                                                                    \
+        result_;                                                                                             \
+    })
+
 /* Offers the driver again what it refused. lock: create_lock; the context is current. */
-static void settle(struct cuda_backend *cuda)
+static void release_refused(struct cuda_backend *cuda)
 {
     for (struct cuda_memory **link = &cuda->unreleased, *memory; (memory = *link);) {
         if (taken_back(cuda->driver->release(memory->memory))) {
@@ -142,7 +160,7 @@ static zr_result cuda_reserve(zr_backend *backend, size_t bytes, char **out)
     if (result != ZR_OK)
         return result;
     pthread_mutex_lock(&backend->create_lock);
-    settle(cuda);
+    release_refused(cuda);
     if (!zr_slab_reserve(&cuda->address_records, 1)) {
         result = ZR_ERR_HOST_MEMORY;
         goto unwind;
@@ -173,7 +191,7 @@ static void cuda_release(zr_backend *backend, char *address, size_t bytes)
         if (each->address == address_of(address))
             each->unwanted = true;
     if (entered)
-        settle(cuda);
+        release_refused(cuda);
     pthread_mutex_unlock(&backend->create_lock);
     if (entered)
         leave(cuda);
@@ -201,7 +219,7 @@ static size_t cuda_reserve_hint(zr_backend *backend, size_t limit_bytes)
 static zr_result take_record(struct cuda_backend *cuda, struct cuda_memory **out)
 {
     pthread_mutex_lock(&cuda->front.create_lock);
-    settle(cuda);
+    release_refused(cuda);
     bool there = zr_slab_reserve(&cuda->memory_records, 1);
     if (there) {
         *out = zr_slab_take(&cuda->memory_records);
@@ -252,7 +270,7 @@ static void cuda_destroy(zr_backend *backend, struct zr_handle *handle)
     memory->next = cuda->unreleased;
     cuda->unreleased = memory;
     if (entered)
-        settle(cuda);
+        release_refused(cuda);
     pthread_mutex_unlock(&backend->create_lock);
     if (entered)
         leave(cuda);
@@ -262,47 +280,25 @@ static void cuda_destroy(zr_backend *backend, struct zr_handle *handle)
 
 static zr_result cuda_map(zr_backend *backend, char *address, const struct zr_handle *handle)
 {
-    struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_memory *memory = (const struct cuda_memory *)handle->object;
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->map(address_of(address), handle->bytes, 0, memory->memory, 0);
-    if (code != ZR_CU_SUCCESS)
-        result =
-            zr_cuda_refused(code, ZR_ERR_ADDRESSES, "to map %zu bytes at %p", handle->bytes, (void *)address);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda_of(backend), map(address_of(address), handle->bytes, 0, memory->memory, 0),
+                      succeeded, ZR_ERR_ADDRESSES, "to map %zu bytes at %p", handle->bytes, (void *)address);
 }
 
 /* Whole mappings in a row go in one call. The driver orders it with no stream: the caller has made sure that
  * what streams do there has passed. */
 static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
 {
-    struct cuda_backend *cuda = cuda_of(backend);
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->unmap(address_of(address), bytes);
-    if (!taken_back(code))
-        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "to unmap %zu bytes at %p", bytes, (void *)address);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda_of(backend), unmap(address_of(address), bytes), taken_back, ZR_ERR_ADDRESSES,
+                      "to unmap %zu bytes at %p", bytes, (void *)address);
 }
 
 static zr_result cuda_set_access(zr_backend *backend, char *address, size_t bytes)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code =
-        cuda->driver->set_access(address_of(address), bytes, cuda->access, cuda->access_count);
-    if (code != ZR_CU_SUCCESS)
-        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "access for %zu devices to %zu bytes at %p",
-                                 cuda->access_count, bytes, (void *)address);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda, set_access(address_of(address), bytes, cuda->access, cuda->access_count),
+                      succeeded, ZR_ERR_ADDRESSES, "access for %zu devices to %zu bytes at %p",
+                      cuda->access_count, bytes, (void *)address);
 }
 
 /* ---- Copies and events --------------------------------------------------------------------------------- */
@@ -310,31 +306,17 @@ static zr_result cuda_set_access(zr_backend *backend, char *address, size_t byte
 /* The driver tells host from device memory by the addresses: they are unified. */
 static zr_result cuda_copy(zr_backend *backend, const struct zr_copy *copy)
 {
-    struct cuda_backend *cuda = cuda_of(backend);
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->copy(address_of(copy->to), address_of(copy->from), copy->bytes,
-                                           stream_of(copy->stream));
-    if (code != ZR_CU_SUCCESS)
-        result = zr_cuda_refused(code, ZR_ERR_INVALID, "a copy of %zu bytes from %p to %p", copy->bytes,
-                                 copy->from, copy->to);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(
+        cuda_of(backend),
+        copy(address_of(copy->to), address_of(copy->from), copy->bytes, stream_of(copy->stream)), succeeded,
+        ZR_ERR_INVALID, "a copy of %zu bytes from %p to %p", copy->bytes, copy->from, copy->to);
 }
 
 static zr_result cuda_fill(zr_backend *backend, const struct zr_fill *fill)
 {
-    struct cuda_backend *cuda = cuda_of(backend);
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code =
-        cuda->driver->fill(address_of(fill->to), fill->value, fill->bytes, stream_of(fill->stream));
-    if (code != ZR_CU_SUCCESS)
-        result = zr_cuda_refused(code, ZR_ERR_INVALID, "to fill %zu bytes at %p", fill->bytes, fill->to);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda_of(backend),
+                      fill(address_of(fill->to), fill->value, fill->bytes, stream_of(fill->stream)),
+                      succeeded, ZR_ERR_INVALID, "to fill %zu bytes at %p", fill->bytes, fill->to);
 }
 
 static zr_result cuda_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
@@ -377,29 +359,17 @@ static zr_result cuda_stream_home(zr_backend *backend, uint64_t stream, bool *he
     *here = true;
     if (stream <= ZR_CU_STREAM_PER_THREAD)
         return ZR_OK;
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->stream_context(stream_of(stream), &context);
-    if (code != ZR_CU_SUCCESS)
-        result =
-            zr_cuda_refused(code, ZR_ERR_INVALID, "the context of stream %#llx", (unsigned long long)stream);
+    zr_result result = IN_CONTEXT(cuda, stream_context(stream_of(stream), &context), succeeded,
+                                  ZR_ERR_INVALID, "the context of stream %#llx", (unsigned long long)stream);
     *here = context == cuda->context;
-    leave(cuda);
     return result;
 }
 
 static zr_result cuda_synchronize(zr_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->context_synchronize();
-    if (!taken_back(code))
-        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to wait for device %d", cuda->device);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda, context_synchronize(), taken_back, ZR_ERR_UNAVAILABLE, "to wait for device %d",
+                      cuda->device);
 }
 
 static zr_result cuda_memory_info(zr_backend *backend, struct zr_backend_memory *out)
@@ -412,14 +382,8 @@ static zr_result cuda_memory_info(zr_backend *backend, struct zr_backend_memory 
         out->free_bytes = machine.memory_bytes ? machine.memory_available_bytes : SIZE_MAX;
         return ZR_OK;
     }
-    zr_result result = enter(cuda);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = cuda->driver->memory_info(&out->free_bytes, &out->total_bytes);
-    if (code != ZR_CU_SUCCESS)
-        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to tell the memory of device %d", cuda->device);
-    leave(cuda);
-    return result;
+    return IN_CONTEXT(cuda, memory_info(&out->free_bytes, &out->total_bytes), succeeded, ZR_ERR_UNAVAILABLE,
+                      "to tell the memory of device %d", cuda->device);
 }
 
 /* ---- Other processes ----------------------------------------------------------------------------------- */
@@ -486,7 +450,7 @@ static void cuda_end(zr_backend *backend)
     /* There is no later any more: what fails once is tried once more. */
     bool entered = cuda->context && (enter(cuda) == ZR_OK || enter(cuda) == ZR_OK);
     for (unsigned i = 0; entered && i < 2; i++)
-        settle(cuda);
+        release_refused(cuda);
     zr_cuda_events_end(&cuda->events, entered);
     if (entered)
         leave(cuda);

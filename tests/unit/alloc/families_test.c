@@ -1,4 +1,4 @@
-/* families_test.c: on 238 generated sequences our arena is nowhere more than one granule above the best of
+/* families_test.c: on 238 generated sequences our arena is nowhere more than two granules above the best of
  * the other policies; and the sequences are what their families say. bench_families has the figures. */
 #include "tests/support/families.h"
 #include "tests/support/tap.h"
