@@ -169,7 +169,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     engine->segments_count = count_segments(engine);
     result = initialise(engine);
     if (result == ZR_OK)
-        result = zr_engine_settle(engine);
+        result = zr_engine_synchronize(engine);
     if (result == ZR_OK)
         result = zr_engine_verify_replicas(engine);
     if (result != ZR_OK)
@@ -188,7 +188,7 @@ void zr_engine_destroy(zr_engine *engine)
         return;
     zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena;
     if (engine->units) {
-        zr_engine_settle(
+        zr_engine_synchronize(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
             zr_drop(arena, &engine->units[u].sum_shard);

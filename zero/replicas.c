@@ -38,7 +38,7 @@ const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine 
     return NULL;
 }
 
-zr_result zr_engine_settle(zr_engine *engine)
+zr_result zr_engine_synchronize(zr_engine *engine)
 {
     zr_result first = zr_engine_check_call(engine, __func__, engine);
     if (first != ZR_OK)
@@ -52,7 +52,7 @@ zr_result zr_engine_settle(zr_engine *engine)
             first = reduced != ZR_OK ? reduced : gathered;
     }
     /* Peers may still gather from this rank's shard. */
-    return first == ZR_OK && engine->world > 1 ? zr_comm_settle(engine->options.comm) : first;
+    return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
 
 /* Makes whole again what this rank holds of a unit beyond its shard. */
@@ -93,7 +93,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
         result = spread_unit(engine, u);
     if (result == ZR_OK)
-        result = zr_engine_settle(engine);
+        result = zr_engine_synchronize(engine);
     return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
 }
 
@@ -125,7 +125,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 
     if (result != ZR_OK || engine->dry || engine->world == 1)
         return result;
-    result = zr_engine_settle(engine);
+    result = zr_engine_synchronize(engine);
     if (result != ZR_OK)
         return result;
     mine = replica_checksum(engine);
@@ -143,7 +143,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 
 zr_result zr_engine_verify_finite(zr_engine *engine)
 {
-    zr_result result = zr_engine_settle(engine);
+    zr_result result = zr_engine_synchronize(engine);
     if (result != ZR_OK || engine->dry)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {

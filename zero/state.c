@@ -305,7 +305,7 @@ zr_result zr_engine_save(zr_engine *engine, const char *path)
     if (result != ZR_OK)
         return result;
     snprintf(partial, sizeof partial, "%s.partial", path);
-    result = zr_engine_settle(engine);
+    result = zr_engine_synchronize(engine);
     if (result == ZR_OK) /* every rank empties it before any rank writes */
         result = zr_file_create(&state.file, partial, ZR_CREATE_REPLACE);
     result = zr_agree(engine->options.comm, result);
@@ -412,7 +412,7 @@ zr_result zr_engine_load(zr_engine *engine, const char *path)
     if (result != ZR_OK)
         return result;
     state_start(&state, engine);
-    result = zr_engine_settle(engine);
+    result = zr_engine_synchronize(engine);
     result = zr_agree(engine->options.comm, result == ZR_OK ? open_to_load(&state, path) : result);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_VERIFY, path);

@@ -209,7 +209,7 @@ ZR_API size_t zr_engine_segments_count(const zr_engine *engine);
 /* All zero: there is no such segment. */
 ZR_API void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out);
 /* Waits until nothing is under way, so that the segments may be read or written. */
-ZR_API zr_result zr_engine_settle(zr_engine *engine);
+ZR_API zr_result zr_engine_synchronize(zr_engine *engine);
 /* After the segments were loaded: rounds the parameters from their masters and makes every replica whole
  * again from its owners. `steps_done` is the number of updates the loaded state has seen. Collective.
  * ZR_ERR_INVALID: in the middle of a step, or while a unit is gathered. */

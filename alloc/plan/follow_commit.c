@@ -23,7 +23,7 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
     }
 }
 
-static void settle(struct zr_arena *arena, struct zr_follow *follow)
+static void commit(struct zr_arena *arena, struct zr_follow *follow)
 {
     zr_arena_flush_quick(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous)
@@ -36,6 +36,6 @@ void zr_follow_commit(struct zr_arena *arena)
     if (!arena->follow || !arena->follow->plan)
         return;
     if (!arena->follow->committed)
-        settle(arena, arena->follow);
+        commit(arena, arena->follow);
     zr_follow_begin_pass(arena);
 }

@@ -54,8 +54,8 @@ static struct zr_pool_extent *before_offset(const struct zr_contiguous *pool, si
 
 /* The contents are at `to`, behind `after`: the entry is there from now on, and what it does not need of its
  * old extent is left, the first `aliased_bytes` of it as an alias. */
-static void settle_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
-                      size_t aliased_bytes, struct zr_pool_extent *after)
+static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
+                     size_t aliased_bytes, struct zr_pool_extent *after)
 {
     struct zr_pool_extent old = *extent;
     size_t old_end = zr_pool_extent_end(extent);
@@ -172,7 +172,7 @@ static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent
         unmap_again(pool, extent, (struct zr_bounds){to, whole});
         return result;
     }
-    settle_at(pool, extent, to, whole, after);
+    place_at(pool, extent, to, whole, after);
     pool->remapped_bytes += whole;
     pool->copied_bytes += rest;
     return ZR_OK;
@@ -304,7 +304,7 @@ static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent 
             zr_poison_free(pool->range->address + fresh.offset_bytes, fresh.bytes);
         return result;
     }
-    settle_at(pool, extent, to, 0, after);
+    place_at(pool, extent, to, 0, after);
     pool->copied_bytes += extent->requested_bytes;
     return ZR_OK;
 }

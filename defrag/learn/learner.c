@@ -201,11 +201,11 @@ void zr_learner_work(struct zr_learner *learner)
     struct view view = {0};
     zr_arena_hold(learner->arena);
     atomic_store(&learner->helper.asked, 0);
-    bool due = learner->due, settle = learner->commit_due;
+    bool due = learner->due, commit = learner->commit_due;
     learner->commit_due = false;
     learner->at_work = true;
     zr_arena_unhold(learner->arena);
-    if (settle)
+    if (commit)
         zr_arena_commit_plan(learner->arena);
     if (due)
         plan_it(learner, &view);

@@ -218,7 +218,7 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
 /* Unplanned allocations of the last pass, or of all since the plan is in force if those are more, of a
  * thousand. */
 unsigned zr_learner_bad_share(const struct zr_learner *learner);
-/* A new plan's first pass maps its granules; what was there before it is settled at its end. */
+/* A new plan's first pass maps its granules; what was there before it is given back at its end. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass);
 void zr_learner_forked(void *state);
 

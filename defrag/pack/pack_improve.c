@@ -26,7 +26,7 @@ zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *
 }
 
 /* The trial's placement becomes the one that stands. */
-static void settle(struct zr_improve *chain, uint64_t height)
+static void accept_trial(struct zr_improve *chain, uint64_t height)
 {
     size_t count = chain->fit.problem->count;
     zr_fit_sort(&chain->fit);
@@ -51,7 +51,7 @@ void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *s
     for (unsigned k = 0; k < ZR_IMPROVE_MEMORY; k++)
         chain->past_heights[k] = height;
     if (height != ZR_FIT_FAILED)
-        settle(chain, height);
+        accept_trial(chain, height);
 }
 
 /* ---- Whom to blame ------------------------------------------------------------------------------------- */
@@ -184,7 +184,7 @@ void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, 
             memcpy(fit->sorted, chain->sorted, count * sizeof *fit->sorted);
             uint64_t height = zr_fit_run(fit, from, limit, budget);
             if (height != ZR_FIT_FAILED)
-                settle(chain, height);
+                accept_trial(chain, height);
         }
         *past = chain->height;
     }

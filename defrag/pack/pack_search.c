@@ -324,7 +324,7 @@ static bool lift_crossing(struct zr_search *search, const struct part *part, boo
 }
 
 /* Looks at a part until nothing in it can be lifted any more; false if it is dead. */
-static bool settle(struct zr_search *search, const struct part *part, struct dead_state *state)
+static bool lift_all(struct zr_search *search, const struct part *part, struct dead_state *state)
 {
     bool lifted = true;
     while (lifted) {
@@ -553,7 +553,7 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
     search->nodes_left--;
     if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->budget))
         return ZR_SEARCH_UNDECIDED;
-    if (!settle(search, part, &state))
+    if (!lift_all(search, part, &state))
         return ZR_SEARCH_IMPOSSIBLE;
     struct dead_state *known = &search->table[state.hash[0] >> (64 - TABLE_BITS)];
     if (known->hash[0] == state.hash[0] && known->hash[1] == state.hash[1])

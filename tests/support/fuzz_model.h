@@ -106,7 +106,7 @@ static inline void fuzz_get_values(const zr_engine *engine, struct fuzz_values *
 static inline zr_result fuzz_set_values(zr_engine *engine, unsigned salt, uint64_t steps)
 {
     struct zr_shard_segment segment;
-    zr_result result = zr_engine_settle(engine);
+    zr_result result = zr_engine_synchronize(engine);
     for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
         zr_engine_segment(engine, i, &segment);
         for (unsigned kind = 0; kind < FUZZ_KINDS; kind++)

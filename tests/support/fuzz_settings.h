@@ -144,7 +144,7 @@ static inline bool fuzz_options_hold(const struct zr_train_config *config)
 /* An accepted file's batches multiply. */
 static inline bool fuzz_config_holds(struct zr_train_config *config, const struct zr_config_rest *rest)
 {
-    if (!fuzz_options_hold(config) || zr_config_settle_batch(rest, config) != ZR_OK)
+    if (!fuzz_options_hold(config) || zr_config_resolve_batch(rest, config) != ZR_OK)
         return fuzz_options_hold(config) && fuzz_plain_words();
     return rest->train_batch == 0 ||
            rest->train_batch == (uint64_t)config->shape.batch * config->micro_batches * config->ranks;

@@ -171,15 +171,15 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     return result;
 }
 
-zr_result zr_comm_settle(zr_comm *comm)
+zr_result zr_comm_synchronize(zr_comm *comm)
 {
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "settling without a communicator");
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     zr_result result = repeat_failure(comm);
-    if (result == ZR_OK && comm->table->settle)
-        result = comm->table->settle(comm);
+    if (result == ZR_OK && comm->table->synchronize)
+        result = comm->table->synchronize(comm);
     pthread_mutex_unlock(&comm->lock);
     return result;
 }

@@ -38,7 +38,7 @@ struct zr_comm_table {
     void (*waited)(struct zr_comm *comm, zr_ticket ticket);
     /* Optional: waits until no peer reads what a gather whose source stays has offered. lock held, nothing in
      * the queue. */
-    zr_result (*settle)(struct zr_comm *comm);
+    zr_result (*synchronize)(struct zr_comm *comm);
     void (*close)(struct zr_comm *comm);
 };
 

@@ -123,7 +123,7 @@ static void local_close(struct zr_comm *comm)
 }
 
 static const struct zr_comm_table local_table = {
-    .name = "local", .run = zr_local_run, .settle = zr_local_settle, .close = local_close};
+    .name = "local", .run = zr_local_run, .synchronize = zr_local_synchronize, .close = local_close};
 
 /* Everything of a rank's own: records, ring, thread. On success *out is closed by zr_comm_destroy(). */
 static zr_result prepare(struct local_comm **out, const struct zr_comm_options *options,

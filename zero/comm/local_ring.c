@@ -48,7 +48,7 @@ static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
     return ZR_OK;
 }
 
-zr_result zr_local_settle(struct zr_comm *comm)
+zr_result zr_local_synchronize(struct zr_comm *comm)
 {
     return wait_for_readers((struct local_comm *)comm, 0);
 }

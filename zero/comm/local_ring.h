@@ -22,6 +22,6 @@ struct local_comm {
 
 /* struct zr_comm_table has the contracts. */
 zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item);
-zr_result zr_local_settle(struct zr_comm *comm);
+zr_result zr_local_synchronize(struct zr_comm *comm);
 
 #endif

@@ -6,7 +6,7 @@
  * Operations with a ticket run in the communicator's own thread, in the order of submission, which must be
  * the same on all ranks (transfers between two ranks: the same on those two, and between the same operations
  * of all); the buffers belong to the operation until its ticket has been waited for. `ticket` may be NULL:
- * zr_comm_settle() waits for that one too. One submitting thread per rank.
+ * zr_comm_synchronize() waits for that one too. One submitting thread per rank.
  *
  * An operation is refused when it is handed in, with ZR_ERR_INVALID and nothing sent: no buffer, a rank or a
  * type that is none, sizes beyond memory. Elements that are added are aligned to their size, which is not
@@ -139,8 +139,8 @@ struct zr_all_gather {
     size_t shard_bytes;
     enum zr_comm_type type;
     /* The source is neither written to nor freed before an operation of all that was handed in later has
-     * ended here, or zr_comm_settle(): the gather then ends without waiting for peers that still read it. Of
-     * all-gathers alone. */
+     * ended here, or zr_comm_synchronize(): the gather then ends without waiting for peers that still read
+     * it. Of all-gathers alone. */
     bool source_stays;
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
@@ -193,7 +193,7 @@ ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
 /* Waits until all that was handed in has ended, and no peer reads a source that stays. Peers need not call
  * it.
  */
-ZR_API zr_result zr_comm_settle(zr_comm *comm);
+ZR_API zr_result zr_comm_synchronize(zr_comm *comm);
 
 /* Blocking collectives, for small things; they wait for earlier tickets first. all: [world][bytes], in rank
  * order. Failures as of zr_comm_wait(). */

@@ -526,7 +526,7 @@ static int together(const struct zr_train_config *config)
     return -1;
 }
 
-static void settle_loss_scaling(struct zr_train_config *config)
+static void resolve_loss_scaling(struct zr_train_config *config)
 {
     config->loss_scaling.constant = config->loss_scale > 0;
     config->loss_scaling.initial =
@@ -534,7 +534,7 @@ static void settle_loss_scaling(struct zr_train_config *config)
 }
 
 /* The groups' rates come from the table of options. */
-static void settle_optimizer(struct zr_optimizer_options *optimizer)
+static void resolve_optimizer(struct zr_optimizer_options *optimizer)
 {
     optimizer->epsilon = 1e-8f;
     optimizer->groups_count = ZR_GPT_GROUPS_COUNT;
@@ -558,7 +558,7 @@ static int count_ranks(struct zr_train_config *config)
 }
 
 /* Works out what was left to the program. */
-static void settle(struct zr_train_config *config)
+static void resolve(struct zr_train_config *config)
 {
     struct zr_gpt_shape *shape = &config->shape;
 
@@ -578,8 +578,8 @@ static void settle(struct zr_train_config *config)
     }
     if (config->threads == 0)
         config->threads = 1;
-    settle_optimizer(&config->optimizer);
-    settle_loss_scaling(config);
+    resolve_optimizer(&config->optimizer);
+    resolve_loss_scaling(config);
 }
 
 static void start(struct zr_train_config *out, int argc, char **argv)
@@ -639,13 +639,13 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         zr_say("%s", words);
         return ZR_EXIT_USAGE;
     }
-    if (zr_config_settle_batch(&rest, out) != ZR_OK) {
+    if (zr_config_resolve_batch(&rest, out) != ZR_OK) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
     if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
         out->min_rate = (float)(rest.least_ratio * (double)out->rate);
-    settle(out);
+    resolve(out);
     code = together(out);
     if (code < 0)
         code = check_bucket(out);

@@ -27,7 +27,7 @@ enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
-/* One run. Sizes that the table leaves to the program are settled by zr_args_parse(): what is here is final.
+/* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
  */
 /* The default of --bucket-bytes, whatever the number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)

@@ -201,7 +201,7 @@ static void remove_by_name(int fd, const char *name, size_t stem)
 
 /* A whole step that another was to replace: it gets its name back where the other has not got it, and goes
  * where that has, for good. */
-static void settle_replaced(int fd, const char *name, size_t stem)
+static void recover_replaced(int fd, const char *name, size_t stem)
 {
     char final[NAME_MAX + 1];
     struct stat status;
@@ -225,7 +225,7 @@ static void remove_unfinished(int fd, const char *name)
     else if ((stem = hidden_step(name, partial_tail)) > 0)
         remove_by_name(fd, name, stem);
     else if ((stem = hidden_step(name, replaced_tail)) > 0)
-        settle_replaced(fd, name, stem);
+        recover_replaced(fd, name, stem);
 }
 
 void zr_checkpoint_clean_up(const char *folder)

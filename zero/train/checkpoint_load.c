@@ -690,7 +690,7 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
                                                    .engine = checkpoint->engine,
                                                    .comm = checkpoint->comm,
                                                    .shape = checkpoint->shape});
-    zr_result result = zr_engine_settle(checkpoint->engine);
+    zr_result result = zr_engine_synchronize(checkpoint->engine);
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     if (!result)
         result = find_checkpoint(&load);

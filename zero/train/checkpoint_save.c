@@ -393,7 +393,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     struct save save = {.checkpoint = checkpoint, .step = step};
     struct shard_facts mine = {0};
     bool first = zr_comm_rank(checkpoint->comm) == 0;
-    zr_result result = zr_engine_settle(checkpoint->engine);
+    zr_result result = zr_engine_synchronize(checkpoint->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
     result = zr_agree(checkpoint->comm, result ? result : save_start(&save));

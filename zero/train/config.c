@@ -565,7 +565,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
     return result;
 }
 
-zr_result zr_config_settle_batch(const struct zr_config_rest *rest, struct zr_train_config *config)
+zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config)
 {
     uint64_t ranks = config->dry_run && config->world_size ? config->world_size : config->ranks;
     uint64_t batch = config->shape.batch, accumulate = config->micro_batches;

@@ -21,10 +21,10 @@ struct zr_config_rest {
 zr_result zr_config_read(const char *path, struct zr_train_config *config, struct zr_config_rest *rest);
 
 /* train_batch_size = batch * accumulate * ranks: works out what was not given, and checks the rest. */
-zr_result zr_config_settle_batch(const struct zr_config_rest *rest, struct zr_train_config *config);
+zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config);
 
 /* Writes the keys of the optimizer, the scheduler and the clipping that neither file nor options gave, each
- * with the value it has here; nothing where there is none. After all is settled. */
+ * with the value it has here; nothing where there is none. After all is resolved. */
 void zr_config_left_out(struct zr_text *text, const struct zr_train_config *config);
 
 /* The keys, each with the option that it equals, for --help. */

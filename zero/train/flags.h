@@ -21,8 +21,8 @@ struct zr_flag {
     const char *group;    /* heading in the help */
     const char *argument; /* "N", "FILE"; NULL: none */
     const char *help;     /* one line */
-    const char *fallback; /* the value when not given, read like any other; NULL: zero, or settled later */
-    const char *settled;  /* said in the help where the program works it out: "cores / ranks" */
+    const char *fallback; /* the value when not given, read like any other; NULL: zero, or resolved later */
+    const char *resolved; /* said in the help where the program works it out: "cores / ranks" */
     const char *choices;  /* "none|selective|full" */
     const char *later;    /* choices that have a meaning and are not in this version: "mpi|nccl" */
     enum zr_flag_kind kind;

@@ -34,7 +34,7 @@ static const char ending[] =
 /* "(default 4MiB)", "" where there is none. */
 static void default_words(const struct zr_flag *flag, char *out, size_t room_bytes)
 {
-    const char *value = flag->fallback ? flag->fallback : flag->settled;
+    const char *value = flag->fallback ? flag->fallback : flag->resolved;
     out[0] = '\0';
     if (value && (strcmp(value, "0") != 0 || flag->kind == ZR_FLAG_CHOICE))
         snprintf(out, room_bytes, " (default %s)", value);

@@ -217,7 +217,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     zr_comm_counters_get(rank->comm, &sent_before);
     result = train_step(loop, step, line);
     if (result == ZR_OK && first) /* so that all that the step sends is counted */
-        result = zr_engine_settle(rank->replica.engine);
+        result = zr_engine_synchronize(rank->replica.engine);
     if (result != ZR_OK)
         return result;
     zr_arena_get_stats(rank->arena, &after);

@@ -187,7 +187,7 @@ zr_result zr_gpt_export(const struct zr_gpt_file *file)
 {
     struct export export = {.file = file};
     bool first = zr_comm_rank(file->comm) == 0;
-    zr_result result = zr_engine_settle(file->engine);
+    zr_result result = zr_engine_synchronize(file->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
     result = zr_agree(file->comm, result ? result : start(&export));

@@ -382,7 +382,7 @@ static zr_result read_mine(const struct import *import)
 zr_result zr_gpt_import(const struct zr_gpt_file *file)
 {
     struct import import = {.gpt = file, .file = {.file = {.fd = -1}}};
-    zr_result result = zr_engine_settle(file->engine);
+    zr_result result = zr_engine_synchronize(file->engine);
 
     /* The engine is written to when every rank has found the file good. */
     result = zr_agree(file->comm, result ? result : start(&import));

@@ -200,7 +200,7 @@ static zr_result train(const struct zr_plan_request *run, const struct zr_replic
         if (result == ZR_OK && step == 2)
             result = zr_gpt_logits(replica.model, 1, &(float){0});
         if (result == ZR_OK && step == 4) /* as a checkpoint does */
-            result = zr_engine_settle(replica.engine);
+            result = zr_engine_synchronize(replica.engine);
     }
     zr_replica_close(&replica);
     *late_calls = stats_of(options->arena).backend_calls_count - calls;

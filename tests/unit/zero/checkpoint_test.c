@@ -202,7 +202,7 @@ static uint64_t updates_of(uint64_t step)
 static zr_result fill(struct stand *stand, const struct scene *scene, unsigned salt)
 {
     struct zr_shard_segment segment;
-    zr_result result = zr_engine_settle(stand->engine);
+    zr_result result = zr_engine_synchronize(stand->engine);
     for (size_t i = 0; i < zr_engine_segments_count(stand->engine); i++) {
         zr_engine_segment(stand->engine, i, &segment);
         for (int t = 0; t < 3; t++)
@@ -215,7 +215,7 @@ static zr_result fill(struct stand *stand, const struct scene *scene, unsigned s
 static bool holds(struct stand *stand, unsigned salt)
 {
     struct zr_shard_segment segment;
-    if (zr_engine_settle(stand->engine) || zr_engine_verify_replicas(stand->engine))
+    if (zr_engine_synchronize(stand->engine) || zr_engine_verify_replicas(stand->engine))
         return false;
     for (size_t i = 0; i < zr_engine_segments_count(stand->engine); i++) {
         zr_engine_segment(stand->engine, i, &segment);

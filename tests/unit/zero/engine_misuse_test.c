@@ -128,7 +128,7 @@ static void test_no_engine(void)
     tap_result(zr_engine_gradients(NULL, 0, &gradients, &accumulate), ZR_ERR_INVALID, "gradients");
     tap_result(zr_engine_reduce(NULL, 0), ZR_ERR_INVALID, "reduce");
     tap_result(zr_engine_step(NULL, 0.1f, &report), ZR_ERR_INVALID, "step: %s", zr_last_error());
-    tap_result(zr_engine_settle(NULL), ZR_ERR_INVALID, "settle");
+    tap_result(zr_engine_synchronize(NULL), ZR_ERR_INVALID, "settle");
     tap_result(zr_engine_publish(NULL, 0), ZR_ERR_INVALID, "publish");
     tap_result(zr_engine_verify_replicas(NULL), ZR_ERR_INVALID, "verify replicas");
     tap_result(zr_engine_verify_finite(NULL), ZR_ERR_INVALID, "verify finite");

@@ -417,10 +417,10 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
     for (unsigned step = 1; step <= STEPS; step++) {
         struct zr_step_report report;
         float rate = 0.01f / (float)step;
-        must(zr_engine_settle(rig->engine) == ZR_OK);
+        must(zr_engine_synchronize(rig->engine) == ZR_OK);
         zr_comm_counters_get(rig->comm, &before);
         must(whole_step(rig, setting, step, rate, &report) == ZR_OK);
-        must(zr_engine_settle(rig->engine) == ZR_OK);
+        must(zr_engine_synchronize(rig->engine) == ZR_OK);
         zr_comm_counters_get(rig->comm, &after);
         double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);

@@ -152,7 +152,7 @@ static zr_result whole_step(const struct setting *setting, zr_engine *engine, un
 static double fingerprint(zr_engine *engine)
 {
     double sum = 0;
-    zr_engine_settle(engine);
+    zr_engine_synchronize(engine);
     for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
         struct zr_shard_segment s;
         zr_engine_segment(engine, i, &s);

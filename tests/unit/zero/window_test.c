@@ -49,7 +49,7 @@ static void move_and_check(struct environment *rank, zr_comm *comm)
         wrong += memcmp(&want, &gathered[i], sizeof want) != 0;
     }
     check(rank, wrong == 0, "%zu of %zu sums are wrong", wrong, all);
-    check_ok(rank, zr_comm_settle(comm));
+    check_ok(rank, zr_comm_synchronize(comm));
     zr_arena_free(rank->arena, gathered);
     zr_arena_free(rank->arena, sums);
     zr_arena_free(rank->arena, source);

@@ -1,6 +1,6 @@
-/* comm_settle_test.c: a gather whose source stays ends before its readers do. A reader is held in the middle
- * of its copy, while the rank that it reads from settles and overwrites the source, or ends and gives the
- * memory away: the reader has what was gathered all the same. */
+/* comm_synchronize_test.c: a gather whose source stays ends before its readers do. A reader is held in the
+ * middle of its copy, while the rank that it reads from settles and overwrites the source, or ends and gives
+ * the memory away: the reader has what was gathered all the same. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
@@ -73,7 +73,7 @@ static void go_on(struct environment *rank, zr_comm **comm, char *mine, enum way
     check(rank, !atomic_load(&shared->going_on), "the gather has waited for its readers");
     atomic_store(&shared->asked, true);
     if (way == SETTLES)
-        check_ok(rank, zr_comm_settle(*comm));
+        check_ok(rank, zr_comm_synchronize(*comm));
     if (way == MEETS)
         check_ok(rank, zr_comm_barrier(*comm));
     if (way == ENDS) {
