@@ -66,9 +66,6 @@ struct zr_map_calls {
 struct zr_plan_calls {
     /* A planned block that is no longer found, nor counted. */
     void (*freed)(struct zr_arena *arena, struct zr_extent *block);
-    /* Whether memory is kept mapped for what comes beside the plan: a place there is better than the best
-     * fit. */
-    bool (*keeps_ready)(const struct zr_arena *arena);
     /* So many bytes are about to be asked for, of the cache and the driver. */
     void (*asked)(struct zr_arena *arena, size_t missing_bytes);
     /* Gives back what regions hold and do not use; returns the bytes. Both locks. */
@@ -284,11 +281,6 @@ static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offse
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
-/* The first place that needs no memory, however badly it fits; for unplanned allocations beside a plan, for
- * which memory is kept that best fit would move. No free extent: there is none. */
-struct zr_place zr_space_find_ready(const struct zr_arena *arena, struct zr_need need, unsigned owner);
-/* Where there is none: the place that needs the least memory, so that what is kept grows where it lies. */
-struct zr_place zr_space_find_fullest(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a free extent into a block, its fields but the place undefined. */
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
 /* Makes the block's space a free extent of block->owner and merges it with its neighbours; the record is the

@@ -161,15 +161,6 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
         zr_streams_poll(arena))
         place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
-    if (place.missing > 0 && arena->plan_calls && arena->plan_calls->keeps_ready(arena)) {
-        /* Asking the streams may have given an idle number to another. */
-        owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
-        struct zr_place ready = zr_space_find_ready(arena, need, owner);
-        if (!ready.gap)
-            ready = zr_space_find_fullest(arena, need, owner);
-        if (ready.gap && ready.missing < place.missing)
-            return ready;
-    }
     return place;
 }
 

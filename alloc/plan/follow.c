@@ -276,9 +276,6 @@ void zr_follow_begin_pass(struct zr_arena *arena)
 
 static void end_pass(struct zr_arena *arena, struct zr_follow *follow)
 {
-    /* A plan that is not kept to must not sit on its memory. */
-    if (follow->pass_left > 0)
-        zr_follow_give_back(arena);
     follow->pass.allocations_count = follow->plan->slots_count - follow->pass_left;
     follow->pass.whole = follow->pass_left == 0;
     follow->pass.driver_calls_count = arena->backend_calls_count - follow->pass_calls_count;

@@ -25,11 +25,6 @@ void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
     arena->follow->dead = plan;
 }
 
-static bool keeps_ready(const struct zr_arena *arena)
-{
-    return arena->follow->plan && arena->follow->committed;
-}
-
 static void spare(struct zr_arena *arena, size_t missing_bytes)
 {
     zr_follow_spare(arena, missing_bytes, 0, true);
@@ -41,11 +36,8 @@ static void forked(struct zr_arena *arena)
         arena->follow->observer->forked(arena->follow->state);
 }
 
-static const struct zr_plan_calls calls = {.freed = zr_follow_free,
-                                           .keeps_ready = keeps_ready,
-                                           .asked = spare,
-                                           .give_back = zr_follow_give_back,
-                                           .forked = forked};
+static const struct zr_plan_calls calls = {
+    .freed = zr_follow_free, .asked = spare, .give_back = zr_follow_give_back, .forked = forked};
 
 static zr_result make_follow(struct zr_arena *arena)
 {

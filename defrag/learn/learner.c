@@ -88,23 +88,6 @@ static zr_result refuse(struct zr_learner *learner, const struct view *view, uin
                    (size_t)plan_bytes);
 }
 
-/* The step that comes next in a sequence of the plan: back from its last allocation, by where each was a
- * period before, to the second occurrence, whose places in the plan are known. SIZE_MAX: not that way. Held.
- */
-static size_t cursor_of(const struct recording *recording, const struct zr_seen_map *map, size_t steps_count)
-{
-    uint32_t at = recording->count - 1, on = 1;
-    for (unsigned hops = 0; hops < HOPS_MOST && at >= map->position && at < recording->count; hops++) {
-        if (at - map->position + on <= map->count)
-            return (map->steps[at - map->position + on] + steps_count - map->cut) % steps_count;
-        if (recording->positions[at].match)
-            at = recording->positions[at].match - 1;
-        else
-            at--, on++;
-    }
-    return SIZE_MAX;
-}
-
 /* A plan that is about to be put in force, and what it was made from. */
 struct beginning {
     struct zr_learner *learner;
@@ -125,9 +108,8 @@ static bool begin_plan(void *state)
     for (size_t i = 0; i < view->sequences_count && known; i++) {
         struct zr_plan_sequence *sequence = &candidate->sequences[i];
         const struct recording *recording = view->recordings[i];
-        size_t at = cursor_of(recording, &candidate->maps[i], sequence->count);
         size_t since = recording->count - (view->sequences[i].position + view->sequences[i].count);
-        sequence->cursor = at != SIZE_MAX ? at : (sequence->cursor + since) % sequence->count;
+        sequence->cursor = (sequence->cursor + since) % sequence->count;
     }
     learner->stats.plans_count++;
     learner->fresh = true;

@@ -34,18 +34,10 @@ struct zr_seen_sequence {
     bool any_stream;
 };
 
-/* Where a sequence's second occurrence is in its steps. */
-struct zr_seen_map {
-    uint32_t *steps;          /* by position in it: the steps before */
-    uint32_t position, count; /* in the sequence */
-    size_t cut;               /* the step that is the plan's first */
-};
-
 /* A plan under way. Its arrays are the scratch's. */
 struct zr_candidate {
     struct zr_scratch scratch;
     struct zr_pack_here here; /* whose thread it is */
-    struct zr_seen_map maps[ZR_PLAN_SEQUENCES];
     struct zr_plan_step *steps;
     struct zr_plan_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_plan plan;

@@ -340,11 +340,6 @@ static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_w
                                      .thread = work->sequence->thread,
                                      .stream = work->sequence->stream};
     *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
-    candidate->maps[candidate->plan.sequences_count] =
-        (struct zr_seen_map){.steps = work->in_second,
-                             .position = work->sequence->position + (uint32_t)work->sequence->first_count,
-                             .count = (uint32_t)work->sequence->second_count,
-                             .cut = cut};
     if (work->sequence->rest_bytes > work->crossing_bytes)
         candidate->rest_bytes += work->sequence->rest_bytes - work->crossing_bytes;
     candidate->seen_count += work->sequence->second_count;
@@ -362,11 +357,10 @@ static zr_result add_steps(struct zr_candidate *candidate, struct sequence_work 
     const struct zr_seen_sequence *sequence = work->sequence;
     size_t number = candidate->plan.sequences_count;
     work->in_first = zr_scratch_take(scratch, sequence->first_count + 1, sizeof *work->in_first);
-    work->in_second =
-        zr_scratch_take(&candidate->scratch, sequence->second_count + 1, sizeof *work->in_second);
+    work->in_second = zr_scratch_take(scratch, sequence->second_count + 1, sizeof *work->in_second);
     work->upper = zr_scratch_take(scratch, work->count, sizeof *work->upper);
-    if (scratch->result != ZR_OK || candidate->scratch.result != ZR_OK)
-        return ZR_ERR_HOST_MEMORY;
+    if (scratch->result != ZR_OK)
+        return scratch->result;
     count_steps(work->in_first, sequence->first_count, work, false);
     count_steps(work->in_second, sequence->second_count, work, true);
     find_lifetimes(candidate, work);

@@ -28,8 +28,6 @@ enum {
     UNPLANNED_MOST = 50, /* of a thousand, in a pass that counts as planned */
     CONFLICTS_MOST = 250,
     COPIED_MOST = 64, /* records, in one hold of the lock */
-    HOPS_MOST = 4096, /* back from where a sequence is to where it was planned, in the hold that puts a plan
-                         in force */
 };
 
 /* How much is live, and how much has been allocated since recording began. */
