@@ -223,10 +223,11 @@ import ctypes, sys
 zr = ctypes.CDLL(sys.argv[1])
 zr.zr_last_error.restype = ctypes.c_char_p
 class HostOptions(ctypes.Structure):
-    _fields_ = [("granule", ctypes.c_size_t), ("limit", ctypes.c_size_t), ("small", ctypes.c_bool)]
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("granule", ctypes.c_size_t), ("limit", ctypes.c_size_t), ("small", ctypes.c_bool)]
 class ArenaOptions(ctypes.Structure):
-    _fields_ = [("backend", ctypes.c_void_p), ("name", ctypes.c_char_p), ("reserve", ctypes.c_size_t),
-                ("limit", ctypes.c_size_t)]
+    # Without its last field, as a program of an older release has it.
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("backend", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("reserve", ctypes.c_size_t), ("limit", ctypes.c_size_t)]
 class Request(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_size_t), ("alignment", ctypes.c_size_t), ("tag", ctypes.c_int),
                 ("stream", ctypes.c_uint64)]
@@ -234,8 +235,8 @@ def check(result):
     if result:
         sys.exit(zr.zr_last_error().decode())
 backend, arena, block = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-check(zr.zr_backend_host_create(ctypes.byref(backend), ctypes.byref(HostOptions(0, 1 << 26, False))))
-check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(backend, b"python", 0, 1 << 26))))
+check(zr.zr_backend_host_create(ctypes.byref(backend), ctypes.byref(HostOptions(ctypes.sizeof(HostOptions), 0, 1 << 26, False))))
+check(zr.zr_arena_create(ctypes.byref(arena), ctypes.byref(ArenaOptions(ctypes.sizeof(ArenaOptions), backend, b"python", 0, 1 << 26))))
 check(zr.zr_arena_alloc(arena, ctypes.byref(Request(1000003, 0, 0, 0)), ctypes.byref(block)))
 ctypes.memset(block, 0x5a, 1000003)
 print(ctypes.string_at(block.value + 1000002, 1)[0])
