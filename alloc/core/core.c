@@ -5,7 +5,6 @@
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"
-#include "alloc/core/quick_list.h"
 
 #define likely(condition)   __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
@@ -39,25 +38,78 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
     return passed;
 }
 
-/* ---- Quick blocks: programs ask again and again for what they have just given back ----------------------
- */
+/* ---- The quick list ------------------------------------------------------------------------------------ */
+
+/* Programs ask again and again for what they have just given back: a few freed blocks are kept as they are
+ * for the next request of their size. */
+static inline bool is_quick(const struct zr_extent *extent)
+{
+    return extent && extent->kind == ZR_EXTENT_QUICK;
+}
+
+/* One of 64 bits for a size. */
+static inline unsigned quick_bit(size_t bytes)
+{
+    return (uint32_t)(bytes >> ZR_UNIT_SHIFT) * UINT32_C(0x9e3779b9) >> 26;
+}
+
+/* False: there is no quick block of the size. */
+static inline bool may_have_quick(const struct zr_arena *arena, size_t bytes)
+{
+    return arena->quick_sizes >> quick_bit(bytes) & 1;
+}
+
+static inline struct zr_extent *leave_quick(struct zr_arena *arena, unsigned place)
+{
+    struct zr_extent *block = arena->quick[place];
+    arena->quick[place] = NULL;
+    arena->quick_bytes[place] = 0;
+    if (--arena->quick_count == 0)
+        arena->quick_sizes = 0;
+    return block;
+}
+
+/* Once a bit was set in vain. */
+static inline void note_quick_sizes(struct zr_arena *arena)
+{
+    arena->quick_sizes = 0;
+    for (unsigned i = 0; i < ZR_QUICK_BLOCKS; i++)
+        if (arena->quick[i])
+            arena->quick_sizes |= UINT64_C(1) << quick_bit(arena->quick_bytes[i]);
+}
+
+/* Bit i: quick block i has at least `least` bytes and fewer than `most`. */
+static inline unsigned quick_between(const struct zr_arena *arena, size_t least, size_t most)
+{
+    unsigned bits = 0;
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < ZR_QUICK_BLOCKS; i++)
+        bits |= (unsigned)(arena->quick_bytes[i] - least < most - least)
+                << i; /* what is smaller wraps round */
+    return bits;
+}
 
 static void flush(struct zr_arena *arena, unsigned place)
 {
-    struct zr_extent *block = zr_quick_leave(arena, place);
+    struct zr_extent *block = leave_quick(arena, place);
     /* Its stream may have passed meanwhile, and will not say so again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
     zr_space_free(arena, block);
 }
 
-/* Keeps the freed block in the place of the one that is kept longest. */
+/* Keeps the freed block, which no free extent is beside, in the place of the one that is kept longest. */
 static void keep_quick(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned place = arena->quick_next;
     if (arena->quick[place])
         flush(arena, place);
-    zr_quick_keep_in(arena, block, place);
+    block->kind = ZR_EXTENT_QUICK;
+    arena->quick[place] = block;
+    arena->quick_bytes[place] = block->bytes;
+    arena->quick_sizes |= UINT64_C(1) << quick_bit(block->bytes);
+    arena->quick_count++;
+    arena->quick_next = (place + 1) % ZR_QUICK_BLOCKS;
 }
 
 void zr_arena_flush_quick(struct zr_arena *arena)
@@ -67,18 +119,22 @@ void zr_arena_flush_quick(struct zr_arena *arena)
             flush(arena, i);
 }
 
-/* The last freed of the quick blocks that will do. */
+/* The last freed of the quick blocks of exactly the size that the stream may use; NULL: there is none. */
 static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_request *request,
                                     struct zr_need need)
 {
-    unsigned place = zr_quick_find(arena, request, need);
-    if (place == ZR_QUICK_BLOCKS) {
-        zr_quick_note_sizes(arena);
-        return NULL;
+    for (unsigned age = 1; age <= ZR_QUICK_BLOCKS; age++) {
+        unsigned place = (arena->quick_next - age) % ZR_QUICK_BLOCKS;
+        struct zr_extent *block = arena->quick[place];
+        if (arena->quick_bytes[place] == need.bytes && (block->offset_bytes & (need.alignment - 1)) == 0 &&
+            (!block->owner || block->stream == request->stream)) {
+            leave_quick(arena, place);
+            block->kind = ZR_EXTENT_BLOCK;
+            return block;
+        }
     }
-    struct zr_extent *block = zr_quick_leave(arena, place);
-    block->kind = ZR_EXTENT_BLOCK;
-    return block;
+    note_quick_sizes(arena);
+    return NULL;
 }
 
 /* Its space becomes a free extent, now or later. Later, if no free extent is beside it: it would be the best
@@ -89,7 +145,7 @@ void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
         zr_streams_defer_unnumbered(arena, block);
         return;
     }
-    if (arena->quick_count > 0 && unlikely(zr_quick_is(block->previous) || zr_quick_is(block->next)))
+    if (arena->quick_count > 0 && unlikely(is_quick(block->previous) || is_quick(block->next)))
         zr_arena_flush_quick(arena);
     if (zr_free_extent_beside(block, block->previous) || zr_free_extent_beside(block, block->next))
         zr_space_free(arena, block);
@@ -122,7 +178,7 @@ static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_ne
     if (!gap && (unlikely(!(gap = zone->tail)) || unlikely(gap->bytes < need.bytes)))
         return NULL;
     if (unlikely(!zr_space_is_mapped(arena, gap->offset_bytes, need.bytes)) ||
-        (arena->quick_count > 0 && zr_quick_between(arena, need.bytes, gap->bytes)))
+        (arena->quick_count > 0 && quick_between(arena, need.bytes, gap->bytes)))
         return NULL;
     return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
 }
@@ -154,7 +210,7 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
     /* Quick blocks may merge into a place, or be a better fit. */
-    if (arena->quick_count > 0 && (!place.gap || zr_quick_between(arena, need.bytes, most))) {
+    if (arena->quick_count > 0 && (!place.gap || quick_between(arena, need.bytes, most))) {
         zr_arena_flush_quick(arena);
         place = zr_space_find(arena, need, owner);
     }
@@ -205,7 +261,7 @@ static inline struct zr_extent *hand_out(struct zr_arena *arena, const struct zr
 struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
 {
     struct zr_extent *block = NULL;
-    if (zr_quick_may_have(arena, need.bytes))
+    if (may_have_quick(arena, need.bytes))
         block = take_quick(arena, request, need);
     if (!block)
         block = take_mapped(arena, need);
