@@ -248,7 +248,8 @@ ZR_API zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address
 /* Told of every change of the mapped memory, as a communication library that registers buffers must be.
  * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: of that one it may call
  * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does
- * not lead back to it by another watch. fork() by other threads waits for it; it may not fork itself. */
+ * not lead back to it by another map callback. fork() by other threads waits for it; it may not fork itself.
+ */
 struct zr_map_callback {
     /* Memory is there, whole granules with access, that nobody has had yet. Anything but ZR_OK is a refusal:
      * the memory goes again, not notified, and the request that it was for fails with that result. */
@@ -263,14 +264,14 @@ struct zr_map_callback {
 /* At one time for one arena. */
 enum { ZR_MAP_CALLBACKS_MOST = 4 };
 
-/* Tells `watch` (copied) of what is mapped in the arena's range, and from now on of what comes and goes
+/* Tells `callback` (copied) of what is mapped in the arena's range, and from now on of what comes and goes
  * there, until zr_arena_remove_map_callback() or the arena's end, which tell it that everything goes.
- * Contiguous pools have a watch of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it
+ * Contiguous pools have a map callback of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it
  * refused what is there.
  */
-ZR_API zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *watch);
-/* Ends the watch that was begun with the same three values. ZR_ERR_INVALID: there is none. */
-ZR_API zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *watch);
+ZR_API zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback);
+/* Removes the callback that was added with the same three values. ZR_ERR_INVALID: there is none. */
+ZR_API zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *callback);
 
 struct zr_block_info {
     void *address;
@@ -375,7 +376,7 @@ struct zr_contiguous_options {
     zr_tag tag;           /* of all its entries */
     size_t reserve_bytes; /* addresses, the farthest an entry can end; 0: as many as the arena has */
     size_t keep_bytes;    /* idle granules kept mapped for what comes next; 0: all go back at once */
-    struct zr_map_callback watch;
+    struct zr_map_callback map_callback;
 };
 
 /* Reserves the addresses. On success *out owns the pool until zr_contiguous_destroy(), which comes before
@@ -450,8 +451,9 @@ struct zr_ring_options {
     zr_tag tag;
     size_t buffer_bytes;
     unsigned buffers_count;
-    size_t alignment;             /* of each buffer: a power of two up to the granule size; 0: 256 */
-    struct zr_map_callback watch; /* told once of all the memory when it is there, and once before it goes */
+    size_t alignment; /* of each buffer: a power of two up to the granule size; 0: 256 */
+    struct zr_map_callback
+        map_callback; /* told once of all the memory when it is there, and once before it goes */
 };
 
 /* The bytes that a ring with these numbers takes from its arena; 0: more than there can be. */

@@ -158,9 +158,9 @@ static zr_result open_all(struct trainer *t, struct zr_local_world *local)
     t->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, t->context.isa);
     t->kernels = comm.kernels = zr_kernels_cpu(t->context.isa);
     TRY(zr_backend_host_create(&t->backend, NULL));
-    TRY(zr_arena_create(&t->arena, &(struct zr_arena_options){.struct_bytes = sizeof(struct zr_arena_options),
-                                                              .backend = t->backend,
-                                                              .name = "mlp"}));
+    const struct zr_arena_options arena = {
+        .struct_bytes = sizeof arena, .backend = t->backend, .name = "mlp"};
+    TRY(zr_arena_create(&t->arena, &arena));
     comm.arena = comm.host_arena = t->arena;
     TRY(zr_comm_create(&t->comm, &comm, local, t->rank));
     TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
@@ -197,9 +197,7 @@ int main(int argc, char **argv)
         return 2;
     }
     t.load = t.save && access(t.save, F_OK) == 0 ? t.save : NULL;
-    return zr_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
-                                                 .world = t.ranks,
-                                                 .rank_main = rank_main,
-                                                 .argument = &t},
-                     t.ranks == 0 ? ZR_CARRIER_MPI : ZR_CARRIER_LOCAL, argv);
+    const struct zr_launch_options launch = {
+        .struct_bytes = sizeof launch, .world = t.ranks, .rank_main = rank_main, .argument = &t};
+    return zr_launch(&launch, t.ranks == 0 ? ZR_CARRIER_MPI : ZR_CARRIER_LOCAL, argv);
 }

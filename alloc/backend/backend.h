@@ -63,7 +63,7 @@ struct zr_mapping {
     struct zr_handle *handle;
     size_t offset_bytes; /* in the range */
     bool access;
-    bool notified; /* its owner's: whoever watches the owner's maps knows of it */
+    bool notified; /* its owner's: the owner's map callbacks know of it */
 };
 
 /* Reserved addresses. */

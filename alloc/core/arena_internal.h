@@ -1,18 +1,16 @@
-/* arena_internal.h: the arena's state, shared by the files that work on it. Private to alloc/.
+/* arena_internal.h: the arena's state, and what its rooms call of one another. Private to alloc/.
  *
- *   arena.c   life, trim, find                   allocate.c allocation and free (and debug.c)
- *   space.c   addresses: zones, free extents, best fit, merging
- *   supply.c  physical memory: cache, stealing    report.c  words for an exhausted arena
- *   check.c   every invariant                     stats.c   numbers and their names
- *   share.c   export and import                   tracing.c the switch of the trace
- *   streams.c space that streams may still use    region.c  addresses for a plan
- *   follow.c  allocations from a plan (and follow_*.c)
- *   map_callbacks.c   who is told of maps and unmaps      tag_limits.c bytes that tags may have
+ *   core/   core.c (one alloc, one free), space.c (addresses), supply.c and granule_class.c (memory),
+ *           index.c, streams.c, region.c (addresses for a plan), registry.c (all arenas)
+ *   front/  allocate.c and arena.c (the public calls), stripes.c, lend.c (granules for pools), use.c
+ *   plan/   follow.c and follow_*.c
+ *   debug/  debug.c (hooks), check.c, report.c, stats.c, trace.c, tag_limits.c, map_callbacks.c, ...
  *
- * All of it under arena->lock unless a function says otherwise. Who asks the driver for something, or looks
- * at what is mapped where, has arena->supply too, taken before the lock: then the lock opens for the driver's
- * calls (zr_arena_open()), and frees, and allocations that need no memory, go on meanwhile. Lock order:
- * arenas, supply, arena, backend; nobody holds two arenas' locks but who takes all of a family. */
+ * The arena's lock covers all of it unless a function says otherwise. Whoever asks the driver for memory, or
+ * looks at what is mapped where, takes arena->supply before the lock. The lock is open during calls of the
+ * driver (zr_arena_open()), and frees, and allocations that need no memory, go on meanwhile. Lock order:
+ * arenas, supply, arena, backend. Nobody holds the locks of two arenas, except whoever takes all stripes of
+ * one. */
 #ifndef ZR_ARENA_INTERNAL_H
 #define ZR_ARENA_INTERNAL_H
 
@@ -54,7 +52,7 @@ struct zr_stretch {
 /* Who is told of what is mapped (map_callbacks.c). Set at creation. */
 struct zr_map_calls {
     /* The mappings that the request under way has made in these granules have access already. The failure of
-     * one who watches: nobody knows of them. */
+     * one of the callbacks: none knows of them. */
     zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
     /* What was notified in the extent, of whole mappings, is about to go; has gone; stays after all. */
     void (*unmapping)(struct zr_arena *arena, struct zr_bounds part);
@@ -87,7 +85,7 @@ struct zr_pool_calls {
     const char *(*name)(const struct zr_arena *arena);
 };
 
-/* Arenas beside the head of a family. */
+/* Arenas beside the first. */
 enum { ZR_STRIPES_MOST = 7 };
 
 struct zr_arena {
@@ -107,31 +105,31 @@ struct zr_arena {
     bool asynchronous;      /* streams run later: freed space has owners */
     bool visible;           /* the memory can be written from here */
     bool poison;            /* free space is reported to ASan or Valgrind */
-    bool shared;            /* one of a family of several, or the head of what may become one */
+    bool shared;            /* one of several stripes, or an arena that may get some */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
-    /* The family: stripes.c. All but `head` is the head's. */
+    /* The stripes: stripes.c. All but `first_stripe` belongs to the first one. */
     struct zr_arena *first_stripe;             /* itself, unless it is a stripe */
-    unsigned members_most;                     /* 1: no stripes, ever */
+    unsigned stripes_most;                     /* 1: no stripes, ever */
     bool no_more;                              /* there was no room for one more; lock: that of the list */
     size_t stripe_reserve_bytes;               /* addresses of each */
     struct zr_arena *stripes[ZR_STRIPES_MOST]; /* set before stripes_count counts them, until the end */
     _Atomic unsigned stripes_count, next_seat;
-    _Atomic unsigned unstriped; /* not 0: something watches the head, so all allocate there */
-    /* Every member writes these now and then, and nothing else is on their cache lines. */
+    _Atomic unsigned unstriped; /* not 0: something watches the first stripe, so all allocate there */
+    /* Every stripe writes these now and then, and nothing else is on their cache lines. */
     _Alignas(ZR_LINE_BYTES) _Atomic size_t all_reserved_bytes;
     _Atomic size_t all_live_bytes, all_peak_live_bytes, peak_reserved_bytes;
 
-    /* The head's: who is told of maps. lock: read with one member's, changed with all members' */
+    /* The first stripe's: the map callbacks. lock: read with one stripe's, changed with all stripes' */
     struct zr_map_callback map_callbacks[ZR_MAP_CALLBACKS_MOST];
     unsigned map_callbacks_count;
 
     struct zr_lock supply; /* see above */
 
-    /* Everything below. Not on a line with what threads of other members read. */
+    /* Everything below. Not on a line with what threads of other stripes read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool debug;  /* canaries, poison, deep checks, tag limits or a trace: blocks are noted there */
-    bool hooked; /* careful, or a plan or an observer is there: blocks that come and go are noted */
+    bool hooked; /* debug, or a plan or an observer is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
@@ -146,7 +144,7 @@ struct zr_arena {
     uint64_t allocations_count;
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];
-    size_t told_bytes; /* of live_bytes, to the family */
+    size_t told_bytes; /* of live_bytes, that the first stripe knows of */
     uint64_t backend_calls_count;
 
     /* Addresses. */
@@ -182,7 +180,7 @@ struct zr_arena {
     struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
     const struct zr_pool_calls *_Atomic pool_calls;
 
-    /* The tags' tag limits (tag_limits.c): then the arena is careful. */
+    /* The limits of the tags (tag_limits.c): then the arena has debug hooks. */
     _Atomic bool bounded; /* written under lock */
     struct zr_tag_limits tag_limits, high_water;
     size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to blocks and entries of pools that are being made */
@@ -353,7 +351,7 @@ void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* Gathered by the request under way, and not used after all. */
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
-/* Up to `bytes` of idle handles out of the arena's counters, for another member of its family; if it has them
+/* Up to `bytes` of idle handles out of the arena's counters, for another stripe; if it has them
  * only in longer runs, one of those goes to the driver instead. Returns the bytes of either. */
 size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* They come into the arena's cache. */
@@ -370,7 +368,7 @@ extern const struct zr_map_calls zr_map_callback_calls;
 
 /* ---- registry.c ---------------------------------------------------------------------------------------- */
 
-/* Counts bytes against the family's limit; false with words. Any lock may be held. */
+/* Counts bytes against the limit of all stripes; false with words. Any lock may be held. */
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
 void zr_limit_release(struct zr_arena *arena, size_t bytes);
 void zr_limit_note_peak(struct zr_arena *arena);
@@ -397,7 +395,7 @@ void zr_region_release(struct zr_arena *arena, struct zr_extent *region);
 /* ---- report.c ------------------------------------------------------------------------------------------ */
 
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
- * thread's last error as the cause. With the member's lock, which is opened while it looks at the others. */
+ * thread's last error as the cause. With the stripe's lock, which is opened while it looks at the others. */
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
                               struct zr_need need);
 
@@ -418,7 +416,7 @@ void zr_tag_limit_note(struct zr_arena *arena, unsigned tag);
 zr_result zr_tag_limit_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
                                size_t *promised_bytes);
 
-/* ---- debug.c: of an arena that is careful -------------------------------------------------------------- */
+/* ---- debug.c: of an arena with debug hooks ------------------------------------------------------------- */
 
 /* The block has come, or is about to go: ZR_ERR_CORRUPT, with words, if it was written past its end. */
 void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block);
@@ -445,51 +443,51 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);
  * the free extents as a whole: stealing, trimming, statistics, checks. */
 void zr_arena_flush_quick(struct zr_arena *arena);
 
-/* ---- stripes.c: any thread; without a member's lock unless said otherwise ------------------------------ */
+/* ---- stripes.c: any thread; without a stripe's lock unless said otherwise ------------------------------ */
 
-/* Where the calling thread sits, in any family, and how long it will bear that. Static TLS, but so little
+/* Where the calling thread sits, in any arena, and how long it will bear that. Static TLS, but so little
  * that the library can be loaded late. */
 struct zr_seat {
     unsigned seat; /* 1 + number; 0: none yet */
     unsigned impatience;
 };
 extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
-/* The member that serves the calling thread, with its lock taken. */
-struct zr_arena *zr_stripes_take(struct zr_arena *head);
+/* The stripe that serves the calling thread, with its lock taken. */
+struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe);
 /* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
-static inline struct zr_arena *zr_stripes_try(struct zr_arena *head)
+static inline struct zr_arena *zr_stripes_try(struct zr_arena *first_stripe)
 {
     unsigned seat = zr_own_seat.seat - 1;
-    if (__builtin_expect(atomic_load_explicit(&head->unstriped, memory_order_relaxed) != 0, 0))
+    if (__builtin_expect(atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) != 0, 0))
         seat = 0;
-    if (__builtin_expect(seat > atomic_load_explicit(&head->stripes_count, memory_order_acquire), 0))
+    if (__builtin_expect(seat > atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire), 0))
         return NULL;
-    struct zr_arena *arena = seat == 0 ? head : head->stripes[seat - 1];
+    struct zr_arena *arena = seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
     if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
         return NULL;
     zr_own_seat.impatience -= zr_own_seat.impatience > 0;
     return arena;
 }
-/* The member in whose range the address lies; the head, if none. */
-struct zr_arena *zr_stripes_of(struct zr_arena *head, const void *address);
-static inline struct zr_arena *zr_arena_member_of(struct zr_arena *arena, const void *address)
+/* The stripe in whose range the address lies; the first one, if none. */
+struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *address);
+static inline struct zr_arena *zr_arena_stripe_of(struct zr_arena *arena, const void *address)
 {
     if (__builtin_expect(arena->shared, 0) &&
         (size_t)((const char *)address - arena->base) >= arena->range_bytes)
         return zr_stripes_of(arena, address);
     return arena;
 }
-/* Gives back what the other members have idle; returns the bytes. */
+/* Gives back what the other stripes have idle; returns the bytes. */
 size_t zr_stripes_trim(struct zr_arena *arena);
-/* For a need of `bytes` that the member cannot meet: what others have idle comes into its cache, as much as
+/* For a need of `bytes` that the stripe cannot meet: what others have idle comes into its cache, as much as
  * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
- * With the member's lock, which is opened meanwhile. */
+ * With the stripe's lock, which is opened meanwhile. */
 bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes);
-/* How much a member's live bytes may differ from what the family knows of them: this, and one in so many of
- * its peak. */
+/* How much a stripe's live bytes may differ from what the first stripe knows of them: this, and one in so
+ * many of its peak. */
 #define ZR_TOLD_BYTES ((size_t)1 << 20)
 enum { ZR_TOLD_SHARE = 64 };
-/* Tells the family of a member's live bytes, when they have changed by much. With the member's lock. */
+/* Tells the first stripe of a stripe's live bytes, when they have changed by much. With the stripe's lock. */
 void zr_stripes_tell_now(struct zr_arena *arena);
 static inline void zr_stripes_tell(struct zr_arena *arena)
 {
@@ -498,11 +496,11 @@ static inline void zr_stripes_tell(struct zr_arena *arena)
     if (__builtin_expect(difference + most > 2 * most, 0))
         zr_stripes_tell_now(arena);
 }
-/* Makes one more, if there are still `count` members; returns how many were made. (arena.c) */
-unsigned zr_arena_add_stripe(struct zr_arena *head, unsigned count);
-/* With change 1 all threads allocate from the head until it is called with -1; true if it has no stripes.
- * (arena.c) */
-bool zr_arena_hold_unstriped(struct zr_arena *head, int change);
+/* Makes one more, if there are still `count` stripes; returns how many were made. (arena.c) */
+unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count);
+/* With change 1 all threads allocate from the first stripe until it is called with -1; true if it has no
+ * stripes. (arena.c) */
+bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change);
 
 /* ---- arena.c ------------------------------------------------------------------------------------------- */
 
@@ -523,7 +521,7 @@ static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t st
  * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
 struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
-/* Nobody adds an arena or a member until it is unlocked. */
+/* Nobody adds an arena or a stripe until it is unlocked. */
 void zr_arenas_close(void);
 /* Gives it the lowest number that is free. */
 void zr_arenas_add(struct zr_arena *arena);

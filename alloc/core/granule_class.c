@@ -48,7 +48,7 @@ zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_
         return zr_fail(ZR_ERR_INVALID,
                        "a class of granules needs an arena, at least a byte, and one of %d classes, not %d",
                        ZR_GRANULE_CLASS_COUNT, (int)granule_class);
-    arena = zr_arena_member_of(arena, address);
+    arena = zr_arena_stripe_of(arena, address);
     size_t offset_bytes = (size_t)((const char *)address - arena->base);
     if (offset_bytes >= arena->range->bytes || bytes > arena->range->bytes - offset_bytes)
         return zr_fail(ZR_ERR_FOREIGN, "%zu bytes at %p are not arena \"%s\"'s", bytes, address, arena->name);

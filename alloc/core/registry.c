@@ -1,4 +1,4 @@
-/* registry.c: all arenas of the process, the members of a family, and what these share: a limit, numbers.
+/* registry.c: all arenas of the process, their stripes, and what these share: a limit, numbers.
  * Stands on base alone. */
 #include "alloc/core/arena_internal.h"
 
@@ -52,20 +52,20 @@ void zr_arenas_unlock(void)
     pthread_mutex_unlock(&arenas_lock);
 }
 
-/* The member after this one, of the family and then of the next; NULL after the last. lock: arenas_lock */
-static struct zr_arena *next_member(struct zr_arena *arena)
+/* The stripe after this one, of the arena and then of the next; NULL after the last. lock: arenas_lock */
+static struct zr_arena *next_stripe(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->first_stripe;
-    unsigned count = atomic_load(&head->stripes_count), seat = 0;
-    while (arena != head && head->stripes[seat++] != arena)
+    struct zr_arena *first_stripe = arena->first_stripe;
+    unsigned count = atomic_load(&first_stripe->stripes_count), seat = 0;
+    while (arena != first_stripe && first_stripe->stripes[seat++] != arena)
         ;
-    return seat < count ? head->stripes[seat] : head->next;
+    return seat < count ? first_stripe->stripes[seat] : first_stripe->next;
 }
 
 static void before_fork(struct zr_fork_locks *locks)
 {
     pthread_mutex_lock(&arenas_lock);
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
+    for (struct zr_arena *arena = arenas; arena; arena = next_stripe(arena)) {
         zr_fork_take(locks, &arena->supply);
         zr_fork_take(locks, &arena->lock);
     }
@@ -73,7 +73,7 @@ static void before_fork(struct zr_fork_locks *locks)
 
 static void after_fork(struct zr_fork_locks *locks)
 {
-    for (struct zr_arena *arena = arenas; arena; arena = next_member(arena)) {
+    for (struct zr_arena *arena = arenas; arena; arena = next_stripe(arena)) {
         if (locks->child && arena->plan_calls)
             arena->plan_calls->forked(arena);
         zr_fork_give(locks, &arena->supply);
@@ -97,25 +97,26 @@ void zr_arenas_add(struct zr_arena *arena)
     pthread_mutex_unlock(&arenas_lock);
 }
 
-bool zr_arena_hold_unstriped(struct zr_arena *head, int change)
+bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change)
 {
     pthread_mutex_lock(&arenas_lock);
-    atomic_fetch_add(&head->unstriped, (unsigned)change);
-    bool alone = atomic_load(&head->stripes_count) == 0;
+    atomic_fetch_add(&first_stripe->unstriped, (unsigned)change);
+    bool alone = atomic_load(&first_stripe->stripes_count) == 0;
     pthread_mutex_unlock(&arenas_lock);
     return alone;
 }
 
-struct zr_arena *zr_stripes_of(struct zr_arena *head, const void *address)
+struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *address)
 {
-    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++)
-        if ((size_t)((const char *)address - head->stripes[i]->base) < head->stripes[i]->range->bytes)
-            return head->stripes[i];
-    return head;
+        if ((size_t)((const char *)address - first_stripe->stripes[i]->base) <
+            first_stripe->stripes[i]->range->bytes)
+            return first_stripe->stripes[i];
+    return first_stripe;
 }
 
-/* ---- What a family shares ------------------------------------------------------------------------------ */
+/* ---- What stripes share -------------------------------------------------------------------------------- */
 
 static void raise_to(_Atomic size_t *most, size_t bytes)
 {
@@ -126,14 +127,16 @@ static void raise_to(_Atomic size_t *most, size_t bytes)
 
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes)
 {
-    struct zr_arena *head = arena->first_stripe;
-    size_t now = atomic_load(&head->all_reserved_bytes);
+    struct zr_arena *first_stripe = arena->first_stripe;
+    size_t now = atomic_load(&first_stripe->all_reserved_bytes);
     do {
-        if (head->limit_bytes && (now > head->limit_bytes || bytes > head->limit_bytes - now)) {
-            zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now, head->limit_bytes);
+        if (first_stripe->limit_bytes &&
+            (now > first_stripe->limit_bytes || bytes > first_stripe->limit_bytes - now)) {
+            zr_fail(ZR_ERR_MEMORY, "the arena holds %zu of its limit of %zu bytes", now,
+                    first_stripe->limit_bytes);
             return false;
         }
-    } while (!atomic_compare_exchange_weak(&head->all_reserved_bytes, &now, now + bytes));
+    } while (!atomic_compare_exchange_weak(&first_stripe->all_reserved_bytes, &now, now + bytes));
     return true;
 }
 
@@ -150,10 +153,10 @@ void zr_limit_note_peak(struct zr_arena *arena)
 
 void zr_stripes_tell_now(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->first_stripe;
+    struct zr_arena *first_stripe = arena->first_stripe;
     size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
     arena->told_bytes = arena->live_bytes;
-    size_t now = atomic_fetch_add(&head->all_live_bytes, difference) + difference;
+    size_t now = atomic_fetch_add(&first_stripe->all_live_bytes, difference) + difference;
     if (now < SIZE_MAX / 2)
-        raise_to(&head->all_peak_live_bytes, now);
+        raise_to(&first_stripe->all_peak_live_bytes, now);
 }

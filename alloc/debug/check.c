@@ -215,10 +215,10 @@ zr_result zr_arena_check(zr_arena *arena)
     zr_result result = ZR_OK;
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {
-        struct zr_arena *member = i ? arena->stripes[i - 1] : arena;
-        zr_arena_take(member);
-        result = zr_check_arena(member);
-        zr_arena_give(member);
+        struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
+        zr_arena_take(stripe);
+        result = zr_check_arena(stripe);
+        zr_arena_give(stripe);
     }
     return result;
 }

@@ -2,7 +2,7 @@
  * contract.
  *
  * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
- * not notified with one that fails: whoever watches, and whoever reads the trace, sees pairs. */
+ * not notified with one that fails: every callback, and whoever reads the trace, sees pairs. */
 #include "alloc/core/arena_internal.h"
 
 #include <string.h>
@@ -10,38 +10,39 @@
 #include "alloc/base/error.h"
 #include "alloc/debug/trace.h"
 
-/* ---- Telling; lock: the member's ----------------------------------------------------------------------- */
+/* ---- Telling; lock: the stripe's ----------------------------------------------------------------------- */
 
-/* The extent goes, for the first `count` of those who watch. */
+/* The extent goes, for the first `count` of the callbacks. */
 static void tell_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
 {
-    const struct zr_arena *head = arena->first_stripe;
+    const struct zr_arena *first_stripe = arena->first_stripe;
     for (unsigned i = count; i-- > 0;)
-        if (head->map_callbacks[i].unmapping)
-            head->map_callbacks[i].unmapping(head->map_callbacks[i].argument, arena->base + part.offset_bytes,
-                                             part.bytes);
+        if (first_stripe->map_callbacks[i].unmapping)
+            first_stripe->map_callbacks[i].unmapping(first_stripe->map_callbacks[i].argument,
+                                                     arena->base + part.offset_bytes, part.bytes);
 }
 
-static zr_result tell_one(struct zr_arena *arena, const struct zr_map_callback *watch, struct zr_bounds part)
+static zr_result tell_one(struct zr_arena *arena, const struct zr_map_callback *callback,
+                          struct zr_bounds part)
 {
     char *address = arena->base + part.offset_bytes;
-    zr_result result = watch->mapped ? watch->mapped(watch->argument, address, part.bytes) : ZR_OK;
+    zr_result result = callback->mapped ? callback->mapped(callback->argument, address, part.bytes) : ZR_OK;
     return result == ZR_OK
                ? ZR_OK
                : zr_fail(result,
-                         "a watch of the maps of arena \"%s\" refused %zu bytes at %p (%s): it has the "
+                         "a map callback of arena \"%s\" refused %zu bytes at %p (%s): it has the "
                          "reason, and zr_arena_remove_map_callback() ends it",
                          arena->name, part.bytes, (void *)address, zr_result_name(result));
 }
 
-/* All of those who watch take the extent, or none does. */
+/* All of the callbacks take the extent, or none does. */
 static zr_result tell_mapped(struct zr_arena *arena, struct zr_bounds part)
 {
-    const struct zr_arena *head = arena->first_stripe;
+    const struct zr_arena *first_stripe = arena->first_stripe;
     zr_result result = ZR_OK;
     unsigned told = 0;
-    while (result == ZR_OK && told < head->map_callbacks_count) {
-        result = tell_one(arena, &head->map_callbacks[told], part);
+    while (result == ZR_OK && told < first_stripe->map_callbacks_count) {
+        result = tell_one(arena, &first_stripe->map_callbacks[told], part);
         told += result == ZR_OK;
     }
     if (result != ZR_OK)
@@ -92,7 +93,7 @@ static void set_notified(struct zr_arena *arena, struct zr_bounds run, bool noti
     }
 }
 
-/* ---- For the arena; lock: the member's ----------------------------------------------------------------- */
+/* ---- For the arena; lock: the stripe's ----------------------------------------------------------------- */
 
 static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
 {
@@ -145,37 +146,37 @@ const struct zr_map_calls zr_map_callback_calls = {notify, notify_unmapping, not
 
 /* ---- Coming and going ---------------------------------------------------------------------------------- */
 
-/* No member is made meanwhile, and none of them maps. */
-static unsigned lock_stripes(struct zr_arena *head)
+/* No stripe is made meanwhile, and none of them maps. */
+static unsigned lock_stripes(struct zr_arena *first_stripe)
 {
-    zr_arena_hold_unstriped(head, 1);
-    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
-    zr_arena_take(head);
+    zr_arena_hold_unstriped(first_stripe, 1);
+    unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
+    zr_arena_take(first_stripe);
     for (unsigned i = 0; i < count; i++)
-        zr_arena_take(head->stripes[i]);
+        zr_arena_take(first_stripe->stripes[i]);
     return count;
 }
 
-static void unlock_stripes(struct zr_arena *head, unsigned count)
+static void unlock_stripes(struct zr_arena *first_stripe, unsigned count)
 {
     for (unsigned i = count; i-- > 0;)
-        zr_arena_give(head->stripes[i]);
-    zr_arena_give(head);
-    zr_arena_hold_unstriped(head, -1);
+        zr_arena_give(first_stripe->stripes[i]);
+    zr_arena_give(first_stripe);
+    zr_arena_hold_unstriped(first_stripe, -1);
 }
 
-/* Tells one watch of what a member has mapped, or that it goes, up to `end`; *stopped gets the granule where
- * a refusal ended it. */
-static zr_result tell_present(struct zr_arena *arena, const struct zr_map_callback *watch, bool going,
+/* Tells one callback of what a stripe has mapped, or that it goes, up to `end`; *stopped gets the granule
+ * where a refusal ended it. */
+static zr_result tell_present(struct zr_arena *arena, const struct zr_map_callback *callback, bool going,
                               size_t end, size_t *stopped)
 {
     struct zr_bounds run;
     for (size_t at = 0; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run)) {
         zr_result result = ZR_OK;
         if (!going)
-            result = tell_one(arena, watch, run);
-        else if (watch->unmapping)
-            watch->unmapping(watch->argument, arena->base + run.offset_bytes, run.bytes);
+            result = tell_one(arena, callback, run);
+        else if (callback->unmapping)
+            callback->unmapping(callback->argument, arena->base + run.offset_bytes, run.bytes);
         if (result != ZR_OK) {
             *stopped = run.offset_bytes / arena->granule_bytes;
             return result;
@@ -189,33 +190,34 @@ static size_t all_granules(const struct zr_arena *arena)
     return arena->range->bytes / arena->granule_bytes;
 }
 
-static struct zr_arena *member_of(struct zr_arena *head, unsigned i)
+static struct zr_arena *stripe_at(struct zr_arena *first_stripe, unsigned i)
 {
-    return i == 0 ? head : head->stripes[i - 1];
+    return i == 0 ? first_stripe : first_stripe->stripes[i - 1];
 }
 
-zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *watch)
+zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback)
 {
-    if (!arena || !watch)
-        return zr_fail(ZR_ERR_INVALID, "a watch needs an arena and somebody to tell");
+    if (!arena || !callback)
+        return zr_fail(ZR_ERR_INVALID, "a map callback needs an arena and somebody to tell");
     zr_result result = ZR_OK;
     size_t stopped = 0;
     unsigned stripes = lock_stripes(arena), told = 0;
     if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
-        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d watches, the most there can be: end one first",
-                         arena->name, ZR_MAP_CALLBACKS_MOST);
+        result =
+            zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the most there can be: end one first",
+                    arena->name, ZR_MAP_CALLBACKS_MOST);
     else
         while (result == ZR_OK && told <= stripes) {
-            struct zr_arena *member = member_of(arena, told);
-            result = tell_present(member, watch, false, all_granules(member), &stopped);
+            struct zr_arena *stripe = stripe_at(arena, told);
+            result = tell_present(stripe, callback, false, all_granules(stripe), &stopped);
             told += result == ZR_OK;
         }
     if (result == ZR_OK)
-        arena->map_callbacks[arena->map_callbacks_count++] = *watch;
+        arena->map_callbacks[arena->map_callbacks_count++] = *callback;
     else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MOST)
         for (unsigned i = 0; i <= told; i++)
-            tell_present(member_of(arena, i), watch, true,
-                         i < told ? all_granules(member_of(arena, i)) : stopped, &stopped);
+            tell_present(stripe_at(arena, i), callback, true,
+                         i < told ? all_granules(stripe_at(arena, i)) : stopped, &stopped);
     unlock_stripes(arena, stripes);
     return result;
 }
@@ -225,20 +227,20 @@ static bool same(const struct zr_map_callback *a, const struct zr_map_callback *
     return a->mapped == b->mapped && a->unmapping == b->unmapping && a->argument == b->argument;
 }
 
-zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *watch)
+zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *callback)
 {
     size_t stopped = 0;
-    if (!arena || !watch)
-        return zr_fail(ZR_ERR_INVALID, "a watch ends with its arena and what it was begun with");
+    if (!arena || !callback)
+        return zr_fail(ZR_ERR_INVALID, "a map callback ends with its arena and what it was begun with");
     zr_result result = ZR_OK;
     unsigned stripes = lock_stripes(arena), at = 0;
-    while (at < arena->map_callbacks_count && !same(&arena->map_callbacks[at], watch))
+    while (at < arena->map_callbacks_count && !same(&arena->map_callbacks[at], callback))
         at++;
     if (at == arena->map_callbacks_count) {
-        result = zr_fail(ZR_ERR_INVALID, "nobody of that name watches arena \"%s\"", arena->name);
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no such map callback", arena->name);
     } else {
         for (unsigned i = 0; i <= stripes; i++)
-            tell_present(member_of(arena, i), watch, true, all_granules(member_of(arena, i)), &stopped);
+            tell_present(stripe_at(arena, i), callback, true, all_granules(stripe_at(arena, i)), &stopped);
         arena->map_callbacks_count--;
         memmove(&arena->map_callbacks[at], &arena->map_callbacks[at + 1],
                 (arena->map_callbacks_count - at) * sizeof arena->map_callbacks[0]);

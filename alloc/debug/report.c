@@ -13,14 +13,14 @@ enum { SIZES_MOST = 5 };
 /* As zr_backend_granule() has it. */
 #define GRANULE_MOST_BYTES ((size_t)1 << 30)
 
-/* Of all members of a family but where it says so. */
+/* Of all stripes but where it says so. */
 struct survey {
     size_t largest_bytes; /* free and mapped, in one piece */
     size_t free_bytes;    /* free and mapped */
     size_t holes_count;
     size_t cached_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
     size_t unmovable_bytes; /* free, in whole granules that are not movable */
-    size_t addresses_bytes; /* free, mapped or not, of the member that was asked: it cannot use others' */
+    size_t addresses_bytes; /* free, mapped or not, of the stripe that was asked: it cannot use others' */
     size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
     size_t whole_bytes[SIZES_MOST];    /* free in whole granules, were these halved i times */
 };
@@ -68,8 +68,8 @@ static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap
     out->free_bytes += run.bytes;
     if (run.bytes > out->largest_bytes)
         out->largest_bytes = run.bytes;
-    struct zr_stretch whole = {zr_round_up(low, granule) / granule, high / granule};
-    size_t unmovable_bytes = whole.first < whole.end ? zr_unmovable_bytes(arena, whole) : 0;
+    struct zr_stretch inner = {zr_round_up(low, granule) / granule, high / granule};
+    size_t unmovable_bytes = inner.first < inner.end ? zr_unmovable_bytes(arena, inner) : 0;
     out->unmovable_bytes += unmovable_bytes;
     if (unmovable_bytes > 0)
         return;
@@ -103,8 +103,8 @@ static void survey_free_extent(const struct zr_arena *arena, const struct zr_ext
     out->holes_count += out->free_bytes > before;
 }
 
-/* Adds one member, whose lock is held. */
-static void survey_member(struct zr_arena *arena, struct survey *out)
+/* Adds one stripe, whose lock is held. */
+static void survey_stripe(struct zr_arena *arena, struct survey *out)
 {
     zr_arena_flush_quick(arena);
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
@@ -116,23 +116,23 @@ static void survey_member(struct zr_arena *arena, struct survey *out)
         out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
 }
 
-/* With the member's lock, which is opened while others are looked at: nobody holds two. */
+/* With the stripe's lock, which is opened while others are looked at: nobody holds two. */
 static void take_survey(struct zr_arena *arena, struct survey *out)
 {
-    struct zr_arena *head = arena->first_stripe;
-    unsigned stripes = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    struct zr_arena *first_stripe = arena->first_stripe;
+    unsigned stripes = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     memset(out, 0, sizeof *out);
-    survey_member(arena, out);
+    survey_stripe(arena, out);
     if (stripes == 0)
         return;
     size_t addresses_bytes = out->addresses_bytes;
     zr_arena_give(arena);
     for (unsigned i = 0; i <= stripes; i++) {
-        struct zr_arena *other = i < stripes ? head->stripes[i] : head;
+        struct zr_arena *other = i < stripes ? first_stripe->stripes[i] : first_stripe;
         if (other == arena)
             continue;
         zr_arena_take(other);
-        survey_member(other, out);
+        survey_stripe(other, out);
         zr_arena_give(other);
     }
     zr_arena_take(arena);
@@ -242,12 +242,12 @@ static size_t granule_that_does(const struct zr_arena *arena, struct zr_need nee
 static bool at_limit(const struct zr_arena *arena, size_t bytes)
 {
     struct zr_backend *backend = arena->backend;
-    const struct zr_arena *head = arena->first_stripe;
-    size_t all_bytes = atomic_load(&head->all_reserved_bytes);
+    const struct zr_arena *first_stripe = arena->first_stripe;
+    size_t all_bytes = atomic_load(&first_stripe->all_reserved_bytes);
     pthread_mutex_lock(&backend->lock);
     bool passed = backend->limit_bytes && bytes > backend->limit_bytes - backend->held_bytes;
     pthread_mutex_unlock(&backend->lock);
-    return passed || (head->limit_bytes && all_bytes + bytes > head->limit_bytes);
+    return passed || (first_stripe->limit_bytes && all_bytes + bytes > first_stripe->limit_bytes);
 }
 
 static struct words help(const struct zr_arena *arena, enum lack lack, struct zr_need need,

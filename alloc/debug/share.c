@@ -53,7 +53,7 @@ zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, st
     bool freed;
     if (!arena || !count || !lead_bytes || (!segments && *count > 0))
         return zr_fail(ZR_ERR_INVALID, "an export needs an arena and somewhere to put its segments");
-    arena = zr_arena_member_of(arena, block);
+    arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_extent *extent = NULL;
     zr_arena_take(arena);

@@ -39,7 +39,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
     out->stranded_bytes += arena->lent_bytes - pools.pending_bytes - pools.idle_bytes; /* modulo 2^64 */
 }
 
-/* What the members have in common is added up; what the head alone knows stays. */
+/* What the stripes have in common is added up; what the first one alone knows stays. */
 static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *one)
 {
     sum->live_bytes += one->live_bytes;
@@ -60,19 +60,19 @@ static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *o
     }
 }
 
-static void add_stripes(struct zr_arena *head, struct zr_arena_stats *out)
+static void add_stripes(struct zr_arena *first_stripe, struct zr_arena_stats *out)
 {
-    unsigned count = atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena_stats one;
-        zr_arena_take(head->stripes[i]);
-        zr_stats_fill(head->stripes[i], &one);
-        zr_arena_give(head->stripes[i]);
+        zr_arena_take(first_stripe->stripes[i]);
+        zr_stats_fill(first_stripe->stripes[i], &one);
+        zr_arena_give(first_stripe->stripes[i]);
         add_stats(out, &one);
     }
     if (count == 0)
         return;
-    size_t known = atomic_load(&head->all_peak_live_bytes);
+    size_t known = atomic_load(&first_stripe->all_peak_live_bytes);
     out->peak_live_bytes = known > out->peak_live_bytes ? known : out->peak_live_bytes;
     if (out->live_bytes > out->peak_live_bytes)
         out->peak_live_bytes = out->live_bytes;
@@ -95,12 +95,12 @@ zr_result zr_arena_reset_peaks(zr_arena *arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena whose peaks to reset");
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count; i++) {
-        struct zr_arena *member = i ? arena->stripes[i - 1] : arena;
-        zr_lock_take(&member->lock);
-        member->peak_live_bytes = member->live_bytes;
-        member->peak_requested_bytes = member->requested_bytes;
-        member->at_peak = true;
-        zr_lock_give(&member->lock);
+        struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
+        zr_lock_take(&stripe->lock);
+        stripe->peak_live_bytes = stripe->live_bytes;
+        stripe->peak_requested_bytes = stripe->requested_bytes;
+        stripe->at_peak = true;
+        zr_lock_give(&stripe->lock);
     }
     arena->peak_reserved_bytes = arena->all_reserved_bytes;
     arena->all_peak_live_bytes = arena->all_live_bytes;

@@ -71,7 +71,7 @@ static inline struct zr_need need_of(const struct zr_arena *arena, const struct 
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
 
-/* The member that serves the calling thread, with its lock. */
+/* The stripe that serves the calling thread, with its lock. */
 static inline struct zr_arena *enter(struct zr_arena *arena)
 {
     if (unlikely(arena->shared)) {
@@ -304,7 +304,7 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         return ZR_OK;
     if (unlikely(!arena))
         return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
-    arena = zr_arena_member_of(arena, address);
+    arena = zr_arena_stripe_of(arena, address);
     zr_lock_take(&arena->lock);
     size_t offset = (size_t)((char *)address - arena->base);
     if (arena->follow)

@@ -52,7 +52,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     zr_backend *backend = options->backend;
     snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
     arena->first_stripe = arena;
-    arena->members_most = options->threads > 1 ? options->threads : 1;
+    arena->stripes_most = options->threads > 1 ? options->threads : 1;
     arena->stripe_reserve_bytes = options->reserve_bytes;
     arena->backend = backend;
     arena->granule_bytes = backend->can.granule_bytes;
@@ -62,7 +62,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->canary_bytes = arena->check >= ZR_CHECK_BYTES ? 16 : 0;
     arena->visible = backend->can.host_visible;
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
-    arena->shared = arena->members_most > 1;
+    arena->shared = arena->stripes_most > 1;
     arena->asynchronous = !backend->can.synchronous;
     zr_arena_note_debug(arena);
     arena->map_calls = &zr_map_callback_calls;
@@ -134,35 +134,37 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     return ZR_OK;
 }
 
-unsigned zr_arena_add_stripe(struct zr_arena *head, unsigned count)
+unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
 {
     struct zr_arena *arena = NULL;
     unsigned made = 0;
     zr_arenas_close();
-    if (1 + atomic_load(&head->stripes_count) != count || head->unstriped || head->no_more)
+    if (1 + atomic_load(&first_stripe->stripes_count) != count || first_stripe->unstriped ||
+        first_stripe->no_more)
         goto unlock; /* somebody was faster */
     arena = zr_pages_take(sizeof *arena);
-    if (arena && prepare(arena, &(struct zr_arena_options){.backend = head->backend,
-                                                           .name = head->name,
-                                                           .reserve_bytes = head->stripe_reserve_bytes,
-                                                           .limit_bytes = head->limit_bytes}) == ZR_OK) {
-        arena->first_stripe = head;
+    if (arena &&
+        prepare(arena, &(struct zr_arena_options){.backend = first_stripe->backend,
+                                                  .name = first_stripe->name,
+                                                  .reserve_bytes = first_stripe->stripe_reserve_bytes,
+                                                  .limit_bytes = first_stripe->limit_bytes}) == ZR_OK) {
+        arena->first_stripe = first_stripe;
         arena->shared = true;
-        head->stripes[count - 1] = arena;
-        atomic_store_explicit(&head->stripes_count, count, memory_order_release);
+        first_stripe->stripes[count - 1] = arena;
+        atomic_store_explicit(&first_stripe->stripes_count, count, memory_order_release);
         made = 1;
     } else {
-        /* No addresses or records for one more: the family stays as it is. */
+        /* No addresses or records for one more: the arena stays as it is. */
         if (arena)
             tear_down(arena);
-        head->no_more = true;
+        first_stripe->no_more = true;
     }
 unlock:
     zr_arenas_unlock();
     return made;
 }
 
-static zr_result end_member(struct zr_arena *arena, size_t *leaked_bytes)
+static zr_result end_stripe(struct zr_arena *arena, size_t *leaked_bytes)
 {
     if (leaked_bytes)
         *leaked_bytes += arena->live_bytes;
@@ -194,10 +196,10 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
     arena->trace = NULL;
     zr_backend *backend = arena->backend;
     for (unsigned i = arena->stripes_count; i-- > 0;) {
-        zr_result released = end_member(arena->stripes[i], leaked_bytes);
+        zr_result released = end_stripe(arena->stripes[i], leaked_bytes);
         result = result == ZR_OK ? released : result;
     }
-    zr_result released = end_member(arena, leaked_bytes);
+    zr_result released = end_stripe(arena, leaked_bytes);
     result = result == ZR_OK ? released : result;
     count_arena(backend, -1);
     return result;
@@ -210,7 +212,7 @@ zr_backend *zr_arena_backend(const zr_arena *arena)
 
 /* ---- Trim ---------------------------------------------------------------------------------------------- */
 
-static size_t trim_member(struct zr_arena *arena, size_t keep_bytes)
+static size_t trim_stripe(struct zr_arena *arena, size_t keep_bytes)
 {
     zr_arena_take(arena);
     zr_arena_flush_quick(arena);
@@ -233,7 +235,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
         *released_bytes = 0;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
-    size_t released = zr_stripes_trim(arena) + trim_member(arena, keep_bytes);
+    size_t released = zr_stripes_trim(arena) + trim_stripe(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
     return ZR_OK;
@@ -255,7 +257,7 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     bool found = false;
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "a search needs an arena and somewhere to put its answer");
-    arena = zr_arena_member_of(arena, pointer);
+    arena = zr_arena_stripe_of(arena, pointer);
     size_t offset = (size_t)((const char *)pointer - arena->base);
     *out = (struct zr_block_info){0};
     if (offset < arena->range_bytes) {

@@ -4,7 +4,7 @@
  * its own: a stripe with its own addresses, free extents, index and lock, on the same backend and under the
  * same limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole
  * granules, through the driver, when one of them finds none. While a trace is written, an observer watches or
- * a plan is in force, all allocate from the head, which is what these see. */
+ * a plan is in force, all allocate from the first stripe, which is what these see. */
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"
@@ -16,46 +16,47 @@ enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
 
 /* ---- Who serves whom ----------------------------------------------------------------------------------- */
 
-static inline struct zr_arena *member(struct zr_arena *head, unsigned seat)
+static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned seat)
 {
-    return seat == 0 ? head : head->stripes[seat - 1];
+    return seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
 }
 
 __thread struct zr_seat zr_own_seat;
 
 /* Another seat for this thread, if there is one or can be. */
-static __attribute__((noinline)) unsigned change_seat(struct zr_arena *head, unsigned count, bool one_more)
+static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_stripe, unsigned count,
+                                                      bool one_more)
 {
     zr_own_seat.impatience = 0;
-    if (one_more && count < head->members_most)
-        count += zr_arena_add_stripe(head, count);
-    zr_own_seat.seat = 1 + (atomic_fetch_add(&head->next_seat, 1) + 1) % count;
+    if (one_more && count < first_stripe->stripes_most)
+        count += zr_arena_add_stripe(first_stripe, count);
+    zr_own_seat.seat = 1 + (atomic_fetch_add(&first_stripe->next_seat, 1) + 1) % count;
     return zr_own_seat.seat - 1;
 }
 
 /* Where the thread sits; a new one is not sent where all others began if there is a choice. */
-static inline unsigned seat_in(struct zr_arena *head, unsigned count)
+static inline unsigned seat_in(struct zr_arena *first_stripe, unsigned count)
 {
     if (__builtin_expect(zr_own_seat.seat == 0, 0)) {
         if (count > 1)
-            return change_seat(head, count, false);
+            return change_seat(first_stripe, count, false);
         zr_own_seat.seat = 1;
     }
     return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
 }
 
-struct zr_arena *zr_stripes_take(struct zr_arena *head)
+struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe)
 {
-    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
-    bool apart = atomic_load_explicit(&head->unstriped, memory_order_relaxed) == 0;
-    struct zr_arena *arena = member(head, apart ? seat_in(head, count) : 0);
+    unsigned count = 1 + atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
+    bool apart = atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) == 0;
+    struct zr_arena *arena = stripe_in(first_stripe, apart ? seat_in(first_stripe, count) : 0);
     if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
         zr_own_seat.impatience -= zr_own_seat.impatience > 0;
         return arena;
     }
     zr_own_seat.impatience += TAKEN;
     if (apart && zr_own_seat.impatience > PATIENCE) {
-        arena = member(head, change_seat(head, count, true));
+        arena = stripe_in(first_stripe, change_seat(first_stripe, count, true));
         zr_lock_take(&arena->lock);
     } else if (zr_lock_wait(&arena->lock)) {
         zr_own_seat.impatience += SLEPT;
@@ -63,15 +64,15 @@ struct zr_arena *zr_stripes_take(struct zr_arena *head)
     return arena;
 }
 
-/* ---- Memory that is the family's ----------------------------------------------------------------------- */
+/* ---- Memory that all stripes share --------------------------------------------------------------------- */
 
 size_t zr_stripes_trim(struct zr_arena *arena)
 {
-    struct zr_arena *head = arena->first_stripe;
-    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    struct zr_arena *first_stripe = arena->first_stripe;
+    unsigned count = 1 + atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     size_t released = 0;
     for (unsigned i = 0; count > 1 && i < count; i++) {
-        struct zr_arena *other = member(head, i);
+        struct zr_arena *other = stripe_in(first_stripe, i);
         if (other == arena)
             continue;
         zr_arena_take(other);
@@ -86,8 +87,8 @@ size_t zr_stripes_trim(struct zr_arena *arena)
 
 bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
 {
-    struct zr_arena *head = arena->first_stripe;
-    unsigned count = 1 + atomic_load_explicit(&head->stripes_count, memory_order_acquire);
+    struct zr_arena *first_stripe = arena->first_stripe;
+    unsigned count = 1 + atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     struct zr_handle_list list = {0};
     size_t got = 0, granule = arena->granule_bytes;
     if (count == 1)
@@ -98,7 +99,7 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     wanted = wanted > idle + granule ? wanted - idle : granule;
     zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
-        struct zr_arena *other = member(head, i % count);
+        struct zr_arena *other = stripe_in(first_stripe, i % count);
         bool wait = i >= count; /* only if nobody has any */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;

@@ -10,7 +10,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
     zr_result result = zr_backend_stream_name(arena->backend, &stream);
     if (result != ZR_OK)
         return result;
-    arena = zr_arena_member_of(arena, block);
+    arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_extent *extent = NULL;
     zr_lock_take(&arena->lock);

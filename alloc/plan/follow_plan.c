@@ -60,17 +60,17 @@ static zr_result make_follow(struct zr_arena *arena)
     return ZR_OK;
 }
 
-/* While a plan is in force or somebody observes, all allocate from the head, which is what these see. With
- * the lock. */
+/* While a plan is in force or somebody observes, all allocate from the first stripe, which is what these see.
+ * With the lock. */
 static void note_total(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
-    bool together = follow->plan || follow->observer;
-    if (together && !follow->unstriped)
+    bool unstriped = follow->plan || follow->observer;
+    if (unstriped && !follow->unstriped)
         atomic_fetch_add(&arena->unstriped, 1);
-    else if (!together && follow->unstriped)
+    else if (!unstriped && follow->unstriped)
         atomic_fetch_sub(&arena->unstriped, 1);
-    follow->unstriped = together;
+    follow->unstriped = unstriped;
 }
 
 /* A block is gone before its step comes again. */

@@ -20,7 +20,7 @@ enum { ALIGNMENT_LEAST = 16 };
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
 /* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks:
- * who only searches, as a watch may that is told under one of those, needs the second. */
+ * who only searches, as a map callback may that is told under one of those, needs the second. */
 static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_contiguous *pools;
 
@@ -160,7 +160,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a pool needs somewhere to go");
     *out = NULL;
-    zr_result result = ZR_STRUCT_COPY(zr_contiguous_options, watch, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_contiguous_options, map_callback, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
@@ -176,7 +176,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     pool->backend = options->arena->backend;
     pool->granule_bytes = options->arena->granule_bytes;
     pool->tag = options->tag;
-    pool->watch = options->watch;
+    pool->map_callback = options->map_callback;
     pool->keep_bytes = options->keep_bytes;
     zr_slab_init(&pool->extents, sizeof(struct zr_pool_extent), ZR_POOL_FAULTS);
     pool->slots = zr_pages_take(SLOTS_MOST * sizeof *pool->slots);

@@ -53,7 +53,7 @@ struct zr_contiguous {
     size_t granule_bytes;
     char *base;         /* range->address */
     size_t limit_bytes; /* where entries end at the latest; one granule of the range lies behind it */
-    struct zr_map_callback watch;
+    struct zr_map_callback map_callback;
     struct zr_contiguous *next_of_arena; /* lock: arena->lock */
     struct zr_contiguous *next, *before; /* all pools; lock: that of the list */
 
@@ -133,7 +133,7 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
 /* Maps granules under all of an extent, with access. ZR_ERR_MEMORY, ZR_ERR_ADDRESSES: none was added, unless
  * the driver would not take them back: they are idle then. */
 zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_bounds part);
-/* Tells of new mappings with access. The watch's failure, with words: nobody knows of them. */
+/* Tells of new mappings with access. The map callback's failure, with words: nobody knows of them. */
 zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part);
 /* Unmaps up to `most` bytes of granules in an extent of whole granules that no extent touches, from its end
  * on, and gives them to the arena. The failure of an unmap leaves what it concerns. */

@@ -230,8 +230,8 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
         if (handle->mappings_count == 1)
             zr_handle_list_push(&list, handle);
     }
-    if (told && pool->watch.unmapping)
-        pool->watch.unmapping(pool->watch.argument, address, part.bytes);
+    if (told && pool->map_callback.unmapping)
+        pool->map_callback.unmapping(pool->map_callback.argument, address, part.bytes);
     if (pool->arena->poison)
         zr_poison_clear(address, part.bytes);
     pool->backend_calls_count++;
@@ -239,8 +239,8 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
     if (result != ZR_OK) {
         if (told && pool->arena->poison)
             zr_poison_free(address, part.bytes);
-        if (told && pool->watch.mapped)
-            pool->watch.mapped(pool->watch.argument, address, part.bytes);
+        if (told && pool->map_callback.mapped)
+            pool->map_callback.mapped(pool->map_callback.argument, address, part.bytes);
         return result;
     }
     pool->mapped_bytes -= part.bytes;
@@ -252,10 +252,11 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
 zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part)
 {
     char *address = pool->range->address + part.offset_bytes;
-    zr_result result =
-        pool->watch.mapped ? pool->watch.mapped(pool->watch.argument, address, part.bytes) : ZR_OK;
+    zr_result result = pool->map_callback.mapped
+                           ? pool->map_callback.mapped(pool->map_callback.argument, address, part.bytes)
+                           : ZR_OK;
     if (result != ZR_OK)
-        return zr_fail(result, "the watch of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
+        return zr_fail(result, "the map callback of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
                        part.bytes, (void *)address, zr_result_name(result));
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes)
         zr_range_mapping(pool->range, part.offset_bytes + done)->notified = true;

@@ -27,7 +27,7 @@ struct zr_ring {
     /* Set at creation. */
     zr_arena *arena;
     zr_backend *backend;
-    struct zr_map_callback watch;
+    struct zr_map_callback map_callback;
     char *memory;
     size_t stride_bytes, memory_bytes, record_bytes;
     unsigned buffers_count;
@@ -99,7 +99,7 @@ size_t zr_ring_bytes(const struct zr_ring_options *options)
 {
     struct zr_ring_options own;
     size_t stride_bytes, memory_bytes;
-    return ZR_STRUCT_COPY(zr_ring_options, watch, &own, options) == ZR_OK &&
+    return ZR_STRUCT_COPY(zr_ring_options, map_callback, &own, options) == ZR_OK &&
                    sizes(&own, &stride_bytes, &memory_bytes)
                ? memory_bytes
                : 0;
@@ -113,7 +113,7 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a ring needs somewhere to go");
     *out = NULL;
-    zr_result result = ZR_STRUCT_COPY(zr_ring_options, watch, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_ring_options, map_callback, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
@@ -135,17 +135,17 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
         zr_pages_give(ring, record_bytes);
         return result;
     }
-    if (options->watch.mapped)
-        result = options->watch.mapped(options->watch.argument, memory, memory_bytes);
+    if (options->map_callback.mapped)
+        result = options->map_callback.mapped(options->map_callback.argument, memory, memory_bytes);
     if (result != ZR_OK) {
         zr_arena_free(options->arena, memory);
         zr_pages_give(ring, record_bytes);
-        return zr_fail(result, "the watch of a ring refused its %zu bytes (%s)", memory_bytes,
+        return zr_fail(result, "the map callback of a ring refused its %zu bytes (%s)", memory_bytes,
                        zr_result_name(result));
     }
     ring->arena = options->arena;
     ring->backend = zr_arena_backend(options->arena);
-    ring->watch = options->watch;
+    ring->map_callback = options->map_callback;
     ring->memory = memory;
     ring->stride_bytes = stride_bytes;
     ring->memory_bytes = memory_bytes;
@@ -185,8 +185,8 @@ zr_result zr_ring_destroy(zr_ring *ring)
                            "this again",
                            (unsigned long long)buffer->stream);
     }
-    if (ring->watch.unmapping)
-        ring->watch.unmapping(ring->watch.argument, ring->memory, ring->memory_bytes);
+    if (ring->map_callback.unmapping)
+        ring->map_callback.unmapping(ring->map_callback.argument, ring->memory, ring->memory_bytes);
     zr_result result = zr_arena_free(ring->arena, ring->memory);
     delist(ring);
     zr_pages_give(ring, ring->record_bytes);

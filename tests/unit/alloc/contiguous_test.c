@@ -469,14 +469,14 @@ static void test_model(const char *name, zr_backend *backend, bool fills, uint64
     registry = (struct registry){.wrong = 0};
     zr_arena_create(&model.arena,
                     &(struct zr_arena_options){.backend = backend, .limit_bytes = 140 * granule});
-    tap_result(zr_contiguous_create(
-                   &model.pool,
-                   &(struct zr_contiguous_options){
-                       .arena = model.arena,
-                       .tag = ZR_TAG_CHECKPOINT,
-                       .reserve_bytes = 1500 * granule,
-                       .keep_bytes = keep_granules * granule,
-                       .watch = {watches ? registered : NULL, watches ? unregistered : NULL, &registry}}),
+    tap_result(zr_contiguous_create(&model.pool,
+                                    &(struct zr_contiguous_options){
+                                        .arena = model.arena,
+                                        .tag = ZR_TAG_CHECKPOINT,
+                                        .reserve_bytes = 1500 * granule,
+                                        .keep_bytes = keep_granules * granule,
+                                        .map_callback = {watches ? registered : NULL,
+                                                         watches ? unregistered : NULL, &registry}}),
                ZR_OK, "%s: a pool that keeps %zu granules", name, keep_granules);
     model_steps(&model, steps);
     if (watches)

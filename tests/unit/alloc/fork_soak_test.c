@@ -171,8 +171,8 @@ static void make(zr_learner **learner)
     for (unsigned i = 0; i < 3; i++)
         zr_arena_create(&arenas[i], &(struct zr_arena_options){.backend = host});
     zr_arena_create(&on_sim, &(struct zr_arena_options){.backend = sim});
-    zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arenas[HELPER],
-                                                                .watch = {tell, untell, arenas[LEARNT]}});
+    zr_contiguous_create(&pool, &(struct zr_contiguous_options){
+                                    .arena = arenas[HELPER], .map_callback = {tell, untell, arenas[LEARNT]}});
     zr_ring_create(
         &ring, &(struct zr_ring_options){.arena = arenas[HELPER], .buffer_bytes = 256, .buffers_count = 2});
     zr_arena_add_map_callback(arenas[WATCHED], &(struct zr_map_callback){tell, untell, arenas[HELPER]});

@@ -412,10 +412,10 @@ static int ask_within(void)
     for (unsigned i = 0; i < 3; i++)
         of_arena.known = take(of_arena.arena, GRANULE);
     of_pool.arena = of_arena.arena;
-    zr_contiguous_create(&of_pool.pool,
-                         &(struct zr_contiguous_options){.arena = of_arena.arena,
-                                                         .reserve_bytes = 8 * GRANULE,
-                                                         .watch = {.mapped = ask, .argument = &of_pool}});
+    zr_contiguous_create(&of_pool.pool, &(struct zr_contiguous_options){
+                                            .arena = of_arena.arena,
+                                            .reserve_bytes = 8 * GRANULE,
+                                            .map_callback = {.mapped = ask, .argument = &of_pool}});
     for (unsigned i = 0; i < 3; i++) {
         void *address = NULL;
         zr_contiguous_append(of_pool.pool, &(struct zr_entry_request){.bytes = GRANULE}, &entry, &address);

@@ -59,7 +59,7 @@ static void test_order(void)
                                       .buffer_bytes = 10000,
                                       .buffers_count = COUNT,
                                       .alignment = 4096,
-                                      .watch = {came, went, &registered}};
+                                      .map_callback = {came, went, &registered}};
     tap_is(zr_ring_bytes(&options), COUNT * 12288, "what it will take is known before");
     registered.refuses = ZR_ERR_UNAVAILABLE;
     tap_result(zr_ring_create(&ring, &options), ZR_ERR_UNAVAILABLE, "no ring that cannot be registered: %s",

@@ -257,7 +257,7 @@ static void test_one(void)
                ZR_ERR_INVALID, "nine threads are too many: %s", zr_last_error());
     zr_backend_destroy(backend);
     start(1, 0);
-    tap_ok(arena->members_most == 1, "an arena for one thread never has stripes");
+    tap_ok(arena->stripes_most == 1, "an arena for one thread never has stripes");
     stop(0);
 }
 
