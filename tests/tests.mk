@@ -81,7 +81,7 @@ $(leaky): tests/support/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/lib
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
 # The longest first, or the last of all would be waited for alone.
-longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t arena_random_test train_limit.t train_faults.t \
+longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Every C test program under AddressSanitizer and UndefinedBehaviorSanitizer together, from the same sources: the
 engine, the communicators (NCCL's on its emulated library), the CUDA backend on its emulated driver. Then the programs:
-zr on every kind of file, zr-train alone, with ranks of its own and under mpirun. And the arena under Valgrind.
+zr on every kind of file, zr-train alone, with ranks of its own and under mpirun.
 
 Left out: the other scripts on zr-train (train_*.t), which start it hundreds of times for what the C tests see already;
 what limits addresses or counts bytes of memory, because a sanitizer takes terabytes of them (each says so in a SKIP);
-ThreadSanitizer, whose turn is in long_shadow.t and, for every program, in `make check-tsan`."""
+ThreadSanitizer and Valgrind, whose turn is in long_shadow.t and, of the first for every program, in `make check-tsan`."""
 import glob
 import os
 import shutil
@@ -64,9 +64,4 @@ if mpi:
     run("zr-train under mpirun", ["mpirun", "-n", "2", built("bin/zr-train")] + arguments(comm="mpi", **MODEL), MPIRUN)
 else:
     skip("no mpirun or no mpicc (openmpi-bin, libopenmpi-dev)")
-
-# The arena's stress under Valgrind. (arena_test shares memory with other processes, whose writes Valgrind cannot see.)
-# Valgrind runs one thread at a time: fair turns, or a thread that waits for another can keep the turn for minutes.
-run("the arena's stress under Valgrind", ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9",
-                                          os.path.join(BUILD, "tests", "stress_test"), "2000"])
 done()

@@ -40,6 +40,6 @@ for words, folder, prefix, on_host, on_gpu in RUNS:
         prefix + [os.path.join(folder, "tests", "shadow_test"), str(on_host), str(on_gpu)])
 run("each driver call and each record failing in turn", [os.path.join(BUILD, "tests", "failures_test"), "all"])
 os.environ["ZR_TEST_LONG"] = "1"
-for name in ("arena_random_test", "contiguous_test", "cuda_arena_test", "cuda_contiguous_test"):
+for name in ("contiguous_test", "cuda_arena_test", "cuda_contiguous_test"):
     run(f"each failure in turn, {name}", [os.path.join(BUILD, "tests", name)])
 done()

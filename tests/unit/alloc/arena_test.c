@@ -1,5 +1,5 @@
 /* arena_test.c: the arena by hand, on sim and host: hostile arguments, what memory a request takes, peaks,
- * canaries, other processes, limits of the machine. At random: arena_random_test.c; reports: report_test.c.
+ * canaries, other processes, limits of the machine. At random: shadow_test.c; reports: report_test.c.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
