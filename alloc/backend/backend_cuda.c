@@ -93,7 +93,7 @@ static zr_result enter(struct cuda_backend *cuda)
     zr_cu_result code = cuda->driver->context_push(cuda->context);
     return code == ZR_CU_SUCCESS
                ? ZR_OK
-               : zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the context of device %d", cuda->device);
+               : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the context of device %d", cuda->device);
 }
 
 static void leave(struct cuda_backend *cuda)
@@ -122,7 +122,7 @@ static bool taken_back(zr_cu_result code)
         if (result_ == ZR_OK) {                                                                              \
             zr_cu_result code_ = (cuda)->driver->call;                                                       \
             if (!good(code_))                                                                                \
-                result_ = zr_cuda_refused(code_, failure, __VA_ARGS__);                                      \
+                result_ = zr_cuda_error(code_, failure, __VA_ARGS__);                                        \
             leave(cuda);                                                                                     \
         }                                                                                                    \
         result_;                                                                                             \
@@ -167,8 +167,8 @@ static zr_result cuda_reserve(zr_backend *backend, size_t bytes, char **out)
     }
     zr_cu_result code = cuda->driver->reserve(&address, bytes, backend->can.granule_bytes, 0, 0);
     if (code != ZR_CU_SUCCESS) {
-        result = zr_cuda_refused(code, ZR_ERR_ADDRESSES, "%zu bytes of addresses on device %d", bytes,
-                                 cuda->device);
+        result =
+            zr_cuda_error(code, ZR_ERR_ADDRESSES, "%zu bytes of addresses on device %d", bytes, cuda->device);
         goto unwind;
     }
     struct cuda_addresses *addresses = zr_slab_take(&cuda->address_records);
@@ -247,9 +247,9 @@ static zr_result cuda_create(zr_backend *backend, struct zr_handle *handle)
     if (result == ZR_OK) {
         zr_cu_result code = cuda->driver->create(&memory->memory, handle->bytes, &cuda->properties, 0);
         if (code != ZR_CU_SUCCESS) {
-            result = zr_cuda_refused(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s %d", handle->bytes,
-                                     backend->can.host_visible ? "host node" : "device",
-                                     cuda->properties.location.id);
+            result = zr_cuda_error(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s %d", handle->bytes,
+                                   backend->can.host_visible ? "host node" : "device",
+                                   cuda->properties.location.id);
             give_record(cuda, memory);
         }
     }
@@ -409,8 +409,8 @@ static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle
     *out = (struct zr_segment){.fd = memory->fd, .offset_bytes = 0, .bytes = handle->bytes};
     pthread_mutex_unlock(&backend->create_lock);
     if (code != ZR_CU_SUCCESS)
-        result = zr_cuda_refused(code, ZR_ERR_HOST_MEMORY, "a file descriptor (`ulimit -n`?) for %zu bytes",
-                                 handle->bytes);
+        result = zr_cuda_error(code, ZR_ERR_HOST_MEMORY, "a file descriptor (`ulimit -n`?) for %zu bytes",
+                               handle->bytes);
     leave(cuda);
     return result;
 }
@@ -430,9 +430,9 @@ static zr_result cuda_import(zr_backend *backend, const struct zr_segment *segme
         zr_cu_result code = cuda->driver->import_handle(&memory->memory, (void *)(intptr_t)segment->fd,
                                                         ZR_CU_HANDLE_POSIX_FD);
         if (code != ZR_CU_SUCCESS) {
-            result = zr_cuda_refused(code, ZR_ERR_INVALID,
-                                     "to import descriptor %d (is it a segment from zr_block_export()?)",
-                                     segment->fd);
+            result = zr_cuda_error(code, ZR_ERR_INVALID,
+                                   "to import descriptor %d (is it a segment from zr_block_export()?)",
+                                   segment->fd);
             give_record(cuda, memory);
         }
     }
@@ -492,8 +492,8 @@ static zr_result attribute(struct cuda_backend *cuda, zr_cu_attribute which, int
 {
     zr_cu_result code = cuda->driver->device_attribute(out, which, cuda->device);
     return code == ZR_CU_SUCCESS ? ZR_OK
-                                 : zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "attribute %d of device %d",
-                                                   (int)which, cuda->device);
+                                 : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "attribute %d of device %d",
+                                                 (int)which, cuda->device);
 }
 
 static zr_result find_device(struct cuda_backend *cuda, int ordinal)
@@ -501,14 +501,14 @@ static zr_result find_device(struct cuda_backend *cuda, int ordinal)
     int count = 0;
     zr_cu_result code = cuda->driver->device_count(&count);
     if (code != ZR_CU_SUCCESS)
-        return zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the number of devices");
+        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the number of devices");
     if (ordinal < 0 || ordinal >= count)
         return zr_fail(count ? ZR_ERR_INVALID : ZR_ERR_UNAVAILABLE,
                        "there is no CUDA device %d: %d are visible (see nvidia-smi -L and "
                        "CUDA_VISIBLE_DEVICES)",
                        ordinal, count);
     code = cuda->driver->device_get(&cuda->device, ordinal);
-    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_refused(code, ZR_ERR_INVALID, "device %d", ordinal);
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "device %d", ordinal);
 }
 
 /* What the device can do, and where its memory is to lie. */
@@ -575,7 +575,7 @@ static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_o
         if (code == ZR_CU_SUCCESS)
             code = cuda->driver->can_access_peer(&can, peer, cuda->device);
         if (code != ZR_CU_SUCCESS)
-            return zr_cuda_refused(code, ZR_ERR_INVALID, "peer device %d", options->peers[i]);
+            return zr_cuda_error(code, ZR_ERR_INVALID, "peer device %d", options->peers[i]);
         if (!can)
             return zr_fail(ZR_ERR_UNAVAILABLE,
                            "device %d cannot reach the memory of device %d: see nvidia-smi topo -p2p rw",
@@ -593,9 +593,9 @@ static zr_result choose_granule(struct cuda_backend *cuda, size_t asked_bytes)
     if (code == ZR_CU_SUCCESS)
         code = cuda->driver->granularity(&recommended, &cuda->properties, ZR_CU_GRANULARITY_RECOMMENDED);
     if (code != ZR_CU_SUCCESS)
-        return zr_cuda_refused(code, ZR_ERR_INVALID, "the granularity of memory on %s %d",
-                               cuda->front.can.host_visible ? "host node" : "device",
-                               cuda->properties.location.id);
+        return zr_cuda_error(code, ZR_ERR_INVALID, "the granularity of memory on %s %d",
+                             cuda->front.can.host_visible ? "host node" : "device",
+                             cuda->properties.location.id);
     if (asked_bytes == 0 && zr_option_get(ZR_OPTION_GRANULE) == 0)
         asked_bytes = recommended;
     zr_result result = zr_backend_granule(asked_bytes, &cuda->front.can.granule_bytes);
@@ -628,7 +628,7 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
     zr_cu_result code = cuda->driver->context_retain(&cuda->context, cuda->device);
     if (code != ZR_CU_SUCCESS) {
         cuda->context = NULL;
-        return zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
+        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
     }
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }

@@ -90,7 +90,7 @@ static uint64_t addresses_left(void)
     return limit.rlim_cur > used_bytes ? limit.rlim_cur - used_bytes : 0;
 }
 
-static zr_result refused_addresses(size_t bytes, int error)
+static zr_result addresses_error(size_t bytes, int error)
 {
     uint64_t left = addresses_left();
     if (left != UINT64_MAX)
@@ -128,7 +128,7 @@ static zr_result host_reserve(zr_backend *backend, size_t bytes, char **out)
 {
     size_t granule_bytes = backend->can.granule_bytes;
     *out = reserve_aligned(bytes, granule_bytes > HUGE_BYTES ? granule_bytes : HUGE_BYTES);
-    return *out ? ZR_OK : refused_addresses(bytes, errno);
+    return *out ? ZR_OK : addresses_error(bytes, errno);
 }
 
 static void host_release(zr_backend *backend, char *address, size_t bytes)
@@ -363,7 +363,7 @@ static zr_result host_map(zr_backend *backend, char *address, const struct zr_ha
     (void)backend;
     if (mmap(address, handle->bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file->fd,
              (off_t)handle->offset_bytes) != address)
-        return refused_addresses(handle->bytes, errno);
+        return addresses_error(handle->bytes, errno);
     return ZR_OK;
 }
 
@@ -372,7 +372,7 @@ static zr_result host_unmap(zr_backend *backend, char *address, size_t bytes)
     (void)backend;
     if (mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
         address)
-        return refused_addresses(bytes, errno);
+        return addresses_error(bytes, errno);
     return ZR_OK;
 }
 
@@ -380,7 +380,7 @@ static zr_result host_set_access(zr_backend *backend, char *address, size_t byte
 {
     (void)backend;
     if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0)
-        return refused_addresses(bytes, errno);
+        return addresses_error(bytes, errno);
     return ZR_OK;
 }
 
@@ -596,7 +596,7 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     }
     host->window = reserve_aligned(WINDOW_BYTES, HUGE_BYTES);
     if (!host->window)
-        result = refused_addresses(WINDOW_BYTES, errno);
+        result = addresses_error(WINDOW_BYTES, errno);
     if (result == ZR_OK)
         result = own_file(host, &file);
     if (result != ZR_OK) {

@@ -96,7 +96,7 @@ static const char *way_out(zr_cu_result code)
     }
 }
 
-zr_result zr_cuda_refused(zr_cu_result code, zr_result otherwise, const char *format, ...)
+zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
 {
     char asked[ASKED_ROOM_BYTES];
     const char *name = NULL, *text = NULL;
@@ -164,12 +164,12 @@ static zr_result load(void)
     }
     zr_cu_result code = driver.init(0);
     if (code != ZR_CU_SUCCESS) {
-        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to start (cuInit)");
+        result = zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "to start (cuInit)");
         goto unwind;
     }
     code = driver.driver_version(&version);
     if (code != ZR_CU_SUCCESS) {
-        result = zr_cuda_refused(code, ZR_ERR_UNAVAILABLE, "to tell its version");
+        result = zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "to tell its version");
         goto unwind;
     }
     if (version < ZR_CUDA_OLDEST_VERSION) {

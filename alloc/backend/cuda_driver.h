@@ -179,7 +179,7 @@ zr_result zr_cuda_driver_path_set(const char *path);
 /* Records words for a call that the driver refused: what was asked, the driver's name for the error, and the
  * way out. Returns the zr_result that the code means, `otherwise` for those that mean different things in
  * different places (out of memory, invalid value). */
-zr_result zr_cuda_refused(zr_cu_result code, zr_result otherwise, const char *format, ...)
+zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
 /* True for the errors after which no work runs in a context and every call into it fails. */

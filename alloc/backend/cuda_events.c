@@ -146,7 +146,7 @@ zr_result zr_cuda_events_record(struct zr_cuda_events *events, zr_cu_stream stre
         code = events->driver->stream_synchronize(stream);
     return code == ZR_CU_SUCCESS
                ? ZR_OK
-               : zr_cuda_refused(code, ZR_ERR_INVALID, "an event in stream %p", (void *)stream);
+               : zr_cuda_error(code, ZR_ERR_INVALID, "an event in stream %p", (void *)stream);
 }
 
 bool zr_cuda_events_done(struct zr_cuda_events *events, uint64_t ticket)
@@ -180,5 +180,5 @@ zr_result zr_cuda_events_wait(struct zr_cuda_events *events, uint64_t ticket)
     if (code == ZR_CU_SUCCESS && slot->waiters_count == 0 && find(events, ticket))
         retire(events, (uint32_t)(slot - events->slots));
     pthread_mutex_unlock(&events->lock);
-    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_refused(code, ZR_ERR_INVALID, "to wait for an event");
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "to wait for an event");
 }

@@ -1,7 +1,7 @@
 /* file.c: files, folders and formatted text over the system calls themselves, so that nothing allocates.
  *
- * Stands on fault.h and error.h alone. Every failing system call ends in blame(), which puts the file, the
- * cause and a way out into words. */
+ * Stands on fault.h and error.h alone. Every failing system call ends in file_error(), which puts the file,
+ * the cause and a way out into words. */
 #define _GNU_SOURCE
 #include "alloc/base/file.h"
 
@@ -66,7 +66,7 @@ static const char *way_out(int error)
 }
 
 /* The one sentence of a failed call: "cannot DOING 'NAME': cause (way out)". */
-static zr_result blame(const char *doing, const char *name, int error)
+static zr_result file_error(const char *doing, const char *name, int error)
 {
     char room[64];
     return zr_fail(ZR_ERR_IO, "cannot %s '%s': %s (%s)", doing, name, strerror_r(error, room, sizeof room),
@@ -98,18 +98,18 @@ static zr_result open_with(struct zr_file *out, const char *path, int flags, con
         return zr_fail(ZR_ERR_INVALID, "cannot %s a file without a name", doing);
     copy_name(out->name, path);
     if (zr_fault(ZR_FAULT_OPEN))
-        return blame(doing, out->name, EACCES);
+        return file_error(doing, out->name, EACCES);
     do
         fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0666);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
-        return blame(doing, out->name, errno);
+        return file_error(doing, out->name, errno);
     if (fstat(fd, &status) != 0) {
-        result = blame(doing, out->name, errno);
+        result = file_error(doing, out->name, errno);
         goto unwind;
     }
     if (S_ISDIR(status.st_mode)) {
-        result = blame(doing, out->name, EISDIR);
+        result = file_error(doing, out->name, EISDIR);
         goto unwind;
     }
     out->regular = S_ISREG(status.st_mode);
@@ -170,7 +170,7 @@ zr_result zr_file_close(struct zr_file *file)
     file->fd = -1;
     /* EINTR still closes on Linux; a second close could hit another thread's new file. */
     if (failed != 0 && errno != EINTR)
-        return blame("finish writing", file->name, errno);
+        return file_error("finish writing", file->name, errno);
     return ZR_OK;
 }
 
@@ -179,7 +179,7 @@ zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes)
     struct stat status;
     *out_bytes = 0;
     if (fstat(file->fd, &status) != 0)
-        return blame("look at", file->name, errno);
+        return file_error("look at", file->name, errno);
     *out_bytes = (uint64_t)status.st_size;
     return ZR_OK;
 }
@@ -191,11 +191,11 @@ zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes)
         return zr_fail(ZR_ERR_INVALID, "'%s': a size of %llu bytes is beyond any file", file->name,
                        (unsigned long long)bytes);
     if (zr_fault(ZR_FAULT_WRITE))
-        return blame("resize", file->name, ENOSPC);
+        return file_error("resize", file->name, ENOSPC);
     do
         failed = ftruncate(file->fd, (off_t)bytes);
     while (failed != 0 && errno == EINTR);
-    return failed == 0 ? ZR_OK : blame("resize", file->name, errno);
+    return failed == 0 ? ZR_OK : file_error("resize", file->name, errno);
 }
 
 /* A descriptor that somebody made non-blocking (a shared terminal, a pipe): wait until it moves again. */
@@ -227,7 +227,7 @@ static zr_result read_all(const struct zr_file *file, int64_t offset, void *data
     size_t done = 0;
     *got_bytes = 0;
     if (zr_fault(ZR_FAULT_READ))
-        return blame("read", file->name, EIO);
+        return file_error("read", file->name, EIO);
     while (done < bytes) {
         char *to = (char *)data + done;
         size_t want = piece(bytes - done);
@@ -236,7 +236,7 @@ static zr_result read_all(const struct zr_file *file, int64_t offset, void *data
         if (got < 0 && try_again(file->fd, POLLIN))
             continue;
         if (got < 0)
-            return blame("read", file->name, errno);
+            return file_error("read", file->name, errno);
         if (got == 0)
             break;
         done += (size_t)got;
@@ -276,7 +276,7 @@ static zr_result write_all(const struct zr_file *file, int64_t offset, const voi
 {
     size_t done = 0;
     if (zr_fault(ZR_FAULT_WRITE))
-        return blame("write", file->name, ENOSPC);
+        return file_error("write", file->name, ENOSPC);
     while (done < bytes) {
         const char *from = (const char *)data + done;
         size_t want = piece(bytes - done);
@@ -285,7 +285,7 @@ static zr_result write_all(const struct zr_file *file, int64_t offset, const voi
         if (put < 0 && try_again(file->fd, POLLOUT))
             continue;
         if (put <= 0)
-            return blame("write", file->name, put < 0 ? errno : ENOSPC);
+            return file_error("write", file->name, put < 0 ? errno : ENOSPC);
         done += (size_t)put;
     }
     return ZR_OK;
@@ -325,13 +325,13 @@ zr_result zr_file_sync(const struct zr_file *file)
 {
     int failed;
     if (zr_fault(ZR_FAULT_SYNC))
-        return blame("sync", file->name, EIO);
+        return file_error("sync", file->name, EIO);
     do
         failed = fsync(file->fd);
     while (failed != 0 && errno == EINTR);
     /* EINVAL, EROFS: a pipe or a special file has nothing to sync. */
     if (failed != 0 && errno != EINVAL && errno != EROFS)
-        return blame("sync", file->name, errno);
+        return file_error("sync", file->name, errno);
     return ZR_OK;
 }
 
@@ -347,7 +347,7 @@ zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out)
     struct stat status;
     *out = ZR_PATH_NONE;
     if (stat(path, &status) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? ZR_OK : blame("look at", path, errno);
+        return errno == ENOENT || errno == ENOTDIR ? ZR_OK : file_error("look at", path, errno);
     *out = kind_of_mode(status.st_mode);
     return ZR_OK;
 }
@@ -357,7 +357,7 @@ zr_result zr_path_replaceable(const char *path, bool *out)
     struct stat status;
     *out = true;
     if (lstat(path, &status) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? ZR_OK : blame("look at", path, errno);
+        return errno == ENOENT || errno == ENOTDIR ? ZR_OK : file_error("look at", path, errno);
     *out = S_ISREG(status.st_mode);
     return ZR_OK;
 }
@@ -386,7 +386,7 @@ zr_result zr_path_rename(const struct zr_rename *names)
 zr_result zr_path_unlink(const char *path)
 {
     if (unlink(path) != 0 && errno != ENOENT)
-        return blame("remove", path, errno);
+        return file_error("remove", path, errno);
     return ZR_OK;
 }
 
@@ -398,7 +398,7 @@ static zr_result make_one_folder(const char *path)
     int error = errno;
     if (error == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode))
         return ZR_OK;
-    return blame("make folder", path, error);
+    return file_error("make folder", path, error);
 }
 
 zr_result zr_path_make_folder(const char *path, bool parents)
@@ -409,7 +409,7 @@ zr_result zr_path_make_folder(const char *path, bool parents)
         return zr_fail(ZR_ERR_INVALID, "a folder's name of %zu bytes cannot be (1 to %zu)", length,
                        sizeof part - 1);
     if (zr_fault(ZR_FAULT_OPEN))
-        return blame("make folder", path, EACCES);
+        return file_error("make folder", path, EACCES);
     memcpy(part, path, length + 1);
     for (size_t i = 1; parents && i < length; i++) {
         if (part[i] != '/' || part[i - 1] == '/')
@@ -444,7 +444,7 @@ zr_result zr_path_remove_folder(const char *path)
         }
     }
     if (result == ZR_OK && rmdir(path) != 0 && errno != ENOENT)
-        result = blame("remove folder", path, errno);
+        result = file_error("remove folder", path, errno);
 unwind:
     zr_folder_close(&folder);
     return result;
@@ -454,17 +454,17 @@ zr_result zr_path_sync_folder(const char *path)
 {
     int failed, fd;
     if (zr_fault(ZR_FAULT_SYNC))
-        return blame("sync folder", path, EIO);
+        return file_error("sync folder", path, EIO);
     fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return blame("sync folder", path, errno);
+        return file_error("sync folder", path, errno);
     do
         failed = fsync(fd);
     while (failed != 0 && errno == EINTR);
     int error = errno;
     close(fd);
     /* EINVAL: file systems without the notion. */
-    return failed == 0 || error == EINVAL ? ZR_OK : blame("sync folder", path, error);
+    return failed == 0 || error == EINVAL ? ZR_OK : file_error("sync folder", path, error);
 }
 
 zr_result zr_path_sync_name(const char *path)
@@ -482,7 +482,7 @@ zr_result zr_path_sync_name(const char *path)
     if (length == 0)
         return zr_path_sync_folder(".");
     if (length >= sizeof folder)
-        return blame("sync the folder of", path, ENAMETOOLONG);
+        return file_error("sync the folder of", path, ENAMETOOLONG);
     memcpy(folder, path, length);
     folder[length] = '\0';
     return zr_path_sync_folder(folder);
@@ -497,7 +497,7 @@ zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes)
         failed = statvfs(path, &space);
     while (failed != 0 && errno == EINTR);
     if (failed != 0)
-        return blame("look at the file system of", path, errno);
+        return file_error("look at the file system of", path, errno);
     *out_bytes = (uint64_t)space.f_bavail * space.f_frsize;
     return ZR_OK;
 }
@@ -523,9 +523,9 @@ zr_result zr_folder_open(struct zr_folder *out, const char *path)
     out->used_bytes = out->next_bytes = 0;
     copy_name(out->name, path);
     if (zr_fault(ZR_FAULT_OPEN))
-        return blame("list folder", path, EACCES);
+        return file_error("list folder", path, EACCES);
     out->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return out->fd >= 0 ? ZR_OK : blame("list folder", path, errno);
+    return out->fd >= 0 ? ZR_OK : file_error("list folder", path, errno);
 }
 
 /* The kind of an entry where the file system did not say. */
@@ -551,7 +551,7 @@ zr_result zr_folder_next(struct zr_folder *folder, struct zr_folder_entry *out)
                            ? (errno = EIO, -1)
                            : getdents64(folder->fd, folder->buffer, sizeof folder->buffer);
             if (got < 0)
-                return blame("list folder", folder->name, errno);
+                return file_error("list folder", folder->name, errno);
             if (got == 0)
                 return ZR_OK;
             folder->used_bytes = (unsigned)got;

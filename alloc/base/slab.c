@@ -29,7 +29,7 @@ static void *pages_from_system(size_t bytes)
     return pages == MAP_FAILED ? NULL : pages;
 }
 
-static zr_result refused(size_t bytes)
+static zr_result memory_error(size_t bytes)
 {
     return zr_fail(ZR_ERR_HOST_MEMORY,
                    "the system refused %zu bytes for zr's own records: see `ulimit -v` and vm.max_map_count",
@@ -40,7 +40,7 @@ void *zr_pages_take(size_t bytes)
 {
     void *pages = zr_fault(ZR_FAULT_METADATA) ? NULL : pages_from_system(bytes);
     if (!pages)
-        refused(bytes);
+        memory_error(bytes);
     return pages;
 }
 
@@ -100,7 +100,7 @@ static bool add_slab(struct zr_slab *pool, size_t count)
         bytes *= 2;
     struct zr_slab_pages *slab = pages_from_system(bytes);
     if (!slab) {
-        refused(bytes);
+        memory_error(bytes);
         return false;
     }
     *slab = (struct zr_slab_pages){.next = pool->slabs, .bytes = bytes};
@@ -116,7 +116,7 @@ static bool add_slab(struct zr_slab *pool, size_t count)
 bool zr_slab_grow(struct zr_slab *pool, size_t count)
 {
     if (pool->faults == ZR_POOL_FAULTS && zr_fault(ZR_FAULT_METADATA)) {
-        refused(count * pool->record_bytes);
+        memory_error(count * pool->record_bytes);
         return false;
     }
     return pool->spare_count >= count || add_slab(pool, count - pool->spare_count);

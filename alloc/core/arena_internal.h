@@ -144,7 +144,7 @@ struct zr_arena {
     uint64_t allocations_count;
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];
-    size_t told_bytes; /* of live_bytes, that the first stripe knows of */
+    size_t published_bytes; /* of live_bytes, that the first stripe knows of */
     uint64_t backend_calls_count;
 
     /* Addresses. */
@@ -488,13 +488,13 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes);
 #define ZR_TOLD_BYTES ((size_t)1 << 20)
 enum { ZR_TOLD_SHARE = 64 };
 /* Tells the first stripe of a stripe's live bytes, when they have changed by much. With the stripe's lock. */
-void zr_stripes_tell_now(struct zr_arena *arena);
-static inline void zr_stripes_tell(struct zr_arena *arena)
+void zr_stripes_publish_now(struct zr_arena *arena);
+static inline void zr_stripes_publish(struct zr_arena *arena)
 {
-    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
+    size_t difference = arena->live_bytes - arena->published_bytes; /* modulo 2^64 */
     size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
     if (__builtin_expect(difference + most > 2 * most, 0))
-        zr_stripes_tell_now(arena);
+        zr_stripes_publish_now(arena);
 }
 /* Makes one more, if there are still `count` stripes; returns how many were made. (arena.c) */
 unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count);

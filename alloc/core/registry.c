@@ -151,11 +151,11 @@ void zr_limit_note_peak(struct zr_arena *arena)
              atomic_load(&arena->first_stripe->all_reserved_bytes));
 }
 
-void zr_stripes_tell_now(struct zr_arena *arena)
+void zr_stripes_publish_now(struct zr_arena *arena)
 {
     struct zr_arena *first_stripe = arena->first_stripe;
-    size_t difference = arena->live_bytes - arena->told_bytes; /* modulo 2^64 */
-    arena->told_bytes = arena->live_bytes;
+    size_t difference = arena->live_bytes - arena->published_bytes; /* modulo 2^64 */
+    arena->published_bytes = arena->live_bytes;
     size_t now = atomic_fetch_add(&first_stripe->all_live_bytes, difference) + difference;
     if (now < SIZE_MAX / 2)
         raise_to(&first_stripe->all_peak_live_bytes, now);

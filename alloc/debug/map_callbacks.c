@@ -1,5 +1,5 @@
-/* map_callbacks.c: who is told of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has the
- * contract.
+/* map_callbacks.c: who is notified of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has
+ * the contract.
  *
  * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
  * not notified with one that fails: every callback, and whoever reads the trace, sees pairs. */
@@ -13,7 +13,7 @@
 /* ---- Telling; lock: the stripe's ----------------------------------------------------------------------- */
 
 /* The extent goes, for the first `count` of the callbacks. */
-static void tell_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
+static void notify_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
 {
     const struct zr_arena *first_stripe = arena->first_stripe;
     for (unsigned i = count; i-- > 0;)
@@ -22,8 +22,8 @@ static void tell_going(struct zr_arena *arena, struct zr_bounds part, unsigned c
                                                      arena->base + part.offset_bytes, part.bytes);
 }
 
-static zr_result tell_one(struct zr_arena *arena, const struct zr_map_callback *callback,
-                          struct zr_bounds part)
+static zr_result notify_one(struct zr_arena *arena, const struct zr_map_callback *callback,
+                            struct zr_bounds part)
 {
     char *address = arena->base + part.offset_bytes;
     zr_result result = callback->mapped ? callback->mapped(callback->argument, address, part.bytes) : ZR_OK;
@@ -36,17 +36,17 @@ static zr_result tell_one(struct zr_arena *arena, const struct zr_map_callback *
 }
 
 /* All of the callbacks take the extent, or none does. */
-static zr_result tell_mapped(struct zr_arena *arena, struct zr_bounds part)
+static zr_result notify_mapped(struct zr_arena *arena, struct zr_bounds part)
 {
     const struct zr_arena *first_stripe = arena->first_stripe;
     zr_result result = ZR_OK;
-    unsigned told = 0;
-    while (result == ZR_OK && told < first_stripe->map_callbacks_count) {
-        result = tell_one(arena, &first_stripe->map_callbacks[told], part);
-        told += result == ZR_OK;
+    unsigned notified = 0;
+    while (result == ZR_OK && notified < first_stripe->map_callbacks_count) {
+        result = notify_one(arena, &first_stripe->map_callbacks[notified], part);
+        notified += result == ZR_OK;
     }
     if (result != ZR_OK)
-        tell_going(arena, part, told);
+        notify_going(arena, part, notified);
     return result;
 }
 
@@ -103,7 +103,7 @@ static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
         if (run.bytes == 0)
             break;
-        result = tell_mapped(arena, run);
+        result = notify_mapped(arena, run);
         if (result == ZR_OK)
             set_notified(arena, run, true);
     }
@@ -114,7 +114,7 @@ static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
         if (result == ZR_OK) {
             zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
         } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
-            tell_going(arena, run, arena->first_stripe->map_callbacks_count);
+            notify_going(arena, run, arena->first_stripe->map_callbacks_count);
             set_notified(arena, run, false);
         }
     }
@@ -128,13 +128,13 @@ static void notify_unmapping(struct zr_arena *arena, struct zr_bounds part)
     if (arena->first_stripe->map_callbacks_count == 0)
         return;
     for (size_t at = first; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run))
-        tell_going(arena, run, arena->first_stripe->map_callbacks_count);
+        notify_going(arena, run, arena->first_stripe->map_callbacks_count);
 }
 
 static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
 {
     for (unsigned i = 0; i < arena->first_stripe->map_callbacks_count; i++)
-        tell_one(arena, &arena->first_stripe->map_callbacks[i], part);
+        notify_one(arena, &arena->first_stripe->map_callbacks[i], part);
 }
 
 static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
@@ -167,14 +167,14 @@ static void unlock_stripes(struct zr_arena *first_stripe, unsigned count)
 
 /* Tells one callback of what a stripe has mapped, or that it goes, up to `end`; *stopped gets the granule
  * where a refusal ended it. */
-static zr_result tell_present(struct zr_arena *arena, const struct zr_map_callback *callback, bool going,
-                              size_t end, size_t *stopped)
+static zr_result notify_present(struct zr_arena *arena, const struct zr_map_callback *callback, bool going,
+                                size_t end, size_t *stopped)
 {
     struct zr_bounds run;
     for (size_t at = 0; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run)) {
         zr_result result = ZR_OK;
         if (!going)
-            result = tell_one(arena, callback, run);
+            result = notify_one(arena, callback, run);
         else if (callback->unmapping)
             callback->unmapping(callback->argument, arena->base + run.offset_bytes, run.bytes);
         if (result != ZR_OK) {
@@ -201,23 +201,23 @@ zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callbac
         return zr_fail(ZR_ERR_INVALID, "a map callback needs an arena and somebody to tell");
     zr_result result = ZR_OK;
     size_t stopped = 0;
-    unsigned stripes = lock_stripes(arena), told = 0;
+    unsigned stripes = lock_stripes(arena), notified = 0;
     if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
         result =
             zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the most there can be: end one first",
                     arena->name, ZR_MAP_CALLBACKS_MOST);
     else
-        while (result == ZR_OK && told <= stripes) {
-            struct zr_arena *stripe = stripe_at(arena, told);
-            result = tell_present(stripe, callback, false, all_granules(stripe), &stopped);
-            told += result == ZR_OK;
+        while (result == ZR_OK && notified <= stripes) {
+            struct zr_arena *stripe = stripe_at(arena, notified);
+            result = notify_present(stripe, callback, false, all_granules(stripe), &stopped);
+            notified += result == ZR_OK;
         }
     if (result == ZR_OK)
         arena->map_callbacks[arena->map_callbacks_count++] = *callback;
     else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MOST)
-        for (unsigned i = 0; i <= told; i++)
-            tell_present(stripe_at(arena, i), callback, true,
-                         i < told ? all_granules(stripe_at(arena, i)) : stopped, &stopped);
+        for (unsigned i = 0; i <= notified; i++)
+            notify_present(stripe_at(arena, i), callback, true,
+                           i < notified ? all_granules(stripe_at(arena, i)) : stopped, &stopped);
     unlock_stripes(arena, stripes);
     return result;
 }
@@ -240,7 +240,7 @@ zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_call
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no such map callback", arena->name);
     } else {
         for (unsigned i = 0; i <= stripes; i++)
-            tell_present(stripe_at(arena, i), callback, true, all_granules(stripe_at(arena, i)), &stopped);
+            notify_present(stripe_at(arena, i), callback, true, all_granules(stripe_at(arena, i)), &stopped);
         arena->map_callbacks_count--;
         memmove(&arena->map_callbacks[at], &arena->map_callbacks[at + 1],
                 (arena->map_callbacks_count - at) * sizeof arena->map_callbacks[0]);

@@ -21,7 +21,7 @@
 static inline void leave(struct zr_arena *arena)
 {
     if (unlikely(arena->shared))
-        zr_stripes_tell(arena);
+        zr_stripes_publish(arena);
     zr_lock_give(&arena->lock);
 }
 
@@ -33,7 +33,7 @@ static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
 /* Why this is no request. */
-static __attribute__((noinline, cold)) zr_result refuse_request(const struct zr_arena *arena,
+static __attribute__((noinline, cold)) zr_result reject_request(const struct zr_arena *arena,
                                                                 const struct zr_request *request, void **out)
 {
     if (!out)
@@ -183,7 +183,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     *out = NULL;
     if (unlikely(!is_request(arena, request))) {
         zr_lock_give(&arena->lock);
-        return refuse_request(arena, request, out);
+        return reject_request(arena, request, out);
     }
     struct zr_request named = *request; /* by the one name that its stream has */
     zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
@@ -221,7 +221,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
 zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out)
 {
     if (unlikely(!arena) || unlikely(!request) || unlikely(!out))
-        return refuse_request(arena, request, out);
+        return reject_request(arena, request, out);
     arena = enter(arena);
     struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
     if (!step)
@@ -235,7 +235,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
 /* Why this address is not the first byte of a block. Gives the lock. */
-static __attribute__((noinline, cold)) zr_result refuse_free(struct zr_arena *arena, const void *address,
+static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *arena, const void *address,
                                                              bool freed)
 {
     size_t offset = (size_t)((const char *)address - arena->base);
@@ -319,7 +319,7 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         found = block != NULL;
     }
     if (unlikely(!found))
-        return refuse_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
+        return reject_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
     zr_result result = block ? free_block(arena, block) : ZR_OK;
     bool gone = unlikely(arena->hooked) && arena->follow && arena->follow->gone;
     leave(arena);

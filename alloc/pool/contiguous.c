@@ -314,7 +314,7 @@ static zr_result find_room(struct zr_contiguous *pool, struct zr_pool_extent *ex
     return zr_contiguous_back(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes});
 }
 
-static zr_result refused(struct zr_contiguous *pool, zr_result result, size_t bytes)
+static zr_result exhausted(struct zr_contiguous *pool, zr_result result, size_t bytes)
 {
     char cause[320];
     if (result != ZR_ERR_MEMORY)
@@ -349,7 +349,7 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
         result = find_room(pool, &wanted, &after);
     }
     if (result != ZR_OK) {
-        result = refused(pool, result, like->bytes);
+        result = exhausted(pool, result, like->bytes);
         zr_contiguous_release_idle(pool, pool->keep_bytes);
         return result;
     }

@@ -81,7 +81,7 @@ struct zr_contiguous {
     size_t peak_live_bytes, peak_held_bytes;
     size_t entries_count, borrowed_count;
     uint64_t appended_count, copied_bytes, remapped_bytes, backend_calls_count;
-    uint64_t told_appended_count, told_calls_count; /* of these, in the arena's totals already */
+    uint64_t published_appended_count, published_calls_count; /* of these, in the arena's totals already */
     size_t promise_over_bytes; /* promised under the tag's tag limit, and no longer needed */
 };
 

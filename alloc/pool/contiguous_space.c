@@ -151,8 +151,8 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
         zr_tag_limit_note(arena, pool->tag);
     arena->requested_bytes += pool->requested_bytes - books->requested_bytes;
     arena->blocks_count += pool->entries_count - books->entries_count;
-    arena->allocations_count += pool->appended_count - pool->told_appended_count;
-    arena->backend_calls_count += pool->backend_calls_count - pool->told_calls_count;
+    arena->allocations_count += pool->appended_count - pool->published_appended_count;
+    arena->backend_calls_count += pool->backend_calls_count - pool->published_calls_count;
     if (arena->live_bytes > arena->peak_live_bytes) {
         arena->peak_live_bytes = arena->live_bytes;
         arena->at_peak = true;
@@ -160,14 +160,14 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     if (arena->requested_bytes > arena->peak_requested_bytes)
         arena->peak_requested_bytes = arena->requested_bytes;
     if (arena->shared)
-        zr_stripes_tell(arena);
+        zr_stripes_publish(arena);
     books->live_bytes = pool->live_bytes;
     books->requested_bytes = pool->requested_bytes;
     books->entries_count = pool->entries_count;
     books->pending_bytes = pool->pending_bytes;
     books->idle_bytes = idle_bytes < most_bytes ? idle_bytes : most_bytes;
-    pool->told_appended_count = pool->appended_count;
-    pool->told_calls_count = pool->backend_calls_count;
+    pool->published_appended_count = pool->appended_count;
+    pool->published_calls_count = pool->backend_calls_count;
     zr_lock_give(&arena->lock);
 }
 
@@ -224,22 +224,22 @@ static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
 {
     struct zr_handle_list list = {0};
     char *address = pool->range->address + part.offset_bytes;
-    bool told = zr_range_mapping(pool->range, part.offset_bytes)->notified;
+    bool notified = zr_range_mapping(pool->range, part.offset_bytes)->notified;
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes) {
         struct zr_handle *handle = zr_range_mapping(pool->range, part.offset_bytes + done)->handle;
         if (handle->mappings_count == 1)
             zr_handle_list_push(&list, handle);
     }
-    if (told && pool->map_callback.unmapping)
+    if (notified && pool->map_callback.unmapping)
         pool->map_callback.unmapping(pool->map_callback.argument, address, part.bytes);
     if (pool->arena->poison)
         zr_poison_clear(address, part.bytes);
     pool->backend_calls_count++;
     zr_result result = zr_backend_unmap(pool->range, part);
     if (result != ZR_OK) {
-        if (told && pool->arena->poison)
+        if (notified && pool->arena->poison)
             zr_poison_free(address, part.bytes);
-        if (told && pool->map_callback.mapped)
+        if (notified && pool->map_callback.mapped)
             pool->map_callback.mapped(pool->map_callback.argument, address, part.bytes);
         return result;
     }

@@ -76,7 +76,7 @@ static void try_later(struct zr_learner *learner, const struct view *view)
 }
 
 /* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
-static zr_result refuse(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
+static zr_result reject(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
 {
     zr_arena_hold(learner->arena);
     try_later(learner, view);
@@ -130,11 +130,11 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     uint64_t work = zr_candidate_part(learner->options.work, 1u << view->refusals), least_bytes;
     zr_result result = zr_candidate_measure(candidate, rules, &least_bytes);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, least_bytes))
-        return refuse(learner, view, least_bytes); /* however well it is packed */
+        return reject(learner, view, least_bytes); /* however well it is packed */
     if (result == ZR_OK)
         result = zr_candidate_pack(candidate, rules, work);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, candidate->memory_bytes))
-        return refuse(learner, view, candidate->memory_bytes);
+        return reject(learner, view, candidate->memory_bytes);
     if (result == ZR_OK)
         result = zr_candidate_check(candidate, rules);
     if (result != ZR_OK)

@@ -37,7 +37,7 @@ static const struct {
 
 static int usage(const char *words, const char *name)
 {
-    zr_tool_say("%s%s; see zr --help", name, words);
+    zr_tool_log("%s%s; see zr --help", name, words);
     return ZR_TOOL_USAGE;
 }
 
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     if (argc < 2) {
-        zr_tool_say("a subcommand is missing; see zr --help");
+        zr_tool_log("a subcommand is missing; see zr --help");
         return ZR_TOOL_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)

@@ -53,7 +53,7 @@ static const char *const verdicts[] = {"found", "impossible", "out of time"};
 
 static int usage(const char *words)
 {
-    zr_tool_say("pack: %s; see zr pack --help", words);
+    zr_tool_log("pack: %s; see zr pack --help", words);
     return ZR_TOOL_USAGE;
 }
 

@@ -95,7 +95,7 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
                 found = chosen[i] = true;
         }
         if (!found) {
-            zr_tool_say("replay: --policy has no '%.*s'; it takes zr, caching, expandable, bestfit",
+            zr_tool_log("replay: --policy has no '%.*s'; it takes zr, caching, expandable, bestfit",
                         length < 40 ? (int)length : 40, list);
             return false;
         }
@@ -115,13 +115,13 @@ static bool vary(struct settings *settings, const struct variation *varied, uint
     struct zr_variation *out = &settings->variation;
     bool changes = varied->change_at != UINT64_MAX;
     if (varied->unplanned > 100)
-        zr_tool_say("replay: --unplanned takes 0 to 100 per cent");
+        zr_tool_log("replay: --unplanned takes 0 to 100 per cent");
     else if (varied->threads < 1 || varied->threads > 64)
-        zr_tool_say("replay: --threads takes 1 to 64");
+        zr_tool_log("replay: --threads takes 1 to 64");
     else if (changes && (varied->change_at < 1 || varied->change_at > repeat))
-        zr_tool_say("replay: --change-at takes a repeat, 1 to %" PRIu64 " (--repeat)", repeat);
+        zr_tool_log("replay: --change-at takes a repeat, 1 to %" PRIu64 " (--repeat)", repeat);
     else if (out->loose_turns && varied->threads < 2)
-        zr_tool_say("replay: --loose-turns needs --threads 2 or more, which take turns");
+        zr_tool_log("replay: --loose-turns needs --threads 2 or more, which take turns");
     else {
         out->unplanned_percent = (unsigned)varied->unplanned;
         out->copies = (unsigned)varied->threads;
@@ -163,15 +163,15 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     if (!choose_policies(policies, settings->policies))
         return ZR_TOOL_USAGE;
     if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30) {
-        zr_tool_say("replay: --granule %" PRIu64 " is no power of two up to 1GiB", granule_bytes);
+        zr_tool_log("replay: --granule %" PRIu64 " is no power of two up to 1GiB", granule_bytes);
         return ZR_TOOL_USAGE;
     }
     if (capacity_bytes == 0) {
-        zr_tool_say("replay: --capacity takes more than 0; leave it out for a device without end");
+        zr_tool_log("replay: --capacity takes more than 0; leave it out for a device without end");
         return ZR_TOOL_USAGE;
     }
     if (repeat == 0 || repeat > 1000000) {
-        zr_tool_say("replay: --repeat takes 1 to 1000000");
+        zr_tool_log("replay: --repeat takes 1 to 1000000");
         return ZR_TOOL_USAGE;
     }
     if (!vary(settings, &varied, repeat))

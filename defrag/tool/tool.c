@@ -25,7 +25,7 @@ static void show(int fd, const char *data, size_t bytes)
     }
 }
 
-void zr_tool_say(const char *format, ...)
+void zr_tool_log(const char *format, ...)
 {
     char words[2048] = "zr: ";
     size_t lead = strlen(words);
@@ -63,7 +63,7 @@ static enum zr_tool_exit exit_of(zr_result result)
 int zr_tool_fail(zr_result result)
 {
     if (result != ZR_OK)
-        zr_tool_say("%s", zr_last_error());
+        zr_tool_log("%s", zr_last_error());
     return (int)exit_of(result);
 }
 
@@ -140,9 +140,9 @@ static const struct zr_tool_option *find(const struct zr_tool_arguments *argumen
     return NULL;
 }
 
-static int refuse(const char *command, const char *argument, const char *what)
+static int reject(const char *command, const char *argument, const char *what)
 {
-    zr_tool_say("%s: %s %s; see zr %s --help", command, argument, what, command);
+    zr_tool_log("%s: %s %s; see zr %s --help", command, argument, what, command);
     return ZR_TOOL_USAGE;
 }
 
@@ -172,19 +172,19 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         }
         const struct zr_tool_option *option = find(arguments, argument, &value);
         if (!option)
-            return refuse(command, argument, "is no option");
+            return reject(command, argument, "is no option");
         if (option->kind == ZR_TOOL_FLAG && value)
-            return refuse(command, option->name, "takes no value");
+            return reject(command, option->name, "takes no value");
         if (option->kind != ZR_TOOL_FLAG && !value && ++i == argc)
-            return refuse(command, option->name, "needs a value");
+            return reject(command, option->name, "needs a value");
         value = value || option->kind == ZR_TOOL_FLAG ? value : argv[i];
         if (!set(option, value, &want)) {
             snprintf(words, sizeof words, "takes %s, not '%.40s'", want, value);
-            return refuse(command, option->name, words);
+            return reject(command, option->name, words);
         }
     }
     if (arguments->takes_files && arguments->files_count == 0) {
-        zr_tool_say("%s: name a file; see zr %s --help", command, command);
+        zr_tool_log("%s: name a file; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }
     return -1;

@@ -24,7 +24,7 @@ int zr_tool_pack(int argc, char **argv);
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
 /* "zr: words\n" on standard error. */
-void zr_tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void zr_tool_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Says the last error and returns the exit code for `result`. */
 int zr_tool_fail(zr_result result);
 
