@@ -26,9 +26,9 @@ extern "C" {
 
 /* ---- Results ------------------------------------------------------------------------------------------- */
 
-/* What a call came to. Zero is success; every other value leaves the world as it was before the call, unless
- * the call says otherwise. Two are not named at each call: ZR_ERR_INVALID where NULL stands for something
- * that is needed, and ZR_ERR_HOST_MEMORY from whatever creates, allocates, imports or starts. */
+/* The result of a call. Zero is success. A call that fails changes nothing, unless its comment says
+ * otherwise. Comments do not repeat two failures: ZR_ERR_INVALID for a NULL that must not be one, and
+ * ZR_ERR_HOST_MEMORY of every call that creates, allocates, imports or starts something. */
 typedef enum zr_result {
     ZR_OK = 0,
     ZR_ERR_INVALID,     /* an argument breaks the contract of the call */
@@ -100,10 +100,10 @@ struct zr_host_options {
  * can be mapped at several addresses, moved without a copy, and shared with other processes by file
  * descriptor. `options` may be NULL.
  *
- * After fork() the counters are each process's own, and the granules there are, are the same memory in both:
- * live blocks, and also what is free between them or in cache. So only one of the two may go on allocating
- * from an arena that was made before; the other reads and writes what was live, frees, and makes an arena of
- * its own, on this backend or another: what a child's new arena has, nobody else has.
+ * After fork() each process has its own counters, but both share the memory of the granules that exist: live
+ * blocks, free memory and the cache. So only one of the two processes may go on allocating from an arena that
+ * was made before. The other may read and write what was live, free it, and make a new arena, on this backend
+ * or another, whose memory is its own.
  *
  * ZR_ERR_INVALID: bad granule size, or a ZR_CONF that makes no sense. ZR_ERR_UNAVAILABLE: no memfd on this
  * kernel. ZR_ERR_ADDRESSES: `ulimit -v` leaves too little. */
@@ -213,18 +213,17 @@ ZR_API zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *reques
  * ZR_ERR_CORRUPT (check:3): written past its end; it is freed. */
 ZR_API zr_result zr_arena_free(zr_arena *arena, void *block);
 
-/* Tells that a block is used on a second stream too, up to its free. The free then waits, without waiting
- * itself, until that stream has passed it: call this after giving the stream its work or before, but before
- * the free. On a backend whose streams are synchronous (host, sim) it only checks the pointer. Any thread.
- * ZR_ERR_FOREIGN: no block begins there. ZR_ERR_INVALID on cuda: the stream is a peer device's or another
- * context's, which no event of this one follows; the block is as it was. Let a stream of the arena's device
- * wait for the peer's work and name that one, or wait for that work before the free. */
+/* Notes that a second stream uses the block, too. After the free, the memory goes to nobody until that stream
+ * has passed the point of the free; the free itself does not wait. Call it before the free, before or after
+ * giving the stream its work. On a backend whose streams are synchronous (host, sim) it only checks the
+ * pointer. Any thread. ZR_ERR_FOREIGN: no block begins there. ZR_ERR_INVALID on cuda: the stream is a peer
+ * device's or another context's, which no event of this one follows; the block is as it was. Let a stream of
+ * the arena's device wait for the peer's work and name that one, or wait for that work before the free. */
 ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream);
 
-/* Gives idle granules back to the backend until at most `keep_bytes` of them remain. What a stream may be at
- * work on still, or the backend does not take, stays. *released_bytes (may be NULL) gets what went. Any
- * thread.
- */
+/* Gives idle granules back to the backend until at most `keep_bytes` of them remain. Memory that a stream may
+ * still use, and memory that the backend does not take, stays. *released_bytes (may be NULL) gets the bytes
+ * given back. Any thread. */
 ZR_API zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_bytes);
 
 /* Whether granules may be mapped elsewhere while the addresses above them are free. */
@@ -245,18 +244,18 @@ enum zr_granule_class {
 ZR_API zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_t bytes,
                                             enum zr_granule_class granule_class);
 
-/* Told of every change of the mapped memory, as a communication library that registers buffers must be.
- * Either may be NULL. Called with the lock of the arena, or pool, whose memory it is: of that one it may call
- * zr_arena_find() alone, of the arena under the pool and of other arenas, pools and rings anything that does
- * not lead back to it by another map callback. fork() by other threads waits for it; it may not fork itself.
- */
+/* Called at every change of the mapped memory, for communication libraries that register buffers. Either
+ * function may be NULL. It runs with the lock of the arena, or pool, whose memory it is. Of that one it may
+ * call zr_arena_find() alone; of the arena under the pool, and of other arenas, pools and rings, any function
+ * that does not lead back to it by another map callback. fork() by other threads waits for it, and it may not
+ * fork. */
 struct zr_map_callback {
-    /* Memory is there, whole granules with access, that nobody has had yet. Anything but ZR_OK is a refusal:
-     * the memory goes again, not notified, and the request that it was for fails with that result. */
+    /* Whole granules were mapped, with access, and no caller has them yet. Any result but ZR_OK rejects them:
+     * they are unmapped without a further call, and the request that needed them fails with that result. */
     zr_result (*mapped)(void *argument, void *address, size_t bytes);
-    /* It is about to go. What came in one call may go in several, and the reverse; every byte goes as often
-     * as it came. Should the driver refuse to take it, it is notified anew, and a refusal of that is not
-     * heard. */
+    /* The memory is about to be unmapped. What was mapped in one call may be unmapped in several, and the
+     * reverse; every byte is unmapped as often as it was mapped. If the driver fails to unmap it, `mapped` is
+     * called again, and its result is ignored. */
     void (*unmapping)(void *argument, void *address, size_t bytes);
     void *argument;
 };
@@ -264,11 +263,10 @@ struct zr_map_callback {
 /* At one time for one arena. */
 enum { ZR_MAP_CALLBACKS_MOST = 4 };
 
-/* Tells `callback` (copied) of what is mapped in the arena's range, and from now on of what comes and goes
- * there, until zr_arena_remove_map_callback() or the arena's end, which tell it that everything goes.
- * Contiguous pools have a map callback of their own. Any thread. ZR_ERR_INVALID: too many of them. Others: it
- * refused what is there.
- */
+/* Calls `callback` (copied) for what is mapped in the arena's range now, and from now on for each change,
+ * until zr_arena_remove_map_callback() or the arena's end, which call it for everything that is still mapped.
+ * Contiguous pools have a map callback of their own. Any thread. ZR_ERR_INVALID: there are
+ * ZR_MAP_CALLBACKS_MOST already. Others: the callback rejected what is mapped now. */
 ZR_API zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback);
 /* Removes the callback that was added with the same three values. ZR_ERR_INVALID: there is none. */
 ZR_API zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *callback);

@@ -23,9 +23,9 @@ zr_result zr_struct_copy(void *own, size_t own_bytes, size_t first_bytes, const 
         if (bytes[i] != 0)
             return zr_fail(
                 ZR_ERR_INVALID,
-                "byte %zu of struct %s is set, and this zr knows %zu bytes of it: the program was built "
+                "struct %s of %zu bytes: byte %zu is set, and this zr knows %zu bytes: the program was built "
                 "against a newer zr, or struct_bytes is wrong",
-                i, name, own_bytes);
+                name, given_bytes, i, own_bytes);
     memcpy(own, given, given_bytes < own_bytes ? given_bytes : own_bytes);
     memcpy(own, &own_bytes, sizeof own_bytes);
     return ZR_OK;

@@ -10,7 +10,8 @@
 /* Copies an option struct of the caller's, which begins with its struct_bytes, into the library's own; what
  * the caller's lacks is 0, and all of it if `given` is NULL. Reads no byte behind what the caller has.
  * ZR_ERR_INVALID, with the struct's name: struct_bytes is no size of it, or a byte that this release does not
- * know is not 0. `first_bytes`: the struct as the first release had it. */
+ * know is not 0. `first_bytes`: the struct as the first release had it. A field that a later release adds
+ * begins behind the sizeof that the struct had, never in its padding, which callers need not clear. */
 ZR_PRIVATE_API zr_result zr_struct_copy(void *own, size_t own_bytes, size_t first_bytes, const void *given,
                                         const char *name);
 

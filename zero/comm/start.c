@@ -240,17 +240,15 @@ int zr_start_launch(const struct zr_start_run *run)
 int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv)
 {
     struct zr_start start;
-    zr_result result = ZR_OK;
-    if (!options || !options->rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
-        (carrier == ZR_CARRIER_MPI && (!argv || !argv[0])))
+    struct zr_launch_options launch;
+    zr_result result = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
+    if (result == ZR_OK && (!launch.rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
+                            (carrier == ZR_CARRIER_MPI && (!argv || !argv[0]))))
         result = zr_fail(ZR_ERR_INVALID,
                          "a launch needs what a rank is to run (rank_main), a carrier that is one, "
                          "and main()'s argv to become an mpirun with");
     if (result == ZR_OK)
         result = zr_start_read(&start);
-    struct zr_launch_options launch;
-    zr_result copied = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
-    result = result == ZR_OK ? copied : result;
     if (result == ZR_OK)
         result = zr_start_check(&start, carrier, launch.world, &launch.world);
     if (result != ZR_OK) {

@@ -1,5 +1,6 @@
 /* struct_bytes_test.c: option structs of programs that were built against an older or a newer header: each
  * entry reads what the caller has and no byte behind it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -191,7 +192,12 @@ static void test_entry(const struct entry *entry, char *page, size_t page_bytes)
     options[bytes + NEWER_BYTES - 1] = 1;
     tap_result(entry->call(options), ZR_ERR_INVALID, "struct %s with something set that is not known",
                entry->name);
-    tap_ok(strstr(zr_last_error(), entry->name) != NULL, "the words name it: %s", zr_last_error());
+    char sizes[2][32];
+    snprintf(sizes[0], sizeof sizes[0], "of %zu bytes", bytes + NEWER_BYTES);
+    snprintf(sizes[1], sizeof sizes[1], "knows %zu bytes", bytes);
+    tap_ok(strstr(zr_last_error(), entry->name) && strstr(zr_last_error(), sizes[0]) &&
+               strstr(zr_last_error(), sizes[1]),
+           "the words name it and both sizes: %s", zr_last_error());
 }
 
 int main(void)
@@ -207,6 +213,10 @@ int main(void)
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "options"});
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         test_entry(&entries[i], page, page_bytes);
+    size_t least = sizeof least;
+    void *launch = memcpy(page + page_bytes - least, &least, sizeof least);
+    tap_is((size_t)zr_launch(launch, ZR_CARRIER_LOCAL, NULL), 2,
+           "a struct zr_launch_options without rank_main");
     tap_is(stats().live_bytes, 0, "nothing is left of any of them");
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
