@@ -104,7 +104,7 @@ static zr_result check_granules(const struct zr_arena *arena)
          at = zr_granules_next(arena->granules, at, end, true)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         if (!mapping || mapping->offset_bytes != at * granule)
-            return corrupt("the granule at %zu is not mapped as the books say", at * granule);
+            return corrupt("the granule at %zu is not mapped as the counters say", at * granule);
         bool good = mapping->access && mapping->notified;
         bool excused = !good && (is_leaving(arena, at * granule) || zr_follow_owes(arena, at * granule));
         if (!mapping->access && !excused)

@@ -132,25 +132,25 @@ void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *ext
 void zr_contiguous_publish(struct zr_contiguous *pool)
 {
     struct zr_arena *arena = pool->arena;
-    struct zr_pool_counters *books = &pool->counters;
+    struct zr_pool_counters *counters = &pool->counters;
     size_t used_bytes = pool->live_bytes + pool->pending_bytes;
     /* In the middle of a move idle granules may be counted twice. */
     size_t most_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     zr_lock_take(&arena->lock);
-    if (pool->live_bytes < books->live_bytes && arena->at_peak) {
+    if (pool->live_bytes < counters->live_bytes && arena->at_peak) {
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
         arena->at_peak = false;
     }
-    size_t grown_bytes = pool->live_bytes - books->live_bytes; /* modulo 2^64, as are the sums */
+    size_t grown_bytes = pool->live_bytes - counters->live_bytes; /* modulo 2^64, as are the sums */
     arena->live_bytes += grown_bytes;
     arena->live_by_tag_bytes[pool->tag] += grown_bytes;
     arena->promised_by_tag_bytes[pool->tag] -= pool->promise_over_bytes;
     pool->promise_over_bytes = 0;
     if (arena->bounded)
         zr_tag_limit_note(arena, pool->tag);
-    arena->requested_bytes += pool->requested_bytes - books->requested_bytes;
-    arena->blocks_count += pool->entries_count - books->entries_count;
+    arena->requested_bytes += pool->requested_bytes - counters->requested_bytes;
+    arena->blocks_count += pool->entries_count - counters->entries_count;
     arena->allocations_count += pool->appended_count - pool->published_appended_count;
     arena->backend_calls_count += pool->backend_calls_count - pool->published_calls_count;
     if (arena->live_bytes > arena->peak_live_bytes) {
@@ -161,11 +161,11 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
         arena->peak_requested_bytes = arena->requested_bytes;
     if (arena->shared)
         zr_stripes_publish(arena);
-    books->live_bytes = pool->live_bytes;
-    books->requested_bytes = pool->requested_bytes;
-    books->entries_count = pool->entries_count;
-    books->pending_bytes = pool->pending_bytes;
-    books->idle_bytes = idle_bytes < most_bytes ? idle_bytes : most_bytes;
+    counters->live_bytes = pool->live_bytes;
+    counters->requested_bytes = pool->requested_bytes;
+    counters->entries_count = pool->entries_count;
+    counters->pending_bytes = pool->pending_bytes;
+    counters->idle_bytes = idle_bytes < most_bytes ? idle_bytes : most_bytes;
     pool->published_appended_count = pool->appended_count;
     pool->published_calls_count = pool->backend_calls_count;
     zr_lock_give(&arena->lock);

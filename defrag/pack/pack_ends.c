@@ -4,7 +4,7 @@
  * In a step of training these are nested (what a layer keeps for backward outlives that of every later
  * layer), so that no gaps arise between them. What is alive for a few moments hangs from the top, at
  * the highest gap that is free in its time; each meets few others, so a search among its neighbours in time
- * finds it. The tag limit is as low as the fullest moment allows. Where to divide, and in which order to
+ * finds it. The top is as low as the fullest moment allows. Where to divide, and in which order to
  * hang, is tried out.
  *
  * A moment here is the birth of an item: items are numbered by birth, and alive from their own moment on. */
@@ -13,14 +13,14 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    SHORT_MOST = 256, /* moments of an item that hangs from the tag limit */
+    SHORT_MOST = 256, /* moments of an item that hangs from the top */
     SHORT_LEAST = 8,  /* with fewer, dividing makes no difference to speak of */
     SCANNED = 4       /* neighbours that are looked at in a step of work */
 };
 
 #define FREE UINT64_MAX
 
-/* A stretch of addresses, from the tag limit down. */
+/* A stretch of addresses, from the top down. */
 struct stretch {
     uint64_t begin, end;
 };
@@ -31,7 +31,7 @@ struct ends {
     uint32_t count;
     uint32_t *item;          /* by moment: who is born */
     uint64_t *units, *alive; /* by moment: that item's size; how many moments it lives, its own included */
-    uint64_t *offset;        /* by moment; of one that hangs its lower end, from a tag limit not known yet */
+    uint64_t *offset;        /* by moment; of one that hangs its lower end, from a top not known yet */
     uint32_t *by_duration, *by_size; /* moments, the largest first */
     struct zr_skyline sky;
     struct stretch met[2 * SHORT_MOST];
@@ -113,7 +113,7 @@ static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
     ends->offset[moment] = end;
 }
 
-/* Lowers the tag limit until the items from both ends meet at the fullest moment; returns its height. */
+/* Lowers the top until the items from both ends meet at the fullest moment; returns its height. */
 static uint64_t close_up(struct ends *ends, uint32_t short_most)
 {
     uint64_t height = ends->sky.highest[1];

@@ -1,4 +1,4 @@
-/* pack_improve.c: finds what a placement's height is to blame on, and changes the order there. Stands on
+/* pack_improve.c: finds the items that make a placement high, and changes the order there. Stands on
  * pack_fit.c.
  *
  * Somewhere below the highest item lie gaps, in the section that matters most to it. The item above a gap
@@ -54,7 +54,7 @@ void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *s
         accept_trial(chain, height);
 }
 
-/* ---- Whom to blame ------------------------------------------------------------------------------------- */
+/* ---- What to move -------------------------------------------------------------------------------------- */
 
 static uint32_t find_top(const struct zr_improve *chain)
 {
@@ -131,7 +131,7 @@ static uint32_t reorder(struct zr_improve *chain, uint32_t from, uint32_t to)
 }
 
 /* One move for an item above a gap; returns the first changed place, the count of items if none. */
-static uint32_t blame(struct zr_improve *chain, uint32_t item)
+static uint32_t move_item(struct zr_improve *chain, uint32_t item)
 {
     uint32_t *rank = chain->fit.rank, support = find_support(chain, item);
     uint64_t kind = zr_pack_random(&chain->random) % 24;
@@ -157,7 +157,7 @@ static uint32_t change_order(struct zr_improve *chain)
         uint64_t units = zr_pack_random(&chain->random) % sum_units;
         for (; units >= chain->free_units[gap]; gap++)
             units -= chain->free_units[gap];
-        uint32_t place = blame(
+        uint32_t place = move_item(
             chain, chain->wander && zr_pack_random(&chain->random) % 8 == 0 ? top : chain->free_item[gap]);
         from = place < from ? place : from;
     }
