@@ -6,7 +6,7 @@
 #include "alloc/base/os.h"
 #include "defrag/replay/model.h"
 #include "alloc/base/sort.h"
-#include "defrag/replay/vary.h"
+#include "defrag/replay/unplanned.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
 
@@ -65,7 +65,7 @@ void zr_model_measure(struct zr_model *model)
 
 struct run {
     const struct zr_sequence *sequence; /* of the repeat under way */
-    struct zr_vary vary;
+    struct zr_unplanned unplanned;
     struct zr_model *model;
     void **handles; /* of live blocks, by number; NULL: not live */
     uint64_t failed_at;
@@ -77,7 +77,7 @@ struct run {
 
 static size_t stretches_most(const struct run *run)
 {
-    return run->vary.events_most / STRETCH + 1;
+    return run->unplanned.events_most / STRETCH + 1;
 }
 
 /* That every event names a block as it should, so that the runs need not look. */
@@ -197,7 +197,7 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
         if (result != ZR_OK)
             break;
         wait_for_learning(run, out);
-        run->sequence = zr_vary_make(&run->vary, i);
+        run->sequence = zr_unplanned_make(&run->unplanned, i);
         if (run->sequence->lower_bound_bytes > out->lower_bound_bytes)
             out->lower_bound_bytes = run->sequence->lower_bound_bytes;
         out->lower_bound_last_repeat_bytes = run->sequence->lower_bound_bytes;
@@ -225,11 +225,11 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
 zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                     struct zr_replay_report *out)
 {
-    return zr_replay_varied(sequence, options, &(struct zr_variation){0}, out);
+    return zr_replay_unplanned(sequence, options, 0, 0, out);
 }
 
-zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_replay_options *options,
-                           const struct zr_variation *how, struct zr_replay_report *out)
+zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct zr_replay_options *options,
+                              unsigned percent, uint64_t seed, struct zr_replay_report *out)
 {
     struct zr_replay_options own;
     zr_result result = ZR_STRUCT_COPY(zr_replay_options, no_wait, &own, options);
@@ -248,10 +248,10 @@ zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_r
     struct run run = {.failed_at = UINT64_MAX};
     void *room = NULL;
     *out = (struct zr_replay_report){.failed_at = UINT64_MAX};
-    result = zr_vary_begin(&run.vary, sequence, how);
+    result = zr_unplanned_begin(&run.unplanned, sequence, percent, seed);
     if (result != ZR_OK)
         goto unwind;
-    size_t handles_bytes = (zr_vary_blocks_most(&run.vary) + (size_t)1) * sizeof *run.handles;
+    size_t handles_bytes = (run.unplanned.blocks_most + (size_t)1) * sizeof *run.handles;
     size_t stretches_bytes = stretches_most(&run) * sizeof *run.stretches;
     result = zr_arena_alloc(
         sequence->host_arena,
@@ -270,6 +270,6 @@ zr_result zr_replay_varied(const struct zr_sequence *sequence, const struct zr_r
         run.model->ops->destroy(run.model);
     zr_arena_free(sequence->host_arena, room);
 unwind:
-    zr_vary_end(&run.vary);
+    zr_unplanned_end(&run.unplanned);
     return result;
 }

@@ -4,7 +4,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/tool/tool.h"
-#include "defrag/replay/vary.h"
+#include "defrag/replay/unplanned.h"
 
 static const char help[] =
     "Runs recorded sequences of allocations under several allocators, on simulated memory.\n"
@@ -13,62 +13,35 @@ static const char help[] =
     "  zr replay snapshot.pickle\n"
     "  zr replay run.zrt --policy zr,caching --capacity 24GB\n"
     "  zr replay lifetimes.csv --unit 65536 --repeat 5 --json\n"
-    "  zr replay run.zrt --repeat 8 --unplanned 1 --threads 2 --change-at 3\n"
+    "  zr replay run.zrt --repeat 8 --unplanned 1\n"
     "\n"
     "zr replay FILE.. [options]\n"
-    "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its "
-    "content\n"
-    "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with "
-    "expandable\n"
+    "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its content\n"
+    "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with expandable\n"
     "                       segments), bestfit (one growing range); all of them if left out\n"
-    "  --capacity BYTES     of the simulated device; no end if left out. A policy that runs out of it ends "
-    "there: the table\n"
+    "  --capacity BYTES     of the simulated device; no end if left out. A policy that runs out of it ends there: the table\n"
     "                       says where, failed_at in the JSON too, and the exit code is 1\n"
     "  --granule BYTES      what memory is counted in (default 2MiB)\n"
     "  --unit BYTES         one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
-    "  --repeat N           runs the sequence N times over, what is live at its end freed in between "
-    "(default 1)\n"
-    "  --unplanned PERCENT      of the allocations, so many are followed by one more that is not in the "
-    "trace: "
-    "size and "
-    "tag of\n"
-    "                       a random one of the trace, lifetime (in events) of another; other unplanned "
-    "allocations in each "
-    "repeat\n"
-    "  --threads N          N copies of the trace at once, each on threads of its own, that take turns of 1 "
-    "to "
-    "64 events,\n"
-    "                       the same turns in each repeat; a policy that knows no threads sees the same "
-    "calls\n"
-    "  --loose-turns        with --threads: other turns in each repeat\n"
-    "  --change-at R        from repeat R on every size is another: equal sizes stay equal, and each becomes "
-    "3/4, 7/8,\n"
-    "                       9/8 or 5/4 of what it was\n"
-    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast "
-    "as "
-    "a replay\n"
+    "  --repeat N           runs the sequence N times over, what is live at its end freed in between (default 1)\n"
+    "  --unplanned PERCENT  of the allocations, so many are followed by one more that is not in the trace: size and tag\n"
+    "                       of a random one of the trace, lifetime (in events) of another; others in each repeat\n"
+    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast as a replay\n"
     "                       would get, and not the same on each machine\n"
-    "  --seed N             of what these draw (default 1); every policy is asked for the same\n"
+    "  --seed N             of what --unplanned draws (default 1); every policy is asked for the same\n"
     "  --json               numbers for programs\n"
     "\n"
-    "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes "
-    "over it.\n"
-    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, "
-    "and "
-    "beside\n"
-    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what "
-    "zr "
-    "learns from\n"
-    "those before it, in a thread of its own, as if a step took its real time: \"waited\" says how long, in "
-    "all.\n"
-    "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its "
-    "own.\n";
+    "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes over it.\n"
+    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, and beside\n"
+    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what zr learns from\n"
+    "those before it, in a thread of its own, as if a step took its real time: \"waited\" says how long, in all.\n"
+    "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its own.\n";
 
 struct settings {
     struct zr_read_options read;
     struct zr_replay_options replay;
-    struct zr_variation variation;
+    uint64_t unplanned_percent, seed;
     bool policies[ZR_POLICY_COUNT];
     bool json;
 };
@@ -77,7 +50,7 @@ struct result {
     const char *file;
     enum zr_policy policy;
     struct zr_replay_report report;
-    const struct zr_variation *variation; /* the settings' */
+    const struct settings *settings;
 };
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
@@ -105,38 +78,10 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
     }
 }
 
-/* What the options say of how repeats differ. */
-struct variation {
-    uint64_t unplanned, threads, change_at, seed;
-};
-
-static bool vary(struct settings *settings, const struct variation *varied, uint64_t repeat)
-{
-    struct zr_variation *out = &settings->variation;
-    bool changes = varied->change_at != UINT64_MAX;
-    if (varied->unplanned > 100)
-        zr_tool_log("replay: --unplanned takes 0 to 100 per cent");
-    else if (varied->threads < 1 || varied->threads > 64)
-        zr_tool_log("replay: --threads takes 1 to 64");
-    else if (changes && (varied->change_at < 1 || varied->change_at > repeat))
-        zr_tool_log("replay: --change-at takes a repeat, 1 to %" PRIu64 " (--repeat)", repeat);
-    else if (out->loose_turns && varied->threads < 2)
-        zr_tool_log("replay: --loose-turns needs --threads 2 or more, which take turns");
-    else {
-        out->unplanned_percent = (unsigned)varied->unplanned;
-        out->copies = (unsigned)varied->threads;
-        out->change_at = changes ? (unsigned)varied->change_at : 0;
-        out->seed = varied->seed;
-        return true;
-    }
-    return false;
-}
-
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const char *policies = "zr,caching,expandable,bestfit";
     uint64_t granule_bytes = 0, capacity_bytes = UINT64_MAX, repeat = 1, device = UINT64_MAX;
-    struct variation varied = {.threads = 1, .change_at = UINT64_MAX, .seed = 1};
     const struct zr_tool_option options[] = {
         {"--policy", ZR_TOOL_WORDS, &policies},
         {"--capacity", ZR_TOOL_BYTES, &capacity_bytes},
@@ -144,12 +89,9 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},
         {"--device", ZR_TOOL_COUNT, &device},
         {"--repeat", ZR_TOOL_COUNT, &repeat},
-        {"--unplanned", ZR_TOOL_COUNT, &varied.unplanned},
-        {"--threads", ZR_TOOL_COUNT, &varied.threads},
-        {"--loose-turns", ZR_TOOL_FLAG, &settings->variation.loose_turns},
-        {"--change-at", ZR_TOOL_COUNT, &varied.change_at},
+        {"--unplanned", ZR_TOOL_COUNT, &settings->unplanned_percent},
         {"--no-wait", ZR_TOOL_FLAG, &settings->replay.no_wait},
-        {"--seed", ZR_TOOL_COUNT, &varied.seed},
+        {"--seed", ZR_TOOL_COUNT, &settings->seed},
         {"--json", ZR_TOOL_FLAG, &settings->json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
@@ -174,8 +116,10 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         zr_tool_log("replay: --repeat takes 1 to 1000000");
         return ZR_TOOL_USAGE;
     }
-    if (!vary(settings, &varied, repeat))
+    if (settings->unplanned_percent > 100) {
+        zr_tool_log("replay: --unplanned takes 0 to 100 per cent");
         return ZR_TOOL_USAGE;
+    }
     settings->replay.capacity_bytes = capacity_bytes == UINT64_MAX ? 0 : capacity_bytes;
     settings->replay.granule_bytes = granule_bytes;
     settings->replay.repeat = (unsigned)repeat;
@@ -194,11 +138,12 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     read.path = path;
     zr_result result = zr_sequence_read(&sequence, &read, results->arena);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
-        struct result one = {.file = path, .policy = (enum zr_policy)i, .variation = &settings->variation};
+        struct result one = {.file = path, .policy = (enum zr_policy)i, .settings = settings};
         if (!settings->policies[i])
             continue;
         replay.policy = one.policy;
-        result = zr_replay_varied(&sequence, &replay, one.variation, &one.report);
+        result = zr_replay_unplanned(&sequence, &replay, (unsigned)settings->unplanned_percent,
+                                     settings->seed, &one.report);
         if (result == ZR_OK)
             result = zr_vector_add(results, &one);
     }
@@ -211,25 +156,6 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
 static double ratio(uint64_t bytes, uint64_t lower_bound_bytes)
 {
     return lower_bound_bytes ? (double)bytes / (double)lower_bound_bytes : 0;
-}
-
-static bool is_varied(const struct zr_variation *how)
-{
-    return how->unplanned_percent > 0 || how->copies > 1 || how->change_at > 0;
-}
-
-static void print_variation(struct zr_text *text, const struct zr_variation *how)
-{
-    const char *between = "  ";
-    if (how->unplanned_percent > 0)
-        zr_text_print(text, "  %u %% of unplanned allocations", how->unplanned_percent), between = ", ";
-    if (how->copies > 1)
-        zr_text_print(text, "%s%u copies that take turns%s", between, how->copies,
-                      how->loose_turns ? ", other ones in each repeat" : ""),
-            between = ", ";
-    if (how->change_at > 0)
-        zr_text_print(text, "%sother sizes from repeat %u on", between, how->change_at);
-    zr_text_print(text, "; seed %" PRIu64 "\n", how->seed);
 }
 
 static void print_json(struct zr_text *text, const void *result)
@@ -253,16 +179,9 @@ static void print_json(struct zr_text *text, const void *result)
         zr_text_print(text, "null");
     else
         zr_text_print(text, "%" PRIu64, report->failed_at);
-    if (!is_varied(one->variation))
-        return;
-    zr_text_print(text, ", \"unplanned_percent\": %u, \"threads\": %u, \"loose_turns\": %s, \"change_at\": ",
-                  one->variation->unplanned_percent, one->variation->copies,
-                  one->variation->loose_turns ? "true" : "false");
-    if (one->variation->change_at == 0)
-        zr_text_print(text, "null");
-    else
-        zr_text_print(text, "%u", one->variation->change_at);
-    zr_text_print(text, ", \"seed\": %" PRIu64, one->variation->seed);
+    if (one->settings->unplanned_percent > 0)
+        zr_text_print(text, ", \"unplanned_percent\": %" PRIu64 ", \"seed\": %" PRIu64,
+                      one->settings->unplanned_percent, one->settings->seed);
 }
 
 static void print_row(struct zr_text *text, const struct result *one)
@@ -294,8 +213,9 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             zr_text_print(text, "%s", file ? "\n" : "");
             zr_text_put(text, one->file, strlen(one->file));
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
-            if (is_varied(one->variation))
-                print_variation(text, one->variation);
+            if (one->settings->unplanned_percent > 0)
+                zr_text_print(text, "  %" PRIu64 " %% of unplanned allocations; seed %" PRIu64 "\n",
+                              one->settings->unplanned_percent, one->settings->seed);
             zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
             zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",
@@ -317,7 +237,7 @@ static int threshold_of(const struct zr_vector *results)
 
 int zr_tool_replay(int argc, char **argv)
 {
-    struct settings settings = {0};
+    struct settings settings = {.seed = 1};
     struct zr_tool_arguments arguments;
     int code = parse(&settings, &arguments, argc, argv);
     if (code >= 0)

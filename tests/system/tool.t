@@ -44,9 +44,6 @@ def refused(words, code, names, *arguments):
         note(run.stderr)
 
 
-VARIED = ["unplanned_percent", "threads", "loose_turns", "change_at", "seed"]
-
-
 def results(*arguments, keys=KEYS, code=0):
     run = zr("replay", *arguments, "--json")
     if not ok(run.returncode == code and run.stderr == "",
@@ -89,11 +86,6 @@ def test_usage():
     refused("no time", 2, ["--time", "1 to"], "pack", lifetimes, "--time", "0")
     refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
     refused("more unplanned allocations than allocations", 2, ["--unplanned", "100"], "replay", lifetimes, "--unplanned", "101")
-    refused("no thread", 2, ["--threads", "64"], "replay", lifetimes, "--threads", "0")
-    refused("too many threads", 2, ["--threads", "64"], "replay", lifetimes, "--threads=65")
-    refused("loose turns of one", 2, ["--loose-turns", "--threads 2"], "replay", lifetimes, "--loose-turns")
-    refused("a change after the end", 2, ["--change-at", "1 to 4"], "replay", lifetimes, "--repeat", "4", "--change-at", "5")
-    refused("a change before the start", 2, ["--change-at"], "replay", lifetimes, "--change-at", "0")
     run = zr("replay", lifetimes, env={**os.environ, "ZR_CONF": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
     run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
@@ -222,46 +214,32 @@ def test_numbers():
     ok("lower bound 10.0 MiB" in table and "\x1b" not in table and "expandable" in table, "the table is for people")
 
 
-def test_variations():
-    """Unplanned allocations, threads and changed shapes, under every policy."""
+def test_unplanned():
+    """Unplanned allocations under every policy; what repeats are learned, and what is waited for."""
     options = ("--unit", str(MIB), "--granule", "64KiB")
-
-    def varied(*more):
-        return results(lifetimes, *options, *more, keys=KEYS + VARIED)
-
-    rows = varied("--threads", "3", "--repeat", "8")
-    same({tuple(row[key] for key in VARIED) for row in rows}, {(0, 3, False, None, 1)}, "the JSON says what was varied")
-    same([row["policy"] for row in rows], ["zr", "caching", "expandable", "bestfit"], "under all policies")
-    # Each copy's largest sum of live bytes is 10 MiB; it holds at least 2 from its second allocation on.
-    bounds = {row["lower_bound_bytes"] for row in rows}
-    ok(len(bounds) == 1 and 10 * MIB <= min(bounds) <= 30 * MIB, "three copies: every policy is asked for the same")
-    same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "three threads that take the same turns: no driver call")
-    sums = {min(row["lower_bound_bytes"] for row in varied("--threads", "3", "--loose-turns", "--seed", str(seed), "--policy",
-                                                           "bestfit")) for seed in range(8)}
-    ok(len(sums) > 1, f"other seeds, other turns: {len(sums)} bounds of 8")
-    rows = varied("--unplanned", "100", "--repeat", "4", "--seed", "7")
+    keys = KEYS + ["unplanned_percent", "seed"]
+    much = ("--unplanned", "100", "--repeat", "4", "--seed", "7")
+    rows = results(lifetimes, *options, *much, keys=keys)
+    same({(row["unplanned_percent"], row["seed"]) for row in rows}, {(100, 7)}, "the JSON says what was asked for")
     # Four allocations of 18 MiB together, and as many unplanned allocations of 2 to 8 MiB each.
     ok(all(12 * MIB <= row["lower_bound_bytes"] <= 50 * MIB for row in rows), "as many unplanned allocations as allocations")
     ok(len({row["lower_bound_bytes"] for row in rows}) == 1, "every policy meets the same unplanned allocations")
-    same(varied("--unplanned", "100", "--repeat", "4", "--seed", "7", "--policy", "bestfit")[0]["lower_bound_bytes"],
+    same(results(lifetimes, *options, *much, "--policy", "bestfit", keys=keys)[0]["lower_bound_bytes"],
          rows[0]["lower_bound_bytes"], "the same seed, the same unplanned allocations")
     # 30 layers: each keeps one block until its turn backwards and needs another for a moment.
     layers = [f"{2 * i},{i},{61 - i},{3 + i % 3}\n{2 * i + 1},{i},{i + 1},{2 + i % 2}\n" for i in range(30)]
     step = write("step.csv", "id,lower,upper,size\n" + "".join(layers))
-    rows = results(step, "--unit", str(MIB), "--change-at", "3", "--repeat", "8", keys=KEYS + VARIED)
-    same([row["failed_at"] for row in rows], [None] * 4, "another shape is served")
-    same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "and learned")
+    rows = results(step, "--unit", str(MIB), "--repeat", "8")
+    same([row["driver_calls_last_repeat"] for row in rows], [0] * 4, "what repeats is learned")
     same([row["policy"] for row in rows if row["waited_seconds"] > 0], ["zr"], "which is waited for, and that is said")
     timeless = [{key: row[key] for key in KEYS if "ns_per" not in key and key != "waited_seconds"}
                 for row in rows]
-    again = results(step, "--unit", str(MIB), "--change-at", "3", "--repeat", "8", keys=KEYS + VARIED)
+    again = results(step, "--unit", str(MIB), "--repeat", "8")
     same([{key: row[key] for key in timeless[0]} for row in again], timeless, "the same figures each time, but for the times")
     rows = results(step, "--unit", str(MIB), "--repeat", "8", "--no-wait", "--policy", "zr")
     same([(row["failed_at"], row["waited_seconds"]) for row in rows], [(None, 0)], "--no-wait waits for nothing")
-    first = varied("--change-at", "1")[0]["lower_bound_bytes"]
-    ok(first != 10 * MIB and first <= 12.5 * MIB, f"a shape that has changed from the first repeat on: {first} bytes")
-    table = zr("replay", lifetimes, "--unplanned", "1", "--threads", "2", "--change-at", "1", "--seed", "9").stdout
-    ok("1 % of unplanned allocations, 2 copies that take turns, other sizes from repeat 1 on; seed 9" in table, "the table says it too")
+    table = zr("replay", lifetimes, "--unplanned", "1", "--seed", "9").stdout
+    ok("1 % of unplanned allocations; seed 9" in table, "the table says it too")
 
 
 PACK_KEYS = ["file", "buffers", "verdict", "height", "lower_bound", "ratio", "seconds"]
@@ -413,7 +391,7 @@ test_usage()
 test_input()
 test_output()
 test_numbers()
-test_variations()
+test_unplanned()
 test_pack()
 test_pickles()
 test_objects()
