@@ -16,7 +16,7 @@ struct arena_model {
     uint32_t speaker; /* the one it speaks for now */
 };
 
-static void arena_destroy(struct zr_model *model)
+static void arena_end(struct zr_model *model)
 {
     struct arena_model *own = (struct arena_model *)model;
     zr_thread_become(own->thread);
@@ -25,23 +25,16 @@ static void arena_destroy(struct zr_model *model)
         zr_arena_destroy(own->arena, NULL);
     if (own->backend)
         zr_backend_destroy(own->backend);
-    zr_arena_free(model->options.host_arena, own);
 }
 
-static zr_result arena_create(struct zr_model **out, const struct zr_model_options *options)
+static zr_result arena_begin(struct zr_model *model)
 {
-    void *room;
-    zr_result result =
-        zr_arena_alloc(options->host_arena,
-                       &(struct zr_request){.bytes = sizeof(struct arena_model), .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK)
-        return result;
-    struct arena_model *own = room;
-    *own = (struct arena_model){.model = {.ops = &zr_model_arena, .options = *options},
-                                .thread = zr_thread_number()};
-    result = zr_backend_sim_create(&own->backend,
-                                   &(struct zr_sim_options){.granule_bytes = options->granule_bytes,
-                                                            .capacity_bytes = options->capacity_bytes});
+    struct arena_model *own = (struct arena_model *)model;
+    const struct zr_model_options *options = &model->options;
+    own->thread = zr_thread_number();
+    zr_result result = zr_backend_sim_create(
+        &own->backend, &(struct zr_sim_options){.granule_bytes = options->granule_bytes,
+                                                .capacity_bytes = options->capacity_bytes});
     if (result == ZR_OK)
         result = zr_arena_create(&own->arena,
                                  &(struct zr_arena_options){.backend = own->backend, .name = "replay"});
@@ -49,10 +42,6 @@ static zr_result arena_create(struct zr_model **out, const struct zr_model_optio
         result = zr_learner_create(&own->learner, &(struct zr_learner_options){.arena = own->arena});
     if (result == ZR_OK && !options->no_wait)
         zr_learner_hold(own->learner);
-    if (result != ZR_OK)
-        arena_destroy(&own->model);
-    else
-        *out = &own->model;
     return result;
 }
 
@@ -92,8 +81,9 @@ static void arena_measure(struct zr_model *model)
     model->driver_calls = stats.backend_calls_count;
 }
 
-const struct zr_model_ops zr_model_arena = {.create = arena_create,
-                                            .destroy = arena_destroy,
+const struct zr_model_ops zr_model_arena = {.bytes = sizeof(struct arena_model),
+                                            .begin = arena_begin,
+                                            .end = arena_end,
                                             .alloc = arena_alloc,
                                             .free = arena_free,
                                             .wait = arena_wait,

@@ -6,67 +6,43 @@
  * ignored, as if every free were complete at once. Growing is three driver calls: create, map, set access. */
 #include "alloc/base/error.h"
 #include "defrag/replay/model.h"
-#include "defrag/replay/model_blocks.h"
 
 enum { ROUND_BYTES = 512, CALLS_TO_GROW = 3 };
 
 struct bestfit {
     struct zr_model model; /* first */
-    struct zr_block_pool records;
-    struct zr_block_set holes;
+    struct zr_block_set free;
     struct zr_model_block *last; /* highest in the range; NULL: nothing yet */
     uint64_t end_address;
 };
 
-static zr_result bestfit_create(struct zr_model **out, const struct zr_model_options *options)
-{
-    void *room;
-    zr_result result =
-        zr_arena_alloc(options->host_arena,
-                       &(struct zr_request){.bytes = sizeof(struct bestfit), .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK)
-        return result;
-    struct bestfit *bestfit = room;
-    *bestfit = (struct bestfit){.model = {.ops = &zr_model_bestfit, .options = *options}};
-    zr_block_pool_init(&bestfit->records, options->host_arena);
-    *out = &bestfit->model;
-    return ZR_OK;
-}
-
-static void bestfit_destroy(struct zr_model *model)
-{
-    struct bestfit *bestfit = (struct bestfit *)model;
-    zr_block_pool_end(&bestfit->records);
-    zr_arena_free(model->options.host_arena, bestfit);
-}
-
-/* Makes the range end in a hole of at least `bytes`, in no set. */
+/* Makes the range end in a free block of at least `bytes`, in no set. */
 static zr_result grow(struct bestfit *bestfit, uint64_t bytes, struct zr_model_block **out)
 {
-    struct zr_model_block *last = bestfit->last, *hole;
+    struct zr_model_block *last = bestfit->last, *block;
     uint64_t there = last && !last->allocated ? last->bytes : 0;
     uint64_t more = zr_model_round(bytes - there, bestfit->model.options.granule_bytes);
-    zr_result result = zr_block_take(&bestfit->records, &hole);
+    zr_result result = zr_block_take(&bestfit->model.records, &block);
     if (result != ZR_OK)
         return result;
     bestfit->model.driver_calls += CALLS_TO_GROW;
     if (!zr_model_take(&bestfit->model, more)) {
-        zr_block_give(&bestfit->records, hole);
+        zr_block_give(&bestfit->model.records, block);
         return zr_fail(ZR_ERR_MEMORY, "the range cannot grow by %llu bytes", (unsigned long long)more);
     }
     if (there) {
-        zr_block_give(&bestfit->records, hole);
-        zr_block_set_remove(&bestfit->holes, last);
+        zr_block_give(&bestfit->model.records, block);
+        zr_block_set_remove(&bestfit->free, last);
         last->bytes += more;
-        hole = last;
+        block = last;
     } else {
-        *hole = (struct zr_model_block){.previous = last, .address = bestfit->end_address, .bytes = more};
+        *block = (struct zr_model_block){.previous = last, .address = bestfit->end_address, .bytes = more};
         if (last)
-            last->next = hole;
+            last->next = block;
     }
-    bestfit->last = hole;
+    bestfit->last = block;
     bestfit->end_address += more;
-    *out = hole;
+    *out = block;
     return ZR_OK;
 }
 
@@ -74,29 +50,21 @@ static zr_result bestfit_alloc(struct zr_model *model, const struct zr_event *ev
 {
     struct bestfit *bestfit = (struct bestfit *)model;
     uint64_t bytes = zr_model_round(event->bytes, ROUND_BYTES);
-    struct zr_model_block *front, *hole;
-    zr_result result = zr_block_take(&bestfit->records, &front);
+    struct zr_model_block *front, *block;
+    zr_result result = zr_block_take(&bestfit->model.records, &front);
     if (result != ZR_OK)
         return result;
-    hole = zr_block_set_find(&bestfit->holes, 0, bytes);
-    if (hole) {
-        zr_block_set_remove(&bestfit->holes, hole);
+    block = zr_block_set_find(&bestfit->free, 0, bytes);
+    if (block) {
+        zr_block_set_remove(&bestfit->free, block);
     } else {
-        result = grow(bestfit, bytes, &hole);
+        result = grow(bestfit, bytes, &block);
         if (result != ZR_OK) {
-            zr_block_give(&bestfit->records, front);
+            zr_block_give(&bestfit->model.records, front);
             return result;
         }
     }
-    if (hole->bytes > bytes) {
-        zr_block_split(hole, front, bytes);
-        zr_block_set_insert(&bestfit->holes, hole);
-        hole = front;
-    } else {
-        zr_block_give(&bestfit->records, front);
-    }
-    hole->allocated = true;
-    *out = hole;
+    zr_model_use(model, &bestfit->free, block, front, bytes, block->bytes > bytes, out);
     return ZR_OK;
 }
 
@@ -104,11 +72,11 @@ static void join_free(struct bestfit *bestfit, struct zr_model_block *block, str
 {
     if (!neighbour || neighbour->allocated)
         return;
-    zr_block_set_remove(&bestfit->holes, neighbour);
+    zr_block_set_remove(&bestfit->free, neighbour);
     if (bestfit->last == neighbour)
         bestfit->last = block;
     zr_block_join(block, neighbour);
-    zr_block_give(&bestfit->records, neighbour);
+    zr_block_give(&bestfit->model.records, neighbour);
 }
 
 static zr_result bestfit_free(struct zr_model *model, void *handle)
@@ -118,13 +86,9 @@ static zr_result bestfit_free(struct zr_model *model, void *handle)
     block->allocated = false;
     join_free(bestfit, block, block->previous);
     join_free(bestfit, block, block->next);
-    zr_block_set_insert(&bestfit->holes, block);
+    zr_block_set_insert(&bestfit->free, block);
     return ZR_OK;
 }
 
-const struct zr_model_ops zr_model_bestfit = {.create = bestfit_create,
-                                              .destroy = bestfit_destroy,
-                                              .alloc = bestfit_alloc,
-                                              .free = bestfit_free,
-                                              .reset_peak = zr_model_reset_peak,
-                                              .measure = zr_model_measure};
+const struct zr_model_ops zr_model_bestfit = {
+    .bytes = sizeof(struct bestfit), .alloc = bestfit_alloc, .free = bestfit_free};

@@ -9,14 +9,12 @@
  * The driver hands out addresses in rising order and never the same again. cudaMalloc and cudaFree are one
  * call each. */
 #include "alloc/base/error.h"
-#include "defrag/replay/model_blocks.h"
 #include "defrag/replay/torch_rules.h"
 
 #define FIRST_ADDRESS (UINT64_C(1) << 32)
 
 struct caching {
-    struct zr_model model; /* first */
-    struct zr_block_pool records;
+    struct zr_model model;            /* first */
     struct zr_block_set small, large; /* free blocks */
     uint64_t next_address;
 };
@@ -26,27 +24,10 @@ static struct zr_block_set *set_of(struct caching *caching, bool small)
     return small ? &caching->small : &caching->large;
 }
 
-static zr_result caching_create(struct zr_model **out, const struct zr_model_options *options)
+static zr_result caching_begin(struct zr_model *model)
 {
-    void *room;
-    zr_result result =
-        zr_arena_alloc(options->host_arena,
-                       &(struct zr_request){.bytes = sizeof(struct caching), .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK)
-        return result;
-    struct caching *caching = room;
-    *caching = (struct caching){.model = {.ops = &zr_model_caching, .options = *options},
-                                .next_address = FIRST_ADDRESS};
-    zr_block_pool_init(&caching->records, options->host_arena);
-    *out = &caching->model;
+    ((struct caching *)model)->next_address = FIRST_ADDRESS;
     return ZR_OK;
-}
-
-static void caching_destroy(struct zr_model *model)
-{
-    struct caching *caching = (struct caching *)model;
-    zr_block_pool_end(&caching->records);
-    zr_arena_free(model->options.host_arena, caching);
 }
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
@@ -55,12 +36,12 @@ static void caching_destroy(struct zr_model *model)
 static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t stream,
                              struct zr_model_block **out)
 {
-    zr_result result = zr_block_take(&caching->records, out);
+    zr_result result = zr_block_take(&caching->model.records, out);
     if (result != ZR_OK)
         return result;
     caching->model.driver_calls++;
     if (!zr_model_take(&caching->model, bytes)) {
-        zr_block_give(&caching->records, *out);
+        zr_block_give(&caching->model.records, *out);
         return zr_fail(ZR_ERR_MEMORY, "no segment of %llu bytes within the capacity",
                        (unsigned long long)bytes);
     }
@@ -82,7 +63,7 @@ static void release_cached(struct caching *caching, bool small)
         zr_block_set_remove(set, block);
         zr_model_give(&caching->model, block->bytes);
         caching->model.driver_calls++;
-        zr_block_give(&caching->records, block);
+        zr_block_give(&caching->model.records, block);
     }
 }
 
@@ -121,23 +102,16 @@ static zr_result caching_alloc(struct zr_model *model, const struct zr_event *ev
     struct caching *caching = (struct caching *)model;
     uint64_t bytes = zr_torch_round(event->bytes);
     struct zr_model_block *block, *front;
-    zr_result result = zr_block_take(&caching->records, &front);
+    zr_result result = zr_block_take(&caching->model.records, &front);
     if (result != ZR_OK)
         return result;
     result = find_block(caching, bytes, event->stream, &block);
     if (result != ZR_OK) {
-        zr_block_give(&caching->records, front);
+        zr_block_give(&caching->model.records, front);
         return result;
     }
-    if (should_split(block, bytes, block->small)) {
-        zr_block_split(block, front, bytes);
-        zr_block_set_insert(set_of(caching, block->small), block);
-        block = front;
-    } else {
-        zr_block_give(&caching->records, front);
-    }
-    block->allocated = true;
-    *out = block;
+    zr_model_use(model, set_of(caching, block->small), block, front, bytes,
+                 should_split(block, bytes, block->small), out);
     return ZR_OK;
 }
 
@@ -147,7 +121,7 @@ static void join_free(struct caching *caching, struct zr_model_block *block, str
         return;
     zr_block_set_remove(set_of(caching, block->small), neighbour);
     zr_block_join(block, neighbour);
-    zr_block_give(&caching->records, neighbour);
+    zr_block_give(&caching->model.records, neighbour);
 }
 
 static zr_result caching_free(struct zr_model *model, void *handle)
@@ -161,9 +135,5 @@ static zr_result caching_free(struct zr_model *model, void *handle)
     return ZR_OK;
 }
 
-const struct zr_model_ops zr_model_caching = {.create = caching_create,
-                                              .destroy = caching_destroy,
-                                              .alloc = caching_alloc,
-                                              .free = caching_free,
-                                              .reset_peak = zr_model_reset_peak,
-                                              .measure = zr_model_measure};
+const struct zr_model_ops zr_model_caching = {
+    .bytes = sizeof(struct caching), .begin = caching_begin, .alloc = caching_alloc, .free = caching_free};

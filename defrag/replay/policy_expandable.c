@@ -12,7 +12,6 @@
  * Driver calls: reserve and release of a segment's addresses; create and map per handle and one set access
  * per growth; unmap and release per handle. */
 #include "alloc/base/error.h"
-#include "defrag/replay/model_blocks.h"
 #include "defrag/replay/torch_rules.h"
 
 /* Without a capacity: more than any request, and room for 100,000 segments in 64 bits. */
@@ -26,7 +25,6 @@ struct pool {
 
 struct expandable {
     struct zr_model model; /* first */
-    struct zr_block_pool records;
     struct pool small, large;
     uint64_t next_address; /* of the next segment */
 };
@@ -36,33 +34,14 @@ static struct pool *pool_of(struct expandable *own, const struct zr_model_block 
     return block->small ? &own->small : &own->large;
 }
 
-static zr_result expandable_create(struct zr_model **out, const struct zr_model_options *options)
-{
-    void *room;
-    zr_result result =
-        zr_arena_alloc(options->host_arena,
-                       &(struct zr_request){.bytes = sizeof(struct expandable), .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK)
-        return result;
-    struct expandable *own = room;
-    *own = (struct expandable){
-        .model = {.ops = &zr_model_expandable, .options = *options},
-        .small = {.unmapped = {.by_address = true},
-                  .handle_bytes = zr_model_round(ZR_TORCH_SMALL_BUFFER, options->granule_bytes)},
-        .large = {.unmapped = {.by_address = true},
-                  .handle_bytes = zr_model_round(ZR_TORCH_LARGE_BUFFER, options->granule_bytes)},
-        .next_address = SEGMENT_BYTES,
-    };
-    zr_block_pool_init(&own->records, options->host_arena);
-    *out = &own->model;
-    return ZR_OK;
-}
-
-static void expandable_destroy(struct zr_model *model)
+static zr_result expandable_begin(struct zr_model *model)
 {
     struct expandable *own = (struct expandable *)model;
-    zr_block_pool_end(&own->records);
-    zr_arena_free(model->options.host_arena, own);
+    own->small.unmapped.by_address = own->large.unmapped.by_address = true;
+    own->small.handle_bytes = zr_model_round(ZR_TORCH_SMALL_BUFFER, model->options.granule_bytes);
+    own->large.handle_bytes = zr_model_round(ZR_TORCH_LARGE_BUFFER, model->options.granule_bytes);
+    own->next_address = SEGMENT_BYTES;
+    return ZR_OK;
 }
 
 /* ---- Joining ------------------------------------------------------------------------------------------- */
@@ -75,7 +54,7 @@ static void try_join(struct expandable *own, struct zr_model_block *block, struc
         return;
     zr_block_set_remove(neighbour->mapped ? &pool->free : &pool->unmapped, neighbour);
     zr_block_join(block, neighbour);
-    zr_block_give(&own->records, neighbour);
+    zr_block_give(&own->model.records, neighbour);
 }
 
 /* ---- Growing ------------------------------------------------------------------------------------------- */
@@ -100,12 +79,12 @@ static zr_result map_block(struct expandable *own, struct zr_model_block *block,
 {
     struct pool *pool = pool_of(own, block);
     struct zr_model_block *front;
-    zr_result result = zr_block_take(&own->records, &front);
+    zr_result result = zr_block_take(&own->model.records, &front);
     if (result != ZR_OK)
         return result;
     bytes = zr_model_round(bytes, pool->handle_bytes);
     if (!create_and_map(own, bytes, pool->handle_bytes)) {
-        zr_block_give(&own->records, front);
+        zr_block_give(&own->model.records, front);
         return zr_fail(ZR_ERR_MEMORY, "a segment cannot grow by %llu bytes", (unsigned long long)bytes);
     }
     zr_block_set_remove(&pool->unmapped, block);
@@ -114,7 +93,7 @@ static zr_result map_block(struct expandable *own, struct zr_model_block *block,
         zr_block_set_insert(&pool->unmapped, block);
         block = front;
     } else {
-        zr_block_give(&own->records, front);
+        zr_block_give(&own->model.records, front);
     }
     block->mapped = true;
     try_join(own, block, block->previous);
@@ -142,7 +121,7 @@ static zr_result add_segment(struct expandable *own, struct pool *pool, uint64_t
                              struct zr_model_block **out)
 {
     uint64_t capacity = own->model.options.capacity_bytes;
-    zr_result result = zr_block_take(&own->records, out);
+    zr_result result = zr_block_take(&own->model.records, out);
     if (result != ZR_OK)
         return result;
     **out = (struct zr_model_block){
@@ -207,12 +186,12 @@ static zr_result unmap_block(struct expandable *own, struct zr_model_block *bloc
     struct zr_model_block *front, *back;
     if (first >= last)
         return ZR_OK;
-    zr_result result = zr_block_take(&own->records, &front);
+    zr_result result = zr_block_take(&own->model.records, &front);
     if (result != ZR_OK)
         return result;
-    result = zr_block_take(&own->records, &back);
+    result = zr_block_take(&own->model.records, &back);
     if (result != ZR_OK) {
-        zr_block_give(&own->records, front);
+        zr_block_give(&own->model.records, front);
         return result;
     }
     zr_block_set_remove(&pool->free, block);
@@ -220,7 +199,7 @@ static zr_result unmap_block(struct expandable *own, struct zr_model_block *bloc
         zr_block_split(block, front, first - from);
         zr_block_set_insert(&pool->free, front);
     } else {
-        zr_block_give(&own->records, front);
+        zr_block_give(&own->model.records, front);
     }
     if (end > last) {
         *back = *block;
@@ -233,7 +212,7 @@ static zr_result unmap_block(struct expandable *own, struct zr_model_block *bloc
         block->bytes = last - first;
         zr_block_set_insert(&pool->free, back);
     } else {
-        zr_block_give(&own->records, back);
+        zr_block_give(&own->model.records, back);
     }
     zr_model_give(&own->model, block->bytes);
     own->model.driver_calls += 2 * (block->bytes / handle);
@@ -255,7 +234,7 @@ static zr_result release_cached(struct expandable *own, struct pool *pool)
             return result;
         if (!block->mapped && !block->previous && !block->next) {
             zr_block_set_remove(&pool->unmapped, block);
-            zr_block_give(&own->records, block);
+            zr_block_give(&own->model.records, block);
             own->model.driver_calls++;
         }
     }
@@ -306,23 +285,16 @@ static zr_result expandable_alloc(struct zr_model *model, const struct zr_event 
     struct expandable *own = (struct expandable *)model;
     uint64_t bytes = zr_torch_round(event->bytes);
     struct zr_model_block *block, *front;
-    zr_result result = zr_block_take(&own->records, &front);
+    zr_result result = zr_block_take(&own->model.records, &front);
     if (result != ZR_OK)
         return result;
     result = find_block(own, bytes, event->stream, &block);
     if (result != ZR_OK) {
-        zr_block_give(&own->records, front);
+        zr_block_give(&own->model.records, front);
         return result;
     }
-    if (block->bytes - bytes >= ZR_TORCH_MIN_BLOCK) {
-        zr_block_split(block, front, bytes);
-        zr_block_set_insert(&pool_of(own, block)->free, block);
-        block = front;
-    } else {
-        zr_block_give(&own->records, front);
-    }
-    block->allocated = true;
-    *out = block;
+    zr_model_use(model, &pool_of(own, block)->free, block, front, bytes,
+                 block->bytes - bytes >= ZR_TORCH_MIN_BLOCK, out);
     return ZR_OK;
 }
 
@@ -337,9 +309,7 @@ static zr_result expandable_free(struct zr_model *model, void *handle)
     return ZR_OK;
 }
 
-const struct zr_model_ops zr_model_expandable = {.create = expandable_create,
-                                                 .destroy = expandable_destroy,
+const struct zr_model_ops zr_model_expandable = {.bytes = sizeof(struct expandable),
+                                                 .begin = expandable_begin,
                                                  .alloc = expandable_alloc,
-                                                 .free = expandable_free,
-                                                 .reset_peak = zr_model_reset_peak,
-                                                 .measure = zr_model_measure};
+                                                 .free = expandable_free};

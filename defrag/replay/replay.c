@@ -51,14 +51,59 @@ void zr_model_give(struct zr_model *model, uint64_t bytes)
     model->reserved_bytes -= bytes;
 }
 
-void zr_model_reset_peak(struct zr_model *model)
+void zr_model_use(struct zr_model *model, struct zr_block_set *set, struct zr_model_block *block,
+                  struct zr_model_block *front, uint64_t bytes, bool split, void **out)
 {
-    model->peak_reserved_bytes = model->reserved_bytes;
+    if (split) {
+        zr_block_split(block, front, bytes);
+        zr_block_set_insert(set, block);
+        block = front;
+    } else {
+        zr_block_give(&model->records, front);
+    }
+    block->allocated = true;
+    *out = block;
 }
 
-void zr_model_measure(struct zr_model *model)
+static void reset_peak(struct zr_model *model)
 {
-    (void)model;
+    model->peak_reserved_bytes = model->reserved_bytes;
+    if (model->ops->reset_peak)
+        model->ops->reset_peak(model);
+}
+
+static void measure(struct zr_model *model)
+{
+    if (model->ops->measure)
+        model->ops->measure(model);
+}
+
+void zr_model_end(struct zr_model *model)
+{
+    if (model->ops->end)
+        model->ops->end(model);
+    zr_block_pool_end(&model->records);
+    zr_arena_free(model->options.host_arena, model);
+}
+
+zr_result zr_model_begin(struct zr_model **out, const struct zr_model_ops *ops,
+                         const struct zr_model_options *options)
+{
+    void *room;
+    zr_result result = zr_arena_alloc(options->host_arena,
+                                      &(struct zr_request){.bytes = ops->bytes, .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        return result;
+    struct zr_model *model = memset(room, 0, ops->bytes);
+    model->ops = ops;
+    model->options = *options;
+    zr_block_pool_init(&model->records, options->host_arena);
+    result = ops->begin ? ops->begin(model) : ZR_OK;
+    if (result == ZR_OK)
+        *out = model;
+    else
+        zr_model_end(model);
+    return result;
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
@@ -201,11 +246,11 @@ static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_repo
         if (run->sequence->lower_bound_bytes > out->lower_bound_bytes)
             out->lower_bound_bytes = run->sequence->lower_bound_bytes;
         out->lower_bound_last_repeat_bytes = run->sequence->lower_bound_bytes;
-        model->ops->reset_peak(model);
-        model->ops->measure(model);
+        reset_peak(model);
+        measure(model);
         uint64_t calls = model->driver_calls;
         result = run_once(run);
-        model->ops->measure(model);
+        measure(model);
         out->driver_calls = model->driver_calls;
         out->driver_calls_last_repeat = model->driver_calls - calls;
         out->peak_reserved_last_repeat_bytes = model->peak_reserved_bytes;
@@ -263,11 +308,11 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
     run.spare = run.stretches + stretches_most(&run);
     result = check(sequence, run.handles);
     if (result == ZR_OK)
-        result = policies[options->policy].ops->create(&run.model, &model_options);
+        result = zr_model_begin(&run.model, policies[options->policy].ops, &model_options);
     if (result == ZR_OK)
         result = run_all(&run, options->repeat ? options->repeat : 1, out);
     if (run.model)
-        run.model->ops->destroy(run.model);
+        zr_model_end(run.model);
     zr_arena_free(sequence->host_arena, room);
 unwind:
     zr_unplanned_end(&run.unplanned);

@@ -274,9 +274,10 @@ static void soak(const struct zr_model_ops *ops, const char *name, uint64_t capa
     uint64_t live_bytes = 0, failures = 0;
     bool good = true;
     memset(slots, 0, sizeof slots);
-    tap_result(ops->create(&model, &(struct zr_model_options){.host_arena = arena,
-                                                              .capacity_bytes = capacity_bytes,
-                                                              .granule_bytes = 2 * MIB}),
+    tap_result(zr_model_begin(&model, ops,
+                              &(struct zr_model_options){.host_arena = arena,
+                                                         .capacity_bytes = capacity_bytes,
+                                                         .granule_bytes = 2 * MIB}),
                ZR_OK, "%s: a model with %s", name, capacity_bytes ? "a capacity" : "no end");
     for (unsigned i = 0; i < OPERATIONS && good; i++) {
         struct live *slot = &slots[next_random() % SLOTS];
@@ -297,7 +298,6 @@ static void soak(const struct zr_model_ops *ops, const char *name, uint64_t capa
                                          (ops == &zr_model_bestfit || slot->block->stream == slot->stream)
                                    : result == ZR_ERR_MEMORY && capacity_bytes;
         }
-        ops->measure(model);
         good = good && model->reserved_bytes >= live_bytes &&
                model->peak_reserved_bytes >= model->reserved_bytes &&
                (!capacity_bytes || model->peak_reserved_bytes <= capacity_bytes);
@@ -307,7 +307,7 @@ static void soak(const struct zr_model_ops *ops, const char *name, uint64_t capa
     tap_ok(good, "%s: %d random calls, %llu refused: blocks never overlap, the books hold", name, OPERATIONS,
            (unsigned long long)failures);
     tap_ok(!capacity_bytes == !failures, "%s: refusals come from the capacity", name);
-    ops->destroy(model);
+    zr_model_end(model);
 }
 
 int main(void)
