@@ -15,7 +15,6 @@ FOLDER = "../shared/traces"
 GRANULE = 2 << 20
 MINIMALLOC_UNIT, MINIMALLOC_CAPACITY = 65536, 1048576
 REPEATS = 10
-CHANGE_AT, CHANGED_REPEATS = 3, 7  # the sizes change before the third repeat; by the seventh they are learned everywhere
 PACK_SECONDS = 60  # for a second attempt, where the machine does much else
 
 # Name, the most that a replay's whole run may reserve over the lower bound, and the most that zr pack's height may be.
@@ -95,9 +94,6 @@ def check_trace(name, replay_bar, pack_bar):
         return
     unit = MINIMALLOC_UNIT if pack_bar is None else 1
     check_whole_run(name, unit, replay_bar, check_pack(name, pack_bar))
-    replay(name, unit, f"{REPEATS} repeats, 2 threads, seed 1", "--threads", "2", "--seed", "1", "--repeat", str(REPEATS))
-    replay(name, unit, f"{CHANGED_REPEATS} repeats, other sizes from repeat {CHANGE_AT} on", "--change-at",
-           str(CHANGE_AT), "--repeat", str(CHANGED_REPEATS))
 
 
 if os.path.isdir(FOLDER):
