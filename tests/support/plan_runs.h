@@ -26,8 +26,10 @@ static zr_result install_random(void);
 static zr_result install(const struct zr_plan *plan)
 {
     struct zr_plan own = *plan;
-    struct zr_plan_sequence sequence = {
-        .count = plan->steps_count, .any = !plan->pages, .any_stream = true, .thread = zr_thread_number()};
+    struct zr_plan_sequence sequence = {.count = plan->steps_count,
+                                        .any = plan->pages_count == 0,
+                                        .any_stream = true,
+                                        .thread = zr_thread_number()};
     own.sequences = &sequence;
     own.sequences_count = 1;
     return zr_arena_install_plan(arena, &own);
