@@ -45,9 +45,9 @@ static inline void begin_learner(uint64_t work)
 }
 
 /* One that learns between steps only, as where each takes its time. */
-static inline void begin(size_t limit_bytes)
+static inline void begin(size_t limit_bytes, uint64_t work_ns)
 {
-    begin_arena(limit_bytes, 0);
+    begin_arena(limit_bytes, work_ns);
     begin_learner(WORK);
     zr_learner_hold(learner);
 }
