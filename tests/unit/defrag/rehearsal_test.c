@@ -68,12 +68,12 @@ struct bench {
     zr_arena *arena;
 };
 
-static bool bench_open(struct bench *bench, size_t granule_bytes)
+static struct bench bench_open(size_t granule_bytes)
 {
-    return zr_backend_sim_create(&bench->backend, &(struct zr_sim_options){.granule_bytes = granule_bytes}) ==
-               ZR_OK &&
-           zr_arena_create(&bench->arena,
-                           &(struct zr_arena_options){.backend = bench->backend, .name = "bench"}) == ZR_OK;
+    struct bench bench = {NULL, NULL};
+    zr_backend_sim_create(&bench.backend, &(struct zr_sim_options){.granule_bytes = granule_bytes});
+    zr_arena_create(&bench.arena, &(struct zr_arena_options){.backend = bench.backend, .name = "bench"});
+    return bench;
 }
 
 static size_t bench_close(struct bench *bench)
@@ -97,7 +97,7 @@ static void test_sequences(void)
     unsigned found = 0, clashes = 0, unplanned = 0, calls = 0, below = 0, leaked = 0;
     double worst = 1;
     for (unsigned n = 0; n < SEQUENCES; n++) {
-        struct bench watched, followed;
+        struct bench watched = bench_open(GRANULE), followed = bench_open(GRANULE);
         struct zr_follow_counts counts;
         zr_rehearsal *rehearsal = NULL;
         struct pass pass = {.count = 2 + random_below(BLOCKS_MAX - 2)};
@@ -107,8 +107,7 @@ static void test_sequences(void)
             pass.bytes[i] = 1 + random_below((size_t)1 << (8 + random_below(11)));
             pass.until[i] = random_below(6) ? i + 1 + random_below(pass.count - i) : random_below(i + 1);
         }
-        if (!bench_open(&watched, GRANULE) || !bench_open(&followed, GRANULE) ||
-            zr_rehearsal_create(&rehearsal, watched.arena, pass.count * passes, host_arena) != ZR_OK)
+        if (zr_rehearsal_create(&rehearsal, watched.arena, pass.count * passes, host_arena) != ZR_OK)
             break;
         run_step(watched.arena, &pass, passes, rehearsal);
         found += zr_rehearsal_place(rehearsal, &placed) == ZR_OK && placed &&
@@ -127,8 +126,7 @@ static void test_sequences(void)
         leaked += bench_close(&watched) + bench_close(&followed) > 0;
     }
     tap_is(found, SEQUENCES, "%u sequences have places", SEQUENCES);
-    tap_is(clashes, 0, "no block lies on one that is alive");
-    tap_is(unplanned, 0, "every block is at its place");
+    tap_is(clashes + unplanned, 0, "every block is at its place, and none lies on one that is alive");
     tap_is(calls, 0, "no driver call after the first step");
     tap_ok(below == 0 && worst < 2, "none takes less than what is live, the highest %.3f times that", worst);
     tap_is(leaked, 0, "nothing is left behind");
@@ -148,12 +146,11 @@ static void test_refused(void)
                 {"more allocations than notified: none", 2, 2000, 3, false, false},
                 {"a pass that is shorter than the first: none", 16, 2000, 2, false, false}};
     for (unsigned w = 0; w < sizeof ways / sizeof *ways; w++) {
-        struct bench bench;
+        struct bench bench = bench_open(GRANULE);
         struct pass other = one;
         zr_rehearsal *rehearsal = NULL, *second = NULL;
         void *kept = NULL;
         bool found = !ways[w].found;
-        bench_open(&bench, GRANULE);
         tap_ok(zr_rehearsal_create(&rehearsal, bench.arena, ways[w].notified, host_arena) == ZR_OK &&
                    zr_rehearsal_create(&second, bench.arena, 16, host_arena) == ZR_ERR_INVALID,
                "a watch, and no second one");
@@ -209,17 +206,15 @@ static zr_result train(const struct zr_plan_request *run, const struct zr_replic
 
 static void check_trained(struct zr_plan_request run)
 {
-    struct bench bench;
+    struct bench bench = bench_open(run.granule_bytes);
     struct zr_byte_plan plan = {0};
     zr_rehearsal *places = NULL;
-    zr_comm *comm = NULL;
     uint64_t calls = UINT64_MAX;
 
     run.bucket_bytes = 64 << 10;
     run.threads = 1;
     run.host_arena = host_arena;
     run.places = &places;
-    bench_open(&bench, run.granule_bytes);
     struct zr_comm_options comm_options = {
         .arena = bench.arena, .host_arena = host_arena, .kernels = zr_kernels_null()};
     struct zr_replica_options options = {.arena = bench.arena,
@@ -240,15 +235,13 @@ static void check_trained(struct zr_plan_request run)
         result = zr_comm_null_create(&options.comm, &comm_options, 0, run.world);
     if (result == ZR_OK && places)
         result = train(&run, &options, &calls);
-    comm = options.comm;
-    if (comm)
-        zr_comm_destroy(comm);
+    if (options.comm)
+        zr_comm_destroy(options.comm);
     zr_rehearsal_destroy(places);
     size_t reserved = stats_of(bench.arena).peak_reserved_bytes, leaked = bench_close(&bench);
     tap_ok(result == ZR_OK && calls == 0 && reserved == plan.peak_reserved_bytes && leaked == 0,
-           "%zu layers, stage %u, %s, %u micro-batches%s, recompute %d: %llu driver calls after the first "
-           "step, %zu "
-           "bytes reserved, %zu planned",
+           "%zu layers, stage %u, %s, %u micro-batches%s, recompute %d: %llu late driver calls, %zu bytes "
+           "reserved, %zu planned",
            run.shape.layers, run.stage, zr_precision_name(run.precision), run.micro_batches,
            run.reduce == ZR_REDUCE_ONCE ? " reduced once" : "", (int)run.shape.recompute,
            (unsigned long long)calls, reserved, plan.peak_reserved_bytes);
@@ -300,13 +293,7 @@ static void test_without_addresses(void)
         struct zr_byte_plan plan;
         zr_rehearsal *places = NULL;
         struct zr_plan_request request = {
-            .shape = {.layers = 2,
-                      .hidden = 64,
-                      .heads = 4,
-                      .vocabulary = 256,
-                      .vocabulary_padded = 256,
-                      .sequence = 32,
-                      .batch = plans[i].batch},
+            .shape = {.layers = 2, .hidden = 64, .heads = 4, .sequence = 32, .batch = plans[i].batch},
             .world = 1,
             .threads = 1,
             .optimizer = {.kind = ZR_OPTIMIZER_ADAMW},
@@ -314,6 +301,7 @@ static void test_without_addresses(void)
             .granule_bytes = 4096, /* so that a rehearsal has 256 GiB of addresses, in two halves */
             .host_arena = host_arena,
             .places = &places};
+        request.shape.vocabulary = request.shape.vocabulary_padded = 256;
         zr_result result = zr_plan_make(&plan, &request);
         tap_ok(result == plans[i].result && (places != NULL) == plans[i].placed, "%s", plans[i].name);
         zr_rehearsal_destroy(places);
