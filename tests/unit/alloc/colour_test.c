@@ -1,7 +1,6 @@
 /* colour_test.c: pages at several addresses: plans with pages made by hand and at random on every backend,
  * where no two live blocks ever share memory, plans that are learned of generated blocks of whole granules,
- * which take no more than is live at once, and each failure on the way.
- */
+ * which take no more than is live at once, and each failure onthe way. */
 #include "defrag/learn/learner.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/plan_runs.h"
@@ -16,13 +15,13 @@ enum { WORK_NS = 1000 };
 static const struct zr_emulator *emulator;
 static size_t granule;
 static enum kind kind;
+
 /* ---- Arenas -------------------------------------------------------------------------------------------- */
 
 static size_t reserve_granules = 8192;
 
-static bool begin(enum kind wanted, size_t limit_bytes)
+static bool begin(size_t limit_bytes)
 {
-    kind = wanted;
     fills = kind == HOST;
     granule = kind == HOST ? 64 * KIB : 2 * MIB;
     zr_result result = ZR_OK;
@@ -62,7 +61,7 @@ static void let_pass(void)
 
 static bool begin_run(void)
 {
-    return begin(kind, 0);
+    return begin(0);
 }
 
 static bool end_run(void)
@@ -109,11 +108,11 @@ static bool go_round(char **first)
     return good && zr_arena_check(arena) == ZR_OK;
 }
 
-static void test_by_hand(enum kind which)
+static void test_by_hand(void)
 {
-    const char *name = kind_names[which];
+    const char *name = kind_names[kind];
     char *first = NULL;
-    if (!begin(which, 0)) {
+    if (!begin(0)) {
         tap_skip("%s: %s", name, zr_last_error());
         return;
     }
@@ -179,7 +178,7 @@ static void test_by_hand(enum kind which)
 static void test_refused(void)
 {
     static const uint32_t twice[] = {0, 0, 2, 3, 0, 3}, beyond[] = {0, 1, 2, 4, 0, 3};
-    begin(SIM, 0);
+    begin(0);
     install_four(four_pages, 4);
     char *before = take(2 * granule);
     zr_arena_free(arena, before);
@@ -200,7 +199,7 @@ static void test_refused(void)
     tap_ok(end(), "the books are right");
 
     /* Three pages' worth of memory: the plan keeps to it, and the arena too. */
-    begin(SIM, 3 * granule);
+    begin(3 * granule);
     install_four(four_pages, 4);
     char *a = take(2 * granule), *b = take(2 * granule);
     tap_ok(a && !b && counts().refused_count == 1, "pages come no more than the limit has");
@@ -216,7 +215,7 @@ static void test_refused(void)
 static void test_streams(void)
 {
     char *first = NULL;
-    begin(LATE_SIM, 0);
+    begin(0);
     install_four(four_pages, 4);
     bool good = go_round(&first);
     char *a = take(2 * granule);
@@ -320,7 +319,7 @@ static void test_driver_failures(uint64_t seed)
     for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
         for (uint64_t nth = 1; nth < 400; nth += 13) {
             random_state = (seed + nth) | 1;
-            if (!begin(GPU, 0))
+            if (!begin(0))
                 break;
             emulator->fail(&(struct zr_emulator_fault){
                 .call = calls[c], .nth = nth, .count = 1 + nth % 3, .code = 2 /* out of memory */});
@@ -337,51 +336,29 @@ static void test_driver_failures(uint64_t seed)
 /* ---- Learned ------------------------------------------------------------------------------------------- */
 
 /* What is packed does not hang on the time that it takes. */
-enum { LEARNED = 120, WORK = 5000000 };
+enum { WORK = 5000000 };
 
-/* Blocks of whole granules, one taken at each moment. */
-static size_t granules[LEARNED], due[LEARNED];
-
+/* Blocks of whole granules, all of which are gone at the end. */
 static void make_blocks(void)
 {
-    for (size_t i = 0; i < LEARNED; i++) {
-        granules[i] = 1 + random_below(random_below(3) ? 6 : 40);
-        due[i] = i + 1 + random_below(random_below(4) ? 10 : 60);
+    for (size_t i = 0; i < STEPS; i++) {
+        size_t bytes = (1 + random_below(random_below(3) ? 6 : 40)) * granule;
+        size_t alive = 1 + random_below(random_below(4) ? 10 : 60);
+        steps[i] = step(bytes, ZR_PLAN_NOWHERE, (uint32_t)(alive < STEPS - i ? alive : STEPS - i));
     }
 }
 
-/* The most granules that live at once. */
-static size_t most_granules(void)
+/* The most that live at once. */
+static size_t most_bytes(void)
 {
     size_t most = 0;
-    for (size_t now = 0; now < LEARNED; now++) {
+    for (size_t now = 0; now < STEPS; now++) {
         size_t alive = 0;
         for (size_t i = 0; i <= now; i++)
-            alive += due[i] > now ? granules[i] : 0;
+            alive += now - i < steps[i].alive_count ? steps[i].request.bytes : 0;
         most = alive > most ? alive : most;
     }
     return most;
-}
-
-static bool play(void)
-{
-    char *at[LEARNED];
-    bool good = true;
-    for (size_t now = 0; now < LEARNED + 60; now++) {
-        for (size_t i = 0; i < LEARNED; i++) {
-            if (due[i] != now)
-                continue;
-            for (size_t done = 0; kind == HOST && done < granules[i] * granule; done += 4 * KIB)
-                good &= at[i][done] == (char)(i + done / granule);
-            good &= zr_arena_free(arena, at[i]) == ZR_OK;
-        }
-        if (now >= LEARNED)
-            continue;
-        good &= (at[now] = take(granules[now] * granule)) != NULL;
-        for (size_t done = 0; kind == HOST && at[now] && done < granules[now] * granule; done += 4 * KIB)
-            at[now][done] = (char)(now + done / granule);
-    }
-    return good;
 }
 
 static zr_learner *begin_learner(void)
@@ -393,46 +370,52 @@ static zr_learner *begin_learner(void)
     return learner;
 }
 
-static void test_learned(enum kind which, uint64_t seed)
+static bool learn(zr_learner *learner, unsigned times, bool may_fail)
+{
+    bool good = true;
+    for (unsigned i = 0; i < times; i++) {
+        good &= run_random(1, 0, may_fail);
+        let_pass();
+        good &= zr_learner_step(learner) == ZR_OK && zr_learner_wait(learner) == ZR_OK;
+    }
+    return good;
+}
+
+static void test_learned(uint64_t seed)
 {
     unsigned coloured = 0, wrong = 0, runs = 0;
     /* Many of them can be packed as well as coloured: on one backend until one cannot. */
-    for (; runs < 8 || (which == SIM && (runs < 24 || (coloured == 0 && runs < 200))); runs++) {
+    for (; runs < 8 || (kind == SIM && (runs < 24 || (coloured == 0 && runs < 200))); runs++) {
         random_state = (seed + runs) | 1;
-        if (!begin(which, 0))
+        if (!begin(0))
             break;
         make_blocks();
         zr_learner *learner = begin_learner();
-        size_t most = most_granules();
-        bool good = learner != NULL;
-        for (unsigned i = 0; i < 8; i++) {
-            good &= play();
-            let_pass();
-            good &= zr_learner_step(learner) == ZR_OK && zr_learner_wait(learner) == ZR_OK;
-            if (i == 6)
-                zr_arena_reset_peaks(arena);
-            if (i < 6)
-                continue;
+        size_t most = most_bytes();
+        bool good = learn(learner, 7, false);
+        zr_arena_reset_peaks(arena);
+        for (unsigned i = 0; i < 2; i++) {
             uint64_t before = stats().backend_calls_count;
-            good &= play() && stats().backend_calls_count == before;
+            good &= run_random(1, 0, false) && stats().backend_calls_count == before;
+            good &= learn(learner, 1, false);
         }
-        good &= counts().memory_bytes == most * granule && counts().unplanned_count == 0 &&
-                stats().peak_reserved_bytes <= (most + 1) * granule && zr_arena_check(arena) == ZR_OK;
+        good &= counts().memory_bytes == most && counts().unplanned_count == 0 &&
+                stats().peak_reserved_bytes <= most + granule;
         coloured += counts().region_bytes > counts().memory_bytes;
         if (!good && wrong++ == 0)
-            tap_note("%zu granules at once, %zu planned in %zu addresses, peak %zu: %s", most,
-                     counts().memory_bytes / granule, counts().region_bytes / granule,
-                     stats().peak_reserved_bytes / granule, zr_last_error());
+            tap_note("%zu bytes at once, %zu planned in %zu addresses, peak %zu: %s", most,
+                     counts().memory_bytes, counts().region_bytes, stats().peak_reserved_bytes,
+                     zr_last_error());
         zr_learner_destroy(learner);
         wrong += good && stats().mapped_bytes != stats().reserved_bytes - stats().cached_bytes;
         wrong += !end();
     }
     if (runs == 0)
-        tap_skip("%s: %s", kind_names[which], zr_last_error());
+        tap_skip("%s: %s", kind_names[kind], zr_last_error());
     else
-        tap_ok(wrong == 0 && (coloured > 0 || which != SIM),
+        tap_ok(wrong == 0 && (coloured > 0 || kind != SIM),
                "%s, seed %llu: %u learned plans take what is live at most, %u of them with aliases",
-               kind_names[which], (unsigned long long)seed, runs, coloured);
+               kind_names[kind], (unsigned long long)seed, runs, coloured);
 }
 
 /* Where the addresses for a plan with pages are not to be had, one without them is followed. */
@@ -443,20 +426,19 @@ static void test_few_addresses(uint64_t seed)
     for (unsigned i = 0; i < 200 && packed == 0; i++) {
         size_t wanted = 0;
         random_state = (seed + i) | 1;
-        make_blocks();
         for (unsigned run = 0; run < 2; run++) {
-            reserve_granules = run == 0 ? 8192 : wanted - 1;
-            good &= begin(SIM, 0);
+            reserve_granules = run == 0 ? 8192 : wanted / granule - 1;
+            good &= begin(0);
+            if (run == 0)
+                make_blocks();
             zr_learner *learner = begin_learner();
-            for (unsigned k = 0; k < 5 && good; k++)
-                good &= (play() || run == 1) && zr_learner_step(learner) == ZR_OK &&
-                        zr_learner_wait(learner) == ZR_OK;
-            wanted = counts().region_bytes / granule;
-            packed += run == 1 && wanted > 0 && counts().memory_bytes == counts().region_bytes;
+            good &= learn(learner, 5, run == 1);
+            wanted = counts().region_bytes;
+            packed += run == 1 && wanted > 0 && counts().memory_bytes == wanted;
             zr_learner_destroy(learner);
             good &= end();
             tried += run;
-            if (wanted <= most_granules())
+            if (wanted <= most_bytes())
                 break; /* it has no pages */
         }
     }
@@ -468,22 +450,23 @@ int main(void)
 {
     uint64_t seed = run_seed();
     emulator = cuda_emulator();
-    for (enum kind which = SIM; which < KINDS; which++)
-        test_by_hand(which);
-    test_refused();
-    test_streams();
-    for (kind = SIM; kind < KINDS; kind++)
+    for (kind = SIM; kind < KINDS; kind++) {
+        test_by_hand();
         test_random(kind_names[kind], seed, 8);
-    kind = SIM;
-    test_failures("sim", seed, 3);
+        test_learned(seed);
+    }
+    kind = LATE_SIM;
+    test_streams();
     kind = HOST;
     test_failures("host", seed, 11);
+    kind = GPU;
     if (emulator)
         test_driver_failures(seed);
     else
         tap_skip("driver failures: %s", zr_last_error());
-    for (enum kind which = SIM; which < KINDS; which++)
-        test_learned(which, seed);
+    kind = SIM;
+    test_failures("sim", seed, 3);
+    test_refused();
     test_few_addresses(seed);
     return tap_done();
 }
