@@ -220,9 +220,6 @@ static void test_random(const char *name, uint64_t seed, unsigned rounds)
         good &= got.planned_count > 0;
         tap_ok(end_run() && good, "%s, seed %llu, %u in a thousand otherwise: each block has its own memory",
                name, (unsigned long long)seed + i, disorders[i]);
-        tap_note("planned %llu, unplanned allocations %llu, conflicts %llu, dynamic %llu",
-                 (unsigned long long)got.planned_count, (unsigned long long)got.unplanned_count,
-                 (unsigned long long)got.conflicts_count, (unsigned long long)got.unplaced_count);
     }
 }
 

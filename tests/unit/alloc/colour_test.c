@@ -59,6 +59,15 @@ static void let_pass(void)
     zr_backend_synchronize(backend);
 }
 
+/* The arena gives back what it can: a trim asks the streams, and what they say counts the next time. */
+static void give_back(void)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        let_pass();
+        zr_arena_trim(arena, 0, NULL);
+    }
+}
+
 static bool begin_run(void)
 {
     return begin(0);
@@ -117,17 +126,14 @@ static void test_by_hand(void)
         return;
     }
     zr_arena_free(arena, take(8 * granule)); /* so much may be held beside the plan */
-    let_pass();
-    zr_arena_trim(arena, 0, NULL);
-    let_pass();
-    zr_arena_trim(arena, 0, NULL);
+    give_back();
     tap_result(install_four(four_pages, 4), ZR_OK, "%s: a plan with pages comes into force", name);
     tap_is(stats().reserved_bytes, 0, "and takes nothing yet");
     tap_ok(go_round(&first), "its blocks have the pages they were given");
     tap_ok(stats().reserved_bytes == 4 * granule && stats().mapped_bytes == 4 * granule &&
-               counts().memory_bytes == 4 * granule && counts().region_bytes == 6 * granule,
-           "six addresses take four pages");
-    tap_is(stats().stranded_bytes, 0, "of which none is stranded");
+               counts().memory_bytes == 4 * granule && counts().region_bytes == 6 * granule &&
+               stats().stranded_bytes == 0,
+           "six addresses take four pages, of which none is stranded");
     uint64_t before = stats().backend_calls_count;
     bool same = true;
     for (unsigned i = 0; i < 50; i++)
@@ -141,34 +147,30 @@ static void test_by_hand(void)
     tap_ok(c && (c < first || c >= first + 6 * granule) && counts().conflicts_count == 1,
            "%s: a page under a late block goes to nobody else", name);
     size_t released = 0;
-    tap_result(zr_arena_trim(arena, 0, &released), ZR_OK, "a trim");
-    tap_ok(released == 2 * granule && stats().reserved_bytes == 4 * granule,
-           "takes the pages that no block has, at all their addresses");
-    tap_result(zr_arena_check(arena), ZR_OK, "and the books are right");
+    tap_ok(zr_arena_trim(arena, 0, &released) == ZR_OK && released == 2 * granule &&
+               stats().reserved_bytes == 4 * granule && zr_arena_check(arena) == ZR_OK,
+           "a trim takes the pages that no block has, at all their addresses");
     zr_arena_free(arena, a);
     zr_arena_free(arena, c);
     zr_arena_free(arena, take(3 * granule - 5));
     tap_ok(go_round(&first), "then the plan has them back");
 
     /* Another plan, while a block of this one lives. */
-    for (unsigned i = 0; i < 2; i++) {
-        zr_arena_trim(arena, 0, NULL); /* asks the streams; what they say counts the next time */
-        let_pass();
-    }
-    zr_arena_trim(arena, 0, NULL);
+    give_back();
     go_round(&first);
     a = take(2 * granule);
-    tap_result(install_four(four_pages, 4), ZR_OK, "%s: a plan takes its place", name);
-    tap_ok(stats().cached_bytes == 2 * granule && zr_arena_check(arena) == ZR_OK,
-           "all but the pages of its block go to cache");
+    tap_ok(install_four(four_pages, 4) == ZR_OK && stats().cached_bytes == 2 * granule &&
+               zr_arena_check(arena) == ZR_OK,
+           "%s: a plan takes its place: all but the pages of its block go to cache", name);
     char *again = NULL;
-    tap_ok(go_round(&again) && again != a, "the new one is followed");
-    tap_ok(stats().reserved_bytes == 6 * granule, "on pages of its own, and those from cache");
-    tap_result(zr_arena_free(arena, a), ZR_OK, "the last block of the old one goes");
-    tap_ok(stats().mapped_bytes == 4 * granule && stats().cached_bytes == 2 * granule,
-           "and its pages with it, into cache");
-    tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "no plan any more");
-    tap_ok(stats().mapped_bytes == 0 && stats().cached_bytes == 6 * granule, "and no page is mapped");
+    tap_ok(go_round(&again) && again != a && stats().reserved_bytes == 6 * granule,
+           "the new one is followed, on pages of its own and those from cache");
+    tap_ok(zr_arena_free(arena, a) == ZR_OK && stats().mapped_bytes == 4 * granule &&
+               stats().cached_bytes == 2 * granule,
+           "the last block of the old one goes, and its pages with it, into cache");
+    tap_ok(zr_arena_install_plan(arena, NULL) == ZR_OK && stats().mapped_bytes == 0 &&
+               stats().cached_bytes == 6 * granule,
+           "no plan any more, and no page is mapped");
     install_four(four_pages, 4);
     go_round(&first);
     take(2 * granule);
@@ -227,8 +229,7 @@ static void test_streams(void)
            "a page that another stream still uses goes to nobody");
     zr_arena_free(arena, c);
     zr_arena_free(arena, take(3 * granule - 5));
-    let_pass();
-    zr_arena_trim(arena, 0, NULL);
+    give_back();
     tap_ok(go_round(&first), "until that stream has passed");
     char *other = take_on(2 * granule, 7);
     tap_ok(other && (other < first || other >= first + 6 * granule),
