@@ -1,22 +1,21 @@
-/* replay_test.c: the driver of replay: what it reports, repeats, capacities, wrong sequences, failures; and
- * our arena under it on random sequences with a model of what must hold. */
+/* replay_test.c: the driver of replay: what it reports, repeats, capacities, wrong sequences, random ones,
+ * failures; and our arena under it on passes over weights and by a racing clock. */
+#include <ctype.h>
 #include <string.h>
 
 #include "alloc/base/fault.h"
 #include "alloc/base/os.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/draws.h"
+#include "tests/support/records.h"
 #include "tests/support/tap.h"
 
 #define MIB (UINT64_C(1) << 20)
 
-static zr_backend *host;
-static zr_arena *arena;
-
 static size_t live_bytes(void)
 {
     struct zr_arena_stats stats;
-    zr_arena_get_stats(arena, &stats);
+    zr_arena_get_stats(host_arena, &stats);
     return stats.live_bytes;
 }
 
@@ -32,251 +31,194 @@ static struct zr_event f(uint32_t block)
 
 static struct zr_sequence sequence_of(struct zr_event *events, size_t count, uint32_t blocks)
 {
-    struct zr_sequence sequence = {.events = events,
-                                   .events_count = count,
-                                   .blocks_count = blocks,
-                                   .host_arena = arena,
-                                   .format = "made up"};
-    uint64_t bytes[64] = {0}, live = 0;
-    for (size_t i = 0; i < count && blocks <= 64; i++) {
-        if (events[i].kind == ZR_EVENT_ALLOC && events[i].block < 64)
-            live += bytes[events[i].block] = events[i].bytes;
-        if (events[i].kind == ZR_EVENT_FREE && events[i].block < 64)
-            live -= bytes[events[i].block];
-        if (live > sequence.lower_bound_bytes)
-            sequence.lower_bound_bytes = live;
-    }
-    return sequence;
+    return (struct zr_sequence){
+        .events = events, .events_count = count, .blocks_count = blocks, .host_arena = host_arena};
 }
 #define SEQUENCE(events, blocks) sequence_of(events, sizeof events / sizeof *events, blocks)
 
 /* ---- Reports ------------------------------------------------------------------------------------------- */
 
-static void test_repeats(void)
+static void test_repeats(enum zr_policy policy)
 {
     /* 20 MiB, then two of 10 while the first is gone; the last one is never freed. */
     struct zr_event events[] = {a(0, 20 * MIB), f(0),           {.kind = ZR_EVENT_MARK},
                                 a(1, 10 * MIB), a(2, 10 * MIB), f(1)};
     struct zr_sequence sequence = SEQUENCE(events, 3);
-    for (unsigned policy = 0; policy < ZR_POLICY_COUNT; policy++) {
-        struct zr_replay_report once, thrice;
-        const char *name = zr_policy_name((enum zr_policy)policy);
-        struct zr_replay_options options = {.policy = (enum zr_policy)policy};
-        tap_result(zr_replay(&sequence, &options, &once), ZR_OK, "%s: once", name);
-        options.repeat = 3;
-        tap_result(zr_replay(&sequence, &options, &thrice), ZR_OK, "%s: three times", name);
-        tap_ok(once.peak_reserved_bytes == 20 * MIB && thrice.peak_reserved_bytes == 20 * MIB &&
-                   thrice.peak_reserved_last_repeat_bytes == 20 * MIB,
-               "%s: reserves the lower bound", name);
-        tap_is(thrice.lower_bound_bytes, 20 * MIB, "%s: and says what that is", name);
-        tap_is(once.driver_calls, once.driver_calls_last_repeat, "%s: once, the last repeat is all of it",
+    struct zr_replay_report once, thrice;
+    const char *name = zr_policy_name(policy);
+    sequence.lower_bound_bytes = 20 * MIB;
+    tap_result(zr_replay(&sequence, &(struct zr_replay_options){.policy = policy}, &once), ZR_OK, "%s: once",
                name);
-        tap_is(thrice.driver_calls, once.driver_calls, "%s: repeating calls no driver", name);
-        tap_is(thrice.driver_calls_last_repeat, 0, "%s: nor does the last repeat", name);
-        tap_ok(thrice.ns_per_operation > 0 && thrice.ns_per_operation < 1e8, "%s: it takes time", name);
-        tap_ok(thrice.failed_at == UINT64_MAX, "%s: nothing failed", name);
-    }
+    tap_result(zr_replay(&sequence, &(struct zr_replay_options){.policy = policy, .repeat = 3}, &thrice),
+               ZR_OK, "%s: three times", name);
+    tap_ok(once.peak_reserved_bytes == 20 * MIB && thrice.peak_reserved_bytes == 20 * MIB &&
+               thrice.peak_reserved_last_repeat_bytes == 20 * MIB && thrice.lower_bound_bytes == 20 * MIB,
+           "%s: reserves the lower bound, and says what that is", name);
+    tap_is(once.driver_calls, once.driver_calls_last_repeat, "%s: once, the last repeat is all of it", name);
+    tap_ok(thrice.driver_calls == once.driver_calls && thrice.driver_calls_last_repeat == 0,
+           "%s: repeating calls no driver", name);
+    tap_ok(thrice.ns_per_operation > 0 && thrice.ns_per_operation < 1e8, "%s: it takes time", name);
+    tap_ok(thrice.failed_at == UINT64_MAX, "%s: nothing failed", name);
 }
 
-static void test_capacity(void)
+static void test_capacity(enum zr_policy policy)
 {
     struct zr_event events[] = {a(0, 4 * MIB), {.kind = ZR_EVENT_MARK}, a(1, 40 * MIB), f(1), f(0)};
     struct zr_sequence sequence = SEQUENCE(events, 2);
-    for (unsigned policy = 0; policy < ZR_POLICY_COUNT; policy++) {
-        struct zr_replay_report report;
-        const char *name = zr_policy_name((enum zr_policy)policy);
-        tap_result(zr_replay(&sequence,
-                             &(struct zr_replay_options){
-                                 .policy = (enum zr_policy)policy, .capacity_bytes = 40 * MIB, .repeat = 4},
-                             &report),
-                   ZR_OK, "%s: running out of memory is a result", name);
-        tap_is(report.failed_at, 2, "%s: at the event that found none", name);
-        tap_ok(report.peak_reserved_bytes <= 40 * MIB, "%s: the capacity holds", name);
-    }
+    struct zr_replay_options options = {.policy = policy, .capacity_bytes = 40 * MIB, .repeat = 4};
+    struct zr_replay_report report;
+    tap_result(zr_replay(&sequence, &options, &report), ZR_OK, "%s: running out of memory is a result",
+               zr_policy_name(policy));
+    tap_ok(report.failed_at == 2 && report.peak_reserved_bytes <= 40 * MIB,
+           "%s: at the event that found none, and the capacity holds", zr_policy_name(policy));
 }
 
-static void test_granules(void)
+static void test_granules(enum zr_policy policy)
 {
     struct zr_event events[] = {a(0, 1), f(0)};
     struct zr_sequence sequence = SEQUENCE(events, 1);
+    struct zr_replay_options options = {.policy = policy, .granule_bytes = 64 * MIB};
     struct zr_replay_report report;
-    for (unsigned policy = 0; policy < ZR_POLICY_COUNT; policy++) {
-        struct zr_replay_options options = {.policy = (enum zr_policy)policy, .granule_bytes = 64 * MIB};
-        tap_ok(zr_replay(&sequence, &options, &report) == ZR_OK && report.peak_reserved_bytes == 64 * MIB,
-               "%s: all is counted in whole granules", zr_policy_name((enum zr_policy)policy));
-        options.granule_bytes = 3 * MIB;
-        tap_result(zr_replay(&sequence, &options, &report), ZR_ERR_INVALID, "%s: 3 MiB are no granule",
-                   zr_policy_name((enum zr_policy)policy));
-    }
-    tap_result(zr_replay(&sequence, &(struct zr_replay_options){.policy = ZR_POLICY_COUNT}, &report),
-               ZR_ERR_INVALID, "there is no such policy");
-    tap_result(zr_replay(NULL, &(struct zr_replay_options){0}, &report), ZR_ERR_INVALID, "no sequence");
-    tap_result(zr_replay(&sequence, NULL, &report), ZR_ERR_INVALID, "no options");
-    tap_result(zr_replay(&sequence, &(struct zr_replay_options){0}, NULL), ZR_ERR_INVALID,
-               "nowhere to put it");
-    tap_ok(!zr_policy_name(ZR_POLICY_COUNT) && !zr_policy_name((enum zr_policy) - 1),
-           "which has no name either");
+    tap_ok(zr_replay(&sequence, &options, &report) == ZR_OK && report.peak_reserved_bytes == 64 * MIB,
+           "%s: all is counted in whole granules", zr_policy_name(policy));
+    options.granule_bytes = 3 * MIB;
+    tap_result(zr_replay(&sequence, &options, &report), ZR_ERR_INVALID, "%s: 3 MiB are no granule",
+               zr_policy_name(policy));
 }
 
-static void test_wrong_sequences(void)
+static void test_wrong(void)
 {
-    struct zr_event twice[] = {a(0, 1), a(0, 1)}, dead[] = {a(0, 1), f(0), f(0)}, unknown[] = {f(0)},
-                    beyond[] = {a(1, 1)}, empty[] = {a(0, 0)}, kind[] = {{.kind = 9, .bytes = 1}},
-                    tag[] = {{.kind = ZR_EVENT_ALLOC, .tag = ZR_TAG_COUNT, .bytes = 1}};
+    struct zr_sequence none = sequence_of(NULL, 0, 0);
+    struct zr_replay_options options = {.repeat = 3}, no_policy = {.policy = ZR_POLICY_COUNT};
+    struct zr_replay_report report;
     const struct {
         const char *words;
-        struct zr_sequence sequence;
+        struct zr_event events[3];
+        size_t count;
     } wrong[] = {
-        {"a live block allocated", SEQUENCE(twice, 1)},
-        {"a block freed twice", SEQUENCE(dead, 1)},
-        {"a block freed that never was", SEQUENCE(unknown, 1)},
-        {"a block beyond the number of them", SEQUENCE(beyond, 1)},
-        {"a block of no bytes", SEQUENCE(empty, 1)},
-        {"an event of no kind", SEQUENCE(kind, 1)},
-        {"a tag that there is not", SEQUENCE(tag, 1)},
+        {"a live block allocated", {a(0, 1), a(0, 1)}, 2},
+        {"a block freed twice", {a(0, 1), f(0), f(0)}, 3},
+        {"a block freed that never was", {f(0)}, 1},
+        {"a block beyond the number of them", {a(1, 1)}, 1},
+        {"a block of no bytes", {a(0, 0)}, 1},
+        {"an event of no kind", {{.kind = 9, .bytes = 1}}, 1},
+        {"a tag that there is not", {{.kind = ZR_EVENT_ALLOC, .tag = ZR_TAG_COUNT, .bytes = 1}}, 1},
     };
-    struct zr_replay_report report;
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        tap_result(zr_replay(&wrong[i].sequence, &(struct zr_replay_options){0}, &report), ZR_ERR_INVALID,
-                   "%s", wrong[i].words);
-    struct zr_sequence none = {.host_arena = arena};
-    tap_result(zr_replay(&none, &(struct zr_replay_options){.repeat = 3}, &report), ZR_OK,
-               "a sequence without events");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct zr_event events[3];
+        memcpy(events, wrong[i].events, sizeof events);
+        struct zr_sequence sequence = sequence_of(events, wrong[i].count, 1);
+        tap_result(zr_replay(&sequence, &options, &report), ZR_ERR_INVALID, "%s", wrong[i].words);
+    }
+    tap_result(zr_replay(&none, &options, &report), ZR_OK, "a sequence without events");
     tap_is(report.peak_reserved_bytes, 0, "takes nothing");
+    tap_result(zr_replay(&none, &no_policy, &report), ZR_ERR_INVALID, "there is no such policy");
+    tap_ok(!zr_policy_name(ZR_POLICY_COUNT) && !zr_policy_name((enum zr_policy) - 1),
+           "which has no name either");
+    tap_ok(zr_replay(NULL, &options, &report) == ZR_ERR_INVALID &&
+               zr_replay(&none, NULL, &report) == ZR_ERR_INVALID &&
+               zr_replay(&none, &options, NULL) == ZR_ERR_INVALID,
+           "no sequence, no options, nowhere to put it");
 }
 
 /* ---- Random sequences ---------------------------------------------------------------------------------- */
 
 enum { EVENTS = 20000, SLOTS = 200 };
+static struct zr_event random_events[EVENTS];
 
-static uint64_t some_bytes(unsigned family)
+static struct zr_sequence random_sequence(uint64_t seed)
 {
-    uint64_t dice = next_random();
-    switch (family % 4) {
-    case 0: /* sizes of a training step */
-        return (1 + dice % 12) * MIB / 4;
-    case 1: /* whole granules: nothing can be lost */
-        return (1 + dice % 12) * 2 * MIB;
-    case 2: /* everything */
-        return 1 + (dice >> 8) % (UINT64_C(1) << (8 + dice % 17));
-    default: /* small ones */
-        return 1 + dice % 3000;
-    }
-}
-
-/* A random sequence; the caller's events have room for EVENTS. */
-static struct zr_sequence random_sequence(struct zr_event *events, unsigned family)
-{
-    struct zr_sequence sequence = {.events = events, .host_arena = arena};
-    static struct {
-        uint32_t block;
-        uint64_t bytes; /* 0: nothing live */
-    } slots[SLOTS];
+    struct zr_sequence sequence = sequence_of(random_events, EVENTS, 0);
+    static struct zr_event slots[SLOTS]; /* bytes of 0: nothing live */
     uint64_t live = 0;
     memset(slots, 0, sizeof slots);
-    for (; sequence.events_count < EVENTS; sequence.events_count++) {
-        unsigned at = (unsigned)(next_random() % SLOTS);
-        struct zr_event *event = &events[sequence.events_count];
-        if (slots[at].bytes) {
-            *event = f(slots[at].block);
-            live -= slots[at].bytes;
-            slots[at].bytes = 0;
+    random_state = seed;
+    for (size_t i = 0; i < EVENTS; i++) {
+        struct zr_event *slot = &slots[random_below(SLOTS)];
+        uint64_t dice = next_random();
+        if (slot->bytes) {
+            random_events[i] = f(slot->block);
+            live -= slot->bytes;
+            slot->bytes = 0;
             continue;
         }
-        slots[at].block = sequence.blocks_count++;
-        slots[at].bytes = some_bytes(family);
-        *event = a(slots[at].block, slots[at].bytes);
-        event->stream = next_random() % 2;
-        live += slots[at].bytes;
+        /* Sizes of a training step, and of everything else. */
+        *slot = a(sequence.blocks_count++,
+                  dice % 2 ? (1 + dice % 12) * MIB / 4 : 1 + (dice >> 8) % (UINT64_C(1) << (8 + dice % 17)));
+        slot->stream = random_below(2);
+        random_events[i] = *slot;
+        live += slot->bytes;
         if (live > sequence.lower_bound_bytes)
             sequence.lower_bound_bytes = live;
     }
     return sequence;
 }
 
-static void test_random(uint64_t seed)
+static void test_random(enum zr_policy policy)
 {
-    static struct zr_event events[EVENTS];
-    random_state = seed;
-    tap_note("seed %llu", (unsigned long long)seed);
-    for (unsigned family = 0; family < 4; family++) {
-        struct zr_sequence sequence = random_sequence(events, family);
-        for (unsigned policy = 0; policy < ZR_POLICY_COUNT; policy++) {
-            struct zr_replay_report report, again;
-            struct zr_replay_options options = {.policy = (enum zr_policy)policy, .repeat = 2};
-            bool good = zr_replay(&sequence, &options, &report) == ZR_OK &&
-                        zr_replay(&sequence, &options, &again) == ZR_OK;
-            tap_ok(good && report.peak_reserved_bytes >= sequence.lower_bound_bytes &&
-                       report.peak_reserved_last_repeat_bytes >= sequence.lower_bound_bytes &&
-                       report.peak_reserved_last_repeat_bytes <= report.peak_reserved_bytes &&
-                       report.peak_reserved_bytes % (2 * MIB) == 0,
-                   "family %u: %s reserves %.3f times the lower bound", family,
-                   zr_policy_name(options.policy),
-                   (double)report.peak_reserved_bytes / (double)sequence.lower_bound_bytes);
-            tap_ok(good && report.peak_reserved_bytes == again.peak_reserved_bytes &&
-                       report.driver_calls == again.driver_calls &&
-                       report.driver_calls_last_repeat == again.driver_calls_last_repeat,
-                   "family %u: %s does the same each time", family, zr_policy_name(options.policy));
-        }
-    }
+    struct zr_sequence sequence = random_sequence(0x9e3779b97f4a7c15);
+    struct zr_replay_report report, again;
+    struct zr_replay_options options = {.policy = policy, .repeat = 2};
+    bool good =
+        zr_replay(&sequence, &options, &report) == ZR_OK && zr_replay(&sequence, &options, &again) == ZR_OK;
+    tap_ok(good && report.peak_reserved_bytes >= sequence.lower_bound_bytes &&
+               report.peak_reserved_last_repeat_bytes >= sequence.lower_bound_bytes &&
+               report.peak_reserved_last_repeat_bytes <= report.peak_reserved_bytes &&
+               report.peak_reserved_bytes % (2 * MIB) == 0,
+           "%s reserves %.3f times the lower bound", zr_policy_name(policy),
+           (double)report.peak_reserved_bytes / (double)sequence.lower_bound_bytes);
+    tap_ok(good && report.peak_reserved_bytes == again.peak_reserved_bytes &&
+               report.driver_calls == again.driver_calls &&
+               report.driver_calls_last_repeat == again.driver_calls_last_repeat,
+           "%s does the same each time", zr_policy_name(policy));
 }
 
 /* ---- Weights that stay --------------------------------------------------------------------------------- */
 
-enum { LAYERS = 12, PASSES = 4 };
-
-static void take(struct zr_sequence *sequence, uint64_t bytes, uint32_t *block)
+/* Lower case takes a block of the letter's size, upper case drops the one taken last. */
+static void go_on(struct zr_sequence *sequence, const char *letters, const uint64_t *sizes)
 {
-    *block = sequence->blocks_count++;
-    sequence->events[sequence->events_count++] = a(*block, bytes);
+    static uint32_t held['z' + 1];
+    for (; *letters; letters++) {
+        bool takes = islower(*letters);
+        uint32_t *block = &held[tolower(*letters)];
+        *block = takes ? sequence->blocks_count++ : *block;
+        sequence->events[sequence->events_count++] =
+            takes ? a(*block, sizes[(unsigned char)*letters]) : f(*block);
+    }
 }
 
-static void drop(struct zr_sequence *sequence, uint32_t block)
-{
-    sequence->events[sequence->events_count++] = f(block);
-}
-
-/* Inference: 1.9 GB of weights, then a few passes over them whose activations come and go. A pass is a period
- * that is found while most of memory is in use by what is none of it. */
+/* Inference: 1.9 GB of parameters, then a few passes over them whose activations come and go: hidden ones, a
+ * query, attended ones, wide ones, logits. A pass is a period that is found while most of memory is in use by
+ * what is none of it. */
 static void test_inference(void)
 {
     static struct zr_event events[4096];
-    struct zr_sequence sequence = {.events = events, .host_arena = arena};
-    uint32_t weights, hidden, query, attended, wide, logits;
-    uint64_t sizes[5];
+    struct zr_sequence sequence = sequence_of(events, 0, 0);
+    uint64_t sizes['z' + 1];
     random_state = 2;
-    for (unsigned i = 0; i < LAYERS; i++)
-        for (unsigned k = 0; k < 4; k++)
-            take(&sequence, 23 * MIB + random_below(30 * MIB) / 512 * 512, &weights);
-    for (unsigned i = 0; i < 5; i++)
-        sizes[i] = 12 * MIB + random_below(16 * MIB) / 512 * 512;
-    for (unsigned pass = 0; pass < PASSES; pass++) {
-        take(&sequence, sizes[0], &hidden);
-        for (unsigned i = 0; i < LAYERS; i++) {
-            take(&sequence, sizes[1], &query);
-            take(&sequence, sizes[2], &attended);
-            drop(&sequence, query);
-            take(&sequence, sizes[3], &wide);
-            drop(&sequence, attended);
-            drop(&sequence, wide);
-            drop(&sequence, hidden);
-            take(&sequence, sizes[0], &hidden);
-        }
-        take(&sequence, 4 * sizes[4], &logits);
-        drop(&sequence, hidden);
-        drop(&sequence, logits);
+    for (unsigned i = 0; i < 48; i++) {
+        sizes['p'] = 23 * MIB + random_below(30 * MIB) / 512 * 512;
+        go_on(&sequence, "p", sizes);
     }
-    for (unsigned repeat = 1; repeat <= 5; repeat++) {
-        struct zr_replay_report ours, best;
-        bool good =
-            zr_replay(&sequence, &(struct zr_replay_options){.repeat = repeat}, &ours) == ZR_OK &&
-            zr_replay(&sequence, &(struct zr_replay_options){.policy = ZR_POLICY_BESTFIT, .repeat = repeat},
-                      &best) == ZR_OK;
-        tap_ok(good && ours.peak_reserved_bytes <= best.peak_reserved_bytes + 2 * 2 * MIB,
-               "passes over weights, %u repeats: %llu MiB reserved, best fit %llu", repeat,
-               (unsigned long long)(ours.peak_reserved_bytes / MIB),
-               (unsigned long long)(best.peak_reserved_bytes / MIB));
+    for (const char *letter = "hqawl"; *letter; letter++)
+        sizes[(unsigned char)*letter] = 12 * MIB + random_below(16 * MIB) / 512 * 512;
+    sizes['l'] *= 4;
+    for (unsigned pass = 0; pass < 4; pass++) {
+        go_on(&sequence, "h", sizes);
+        for (unsigned layer = 0; layer < 12; layer++)
+            go_on(&sequence, "qaQwAWHh", sizes);
+        go_on(&sequence, "lHL", sizes);
     }
+    struct zr_replay_options options = {.policy = ZR_POLICY_ZR, .repeat = 5};
+    struct zr_replay_report ours, best;
+    bool good = zr_replay(&sequence, &options, &ours) == ZR_OK;
+    options.policy = ZR_POLICY_BESTFIT;
+    good = good && zr_replay(&sequence, &options, &best) == ZR_OK;
+    tap_ok(good && ours.peak_reserved_bytes <= best.peak_reserved_bytes + 2 * 2 * MIB,
+           "passes over weights: %llu MiB reserved, best fit %llu",
+           (unsigned long long)(ours.peak_reserved_bytes / MIB),
+           (unsigned long long)(best.peak_reserved_bytes / MIB));
 }
 
 /* ---- The clock ----------------------------------------------------------------------------------------- */
@@ -307,14 +249,11 @@ static void test_clock(void)
         events[count++].tag = (uint8_t)random_below(ZR_TAG_COUNT);
     }
     struct zr_sequence sequence = sequence_of(events, count, STEPS);
-    sequence.lower_bound_bytes = QUEUED * 3 * MIB;
-    for (unsigned run = 0; run < 2; run++) {
-        struct zr_replay_options options = {.policy = ZR_POLICY_ZR, .repeat = 6};
-        zr_os_clock_set(run == 0 ? NULL : racing_clock);
-        tap_result(zr_replay(&sequence, &options, &report[run]), ZR_OK, "a replay by %s clock",
-                   run == 0 ? "the usual" : "a racing");
-        zr_os_clock_set(NULL);
-    }
+    struct zr_replay_options options = {.policy = ZR_POLICY_ZR, .repeat = 6};
+    tap_result(zr_replay(&sequence, &options, &report[0]), ZR_OK, "a replay by the usual clock");
+    zr_os_clock_set(racing_clock);
+    tap_result(zr_replay(&sequence, &options, &report[1]), ZR_OK, "a replay by a racing clock");
+    zr_os_clock_set(NULL);
     tap_is(report[0].driver_calls_last_repeat, 0, "it is planned");
     tap_ok(report[0].driver_calls == report[1].driver_calls &&
                report[0].driver_calls_last_repeat == report[1].driver_calls_last_repeat &&
@@ -325,50 +264,46 @@ static void test_clock(void)
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
-static void test_faults(void)
+static void test_faults(enum zr_policy policy)
 {
-    static struct zr_event events[EVENTS];
     static const enum zr_fault_site sites[] = {ZR_FAULT_METADATA, ZR_FAULT_RESERVE, ZR_FAULT_CREATE,
                                                ZR_FAULT_MAP, ZR_FAULT_ACCESS};
-    random_state = 5;
-    struct zr_sequence sequence = random_sequence(events, 0);
+    struct zr_sequence sequence = random_sequence(5);
     sequence.events_count = 400;
-    for (unsigned policy = 0; policy < ZR_POLICY_COUNT; policy++)
-        for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
-            struct zr_replay_report report = {0};
-            zr_result result = ZR_OK;
-            unsigned bad = 0, nth = 0;
-            size_t before = live_bytes();
-            do {
-                nth = nth < 40 ? nth + 1 : nth + nth / 8;
-                zr_fault_set(sites[i], nth);
-                result = zr_replay(&sequence, &(struct zr_replay_options){.policy = (enum zr_policy)policy},
-                                   &report);
-                bad += live_bytes() != before;
-            } while (zr_fault_set(sites[i], 0) >= nth && nth < 100000);
-            tap_ok(bad == 0 && result == ZR_OK && report.failed_at == UINT64_MAX,
-                   "%s: site %s failing in turn: no leak, and clean at last",
-                   zr_policy_name((enum zr_policy)policy), zr_fault_site_name(sites[i]));
-        }
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
+        struct zr_replay_options options = {.policy = policy};
+        struct zr_replay_report report = {0};
+        zr_result result = ZR_OK;
+        unsigned bad = 0, nth = 0;
+        size_t before = live_bytes();
+        do {
+            nth = nth < 40 ? nth + 1 : nth + nth / 8;
+            zr_fault_set(sites[i], nth);
+            result = zr_replay(&sequence, &options, &report);
+            bad += live_bytes() != before;
+        } while (zr_fault_set(sites[i], 0) >= nth && nth < 100000);
+        tap_ok(bad == 0 && result == ZR_OK && report.failed_at == UINT64_MAX,
+               "%s: site %s failing in turn: no leak, and clean at last", zr_policy_name(policy),
+               zr_fault_site_name(sites[i]));
+    }
 }
 
 int main(void)
 {
-    if (zr_backend_host_create(&host, NULL) != ZR_OK ||
-        zr_arena_create(&arena, &(struct zr_arena_options){.backend = host}) != ZR_OK) {
+    if (records_begin() != ZR_OK) {
         tap_ok(false, "an arena for the test: %s", zr_last_error());
         return tap_done();
     }
-    test_repeats();
-    test_capacity();
-    test_granules();
-    test_wrong_sequences();
-    test_random(0x9e3779b97f4a7c15);
+    for (enum zr_policy policy = 0; policy < ZR_POLICY_COUNT; policy++) {
+        test_repeats(policy);
+        test_capacity(policy);
+        test_granules(policy);
+        test_random(policy);
+        test_faults(policy);
+    }
+    test_wrong();
     test_inference();
     test_clock();
-    test_faults();
-    tap_is(live_bytes(), 0, "every record went back to the arena");
-    zr_arena_destroy(arena, NULL);
-    zr_backend_destroy(host);
+    tap_is(records_end(), 0, "every record went back to the arena");
     return tap_done();
 }
