@@ -2,17 +2,17 @@
  * random, by straight cuts alone, also by pinwheels that no straight cut takes apart, and into short
  * lifetimes with a part of the time less than full; and where two sections can meet, against trying all.
  * `--twenty`: more of them, and what MiniMalloc's algorithm does (long_pack.t). `--rate N`: how many of N
- * other seeds of each kind are found, and what that took. `--peer`: the twenty beside MiniMalloc's algorithm.
+ * other seeds of each kind are found. `--peer`: the twenty beside MiniMalloc's algorithm.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/pack_peer.h"
+#include "tests/support/records.h"
 #include "tests/support/tap.h"
 
 #define MOST_PIECES 500
-#define MOST_SEEDS  1000
 #define WORK        UINT64_C(4000000000) /* steps: some seconds, on two cores that do nothing else */
 /* This seed is not found, in ten seconds either. MiniMalloc's algorithm does not find it in a hundred
  * seconds of a core (`build/tests/perfect_test --peer`). */
@@ -29,7 +29,6 @@ static const char *const kind_names[] = {"by straight cuts", "also by pinwheels"
 static struct piece pieces[MOST_PIECES + 4];
 static struct zr_buffer buffers[MOST_PIECES];
 static uint64_t random_state;
-static zr_arena *arena;
 
 static uint64_t draw(uint64_t below)
 {
@@ -126,41 +125,24 @@ static struct zr_lifetimes make(enum kind kind, uint64_t seed)
         buffers[i] = buffers[j];
         buffers[j] = swap;
     }
-    return (struct zr_lifetimes){.buffers = buffers, .count = count, .host_arena = arena};
+    return (struct zr_lifetimes){.buffers = buffers, .count = count, .host_arena = host_arena};
 }
 
-static bool find(enum kind kind, uint64_t seed, uint64_t *spent_ns)
+static bool find(enum kind kind, uint64_t seed)
 {
     struct zr_lifetimes set = make(kind, seed);
     struct zr_pack_report report = {0};
     struct zr_pack_options options = {.capacity_bytes = 1 << 20, .work = WORK, .threads = 2};
-    zr_result result = zr_pack(&set, &options, &report);
-    *spent_ns = report.spent_ns;
-    return !result && report.verdict == ZR_PACK_FOUND && report.lower_bound_bytes == 1 << 20 &&
-           zr_pack_check(&set, 1 << 20) == ZR_OK;
+    return !zr_pack(&set, &options, &report) && report.verdict == ZR_PACK_FOUND &&
+           report.lower_bound_bytes == 1 << 20 && zr_pack_check(&set, 1 << 20) == ZR_OK;
 }
 
-static void test_perfect(unsigned count)
-{
-    unsigned found = 0;
-    for (uint64_t k = 0; k < count; k++) {
-        uint64_t spent_ns;
-        enum kind kind = (enum kind)(k % KINDS_COUNT);
-        bool one = find(kind, k, &spent_ns);
-        found += one || k == UNFOUND;
-        tap_note("seed %" PRIu64 ", %s: %s, %" PRIu64 " ms", k, kind_names[kind], one ? "found" : "not found",
-                 spent_ns / 1000000);
-    }
-    tap_is(found, count, "perfect packings of 200 to 500 pieces are found, each in so many steps: %u, of %u",
-           count - (count > UNFOUND), count);
-}
-
-/* ---- Beside MiniMalloc's algorithm --------------------------------------------------------------------- */
+/* ---- MiniMalloc's algorithm --------------------------------------------------------------------------- */
 
 static bool peer_finds(struct zr_lifetimes *set, uint64_t capacity_bytes, const struct peer_spent *most,
                        struct peer_spent *spent)
 {
-    struct zr_scratch scratch = {.arena = arena};
+    struct zr_scratch scratch = {.arena = host_arena};
     struct zr_pack_problem problem;
     bool found = !zr_pack_problem_make(&problem, set, 1, &scratch) && problem.count <= PEER_MOST &&
                  peer_pack(&problem, set->buffers, capacity_bytes / problem.unit_bytes, most, spent);
@@ -168,7 +150,7 @@ static bool peer_finds(struct zr_lifetimes *set, uint64_t capacity_bytes, const 
     return found && zr_pack_check(set, capacity_bytes) == ZR_OK;
 }
 
-/* It is worth something as a peer: it solves what MiniMalloc's authors recorded, of their capacity. */
+/* The peer is worth something: it solves what MiniMalloc's authors recorded, of their capacity. */
 static void test_peer(const char *letters, const struct peer_spent *most)
 {
     for (; *letters; letters++) {
@@ -176,7 +158,7 @@ static void test_peer(const char *letters, const struct peer_spent *most)
         struct zr_lifetimes set;
         struct peer_spent spent = {0};
         snprintf(path, sizeof path, "../shared/traces/minimalloc_%c.csv", *letters);
-        if (zr_lifetimes_read(&set, path, arena)) {
+        if (zr_lifetimes_read(&set, path, host_arena)) {
             tap_skip("MiniMalloc's problem %c is not here", *letters);
         } else {
             bool found = peer_finds(&set, 1 << 20, most, &spent);
@@ -185,27 +167,6 @@ static void test_peer(const char *letters, const struct peer_spent *most)
         }
         zr_lifetimes_end(&set);
     }
-}
-
-static void show_peer(void)
-{
-    unsigned found = 0;
-    test_peer("ABCDEF", &(struct peer_spent){UINT64_MAX, 10});
-    for (uint64_t k = 0; k < 20; k++) {
-        uint64_t spent_ns;
-        enum kind kind = (enum kind)(k % KINDS_COUNT);
-        struct peer_spent spent = {0}, most = {UINT64_MAX, k == UNFOUND ? 100 : 10};
-        double from_s = peer_seconds(CLOCK_PROCESS_CPUTIME_ID);
-        bool ours = find(kind, k, &spent_ns);
-        double ours_s = peer_seconds(CLOCK_PROCESS_CPUTIME_ID) - from_s;
-        struct zr_lifetimes set = make(kind, k);
-        bool one = peer_finds(&set, 1 << 20, &most, &spent);
-        found += one;
-        tap_note("seed %" PRIu64 ", %s: zr pack %s, %.2f s of cores; peer %s, %" PRIu64 " steps, %.2f s", k,
-                 kind_names[kind], ours ? "found" : "not found", ours_s, one ? "found" : "not found",
-                 spent.steps, spent.cpu_s);
-    }
-    tap_note("the peer found %u of 20", found);
 }
 
 /* The short of it, in counted steps. */
@@ -221,23 +182,35 @@ static void test_beyond(void)
            UNFOUND, spent.cpu_s);
 }
 
-static int compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
+/* ---- Perfect packings ---------------------------------------------------------------------------------- */
 
-static void show_rates(unsigned seeds)
+/* The kinds in turn, from a seed on; with `beside`, the peer tries them too. */
+static void test_perfect(uint64_t first, unsigned count, bool beside)
 {
-    static uint64_t spent_ns[MOST_SEEDS];
-    for (unsigned kind = 0; kind < KINDS_COUNT; kind++) {
-        unsigned found = 0;
-        for (unsigned s = 0; s < seeds; s++)
-            found += find((enum kind)kind, 1000 + s, &spent_ns[s]);
-        qsort(spent_ns, seeds, sizeof *spent_ns, compare);
-        tap_note("cut %s: %u of %u found; median %.3f s, longest %.3f s", kind_names[kind], found, seeds,
-                 (double)spent_ns[seeds / 2] * 1e-9, (double)spent_ns[seeds - 1] * 1e-9);
+    unsigned found[KINDS_COUNT] = {0}, of[KINDS_COUNT] = {0}, missed = 0;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        enum kind kind = (enum kind)(seed % KINDS_COUNT);
+        struct peer_spent spent = {0}, most = {UINT64_MAX, seed == UNFOUND ? 100 : 10};
+        double from_s = peer_seconds(CLOCK_PROCESS_CPUTIME_ID), from_wall_s = peer_seconds(CLOCK_MONOTONIC);
+        bool one = find(kind, seed);
+        found[kind] += one;
+        of[kind]++;
+        missed += !one && seed != UNFOUND;
+        tap_note("seed %" PRIu64 ", %s: %s, %.3f s, %.2f s of cores", seed, kind_names[kind],
+                 one ? "found" : "not found", peer_seconds(CLOCK_MONOTONIC) - from_wall_s,
+                 peer_seconds(CLOCK_PROCESS_CPUTIME_ID) - from_s);
+        if (!beside)
+            continue;
+        struct zr_lifetimes set = make(kind, seed);
+        one = peer_finds(&set, 1 << 20, &most, &spent);
+        tap_note("  peer: %s, %" PRIu64 " steps, %.2f s", one ? "found" : "not found", spent.steps,
+                 spent.cpu_s);
     }
+    for (unsigned kind = 0; kind < KINDS_COUNT; kind++)
+        tap_note("cut %s: %u of %u found", kind_names[kind], found[kind], of[kind]);
+    if (first == 0)
+        tap_is(missed, 0, "%u perfect packings of 200 to 500 pieces are found, each in so many steps, but %u",
+               count, count > UNFOUND);
 }
 
 /* ---- Edges --------------------------------------------------------------------------------------------- */
@@ -276,27 +249,19 @@ static void test_meeting(void)
 
 int main(int argc, char **argv)
 {
-    zr_backend *backend;
-    size_t leaked = 1;
-    zr_result result = zr_backend_host_create(&backend, NULL);
-    if (!result)
-        result = zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
-    if (!tap_ok(!result, "an arena"))
+    const char *mode = argc > 1 ? argv[1] : "";
+    bool beside = strcmp(mode, "--peer") == 0, twenty = strcmp(mode, "--twenty") == 0;
+    if (!tap_ok(records_begin() == ZR_OK, "an arena"))
         return tap_done();
-    if (argc > 2 && strcmp(argv[1], "--rate") == 0) {
-        long seeds = strtol(argv[2], NULL, 10);
-        show_rates(seeds < 1 ? 1 : seeds < MOST_SEEDS ? (unsigned)seeds : MOST_SEEDS);
-    } else if (argc > 1 && strcmp(argv[1], "--peer") == 0) {
-        show_peer();
-    } else {
-        test_meeting();
-        bool twenty = argc > 1 && strcmp(argv[1], "--twenty") == 0;
-        test_perfect(twenty ? 20 : 8);
-        if (twenty)
-            test_beyond();
-    }
-    zr_arena_destroy(arena, &leaked);
-    zr_backend_destroy(backend);
-    tap_is(leaked, 0, "the arena ends empty");
+    if (argc > 2 && strcmp(mode, "--rate") == 0)
+        test_perfect(1000, KINDS_COUNT * (unsigned)strtoul(argv[2], NULL, 10), false);
+    else
+        test_perfect(0, twenty || beside ? 20 : 8, beside);
+    test_meeting();
+    if (twenty)
+        test_beyond();
+    if (beside)
+        test_peer("ABCDEF", &(struct peer_spent){UINT64_MAX, 10});
+    tap_is(records_end(), 0, "the arena ends empty");
     return tap_done();
 }
