@@ -105,8 +105,9 @@ static size_t cut(enum kind kind, size_t wanted, uint64_t time, uint64_t size)
 }
 
 /* One packing of 200 to 500 pieces, in any order. */
-static struct zr_lifetimes make(enum kind kind, uint64_t seed)
+static struct zr_lifetimes make(uint64_t seed)
 {
+    enum kind kind = (enum kind)(seed % KINDS_COUNT);
     random_state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
     for (unsigned k = 0; k < 8; k++)
         draw(2);
@@ -128,9 +129,9 @@ static struct zr_lifetimes make(enum kind kind, uint64_t seed)
     return (struct zr_lifetimes){.buffers = buffers, .count = count, .host_arena = host_arena};
 }
 
-static bool find(enum kind kind, uint64_t seed)
+static bool find(uint64_t seed)
 {
-    struct zr_lifetimes set = make(kind, seed);
+    struct zr_lifetimes set = make(seed);
     struct zr_pack_report report = {0};
     struct zr_pack_options options = {.capacity_bytes = 1 << 20, .work = WORK, .threads = 2};
     return !zr_pack(&set, &options, &report) && report.verdict == ZR_PACK_FOUND &&
@@ -175,7 +176,7 @@ static void test_beyond(void)
     const struct peer_spent most = {2000000, 1e9};
     struct peer_spent spent = {0};
     test_peer("ABCDF", &most);
-    struct zr_lifetimes set = make((enum kind)(UNFOUND % KINDS_COUNT), UNFOUND);
+    struct zr_lifetimes set = make(UNFOUND);
     bool found = peer_finds(&set, 1 << 20, &most, &spent);
     tap_ok(!found && spent.steps == most.steps,
            "in as many steps as each of these may take it does not find seed %d either: %.2f s of a core",
@@ -189,10 +190,10 @@ static void test_perfect(uint64_t first, unsigned count, bool beside)
 {
     unsigned found[KINDS_COUNT] = {0}, of[KINDS_COUNT] = {0}, missed = 0;
     for (uint64_t seed = first; seed < first + count; seed++) {
-        enum kind kind = (enum kind)(seed % KINDS_COUNT);
+        unsigned kind = seed % KINDS_COUNT;
         struct peer_spent spent = {0}, most = {UINT64_MAX, seed == UNFOUND ? 100 : 10};
         double from_s = peer_seconds(CLOCK_PROCESS_CPUTIME_ID), from_wall_s = peer_seconds(CLOCK_MONOTONIC);
-        bool one = find(kind, seed);
+        bool one = find(seed);
         found[kind] += one;
         of[kind]++;
         missed += !one && seed != UNFOUND;
@@ -201,7 +202,7 @@ static void test_perfect(uint64_t first, unsigned count, bool beside)
                  peer_seconds(CLOCK_PROCESS_CPUTIME_ID) - from_s);
         if (!beside)
             continue;
-        struct zr_lifetimes set = make(kind, seed);
+        struct zr_lifetimes set = make(seed);
         one = peer_finds(&set, 1 << 20, &most, &spent);
         tap_note("  peer: %s, %" PRIu64 " steps, %.2f s", one ? "found" : "not found", spent.steps,
                  spent.cpu_s);

@@ -1,5 +1,6 @@
-/* policies_test.c: the policies of replay, each by cases worked out by hand from the rules it follows. A case
- * is a few allocations and frees, what is reserved at the peak, and how many driver calls that takes. */
+/* policies_test.c: the policies that replay compares ours with, each by cases worked out by hand from the
+ * rules it follows. A case is a few allocations and frees, what is reserved at the peak, and how many driver
+ * calls that takes. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,15 +128,6 @@ static const struct a_case bestfit[] = {
     {"beyond the capacity there is no memory", "4M 4M", 6, 4, 6, 1},
 };
 
-/* ---- Our arena ----------------------------------------------------------------------------------------- */
-
-static const struct a_case own[] = {
-    {"a byte takes a granule", "1", 0, 2, ANY, 0},
-    {"granules of holes apart serve a larger block: nothing is lost", "4M 2M 4M f0 f2 8M", 0, 10, ANY, 0},
-    {"within a capacity that best fit would exceed", "4M 2M 4M f0 f2 8M", 10, 10, ANY, 0},
-    {"beyond the capacity there is no memory", "4M 4M", 6, 4, ANY, 1},
-};
-
 #define RUN(policy, cases)                                                                                   \
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)                                                \
     run_case(policy, &cases[i])
@@ -199,7 +191,6 @@ int main(void)
     RUN(ZR_POLICY_CACHING, caching);
     RUN(ZR_POLICY_EXPANDABLE, expandable);
     RUN(ZR_POLICY_BESTFIT, bestfit);
-    RUN(ZR_POLICY_ZR, own);
     for (uint64_t capacity_bytes = 0; capacity_bytes <= 600 * MIB; capacity_bytes += 600 * MIB) {
         soak(&zr_model_caching, "caching", capacity_bytes);
         soak(&zr_model_expandable, "expandable", capacity_bytes);

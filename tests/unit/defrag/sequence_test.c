@@ -48,23 +48,28 @@ static zr_result read_in_units(const char *text, uint64_t unit_bytes)
     return zr_sequence_read(&sequence, &options, host_arena);
 }
 
-/* The sequence as words, "a0:100 f0 m": what a person would write down. */
-static void is_shown(const char *want, const char *words)
+/* What was read: its format, the sequence as words, "a0:100 f0 m", as a person would write them down, how
+ * many of them the preface has, and the largest sum of bytes. The sequence ends here. */
+static void is_read(zr_result result, const char *format, const char *want, uint64_t preface_count,
+                    uint64_t lower_bound_bytes, const char *words)
 {
     char got[2000] = "";
     for (size_t i = 0, used = 0; i < sequence.events_count && used < sizeof got - 60; i++) {
         const struct zr_event *event = &sequence.events[i];
-        used += (size_t)sprintf(got + used, "%s%c", i ? " " : "",
-                                event->kind == ZR_EVENT_ALLOC  ? 'a'
-                                : event->kind == ZR_EVENT_FREE ? 'f'
-                                                               : 'm');
-        if (event->kind != ZR_EVENT_MARK)
+        const char kind = event->kind == ZR_EVENT_ALLOC ? 'a' : event->kind == ZR_EVENT_FREE ? 'f' : 'm';
+        used += (size_t)sprintf(got + used, "%s%c", i ? " " : "", kind);
+        if (kind != 'm')
             used += (size_t)sprintf(got + used, "%u", event->block);
-        if (event->kind == ZR_EVENT_ALLOC)
+        if (kind == 'a')
             used += (size_t)sprintf(got + used, ":%llu", (unsigned long long)event->bytes);
     }
-    if (!tap_ok(strcmp(got, want) == 0, "%s", words))
-        tap_note("got %s, want %s", got, want);
+    bool good = result == ZR_OK && strcmp(sequence.format, format) == 0 && strcmp(got, want) == 0 &&
+                sequence.preface_count == preface_count && sequence.lower_bound_bytes == lower_bound_bytes;
+    if (!tap_ok(good, "%s", words))
+        tap_note("%s: got %s, preface %llu, lower bound %llu; want %s", zr_last_error(), got,
+                 (unsigned long long)sequence.preface_count, (unsigned long long)sequence.lower_bound_bytes,
+                 want);
+    zr_sequence_end(&sequence);
 }
 
 static void refused(zr_result got, const char *part, const char *words)
@@ -82,19 +87,17 @@ static void refused(zr_result got, const char *part, const char *words)
 
 static void test_rmm(void)
 {
-    tap_result(read_text(RMM "140,10:00:00:000001,allocate,0x7f0000000000,1024,0x0\n"
-                             "141,10:00:00:000002,allocate,0x7f0000000400,2048,0x55aa\n"
-                             "140,10:00:00:000003,free,0x7e0000000000,4096,0x0\n"
-                             "140,10:00:00:000004,allocate failure,(nil),99999999999,0x0\n"
-                             "141,10:00:00:000005,free,0x7f0000000000,1024,0x0\n"
-                             "140,10:00:00:000006,allocate,0x7f0000000000,512,(nil)\n"
-                             "140,10:00:00:000007,allocate,(nil),0,0\n"),
-               ZR_OK, "an RMM log");
-    tap_ok(strcmp(sequence.format, "rmm") == 0, "is told by its first line");
-    is_shown("a0:4096 a1:1024 a2:2048 f0 f1 a3:512", "what is freed without an allocation was there before");
-    tap_is(sequence.preface_count, 1, "and is the preface");
+    static const char log[] = RMM "140,10:00:00:000001,allocate,0x7f0000000000,1024,0x0\n"
+                                  "141,10:00:00:000002,allocate,0x7f0000000400,2048,0x55aa\n"
+                                  "140,10:00:00:000003,free,0x7e0000000000,4096,0x0\n"
+                                  "140,10:00:00:000004,allocate failure,(nil),99999999999,0x0\n"
+                                  "141,10:00:00:000005,free,0x7f0000000000,1024,0x0\n"
+                                  "140,10:00:00:000006,allocate,0x7f0000000000,512,(nil)\n"
+                                  "140,10:00:00:000007,allocate,(nil),0,0\n";
+    is_read(read_text(log), "rmm", "a0:4096 a1:1024 a2:2048 f0 f1 a3:512", 1, 4096 + 1024 + 2048,
+            "an RMM log: what is freed without an allocation was there before, and is the preface");
+    tap_result(read_text(log), ZR_OK, "again");
     tap_is(sequence.blocks_count, 4, "blocks are counted");
-    tap_is(sequence.lower_bound_bytes, 4096 + 1024 + 2048, "the lower bound is the largest sum");
     tap_ok(sequence.events[1].thread == 0 && sequence.events[2].thread == 1 && sequence.events[4].thread == 1,
            "threads are numbered from 0");
     tap_is(sequence.events[2].stream, 0x55aa, "streams are kept");
@@ -103,20 +106,14 @@ static void test_rmm(void)
 
 static void test_minimalloc(void)
 {
-    tap_result(read_text(MINIMALLOC "7,5,9,10\n3,0,5,20\n1,5,6,30\n2,4,4,99\n4,1,2,0\n"), ZR_OK,
-               "a MiniMalloc CSV");
-    tap_ok(strcmp(sequence.format, "minimalloc") == 0, "is told by its first line");
-    is_shown("a0:20 f0 a1:30 a2:10 f1 f2", "at one moment frees come first, then allocations in order of id");
-    tap_is(sequence.lower_bound_bytes, 40, "the lower bound");
-    tap_is(sequence.preface_count, 0, "no preface");
-    zr_sequence_end(&sequence);
-    tap_result(read_text("\xef\xbb\xbfupper, size ,offset,lower,id\r\n9,10,77,5,7\r\n5,20,0,0,3\r\n"), ZR_OK,
-               "columns in any order, one more, spaces, CR LF and a byte order mark");
-    is_shown("a0:20 f0 a1:10 f1", "give the same");
-    zr_sequence_end(&sequence);
-    tap_result(read_in_units(MINIMALLOC "1,0,1,3", 65536), ZR_OK, "a unit");
-    tap_is(sequence.events[0].bytes, 3 * 65536, "multiplies the sizes; the last line needs no end");
-    zr_sequence_end(&sequence);
+    is_read(read_text(MINIMALLOC "7,5,9,10\n3,0,5,20\n1,5,6,30\n2,4,4,99\n4,1,2,0\n"), "minimalloc",
+            "a0:20 f0 a1:30 a2:10 f1 f2", 0, 40,
+            "a MiniMalloc CSV: at one moment frees come first, then allocations in order of id");
+    is_read(read_text("\xef\xbb\xbfupper, size ,offset,lower,id\r\n9,10,77,5,7\r\n5,20,0,0,3\r\n"),
+            "minimalloc", "a0:20 f0 a1:10 f1", 0, 20,
+            "columns in any order, one more, spaces, CR LF and a byte order mark");
+    is_read(read_in_units(MINIMALLOC "1,0,1,3", 65536), "minimalloc", "a0:196608 f0", 0, 196608,
+            "a unit multiplies the sizes; the last line needs no end");
     refused(read_in_units(MINIMALLOC "1,0,1,281474976710657", 65536), "more than 64 bits",
             "a size that is too large in that unit");
 }
@@ -128,9 +125,8 @@ static void test_long_lines(void)
     size_t used = (size_t)snprintf(text, sizeof text, MINIMALLOC "1,0,5,10");
     memset(text + used, ' ', 16000);
     snprintf(text + used + 16000, 100, "\n2,0,5,11\n");
-    tap_result(read_text(text), ZR_OK, "a line of almost a buffer");
-    is_shown("a0:10 a1:11 f0 f1", "is read, and the one after it");
-    zr_sequence_end(&sequence);
+    is_read(read_text(text), "minimalloc", "a0:10 a1:11 f0 f1", 0, 21,
+            "a line of almost a buffer is read, and the one after it");
     memset(text + used, ' ', sizeof text - used - 1);
     refused(read_text(text), "line 2", "a line of more than a buffer");
 }
@@ -199,14 +195,12 @@ static void test_zrt(void)
     zr_arena_free(traced, blocks[0]);
     zr_arena_alloc(traced, &requests[3], &blocks[3]);
     zr_trace_stop(traced);
-    tap_result(read_path(trace_path), ZR_OK, "a trace of an arena");
-    tap_ok(strcmp(sequence.format, "zrt") == 0, "is told by its first bytes");
-    is_shown("a0:1000 a1:2000 m a2:3000 f0 a3:64", "what was there, the mark, and what came after");
-    tap_is(sequence.preface_count, 2, "what was there is the preface");
+    is_read(read_path(trace_path), "zrt", "a0:1000 a1:2000 m a2:3000 f0 a3:64", 2, 6000,
+            "a trace of an arena: what was there as the preface, the mark, and what came after");
+    tap_result(read_path(trace_path), ZR_OK, "again");
     tap_ok(sequence.events[1].tag == ZR_TAG_GRAD && sequence.events[1].stream == 5 &&
                sequence.events[3].tag == ZR_TAG_COMM && sequence.events[3].stream == 9,
            "tags and streams are kept");
-    tap_is(sequence.lower_bound_bytes, 6000, "the lower bound");
     zr_sequence_end(&sequence);
     zr_arena_destroy(traced, NULL);
     zr_backend_destroy(sim);
@@ -280,16 +274,11 @@ static void test_torch(void)
 {
     struct zr_read_options options = {.path = path, .device = 0};
     snapshot();
-    tap_result(read_bytes(pickle, pickle_bytes), ZR_OK, "a PyTorch snapshot");
-    tap_ok(strcmp(sequence.format, "torch") == 0, "is told by its first bytes");
-    is_shown("a0:50 a1:100 a2:300 a3:700 f0",
-             "what was there before comes first, in address order, as requested");
-    tap_is(sequence.preface_count, 3, "as the preface");
-    tap_is(sequence.lower_bound_bytes, 50 + 100 + 300 + 700, "memory is live until free_completed");
-    zr_sequence_end(&sequence);
-    tap_result(zr_sequence_read(&sequence, &options, host_arena), ZR_OK, "another device by number");
-    is_shown("a0:11 a1:5 f1", "has its own events and segments");
-    zr_sequence_end(&sequence);
+    is_read(read_bytes(pickle, pickle_bytes), "torch", "a0:50 a1:100 a2:300 a3:700 f0", 3,
+            50 + 100 + 300 + 700,
+            "a PyTorch snapshot: what was there before is the preface, in address order, as requested");
+    is_read(zr_sequence_read(&sequence, &options, host_arena), "torch", "a0:11 a1:5 f1", 1, 16,
+            "another device by number has its own events and segments");
     options.device = 2;
     refused(zr_sequence_read(&sequence, &options, host_arena), "no device 2", "a device that is not there");
 }
