@@ -11,21 +11,14 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/file.h"
 #include "alloc/base/sort.h"
-#include "defrag/pack/pack_internal.h"
 #include "defrag/zr_defrag.h"
+#include "tests/support/cut_rectangles.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
 
 #define SECOND UINT64_C(1000000000)
 
 static char scratch[64] = "/tmp/zr-pack-test-XXXXXX";
-
-static uint64_t random_state = 20240607;
-
-static uint64_t next_random(uint64_t below)
-{
-    return zr_pack_random(&random_state) % below;
-}
 
 /* ---- Sets made by hand --------------------------------------------------------------------------------- */
 
@@ -95,13 +88,12 @@ static void test_checker(void)
     enum { ROUNDS = 4000, PILE = 200 };
     unsigned wrong = 0, good = 0;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        uint64_t space = 4 + next_random(60), height = space - next_random(3);
-        struct zr_lifetimes set = set_of(1 + next_random(12));
+        uint64_t space = 4 + draw(60), height = space - draw(3);
+        struct zr_lifetimes set = set_of(1 + draw(12));
         set.period = round % 2 * 12;
         for (size_t i = 0; i < set.count; i++) {
-            uint64_t lower = next_random(12);
-            buffers[i] =
-                (struct zr_buffer){lower, lower + next_random(5), next_random(6), next_random(space), i};
+            uint64_t lower = draw(12);
+            buffers[i] = (struct zr_buffer){lower, lower + draw(5), draw(6), draw(space), i};
         }
         bool want = holds(&set, height);
         wrong += zr_pack_check(&set, height) != (want ? ZR_OK : ZR_ERR_CORRUPT);
@@ -114,8 +106,8 @@ static void test_checker(void)
     for (unsigned round = 0; round < 300; round++) {
         struct zr_lifetimes set = set_of(PILE + 1);
         for (size_t i = 0; i < PILE; i++)
-            buffers[i] = (struct zr_buffer){0, next_random(8) ? 5 : 9, 2, 2 * i, i};
-        buffers[PILE] = (struct zr_buffer){7, 8, 1 + next_random(8), next_random(2 * PILE), PILE};
+            buffers[i] = (struct zr_buffer){0, draw(8) ? 5 : 9, 2, 2 * i, i};
+        buffers[PILE] = (struct zr_buffer){7, 8, 1 + draw(8), draw(2 * PILE), PILE};
         wrong += zr_pack_check(&set, 3 * PILE) != (holds(&set, 3 * PILE) ? ZR_OK : ZR_ERR_CORRUPT);
     }
     tap_is(wrong, 0, "and of piles of %d", PILE);
@@ -186,33 +178,13 @@ static void test_by_hand(void)
     }
 }
 
-static void shuffle(size_t count)
-{
-    for (size_t i = count; i-- > 1;) {
-        size_t j = next_random(i + 1);
-        struct zr_buffer swap = buffers[i];
-        buffers[i] = buffers[j];
-        buffers[j] = swap;
-    }
-}
-
-/* Cuts [0, end) x [0, height) into pieces by straight cuts until there are `count`: packs perfectly. */
+/* Cuts [0, end) x [0, height) into pieces: packs perfectly. */
 static void cut_rectangle(size_t count, uint64_t end, uint64_t height)
 {
-    size_t made = 1;
-    buffers[0] = life(0, end, height);
-    while (made < count) {
-        struct zr_buffer *piece = &buffers[next_random(made)];
-        uint64_t length = piece->upper - piece->lower;
-        buffers[made] = *piece;
-        if (next_random(2) && length > 1) {
-            buffers[made++].lower = piece->upper = piece->lower + 1 + next_random(length - 1);
-        } else if (piece->bytes > 1) {
-            piece->bytes = 1 + next_random(piece->bytes - 1);
-            buffers[made++].bytes -= piece->bytes;
-        }
-    }
-    shuffle(count);
+    cut(STRAIGHT, count, end, height);
+    for (size_t i = 0; i < count; i++)
+        buffers[i] = life(pieces[i].side[0][0], pieces[i].side[0][1], length_of(&pieces[i], 1));
+    shuffle(buffers, count);
 }
 
 /* ---- Periods ------------------------------------------------------------------------------------------- */
@@ -251,14 +223,14 @@ static void test_periods(void)
         unsigned wrong = 0;
         double worst = 1;
         for (unsigned n = 0; n < kinds[k].sets; n++) {
-            uint64_t period = 1 + next_random(kinds[k].period_most), height = 0;
-            struct zr_lifetimes set = set_of(1 + next_random(kinds[k].count_most));
+            uint64_t period = 1 + draw(kinds[k].period_most), height = 0;
+            struct zr_lifetimes set = set_of(1 + draw(kinds[k].count_most));
             set.period = period;
             for (size_t i = 0; i < set.count; i++) {
-                uint64_t most = next_random(4) && kinds[k].longest < period ? kinds[k].longest : period;
-                buffers[i].lower = next_random(period);
-                buffers[i].upper = buffers[i].lower + 1 + next_random(most);
-                buffers[i].bytes = 256 * (1 + next_random(UINT64_C(1) << next_random(kinds[k].bits)));
+                uint64_t most = draw(4) && kinds[k].longest < period ? kinds[k].longest : period;
+                buffers[i].lower = draw(period);
+                buffers[i].upper = buffers[i].lower + 1 + draw(most);
+                buffers[i].bytes = 256 * (1 + draw(UINT64_C(1) << draw(kinds[k].bits)));
             }
             struct zr_pack_report report = pack(&set, (struct zr_pack_options){.work = kinds[k].work});
             wrong += report.lower_bound_bytes != live_most(&set);
@@ -309,28 +281,28 @@ static size_t make_puzzle(void)
 {
     static const uint8_t puzzle[8][3] = {{0, 1, 2}, {0, 2, 2}, {1, 3, 1}, {1, 4, 1},
                                          {2, 3, 1}, {2, 4, 1}, {3, 5, 2}, {4, 5, 2}};
-    uint64_t times[6] = {next_random(5)}, scale = 1 + next_random(4);
-    bool backwards = next_random(2);
+    uint64_t times[6] = {draw(5)}, scale = 1 + draw(4);
+    bool backwards = draw(2);
     for (unsigned t = 1; t < 6; t++)
-        times[t] = times[t - 1] + 1 + next_random(4);
+        times[t] = times[t - 1] + 1 + draw(4);
     for (unsigned i = 0; i < 8; i++) {
         unsigned lower = backwards ? 5u - puzzle[i][1] : puzzle[i][0];
         unsigned upper = backwards ? 5u - puzzle[i][0] : puzzle[i][1];
         buffers[i] = life(times[lower], times[upper], scale * puzzle[i][2]);
     }
-    shuffle(8);
+    shuffle(buffers, 8);
     return 8;
 }
 
 /* A set for brute force: now and then a puzzle, else at random. */
 static size_t make_small(unsigned round)
 {
-    size_t count = 3 + next_random(6);
+    size_t count = 3 + draw(6);
     if (round % 8 == 0)
         return make_puzzle();
     for (size_t i = 0; i < count; i++) {
-        uint64_t lower = next_random(7);
-        buffers[i] = life(lower, lower + 1 + next_random(4), 1 + next_random(round % 2 ? 4 : 9));
+        uint64_t lower = draw(7);
+        buffers[i] = life(lower, lower + 1 + draw(4), 1 + draw(round % 2 ? 4 : 9));
     }
     return count;
 }

@@ -8,101 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/cut_rectangles.h"
 #include "tests/support/pack_peer.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
 
-#define MOST_PIECES 500
-#define WORK        UINT64_C(4000000000) /* steps: some seconds, on two cores that do nothing else */
+#define WORK UINT64_C(4000000000) /* steps: some seconds, on two cores that do nothing else */
 /* This seed is not found, in ten seconds either. MiniMalloc's algorithm does not find it in a hundred
  * seconds of a core (`build/tests/perfect_test --peer`). */
 #define UNFOUND 17
 
-struct piece {
-    uint64_t side[2][2]; /* time, size: from, up to */
-};
-
-enum kind { STRAIGHT = 0, PINWHEELS, SHORT, KINDS_COUNT };
 static const char *const kind_names[] = {"by straight cuts", "also by pinwheels",
                                          "into short lifetimes, partly full"};
-
-static struct piece pieces[MOST_PIECES + 4];
 static struct zr_buffer buffers[MOST_PIECES];
-static uint64_t random_state;
-
-static uint64_t draw(uint64_t below)
-{
-    return zr_pack_random(&random_state) % below;
-}
-
-static uint64_t length_of(const struct piece *piece, unsigned axis)
-{
-    return piece->side[axis][1] - piece->side[axis][0];
-}
-
-/* Cuts a piece in two along an axis: anywhere, or in the middle half. */
-static size_t cut_straight(struct piece *piece, unsigned axis, enum kind kind, size_t count)
-{
-    uint64_t length = length_of(piece, axis), margin = kind == SHORT ? length / 4 : 0;
-    uint64_t at = piece->side[axis][0] + 1 + margin + draw(length - 1 - 2 * margin);
-    pieces[count] = *piece;
-    piece->side[axis][1] = pieces[count].side[axis][0] = at;
-    return count + 1;
-}
-
-/* Four around a fifth, the one way or the other. */
-static size_t cut_pinwheel(struct piece *piece, enum kind kind, size_t count)
-{
-    uint64_t at[2][4];
-    bool turned = draw(2);
-    for (unsigned axis = 0; axis < 2; axis++) {
-        uint64_t length = length_of(piece, axis), margin = kind == SHORT ? length / 7 : 0;
-        uint64_t a = 1 + margin + draw(length - 1 - 2 * margin),
-                 b = 1 + margin + draw(length - 2 - 2 * margin);
-        b += b >= a;
-        at[axis][0] = piece->side[axis][0];
-        at[axis][1] = at[axis][0] + (a < b ? a : b);
-        at[axis][2] = at[axis][0] + (a < b ? b : a);
-        at[axis][3] = piece->side[axis][1];
-    }
-    static const uint8_t parts[5][4] = {{0, 2, 0, 1}, {2, 3, 0, 2}, {1, 3, 2, 3}, {0, 1, 1, 3}, {1, 2, 1, 2}};
-    for (unsigned p = 0; p < 5; p++) {
-        const uint8_t *part = parts[p];
-        unsigned from = turned ? 3u - part[1] : part[0], to = turned ? 3u - part[0] : part[1];
-        *(p ? &pieces[count++] : piece) =
-            (struct piece){{{at[0][from], at[0][to]}, {at[1][part[2]], at[1][part[3]]}}};
-    }
-    return count;
-}
-
-/* The piece to cut next: any, or the largest of four; of short lifetimes always one that is too large. */
-static struct piece *choose(enum kind kind, size_t count)
-{
-    struct piece *best = &pieces[draw(count)];
-    for (unsigned k = 0, more = kind == SHORT ? 15 : draw(2) ? 3 : 0; k < more; k++) {
-        struct piece *other = &pieces[draw(count)];
-        if (length_of(other, 0) * length_of(other, 1) > length_of(best, 0) * length_of(best, 1))
-            best = other;
-    }
-    return best;
-}
-
-static size_t cut(enum kind kind, size_t wanted, uint64_t time, uint64_t size)
-{
-    size_t count = 1;
-    pieces[0] = (struct piece){{{0, time}, {0, size}}};
-    while (count < wanted) {
-        struct piece *piece = choose(kind, count);
-        unsigned axis = kind == SHORT ? length_of(piece, 0) * 2 * size > length_of(piece, 1) * time ? 0 : 1
-                                      : (unsigned)draw(2);
-        if (kind != STRAIGHT && draw(2) && length_of(piece, 0) > 2 && length_of(piece, 1) > 2 &&
-            count + 4 <= MOST_PIECES)
-            count = cut_pinwheel(piece, kind, count);
-        else if (length_of(piece, axis) > 1)
-            count = cut_straight(piece, axis, kind, count);
-    }
-    return count;
-}
 
 /* One packing of 200 to 500 pieces, in any order. */
 static struct zr_lifetimes make(uint64_t seed)
@@ -120,12 +38,7 @@ static struct zr_lifetimes make(uint64_t seed)
             units -= draw(units / 4 + 1);
         buffers[i] = (struct zr_buffer){.id = i, .lower = lower, .upper = upper, .bytes = units * grain};
     }
-    for (size_t i = count; i-- > 1;) {
-        size_t j = draw(i + 1);
-        struct zr_buffer swap = buffers[i];
-        buffers[i] = buffers[j];
-        buffers[j] = swap;
-    }
+    shuffle(buffers, count);
     return (struct zr_lifetimes){.buffers = buffers, .count = count, .host_arena = host_arena};
 }
 
