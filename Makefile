@@ -108,7 +108,7 @@ heap_src    := $(wildcard alloc/heap/*.c)
 defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))
 tool_src    := $(wildcard defrag/tool/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
-comm_src    := $(wildcard zero/comm/*.c)
+comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 zero_src    := $(wildcard zero/*.c)
 train_src   := $(wildcard zero/train/*.c)
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -160,7 +160,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 major := $(firstword $(subst ., ,$(version)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
-zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h kernels/zr_kernels.h
+zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
 marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
 
 $(BUILD)/lib/libzr.a: $(call obj,$(alloc_src) $(defrag_src))
@@ -266,7 +266,7 @@ install-built:
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
-	-rmdir $(foreach folder,zero/comm zero kernels defrag alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
+	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
 		$(call to,$(DOCDIR)) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
 static void make_batch(struct trainer *t, uint64_t step)
 {
     for (unsigned row = 0; row < ROWS; row++) {
-        uint64_t place = (step * ZR_COMM_MAX_WORLD + t->rank) * ROWS + row + 1; /* hashed: */
+        uint64_t place = (step * ZR_MAX_WORLD + t->rank) * ROWS + row + 1; /* hashed: */
         place = (place ^ place >> 31) * UINT64_C(0x9e3779b97f4a7c15);
         float radius = (float)((place ^ place >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 40) / (float)(1 << 24);
         t->classes[row] = (int32_t)(row % CLASSES);

@@ -27,7 +27,7 @@ static zr_result blame_gradient(struct zr_engine *engine)
 {
     struct {
         uint64_t unit, element;
-    } mine = {UINT64_MAX, 0}, all[ZR_COMM_MAX_WORLD];
+    } mine = {UINT64_MAX, 0}, all[ZR_MAX_WORLD];
     zr_result result;
 
     for (size_t u = engine->layout.units_count;

@@ -120,7 +120,7 @@ static uint64_t replica_checksum(const struct zr_engine *engine)
 
 zr_result zr_engine_verify_replicas(zr_engine *engine)
 {
-    uint64_t mine, all[ZR_COMM_MAX_WORLD];
+    uint64_t mine, all[ZR_MAX_WORLD];
     zr_result result = zr_engine_check_call(engine, __func__, engine);
 
     if (result != ZR_OK || engine->dry || engine->world == 1)

@@ -51,7 +51,7 @@ struct state {
 /* The sum of all ranks' parts, and of what else counts. */
 static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
 {
-    uint64_t all[ZR_COMM_MAX_WORLD] = {mine};
+    uint64_t all[ZR_MAX_WORLD] = {mine};
     zr_result result = ZR_OK;
 
     if (state->engine->world > 1)
@@ -86,7 +86,7 @@ static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data,
  * would leave a hollow file, and say that all went well. */
 static zr_result check_same_file(const struct state *state, const char *path)
 {
-    struct digest mine = {{0, 0}}, all[ZR_COMM_MAX_WORLD];
+    struct digest mine = {{0, 0}}, all[ZR_MAX_WORLD];
     zr_result result;
 
     if (state->engine->world == 1)

@@ -9,7 +9,7 @@
 
 #include "alloc/base/option.h"
 #include "tests/support/fuzz_ground.h"
-#include "zero/comm/start.h"
+#include "zero/launch/start.h"
 #include "zero/train/config.h"
 #include "zero/train/data.h"
 #include "zero/train/flags.h"
@@ -262,8 +262,8 @@ static inline bool fuzz_environment(const unsigned char *data, size_t bytes, zr_
     bool good = start.world >= 1 && start.rank < start.world &&
                 (start.local_world == 0 || start.local_rank < start.local_world) && start.port <= 65535 &&
                 memchr(start.key, 0, sizeof start.key) != NULL;
-    zr_result checked = zr_start_check(&start, ZR_CARRIER_LOCAL, 0, &ranks);
-    return good && (checked == ZR_OK ? ranks >= 1 && ranks <= ZR_COMM_MAX_WORLD : fuzz_plain_words());
+    zr_result checked = zr_start_check(&start, false, 0, &ranks);
+    return good && (checked == ZR_OK ? ranks >= 1 && ranks <= ZR_MAX_WORLD : fuzz_plain_words());
 }
 
 /* ---- The log ------------------------------------------------------------------------------------------- */

@@ -19,7 +19,8 @@
 
 #include "alloc/base/os.h"
 #include "tests/support/tap.h"
-#include "zero/comm/local.h"
+#include "zero/comm/zr_comm.h"
+#include "zero/launch/control.h"
 
 /* How long a launcher waits for what is turn by turn in launch_turns_test.c. Here any process may be held up,
  * so there is only a limit for what never comes. */

@@ -10,7 +10,7 @@
 
 #include "tests/support/comm_operations.h"
 #include "zero/comm/fabric.h"
-#include "zero/comm/start.h"
+#include "zero/comm/mpi_start.h"
 
 struct task {
     const char *what;
@@ -323,6 +323,6 @@ int main(int argc, char **argv)
         return 2;
     }
     struct zr_launch_options options = {.world = start.world, .rank_main = run_rank, .argument = &task};
-    return zr_start_launch(&(struct zr_start_run){
-        .start = &start, .carrier = ZR_CARRIER_MPI, .options = &options, .argv = argv});
+    return zr_start_launch(
+        &(struct zr_start_run){.start = &start, .join_mpi = zr_mpi_run, .options = &options, .argv = argv});
 }

@@ -66,7 +66,7 @@ def check_files():
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
     want = ["bin/zr", "bin/zr-train"]
-    want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/zr_zero.h")]
+    want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
     want += ["lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")

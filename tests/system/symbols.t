@@ -142,7 +142,7 @@ def check_alloc():
 
 
 PUBLIC = {"libzr.so": ["alloc/zr.h", "defrag/zr_defrag.h"],
-          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "kernels/zr_kernels.h"]}
+          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "kernels/zr_kernels.h"]}
 
 
 def without_comments(path):

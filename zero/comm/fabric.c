@@ -10,7 +10,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "zero/comm/patience.h"
+#include "zero/launch/patience.h"
 #include "zero/comm/take.h"
 
 #define SPIN_NS                                                                                              \
@@ -282,7 +282,7 @@ zr_result zr_fabric_create(zr_comm **out, const struct zr_comm_options *options,
         .name = "mpi", .sent_bytes = zr_fabric_sent_bytes, .run = zr_fabric_run, .close = fabric_close};
     struct zr_comm_options own;
     struct fabric *fabric = NULL;
-    struct greeting mine, theirs[ZR_COMM_MAX_WORLD];
+    struct greeting mine, theirs[ZR_MAX_WORLD];
     zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
     if (result == ZR_OK)
         result = prepare(&fabric, &own, transport, &table);

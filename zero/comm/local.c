@@ -8,7 +8,7 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/local_ring.h"
 #include "zero/comm/local_window.h"
-#include "zero/comm/patience.h"
+#include "zero/launch/patience.h"
 #include "zero/comm/spin.h"
 #include "zero/comm/take.h"
 

@@ -10,12 +10,11 @@
 #include "alloc/base/error.h"
 #include "alloc/base/module.h"
 #include "zero/comm/fabric.h"
-#include "zero/comm/local.h"
-#include "zero/comm/start.h"
+#include "zero/comm/mpi_start.h"
+#include "zero/launch/control.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 
-/* MPI belongs to the process: it can be joined once. */
 static struct {
     struct zr_transport transport;
     bool joined, lent; /* lent: a communicator stands on it */

@@ -9,7 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/module.h"
 #include "alloc/base/struct_bytes.h"
-#include "zero/comm/start.h"
+#include "zero/launch/start.h"
 #include "zero/comm/take.h"
 
 /* The library of this process: loaded once, kept to the end. */
@@ -118,7 +118,7 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine)
     struct {
         struct zr_nccl_id id;
         uint32_t result;
-    } own = {.result = (uint32_t)mine}, all[ZR_COMM_MAX_WORLD];
+    } own = {.result = (uint32_t)mine}, all[ZR_MAX_WORLD];
     unsigned world = self->base.world;
     zr_nccl_result code = 0;
     if (mine == ZR_OK && self->base.rank == 0 && (code = self->nccl->get_id(&own.id)) != 0)

@@ -7,7 +7,7 @@
 #include "alloc/base/os.h"
 
 enum { ASK = 0x7a720001, HERE, LOST };
-enum { LETTERS_A_LOOK = 4 * ZR_COMM_MAX_WORLD };
+enum { LETTERS_A_LOOK = 4 * ZR_MAX_WORLD };
 #define TELL_NS 20000000ull /* for what was told to be on its way */
 #define NAP_NS  1000000ull
 

@@ -10,7 +10,7 @@
 #include "zero/comm/transport.h"
 #include "zero/comm/zr_comm.h"
 
-enum { ZR_ROLL_WORDS = ZR_COMM_MAX_WORLD / 64, ZR_ROLL_TEXT_BYTES = 160 };
+enum { ZR_ROLL_WORDS = ZR_MAX_WORLD / 64, ZR_ROLL_TEXT_BYTES = 160 };
 
 /* Ranks, a bit each. */
 struct zr_rank_set {

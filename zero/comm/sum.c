@@ -116,7 +116,7 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct z
 
 void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum)
 {
-    const void *from[ZR_COMM_MAX_WORLD];
+    const void *from[ZR_MAX_WORLD];
     if (sum->type == ZR_COMM_FP32) {
         kernels->sum_in_order(sum->count, (const float *const *)sum->from, sum->ranks, sum->scale, sum->to,
                               sum->accumulate);

@@ -548,7 +548,7 @@ static int count_ranks(struct zr_train_config *config)
 {
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
-         zr_start_check(&config->start, (enum zr_comm_carrier)config->comm,
+         zr_start_check(&config->start, config->comm == ZR_CARRIER_MPI,
                         zr_flag_given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;

@@ -6,7 +6,7 @@
 #define ZR_TRAIN_ARGS_H
 
 #include "alloc/base/file.h"
-#include "zero/comm/start.h"
+#include "zero/launch/start.h"
 #include "zero/gpt.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096

@@ -16,7 +16,7 @@
 #include "zero/train/safetensors_gpt.h"
 #include "zero/train/safetensors_read.h"
 
-/* Of a world far beyond ZR_COMM_MAX_WORLD; jansson makes up to a hundred times as much of it. */
+/* Of a world far beyond ZR_MAX_WORLD; jansson makes up to a hundred times as much of it. */
 #define MANIFEST_MAX ((uint64_t)4 << 20)
 
 /* One shard file of the checkpoint, as the manifest has it. */

@@ -51,7 +51,7 @@ static bool speaks(const struct loop *loop)
 /* The mean over the ranks, added in rank order: the same bits everywhere. */
 static zr_result mean_over_ranks(struct loop *loop, double mine, double *mean)
 {
-    double all[ZR_COMM_MAX_WORLD], sum = 0;
+    double all[ZR_MAX_WORLD], sum = 0;
     zr_result result = zr_comm_exchange(loop->rank.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;

@@ -5,6 +5,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
+#include "zero/comm/mpi_start.h"
 #include "zero/train/args.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/data.h"
@@ -106,7 +107,7 @@ int main(int argc, char **argv)
     }
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
-        .carrier = (enum zr_comm_carrier)config.comm,
+        .join_mpi = config.comm == ZR_CARRIER_MPI ? zr_mpi_run : NULL,
         .options = &(struct zr_launch_options){.world = config.ranks,
                                                .rank_main = zr_train_rank,
                                                .argument = &config,

@@ -13,7 +13,7 @@
 
 #include "alloc/base/os.h"
 #include "tests/support/tap.h"
-#include "zero/comm/local.h"
+#include "zero/launch/control.h"
 
 #define MS_NS       UINT64_C(1000000)
 #define TICK_NS     (100 * MS_NS)  /* the launcher's, */
@@ -131,7 +131,7 @@ static int launch(int (*rank_main)(struct zr_local_world *, unsigned, void *))
 {
     struct zr_local_part part = {.count = 1, .elsewhere = watch_turns};
     zr_local_sockets_clear(&part.sockets);
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
         part.links[r] = -1;
     if (zr_local_control_make(&part.control, 2) != ZR_OK)
         return 99;

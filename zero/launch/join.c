@@ -17,8 +17,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
-#include "zero/comm/local.h"
-#include "zero/comm/start.h"
+#include "zero/launch/control.h"
+#include "zero/launch/start.h"
 
 #define JOIN_NS     60000000000ull /* for all ranks to come */
 #define HELLO_NS    10000000000ull /* for one that has come to say who it is: it may be held up there */
@@ -150,7 +150,7 @@ static zr_result open_door(const struct zr_start *start, int *door)
     *door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*door < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
-    if (bind(*door, (struct sockaddr *)&address, bytes) != 0 || listen(*door, ZR_COMM_MAX_WORLD) != 0)
+    if (bind(*door, (struct sockaddr *)&address, bytes) != 0 || listen(*door, ZR_MAX_WORLD) != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE,
                        "another run on this machine uses the key '%s' (%s); wait for its end, or set another",
                        start->key, start->key_name);
@@ -421,7 +421,7 @@ int zr_local_join(const struct zr_launch_options *options, const struct zr_start
     meeting.deadline_ns = zr_os_now_ns() + meeting.limit_ns;
     part.state = &meeting;
     zr_local_sockets_clear(&part.sockets);
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
         part.links[r] = -1;
     zr_result result = start->rank == 0 ? lead(&meeting) : follow(&meeting);
     if (result == ZR_OK) {
@@ -433,7 +433,7 @@ int zr_local_join(const struct zr_launch_options *options, const struct zr_start
         zr_local_say("rank %u: %s", start->rank, zr_last_error());
         code = exit_code_of(result);
     }
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
         if (part.links[r] >= 0)
             close(part.links[r]);
     zr_local_sockets_close(&part.sockets);

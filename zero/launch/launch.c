@@ -16,7 +16,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/os.h"
 #include "alloc/base/struct_bytes.h"
-#include "zero/comm/local.h"
+#include "zero/launch/control.h"
 
 #define MS_NS       1000000ull
 #define LATE_NS     (10 * MS_NS)   /* a launcher that wakes later than this was kept from running */
@@ -37,7 +37,7 @@ struct launcher {
     struct zr_local_part *part;
     struct zr_local_world *local; /* the part's */
     unsigned alive;               /* ranks that have been forked and not reaped */
-    bool running[ZR_COMM_MAX_WORLD];
+    bool running[ZR_MAX_WORLD];
 
     sigset_t signals, mask_before;
     struct sigaction child_before;
@@ -377,7 +377,7 @@ static void watch(struct launcher *launcher)
 /* In the child: only the own inbox is read from. */
 static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)
 {
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
         if (r != rank && sockets->inbox[r] >= 0) {
             close(sockets->inbox[r]);
             sockets->inbox[r] = -1;
@@ -387,7 +387,7 @@ static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)
 /* In the child: who is connected to a launcher must see its end. */
 static void close_links(const struct zr_local_part *part)
 {
-    for (unsigned r = 0; part->elsewhere && r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; part->elsewhere && r < ZR_MAX_WORLD; r++)
         if (part->links[r] >= 0)
             close(part->links[r]);
 }
@@ -495,8 +495,8 @@ int zr_local_launch(const struct zr_launch_options *options)
         zr_local_say("a run needs options, and a rank_main in them");
         return EXIT_USAGE;
     }
-    if (options->world == 0 || options->world > ZR_COMM_MAX_WORLD) {
-        zr_local_say("a run has 1 to %d ranks on one machine", ZR_COMM_MAX_WORLD);
+    if (options->world == 0 || options->world > ZR_MAX_WORLD) {
+        zr_local_say("a run has 1 to %d ranks on one machine", ZR_MAX_WORLD);
         return EXIT_USAGE;
     }
     part.count = options->world;

@@ -13,9 +13,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "zero/comm/comm.h"
-#include "zero/comm/local.h"
-#include "zero/comm/patience.h"
+#include "zero/launch/control.h"
+#include "zero/launch/patience.h"
 
 #define WORDS_NS 10000000000ull /* for the first rank that finds words to say them */
 
@@ -197,9 +196,7 @@ void zr_local_words_said(struct zr_local_world *local)
     zr_word_wake_all(&local->said);
 }
 
-/* What this rank knows of. Where all share one control block that is the same for all; else it is what
- * reached this process. */
-static uint32_t own_request(struct zr_local_world *local)
+enum zr_request_kind zr_local_own_request(struct zr_local_world *local)
 {
     take_held_signals();
     uint32_t ends = atomic_load(&local->ends);
@@ -208,22 +205,4 @@ static uint32_t own_request(struct zr_local_world *local)
     if (ends & ZR_LOCAL_END_SAVING)
         return ZR_REQUEST_SAVE_AND_END;
     return atomic_exchange(&local->saves, 0) ? ZR_REQUEST_SAVE : ZR_REQUEST_NONE;
-}
-
-/* The strongest of what the ranks know of, so that a signal which arrives while they pass here means the same
- * step to all. */
-zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
-{
-    uint32_t mine, all[ZR_COMM_MAX_WORLD];
-    if (!comm || !out)
-        return zr_fail(ZR_ERR_INVALID, "a request needs a communicator and a place to go");
-    *out = ZR_REQUEST_NONE;
-    if (!comm->local)
-        return ZR_OK;
-    mine = own_request(comm->local);
-    zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
-    for (unsigned p = 0; p < comm->world && result == ZR_OK; p++)
-        if (all[p] > (uint32_t)*out)
-            *out = (enum zr_request_kind)all[p];
-    return result;
 }

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "alloc/base/os.h"
-#include "zero/comm/local.h"
-#include "zero/comm/start.h"
+#include "zero/launch/control.h"
+#include "zero/launch/start.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_NO_EXEC = 127, EXIT_SIGNAL = 128 };
 enum { MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };

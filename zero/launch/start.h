@@ -3,7 +3,7 @@
 #ifndef ZR_START_H
 #define ZR_START_H
 
-#include "zero/comm/zr_comm.h"
+#include "zero/launch/zr_launch.h"
 
 enum zr_start_kind {
     ZR_START_FORK = 0, /* nobody else has: this process forks its ranks */
@@ -30,30 +30,25 @@ struct zr_start {
  * alone, in the order OMPI_COMM_WORLD_RANK, RANK, PMI_RANK, SLURM_PROCID: mpirun under srun is mpirun. */
 zr_result zr_start_read(struct zr_start *out);
 
-/* Whether ranks started like this can talk in this way; words say what is missing. `world` is what the
- * command line asks for, 0: nothing. On success *ranks is the number of ranks of the run. */
-zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carrier, unsigned world,
-                         unsigned *ranks);
+/* Whether ranks started like this can talk by MPI, or else through shared memory; words say what is missing.
+ * `world` is what the command line asks for, 0: nothing. On success *ranks is the number of ranks of the run.
+ */
+zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world, unsigned *ranks);
 
-/* Runs the ranks, or the one that this process is, as zr_local_launch() does. With ZR_CARRIER_MPI and
- * ZR_START_FORK the process starts an mpirun of `argv` (NULL-ended). The exit code. */
+/* Runs the ranks, or the one that this process is, as zr_local_launch() does. With MPI and ZR_START_FORK the
+ * process starts an mpirun of `argv` (NULL-ended). The exit code. */
 struct zr_start_run {
     const struct zr_start *start;
-    enum zr_comm_carrier carrier;
+    /* What a rank that an MPI launcher has started does, its exit code; NULL: ranks of this machine alone. */
+    int (*join_mpi)(const struct zr_launch_options *options, const struct zr_start *start);
     const struct zr_launch_options *options;
     char **argv;
 };
 int zr_start_launch(const struct zr_start_run *run);
 
-/* join.c: the launcher of one rank, that meets those of the others on this machine. mpi_start.c: a rank of an
- * MPI run. The exit code. */
+/* join.c: the launcher of one rank, that meets those of the others on this machine. The exit code. */
 int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start);
-int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
 /* mpirun.c: starts an mpirun of `argv`, and watches over it. The exit code. */
 int zr_mpirun(const struct zr_launch_options *options, char **argv);
-/* mpi_start.c: whether zr_mpi_run() has joined an MPI run, and a communicator over it; one at a time. */
-bool zr_mpi_joined(void);
-zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
-                             struct zr_local_world *local, unsigned rank);
 
 #endif

@@ -12,7 +12,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/os.h"
-#include "zero/comm/local.h"
+#include "zero/launch/control.h"
 
 #define FIRST_PIECE (UINT32_MAX - 15)
 
@@ -71,7 +71,7 @@ void zr_local_control_end(struct zr_local_control *control)
 
 void zr_local_sockets_clear(struct zr_local_sockets *sockets)
 {
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++)
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
         sockets->inbox[r] = sockets->outbox[r] = -1;
 }
 
@@ -90,7 +90,7 @@ zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world
 
 void zr_local_sockets_close(struct zr_local_sockets *sockets)
 {
-    for (unsigned r = 0; r < ZR_COMM_MAX_WORLD; r++) {
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++) {
         if (sockets->inbox[r] >= 0)
             close(sockets->inbox[r]);
         if (sockets->outbox[r] >= 0)

@@ -1,6 +1,6 @@
-/* patience.h: how long somebody has been waited for, as a time-out counts it. Private to zero/comm/. */
-#ifndef ZR_COMM_PATIENCE_H
-#define ZR_COMM_PATIENCE_H
+/* patience.h: how long somebody has been waited for, as a time-out counts it. Private to zero/. */
+#ifndef ZR_PATIENCE_H
+#define ZR_PATIENCE_H
 
 #include "alloc/base/os.h"
 

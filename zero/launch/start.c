@@ -1,7 +1,7 @@
-/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c,
- * mpi_start.c and mpirun.c; the one place of zero/ that reads the environment of launchers. */
+/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c
+ * and mpirun.c; the one place of zero/ that reads the environment of launchers. */
 #define _GNU_SOURCE
-#include "zero/comm/start.h"
+#include "zero/launch/start.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
-#include "zero/comm/local.h"
+#include "zero/launch/control.h"
 
 enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
 
@@ -169,9 +168,9 @@ static zr_result check_local(const struct zr_start *start)
 {
     if (start->world == 1)
         return ZR_OK;
-    if (start->world > ZR_COMM_MAX_WORLD)
+    if (start->world > ZR_MAX_WORLD)
         return zr_fail(ZR_ERR_INVALID, "%s=%u: a run has at most %d ranks", start->world_name, start->world,
-                       ZR_COMM_MAX_WORLD);
+                       ZR_MAX_WORLD);
     if (start->far)
         return zr_fail(
             ZR_ERR_INVALID,
@@ -199,8 +198,7 @@ static zr_result check_local(const struct zr_start *start)
     return ZR_OK;
 }
 
-zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carrier, unsigned world,
-                         unsigned *ranks)
+zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world, unsigned *ranks)
 {
     *ranks = start->kind == ZR_START_FORK ? (world ? world : 1) : start->world;
     if (world != 0 && world != *ranks)
@@ -209,17 +207,17 @@ zr_result zr_start_check(const struct zr_start *start, enum zr_comm_carrier carr
                        "environment); ask for "
                        "none, or unset %s and %s",
                        world, world, start->world, start->world_name, start->rank_name, start->world_name);
-    if (*ranks > ZR_COMM_MAX_WORLD)
-        return zr_fail(ZR_ERR_INVALID, "%u ranks: a run has at most %d", *ranks, ZR_COMM_MAX_WORLD);
+    if (*ranks > ZR_MAX_WORLD)
+        return zr_fail(ZR_ERR_INVALID, "%u ranks: a run has at most %d", *ranks, ZR_MAX_WORLD);
     if (start->kind == ZR_START_FORK)
         return ZR_OK;
-    if (carrier == ZR_CARRIER_MPI && !start->mpi && start->world > 1)
+    if (mpi && !start->mpi && start->world > 1)
         return zr_fail(
             ZR_ERR_INVALID,
             "--comm mpi: %s and %s are set, but no MPI launcher has started this process; start it with "
             "mpirun -n %u (or srun --mpi=pmix), or use --comm local",
             start->rank_name, start->world_name, start->world);
-    return carrier == ZR_CARRIER_MPI ? ZR_OK : check_local(start);
+    return mpi ? ZR_OK : check_local(start);
 }
 
 /* ---- Start --------------------------------------------------------------------------------------------- */
@@ -228,41 +226,11 @@ int zr_start_launch(const struct zr_start_run *run)
 {
     const struct zr_start *start = run->start;
     bool forks = start->kind == ZR_START_FORK;
-    if (run->carrier == ZR_CARRIER_MPI && forks && run->options->world > 1)
+    if (run->join_mpi && forks && run->options->world > 1)
         return zr_mpirun(run->options, run->argv);
-    if (run->carrier == ZR_CARRIER_MPI && start->mpi)
-        return zr_mpi_run(run->options, start);
+    if (run->join_mpi && start->mpi)
+        return run->join_mpi(run->options, start);
     if (forks || start->world == 1)
         return zr_local_launch(run->options);
     return zr_local_join(run->options, start);
-}
-
-int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv)
-{
-    struct zr_start start;
-    struct zr_launch_options launch;
-    zr_result result = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
-    if (result == ZR_OK && (!launch.rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
-                            (carrier == ZR_CARRIER_MPI && (!argv || !argv[0]))))
-        result = zr_fail(ZR_ERR_INVALID,
-                         "a launch needs what a rank is to run (rank_main), a carrier that is one, "
-                         "and main()'s argv to become an mpirun with");
-    if (result == ZR_OK)
-        result = zr_start_read(&start);
-    if (result == ZR_OK)
-        result = zr_start_check(&start, carrier, launch.world, &launch.world);
-    if (result != ZR_OK) {
-        zr_local_say("%s", zr_last_error());
-        return EXIT_USAGE;
-    }
-    return zr_start_launch(
-        &(struct zr_start_run){.start = &start, .carrier = carrier, .options = &launch, .argv = argv});
-}
-
-zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, struct zr_local_world *local,
-                         unsigned rank)
-{
-    if (zr_mpi_joined() && local && local->world > 1)
-        return zr_comm_mpi_create(out, options, local, rank);
-    return zr_comm_local_create(out, options, local, rank);
 }

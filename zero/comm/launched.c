@@ -1,0 +1,59 @@
+/* launched.c: ranks however they were started: launching them, the communicator of one, and what signals
+ * asked them for. Above zero/launch/, local.c and mpi_start.c. */
+#include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
+#include "zero/comm/comm.h"
+#include "zero/comm/mpi_start.h"
+#include "zero/launch/control.h"
+
+enum { EXIT_USAGE = 2 };
+
+int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv)
+{
+    struct zr_start start;
+    struct zr_launch_options launch;
+    zr_result result = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
+    if (result == ZR_OK && (!launch.rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
+                            (carrier == ZR_CARRIER_MPI && (!argv || !argv[0]))))
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a launch needs what a rank is to run (rank_main), a carrier that is one, "
+                         "and main()'s argv to become an mpirun with");
+    if (result == ZR_OK)
+        result = zr_start_read(&start);
+    if (result == ZR_OK)
+        result = zr_start_check(&start, carrier == ZR_CARRIER_MPI, launch.world, &launch.world);
+    if (result != ZR_OK) {
+        zr_local_say("%s", zr_last_error());
+        return EXIT_USAGE;
+    }
+    return zr_start_launch(&(struct zr_start_run){.start = &start,
+                                                  .join_mpi = carrier == ZR_CARRIER_MPI ? zr_mpi_run : NULL,
+                                                  .options = &launch,
+                                                  .argv = argv});
+}
+
+zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, struct zr_local_world *local,
+                         unsigned rank)
+{
+    if (zr_mpi_joined() && local && local->world > 1)
+        return zr_comm_mpi_create(out, options, local, rank);
+    return zr_comm_local_create(out, options, local, rank);
+}
+
+/* The strongest of what the ranks know of, so that a signal which arrives while they pass here means the same
+ * step to all. */
+zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
+{
+    uint32_t mine, all[ZR_MAX_WORLD];
+    if (!comm || !out)
+        return zr_fail(ZR_ERR_INVALID, "a request needs a communicator and a place to go");
+    *out = ZR_REQUEST_NONE;
+    if (!comm->local)
+        return ZR_OK;
+    mine = zr_local_own_request(comm->local);
+    zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
+    for (unsigned p = 0; p < comm->world && result == ZR_OK; p++)
+        if (all[p] > (uint32_t)*out)
+            *out = (enum zr_request_kind)all[p];
+    return result;
+}

@@ -1,0 +1,193 @@
+/* control.h: the control block that the launcher and its ranks share. Private to zero/.
+ *
+ * It lies in a small arena whose granules were mapped before the fork, so every process of the run sees the
+ * same memory at the same address. Words that processes wait on are 32 bits wide and waited on with
+ * zr_word_wait(), always with a time-out, so that a lost peer is noticed whatever happened to it. */
+#ifndef ZR_LAUNCH_CONTROL_H
+#define ZR_LAUNCH_CONTROL_H
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "zero/launch/zr_launch.h"
+
+enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
+#define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a rank that waits */
+
+/* What signals have asked for; bits of zr_local_world.ends. */
+enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };
+
+/* What a piece in the ring is, so that ranks that fell out of step are told apart from slow ones. */
+struct zr_local_piece {
+    uint64_t kind, bytes;
+    bool direct; /* not in the slot, but at the places */
+};
+
+/* A part of a rank's file of granules. */
+struct zr_local_place {
+    uint64_t offset_bytes, bytes;
+};
+
+/* A piece for one rank alone; `bytes` is the size of the whole transfer. */
+struct zr_local_parcel {
+    uint64_t bytes;
+    uint32_t to;
+};
+
+struct zr_local_rank {
+    /* The ring. Counters of pieces, modulo 2^32; piece n lies in slot n % 2. Written by this rank alone. */
+    _Alignas(64) _Atomic uint32_t posted;   /* pieces that peers may read */
+    _Atomic uint32_t posted_sleepers;       /* peers asleep on posted, or about to be */
+    struct zr_local_piece pieces[2];        /* what lies in the slots; written before posted moves */
+    _Alignas(64) _Atomic uint32_t consumed; /* pieces that this rank has read from all its peers */
+    _Atomic uint32_t consumed_sleepers;
+
+    /* The ring as the way to one other rank at a time; see local_ring.c. Pieces lent, likewise in slot n % 2.
+     */
+    _Alignas(64) _Atomic uint32_t lent; /* written by this rank alone */
+    _Atomic uint32_t lent_sleepers;
+    struct zr_local_parcel parcels[2]; /* what lies in the slots; written before lent moves */
+    _Alignas(
+        64) _Atomic uint32_t taken; /* pieces that the one they were for has read; written by that rank */
+    _Atomic uint32_t taken_sleepers;
+
+    /* What this rank lets its peers read where it lies: the places one after the other, but for what leads.
+     * Written before posted moves, and left alone until all peers have read it. */
+    _Alignas(64) uint64_t lead_bytes;
+    uint32_t places_count;
+    struct zr_local_place places[ZR_LOCAL_PLACES];
+
+    /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
+    _Alignas(64) _Atomic uint32_t verdict;
+    _Atomic uint32_t received; /* turns of the passing round of rings that this rank is through with */
+    _Atomic uint32_t received_sleepers;
+    _Atomic uint32_t attempts; /* communicators this rank has begun to make; this rank only */
+    _Atomic bool open;         /* this rank has a communicator; this rank only */
+    _Atomic uint32_t beats;    /* moves with every call on the communicator; this rank only */
+    _Atomic uint32_t notes;    /* with every note */
+
+    /* For the launcher and the peers' messages. */
+    _Atomic bool ended; /* the launcher has seen the end of the process */
+    _Atomic bool busy;  /* a save is in progress */
+    _Atomic int32_t pid;
+    /* The last one is note[notes % 2], so that who dies while it writes one has the last one still. */
+    char note[2][ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
+    /* Why the run ends, should its launcher or the rank itself end it; by enum zr_local_teller. Written by
+     * that process alone, and only until abort points here. */
+    char words[2][ZR_LOCAL_REASON_BYTES];
+};
+
+struct zr_local_world {
+    unsigned world;
+    bool spins; /* the ranks fit the cores: a short spin before sleeping pays */
+
+    /* 0, or the zr_result that every wait ends with, and above it whose words say why: moves once, and at
+     * whatever moment somebody dies, the run goes on or all know why it does not. */
+    _Atomic uint32_t abort; /* ((2 * rank + teller) << 8) | zr_result */
+
+    _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
+    _Atomic uint32_t saves; /* 1: SIGUSR1 came; the first rank to see it takes it */
+    _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
+    _Atomic uint64_t words; /* hash of the first words of zr_local_first_words(); 0: none yet */
+    _Atomic uint32_t said;  /* 1: they have been said, or others */
+
+    _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
+
+    /* Passing the descriptors of the rings round: whose turn it is to send. */
+    _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
+
+    struct zr_local_rank ranks[]; /* world */
+};
+
+/* What a rank has noted last; `out` has room for ZR_LOCAL_NOTE_BYTES. */
+void zr_local_read_note(const struct zr_local_rank *rank, char *out);
+
+/* In place of a rank: whichever it may be. */
+#define ZR_LOCAL_ALL UINT32_MAX
+
+/* This rank gets on, which a launcher that has been asked for the end looks at. */
+static inline void zr_local_beat(struct zr_local_world *local, unsigned rank)
+{
+    if (local)
+        atomic_fetch_add_explicit(&local->ranks[rank].beats, 1, memory_order_relaxed);
+}
+
+/* control.c: makes the control block of a run of `world` ranks, and gives it back. */
+struct zr_local_control {
+    zr_backend *backend;
+    zr_arena *arena;              /* NULL where another process has made it */
+    void *import;                 /* NULL where this process has */
+    struct zr_local_world *local; /* in one of the two */
+};
+zr_result zr_local_control_backend(struct zr_local_control *control);
+zr_result zr_local_control_make(struct zr_local_control *control, unsigned world);
+void zr_local_control_end(struct zr_local_control *control);
+
+/* The sockets that rings are passed round by: an inbox and an outbox for each rank; those that a process does
+ * not hold are -1. */
+struct zr_local_sockets {
+    int inbox[ZR_MAX_WORLD], outbox[ZR_MAX_WORLD];
+};
+void zr_local_sockets_clear(struct zr_local_sockets *sockets);
+zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world);
+void zr_local_sockets_close(struct zr_local_sockets *sockets);
+
+/* Words for a rank whose launcher has ended before it, in a run whose launchers have one rank each. `out` has
+ * room for ZR_LOCAL_REASON_BYTES. */
+void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out);
+
+/* Raises `abort`, once in a run: true for the one whose words count. Wakes all who wait. */
+enum zr_local_teller { ZR_LOCAL_LAUNCHER, ZR_LOCAL_RANK };
+struct zr_local_end {
+    enum zr_local_teller teller;
+    unsigned rank; /* the first one of the launcher's, or the rank itself */
+    zr_result why;
+    const char *reason;
+};
+bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end);
+void zr_local_wake(struct zr_local_world *local);
+
+/* launch.c: the launcher of some of the ranks of a run: all of them, or the one that was started here. */
+struct zr_local_part {
+    struct zr_local_control control;
+    struct zr_local_sockets sockets; /* closed in the launcher after the forks */
+    unsigned first, count;           /* ranks to fork */
+    int links[ZR_MAX_WORLD];         /* to the launchers of other ranks, or -1; unused without elsewhere() */
+    /* Called at every turn of the watch; false: ranks elsewhere still need this launcher. NULL: there are
+     * none. */
+    bool (*elsewhere)(struct zr_local_part *part);
+    void *state; /* of elsewhere() */
+};
+int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part);
+/* One line on stderr, with the program's name before it. */
+void zr_local_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* rank.c: what this rank knows of the requests. Where all share one control block that is the same for all;
+ * else it is what reached this process. A save that is asked for is told once. */
+enum zr_request_kind zr_local_own_request(struct zr_local_world *local);
+/* rank.c: this process's own ends of the sockets, for share.c. */
+const struct zr_local_sockets *zr_local_own_sockets(void);
+/* Signals as requests. */
+void zr_local_follow_signals(struct zr_local_world *local);
+/* The same for a rank of mpirun, which passes on neither SIGTERM nor SIGINT as such: it ends the run on them.
+ * They are held, and taken at zr_local_request(). */
+enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_END = SIGURG };
+#define ZR_MPIRUN_FORWARDS "SIGURG" /* beside those that it forwards anyway */
+void zr_local_hold_mpirun_signals(void);
+void zr_local_follow_mpirun(struct zr_local_world *local);
+
+/* rank.c: what a process does between the fork and rank_main(): signals, and the watch over the launcher.
+ * `before` is the signal mask to go back to, `launcher` the process that has forked it. Never returns. */
+struct zr_local_birth {
+    const struct zr_launch_options *options;
+    struct zr_local_world *local;
+    const struct zr_local_sockets *sockets;
+    const sigset_t *before;
+    pid_t launcher;
+    unsigned rank;
+    bool alone; /* the launcher has this rank only: others have been started beside it (join.c) */
+};
+_Noreturn void zr_local_become_rank(const struct zr_local_birth *birth);
+
+#endif
