@@ -90,19 +90,19 @@ static zr_result initialise(struct zr_engine *engine)
     return result;
 }
 
-static size_t count_segments(const struct zr_engine *engine)
+/* Numbers the segments of this rank, see zr_engine_segment(). */
+static void number_segments(struct zr_engine *engine)
 {
-    size_t count = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
+        engine->units[u].first_segment = engine->segments_count;
         for (size_t i = 0; i < unit->parameters_count; i++) {
             struct zr_overlap overlap;
-            count += zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i],
-                                       engine->rank * unit->shard_elements,
-                                       (engine->rank + 1) * unit->shard_elements, &overlap);
+            engine->segments_count += zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i],
+                                                        engine->rank * unit->shard_elements,
+                                                        (engine->rank + 1) * unit->shard_elements, &overlap);
         }
     }
-    return count;
 }
 
 /* Copies the options and fills in what they leave open. */
@@ -166,7 +166,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     result = take_pools(engine);
     if (result != ZR_OK)
         goto unwind;
-    engine->segments_count = count_segments(engine);
+    number_segments(engine);
     result = initialise(engine);
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);

@@ -39,6 +39,8 @@ struct zr_unit_state {
     float *sum_shard;        /* sum of several rounds, this rank's part; only within a step; see reduce.c */
     unsigned rounds_done;    /* gradients handed over in this step */
     zr_ticket reduce_ticket; /* they are being reduced */
+
+    size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
 };
 
 struct zr_engine {

@@ -169,6 +169,20 @@ size_t zr_engine_segments_count(const zr_engine *engine)
     return engine ? engine->segments_count : 0;
 }
 
+/* The last unit whose segments begin at `index` or before: the one that has it. */
+static size_t unit_of_segment(const struct zr_engine *engine, size_t index)
+{
+    size_t low = 0, high = engine->layout.units_count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (engine->units[middle].first_segment <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out)
 {
     if (!out)
@@ -176,24 +190,23 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     *out = (struct zr_shard_segment){0};
     if (index >= zr_engine_segments_count(engine))
         return;
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        const struct zr_layout_unit *unit = &engine->layout.units[u];
-        size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
-        struct zr_owned owned = zr_engine_owned(engine, u);
-        for (size_t i = 0; i < unit->parameters_count; i++) {
-            struct zr_overlap part;
-            if (!zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i], from, to, &part) ||
-                index-- > 0)
-                continue;
-            size_t skip = part.offset - owned.from;
-            *out = (struct zr_shard_segment){
-                .global_index = part.global_index,
-                .count = part.count,
-                .parameter = owned.master + skip,
-                .momentum = owned.momentum + skip,
-                .variance = owned.variance ? owned.variance + skip : NULL,
-            };
-            return;
-        }
+    size_t u = unit_of_segment(engine, index), left = index - engine->units[u].first_segment;
+    const struct zr_layout_unit *unit = &engine->layout.units[u];
+    size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
+    struct zr_owned owned = zr_engine_owned(engine, u);
+    for (size_t i = 0; i < unit->parameters_count; i++) {
+        struct zr_overlap part;
+        if (!zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i], from, to, &part) ||
+            left-- > 0)
+            continue;
+        size_t skip = part.offset - owned.from;
+        *out = (struct zr_shard_segment){
+            .global_index = part.global_index,
+            .count = part.count,
+            .parameter = owned.master + skip,
+            .momentum = owned.momentum + skip,
+            .variance = owned.variance ? owned.variance + skip : NULL,
+        };
+        return;
     }
 }
