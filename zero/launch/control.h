@@ -163,9 +163,6 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
 /* One line on stderr, with the program's name before it. */
 void zr_local_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* rank.c: what this rank knows of the requests. Where all share one control block that is the same for all;
- * else it is what reached this process. A save that is asked for is told once. */
-enum zr_request_kind zr_local_own_request(struct zr_local_world *local);
 /* rank.c: this process's own ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);
 /* Signals as requests. */

@@ -198,6 +198,8 @@ void zr_local_words_said(struct zr_local_world *local)
 
 enum zr_request_kind zr_local_own_request(struct zr_local_world *local)
 {
+    if (!local)
+        return ZR_REQUEST_NONE;
     take_held_signals();
     uint32_t ends = atomic_load(&local->ends);
     if (ends & ZR_LOCAL_END_NOW)

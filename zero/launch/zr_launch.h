@@ -45,9 +45,13 @@ struct zr_launch_options {
  * to a rank by its number counts as sent to the run. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
-/* What the signals asked for; zr_local_request() in zr_comm.h has all ranks agree on it. SIGUSR1: save and go
- * on. SIGTERM: save and end. SIGINT: end. */
+/* What the signals asked for, weakest first. SIGUSR1: save and go on. SIGTERM: save and end. SIGINT: end. */
 enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END, ZR_REQUEST_END };
+
+/* What this rank knows of; a save that is asked for is told once. Ranks may know of different requests: they
+ * agree on the strongest, in a message that they exchange anyhow, or by zr_local_request() in zr_comm.h.
+ * `local` NULL: ZR_REQUEST_NONE. */
+ZR_API enum zr_request_kind zr_local_own_request(struct zr_local_world *local);
 
 /* Says that a save (or another step that must not be cut short) is in progress, so that the deadline waits.
  */

@@ -29,7 +29,8 @@ struct history {
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
     struct zr_comm_counters comm_before; /* when the first step began */
     uint64_t started_ns;
-    bool ended; /* a signal asked for the end */
+    bool ended;        /* a signal asked for the end */
+    uint64_t since_ns; /* where the seconds of the step under way begin: where those of the last one ended */
 };
 
 struct loop {
@@ -48,16 +49,27 @@ static bool speaks(const struct loop *loop)
     return loop->rank.rank == 0;
 }
 
-/* The mean over the ranks, added in rank order: the same bits everywhere. */
-static zr_result mean_over_ranks(struct loop *loop, double mine, double *mean)
+/* What a rank tells the others once a step: one message, while the gradients are still being reduced. A
+ * message of its own for signals would wait, behind the step, for the parameters that still spread. */
+struct word {
+    double loss;
+    enum zr_request_kind request;
+};
+
+/* The mean of the losses, added in rank order, and the strongest request: the same bits everywhere. */
+static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
 {
-    double all[ZR_MAX_WORLD], sum = 0;
+    struct word all[ZR_MAX_WORLD];
     zr_result result = zr_comm_exchange(loop->rank.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
-    for (unsigned r = 0; r < loop->rank.config->ranks; r++)
-        sum += all[r];
-    *mean = sum / loop->rank.config->ranks;
+    *agreed = (struct word){0};
+    for (unsigned r = 0; r < loop->rank.config->ranks; r++) {
+        agreed->loss += all[r].loss;
+        if (all[r].request > agreed->request)
+            agreed->request = all[r].request;
+    }
+    agreed->loss /= loop->rank.config->ranks;
     return ZR_OK;
 }
 
@@ -65,7 +77,8 @@ static zr_result validate(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
     zr_gpt *model = rank->replica.model;
-    double sum = 0, mean;
+    struct word mean;
+    double sum = 0;
     zr_result result;
 
     for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
@@ -82,11 +95,11 @@ static zr_result validate(struct loop *loop)
             return result;
         sum += count ? loss * (double)count : 0;
     }
-    result = mean_over_ranks(loop, sum, &mean);
+    result = agree(loop, (struct word){.loss = sum}, &mean);
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
-    loop->history.validation_loss = mean * rank->config->ranks / (double)rank->data.validation_windows;
+    loop->history.validation_loss = mean.loss * rank->config->ranks / (double)rank->data.validation_windows;
     return ZR_OK;
 }
 
@@ -167,17 +180,23 @@ static zr_result train_micro_batches(struct loop *loop, uint64_t step, double *l
     return ZR_OK;
 }
 
-/* One step of arithmetic: batches, forward, backward, update. */
-static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+/* One step of arithmetic: batches, forward, backward, update. *request: what signals had asked for by the
+ * time that the ranks spoke. */
+static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
+                            enum zr_request_kind *request)
 {
     struct zr_rank *rank = &loop->rank;
     struct zr_step_report report;
-    double loss;
-    zr_result result = train_micro_batches(loop, step, &loss);
-    if (result == ZR_OK)
-        result = mean_over_ranks(loop, loss, &line->loss);
+    struct word mine = {0}, agreed;
+    zr_result result = train_micro_batches(loop, step, &mine.loss);
+    if (result == ZR_OK) {
+        mine.request = zr_local_own_request(rank->local);
+        result = agree(loop, mine, &agreed);
+    }
     if (result != ZR_OK)
         return result;
+    line->loss = agreed.loss;
+    *request = agreed.request;
     float rate = zr_schedule_rate(rank->config, step);
     result = zr_engine_step(rank->replica.engine, rate, &report);
     loop->alike = result == ZR_ERR_CORRUPT; /* the ranks have found the gradient together */
@@ -202,21 +221,31 @@ static void say_skipped(struct loop *loop, const struct zr_step_line *line)
            line->step, line->loss_scale, scaling.skipped_steps, (double)scaling.scale);
 }
 
-/* A step with its clock and counters around it. */
-static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line)
+/* Whether something that is no part of the step comes between it and the next. */
+static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request_kind request)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    return step == config->steps || request != ZR_REQUEST_NONE ||
+           (config->eval_every && step % config->eval_every == 0) ||
+           (config->save_every && step % config->save_every == 0);
+}
+
+/* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
+ * something else comes between them, to the moment when all that the step has sent has arrived. */
+static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
+                               enum zr_request_kind *request)
 {
     struct zr_rank *rank = &loop->rank;
     struct history *history = &loop->history;
     struct zr_arena_stats before, after;
     struct zr_comm_counters sent_before, sent_after;
     bool first = !history->counted;
-    uint64_t start_ns = zr_os_now_ns();
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
     zr_comm_counters_get(rank->comm, &sent_before);
-    result = train_step(loop, step, line);
-    if (result == ZR_OK && first) /* so that all that the step sends is counted */
+    result = train_step(loop, step, line, request);
+    if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
         result = zr_engine_synchronize(rank->replica.engine);
     if (result != ZR_OK)
         return result;
@@ -228,8 +257,10 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
     }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
+    uint64_t now_ns = zr_os_now_ns();
     line->step = step;
-    line->step_seconds = (double)(zr_os_now_ns() - start_ns) * 1e-9;
+    line->step_seconds = (double)(now_ns - history->since_ns) * 1e-9;
+    history->since_ns = now_ns;
     line->tokens_per_second = (double)zr_train_step_tokens(rank->config) / line->step_seconds;
     line->live_bytes = after.live_bytes;
     line->reserved_bytes = after.reserved_bytes;
@@ -240,12 +271,11 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
 }
 
 /* What signals asked for, agreed on by all ranks. */
-static zr_result follow_requests(struct loop *loop, uint64_t step)
+static zr_result follow_request(struct loop *loop, uint64_t step, enum zr_request_kind request)
 {
-    enum zr_request_kind request = ZR_REQUEST_NONE;
-    zr_result result = zr_local_request(loop->rank.comm, &request);
-    if (result != ZR_OK || request == ZR_REQUEST_NONE)
-        return result;
+    zr_result result = ZR_OK;
+    if (request == ZR_REQUEST_NONE)
+        return ZR_OK;
     if (speaks(loop) && !loop->rank.config->save[0] && request != ZR_REQUEST_END) {
         zr_progress_break(&loop->progress);
         zr_say("a signal asks for a save, and there is no folder to save to; give --save DIR");
@@ -280,14 +310,16 @@ static zr_result run_steps(struct loop *loop)
     zr_result result = ZR_OK;
 
     zr_comm_counters_get(loop->rank.comm, &loop->history.comm_before);
+    loop->history.since_ns = zr_os_now_ns();
     for (uint64_t step = loop->history.resumed_step + 1; step <= config->steps && !loop->history.ended;
          step++) {
         struct zr_step_line line = {0};
+        enum zr_request_kind request = ZR_REQUEST_NONE;
         char note[32];
         snprintf(note, sizeof note, "step %" PRIu64, step);
         zr_local_note(loop->rank.local, loop->rank.rank, note);
         zr_trace_mark(loop->rank.arena, note);
-        result = measured_step(loop, step, &line);
+        result = measured_step(loop, step, &line, &request);
         if (result == ZR_OK && config->eval_every &&
             (step % config->eval_every == 0 || step == config->steps)) {
             result = validate(loop);
@@ -305,9 +337,11 @@ static zr_result run_steps(struct loop *loop)
         if (config->save_every && step % config->save_every == 0)
             result = save(loop, step);
         if (result == ZR_OK)
-            result = follow_requests(loop, step);
+            result = follow_request(loop, step, request);
         if (result != ZR_OK)
             return result;
+        if (pauses_after(loop, step, request))
+            loop->history.since_ns = zr_os_now_ns();
     }
     if (!loop->history.ended) /* fewer steps may be asked for than the checkpoint has seen */
         result = save(loop, loop->history.resumed_step + loop->history.count);
