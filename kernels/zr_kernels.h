@@ -95,6 +95,15 @@ ZR_API int zr_kernel_open(struct zr_kernel_context *context);
 ZR_API void zr_kernel_close(struct zr_kernel_context *context);
 ZR_API const char *zr_kernel_why(void);
 
+/* fp32 products that the matrix library refused, and that the context did by itself: slower, and with other
+ * last bits than the library's. */
+struct zr_kernel_refusals {
+    uint64_t count;
+    size_t m, n, k; /* of the first: [m, k] x [k, n] */
+};
+/* All zero where there was none, and of a context that is not open. */
+ZR_API struct zr_kernel_refusals zr_kernel_refusals(const struct zr_kernel_context *context);
+
 struct zr_embedding {
     const int32_t *tokens; /* [B, T], each in [0, V) */
     size_t batch, sequence, channels;

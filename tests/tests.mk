@@ -77,7 +77,7 @@ leaky := $(BUILD)/tests/zr-train-leaky
 $(leaky): tests/support/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
+	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats gemm_open trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
 # The longest first, or the last of all would be waited for alone.

@@ -57,6 +57,8 @@ struct zr_gemm_state {
     uint64_t uses;
     unsigned threads;
     bool refused; /* by a test, not by the library */
+    atomic_uint_least64_t pieces_refused;
+    struct zr_kernel_refusals refusals;
     struct entry entries[ENTRIES];
     struct memory *memories; /* [ENTRIES][threads] */
     dnnl_stream_t *streams;  /* [threads] */
@@ -163,6 +165,12 @@ void zr_gemm_close(struct zr_kernel_context *context)
             dnnl_stream_destroy(state->streams[t]);
     if (state->engine != NULL)
         dnnl_engine_destroy(state->engine);
+}
+
+struct zr_kernel_refusals zr_kernel_refusals(const struct zr_kernel_context *context)
+{
+    const struct zr_gemm_state *state = context->library;
+    return state ? state->refusals : (struct zr_kernel_refusals){0};
 }
 
 void zr_gemm_refuse(struct zr_kernel_context *context)
@@ -425,8 +433,10 @@ static void piece_run(const struct job *job, const struct entry *entry, struct p
     float *tile = (float *)(job->state->scratch + (part + 1) * SCRATCH_BYTES - TILE_BYTES);
     struct sides sides = {p->a + (p->a_turned ? piece.row : piece.row * p->k),
                           p->b + (p->b_turned ? piece.column * p->k : piece.column), job->tiled ? tile : c};
-    if (!piece_by_library(job, entry, sides, part))
+    if (!piece_by_library(job, entry, sides, part)) {
+        atomic_fetch_add_explicit(&job->state->pieces_refused, 1, memory_order_relaxed);
         piece_ourselves(job, &entry->key, sides, part);
+    }
     for (size_t r = 0; job->tiled && r < piece.rows; r++)
         memcpy(c + r * p->n, tile + r * piece.columns, piece.columns * sizeof(float));
     if (p->bias != NULL)
@@ -467,5 +477,11 @@ void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product)
         job.entries[last][1] = entry_for(&job, slice, last_row);
     }
     atomic_init(&job.next, 0);
+    uint64_t refused = atomic_load(&job.state->pieces_refused);
     zr_parallel_run(context, gemm_part, &job);
+    if (atomic_load(&job.state->pieces_refused) != refused && job.state->refusals.count++ == 0) {
+        job.state->refusals.m = product->m;
+        job.state->refusals.n = product->n;
+        job.state->refusals.k = product->k;
+    }
 }

@@ -9,6 +9,8 @@
  *   ZR_TEST_CALLS=FILE                where the trainer asks for its arena's statistics, "step calls" is
  * added: the driver calls so far, counted before the backend (of one rank alone)
  *
+ *   ZR_TEST_REFUSE=RANK               its matrix library refuses every product
+ *
  * The linker's --wrap puts these functions before the real ones; the trainer itself is the one that is
  * shipped. The rehearsal, which has an arena of its own, is left alone. */
 #include <stdio.h>
@@ -29,6 +31,10 @@ zr_result __wrap_zr_arena_alloc(zr_arena *arena, const struct zr_request *reques
 zr_result __wrap_zr_arena_free(zr_arena *arena, void *block);
 zr_result __wrap_zr_trace_mark(zr_arena *arena, const char *label);
 int __wrap_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
+/* kernels/cpu/gemm.h, some names of which alloc/ has too. */
+void zr_gemm_refuse(struct zr_kernel_context *context);
+int __real_zr_gemm_open(struct zr_kernel_context *context);
+int __wrap_zr_gemm_open(struct zr_kernel_context *context);
 
 static struct {
     bool frees, once, more; /* which of the three; none: all is well */
@@ -37,6 +43,7 @@ static struct {
     unsigned long step;
 } leak;
 static unsigned long step; /* under way; 0: none yet */
+static bool refuses;
 
 static void read_leak(unsigned rank)
 {
@@ -96,6 +103,16 @@ zr_result __wrap_zr_trace_mark(zr_arena *arena, const char *label)
 
 int __wrap_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
+    const char *refusing = getenv("ZR_TEST_REFUSE");
     read_leak(rank);
+    refuses = refusing && strtoul(refusing, NULL, 10) == rank;
     return __real_zr_train_rank(local, rank, argument);
+}
+
+int __wrap_zr_gemm_open(struct zr_kernel_context *context)
+{
+    int failed = __real_zr_gemm_open(context);
+    if (!failed && refuses)
+        zr_gemm_refuse(context);
+    return failed;
 }

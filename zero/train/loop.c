@@ -41,7 +41,8 @@ struct loop {
     zr_result log_result;    /* what that was */
     struct zr_progress progress;
     bool resuming; /* a checkpoint is being read: what is damaged is a file */
-    bool alike;    /* the failure at hand is that of all ranks, in the same words */
+    bool refusal_said;
+    bool alike; /* the failure at hand is that of all ranks, in the same words */
 };
 
 static bool speaks(const struct loop *loop)
@@ -54,9 +55,12 @@ static bool speaks(const struct loop *loop)
 struct word {
     double loss;
     enum zr_request_kind request;
+    unsigned rank; /* whose refusals these are */
+    struct zr_kernel_refusals refusals;
 };
 
-/* The mean of the losses, added in rank order, and the strongest request: the same bits everywhere. */
+/* The mean of the losses, added in rank order, the strongest request and the refusals of the first rank that
+ * has any: the same bits everywhere. */
 static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
 {
     struct word all[ZR_MAX_WORLD];
@@ -68,6 +72,10 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
         agreed->loss += all[r].loss;
         if (all[r].request > agreed->request)
             agreed->request = all[r].request;
+        if (agreed->refusals.count == 0) {
+            agreed->rank = r;
+            agreed->refusals = all[r].refusals;
+        }
     }
     agreed->loss /= loop->rank.config->ranks;
     return ZR_OK;
@@ -180,6 +188,22 @@ static zr_result train_micro_batches(struct loop *loop, uint64_t step, double *l
     return ZR_OK;
 }
 
+/* A refusal is no failure; but the ranks' products may differ in their last bits from then on, and a step
+ * takes longer. */
+static void say_refused(struct loop *loop, const struct word *agreed)
+{
+    if (agreed->refusals.count == 0 || loop->refusal_said)
+        return;
+    loop->refusal_said = true;
+    if (!speaks(loop))
+        return;
+    zr_progress_break(&loop->progress);
+    zr_say(
+        "rank %u: oneDNN refuses products, first one of %zu x %zu x %zu (is its memory at an end?); they are "
+        "computed without it: slower, and with other last bits",
+        agreed->rank, agreed->refusals.m, agreed->refusals.n, agreed->refusals.k);
+}
+
 /* One step of arithmetic: batches, forward, backward, update. *request: what signals had asked for by the
  * time that the ranks spoke. */
 static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -191,12 +215,14 @@ static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_lin
     zr_result result = train_micro_batches(loop, step, &mine.loss);
     if (result == ZR_OK) {
         mine.request = zr_local_own_request(rank->local);
+        mine.refusals = zr_kernel_refusals(&rank->replica.context);
         result = agree(loop, mine, &agreed);
     }
     if (result != ZR_OK)
         return result;
     line->loss = agreed.loss;
     *request = agreed.request;
+    say_refused(loop, &agreed);
     float rate = zr_schedule_rate(rank->config, step);
     result = zr_engine_step(rank->replica.engine, rate, &report);
     loop->alike = result == ZR_ERR_CORRUPT; /* the ranks have found the gradient together */

@@ -257,6 +257,7 @@ static void check_refused_library(struct zr_kernel_context *c, const struct zr_k
     struct tensor *dy = input(l.rows * l.out, 0, 1), *y = output(l.rows * l.out), *dx = output(x->n);
     struct tensor *dw = output(w->n), *db = output(l.out), *with = output(y->n);
     kernels->linear_forward(c, &l, x->at, w->at, b->at, with->at);
+    bool none = zr_kernel_refusals(c).count == 0;
     zr_gemm_refuse(c);
     kernels->linear_forward(c, &l, x->at, w->at, b->at, y->at);
     kernels->linear_backward(c, &l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false);
@@ -266,6 +267,10 @@ static void check_refused_library(struct zr_kernel_context *c, const struct zr_k
     for (size_t i = 0; i < dw->n; i++)
         dw->real[i] *= 2;
     double error = worst(worst(error_of(y), error_of(dx)), error_of(dw));
+    struct zr_kernel_refusals refusals = zr_kernel_refusals(c);
+    tap_ok(none && refusals.count == 4 && refusals.m == l.rows && refusals.n == l.out && refusals.k == l.in,
+           "%s: products that the library refuses are counted, with the first one's shape",
+           zr_isa_name(c->isa));
     tap_ok(error < 3e-6, "%s: products without the library are right too (%.1e)", zr_isa_name(c->isa), error);
 }
 
