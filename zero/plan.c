@@ -259,8 +259,9 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
     if (result != ZR_OK)
         goto unwind;
     if (request->timeline)
-        zr_comm_null_set_clock(rehearsal->comm, &request->timeline->clock);
-    result = rehearse(out, rehearsal);
+        result = zr_comm_null_set_clock(rehearsal->comm, &request->timeline->clock);
+    if (result == ZR_OK)
+        result = rehearse(out, rehearsal);
     zr_result closed = zr_comm_destroy(rehearsal->comm);
     if (result == ZR_OK)
         result = closed;

@@ -24,7 +24,8 @@ static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)
 }
 
 /* Lets a null communicator go by a clock, which is the caller's and outlives it. Exchanges and barriers,
- * small talk, wait for what was handed in before and take no time of their own. */
-void zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock);
+ * small talk, wait for what was handed in before and take no time of their own. ZR_ERR_INVALID: it is no null
+ * communicator. */
+zr_result zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock);
 
 #endif

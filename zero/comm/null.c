@@ -96,13 +96,16 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
     clock->sent_bytes += bytes;
 }
 
-void zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock)
-{
-    ((struct null_comm *)comm)->clock = clock;
-}
-
 static const struct zr_comm_table null_table = {
     .name = "null", .run = null_run, .submitted = null_submitted, .waited = null_waited, .close = null_close};
+
+zr_result zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock)
+{
+    if (!comm || comm->table != &null_table)
+        return zr_fail(ZR_ERR_INVALID, "%s(): only a null communicator goes by a clock", __func__);
+    ((struct null_comm *)comm)->clock = clock;
+    return ZR_OK;
+}
 
 zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *options, unsigned rank,
                               unsigned world)

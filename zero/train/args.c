@@ -251,9 +251,9 @@ const struct zr_flag *zr_flag_find(const char *name)
     return NULL;
 }
 
-uint64_t zr_flag_bit(const struct zr_flag *flag)
+size_t zr_flag_index(const struct zr_flag *flag)
 {
-    return UINT64_C(1) << (flag - zr_flags);
+    return (size_t)(flag - zr_flags);
 }
 
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
@@ -356,7 +356,7 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
                               flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
-    config->given |= zr_flag_bit(flag);
+    config->given[zr_flag_index(flag)] = true;
     return said(store(flag, config, value));
 }
 
@@ -395,7 +395,7 @@ static bool prompt_is_tokens(const struct zr_train_config *config)
 bool zr_flag_given(const struct zr_train_config *config, const char *name)
 {
     const struct zr_flag *flag = zr_flag_find(name);
-    return flag && config->given & zr_flag_bit(flag);
+    return flag && config->given[zr_flag_index(flag)];
 }
 
 static bool scales_loss(const struct zr_train_config *config)
@@ -732,9 +732,8 @@ void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
         for (size_t c = 0; c < changes_count; c++)
             if (strcmp(changes[c].name, flag->name) == 0)
                 change = &changes[c];
-        bool given = config->given >> i & 1;
         bool once = strcmp(flag->name, "json") == 0 || strcmp(flag->name, "trace") == 0;
-        if (change ? !change->value : !given || once)
+        if (change ? !change->value : !config->given[i] || once)
             continue;
         zr_text_print(text, " --%s", flag->name);
         if (change)

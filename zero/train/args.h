@@ -27,11 +27,13 @@ enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
-/* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
- */
 /* The default of --bucket-bytes, whatever the number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
+enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
+
+/* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
+ */
 struct zr_train_config {
     char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
     char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */
@@ -78,9 +80,9 @@ struct zr_train_config {
     size_t sample;       /* tokens of text at the end */
     float temperature;   /* 0: always the likeliest */
 
-    const char *program; /* as it was called, for the next command; borrowed from argv */
-    uint64_t given;      /* bit i: option i of the table was on the command line */
-    uint64_t filed;      /* likewise: in the file of --config */
+    const char *program;       /* as it was called, for the next command; borrowed from argv */
+    bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table was on the command line */
+    bool filed[ZR_FLAGS_MOST]; /* likewise: in the file of --config */
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */

@@ -255,7 +255,7 @@ static zr_result store(const struct reader *reader, const char *path, const char
 {
     if (zr_flag_store(option, reader->config, value) >= 0)
         return refuse(reader, path, "%s", zr_last_error());
-    reader->config->filed |= zr_flag_bit(zr_flag_find(option));
+    reader->config->filed[zr_flag_index(zr_flag_find(option))] = true;
     return ZR_OK;
 }
 
@@ -485,7 +485,7 @@ static zr_result read_scheduler(const struct reader *reader)
     if (result == ZR_OK && type == 1)
         result = store(reader, "scheduler.type", "min-lr", "0");
     if (type == 2) {
-        reader->config->filed |= zr_flag_bit(zr_flag_find("min-lr"));
+        reader->config->filed[zr_flag_index(zr_flag_find("min-lr"))] = true;
         if (reader->rest->least_ratio < 0)
             reader->rest->least_ratio = 0.0001; /* as published, where it is not said */
     }
@@ -612,8 +612,8 @@ void zr_config_left_out(struct zr_text *text, const struct zr_train_config *conf
     const char *not_here = config->optimizer.kind == ZR_OPTIMIZER_ADAMW ? "momentum" : "beta", *last = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct zr_flag *flag = zr_flag_find(rows[i].option);
-        if ((config->given | config->filed) & zr_flag_bit(flag) ||
-            strncmp(flag->name, not_here, strlen(not_here)) == 0 ||
+        size_t at = zr_flag_index(flag);
+        if (config->given[at] || config->filed[at] || strncmp(flag->name, not_here, strlen(not_here)) == 0 ||
             (config->rate_kind == ZR_RATE_CONSTANT && strcmp(flag->name, "min-lr") == 0))
             continue;
         bool more = last && strcmp(last, rows[i].key) == 0;

@@ -125,7 +125,8 @@ const struct zr_flag zr_flags[] = {
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
-_Static_assert(sizeof zr_flags / sizeof *zr_flags <= 64, "zr_train_config.given has a bit for each");
+_Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
+               "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
 const char *const zr_flags_later[] = {"tp",

@@ -38,8 +38,8 @@ extern const char *const zr_flags_later[];
 
 /* NULL: there is none of that name. */
 const struct zr_flag *zr_flag_find(const char *name);
-/* Its bit in zr_train_config.given and .filed. */
-uint64_t zr_flag_bit(const struct zr_flag *flag);
+/* Its place in the table, and in zr_train_config.given and .filed. */
+size_t zr_flag_index(const struct zr_flag *flag);
 /* Writes its value as the command line has it, a blank before it; nothing of a switch. */
 void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config);
 /* Stores the value of an option that takes one. -1: done; else 2, with words in zr_last_error(). */
