@@ -78,6 +78,19 @@ static inline zr_cu_result fill_at(const struct world *w, size_t granule, unsign
     MUST(map_at(w, 0, 1, first));                                                                            \
     MUST(access_at(w, 0, 1))
 
+/* Of calls that are all to be refused the first that is not, else the first one's code. */
+static inline zr_cu_result most_lenient(const zr_cu_result *codes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (codes[i] == ZR_CU_SUCCESS)
+            return codes[i];
+    return codes[0];
+}
+
+#define ALL_REFUSED(...)                                                                                     \
+    most_lenient((const zr_cu_result[]){__VA_ARGS__},                                                        \
+                 sizeof((const zr_cu_result[]){__VA_ARGS__}) / sizeof(zr_cu_result))
+
 /* ---- Rules --------------------------------------------------------------------------------------------- */
 
 enum where { ANYWHERE, EMULATOR_ONLY };
