@@ -23,6 +23,23 @@ static void stop(void)
     tap_ok(nothing_left(), "nothing is left");
 }
 
+static zr_ring *new_ring(unsigned buffers_count)
+{
+    zr_ring *ring = NULL;
+    struct zr_ring_options options = {
+        .arena = arena, .buffers_count = buffers_count, .buffer_bytes = GRANULE};
+    tap_result(zr_ring_create(&ring, &options), ZR_OK, "a ring");
+    return ring;
+}
+
+static zr_contiguous *new_pool(void)
+{
+    zr_contiguous *pool = NULL;
+    struct zr_contiguous_options options = {.arena = arena, .reserve_bytes = 8 * GRANULE};
+    tap_result(zr_contiguous_create(&pool, &options), ZR_OK, "a pool");
+    return pool;
+}
+
 /* Every call of the driver fails, or of one kind, until it is said otherwise. */
 static void all_fail(const char *call)
 {
@@ -184,10 +201,8 @@ static void test_peers(void)
     stop();
 
     start(4 * GRANULE);
-    zr_ring *ring = NULL;
+    zr_ring *ring = new_ring(2);
     void *buffer = NULL;
-    zr_ring_create(&ring,
-                   &(struct zr_ring_options){.arena = arena, .buffers_count = 2, .buffer_bytes = GRANULE});
     tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "a buffer");
     tap_result(zr_ring_release(ring, buffer, number_of(peer)), ZR_ERR_INVALID,
                "is not released to a peer's stream: %s", zr_last_error());
@@ -213,8 +228,8 @@ static void test_default_streams(void)
     start(8 * GRANULE);
     const zr_cu_stream legacy = (zr_cu_stream)1;
     const uint64_t each = ZR_CU_STREAM_PER_THREAD;
-    zr_ring *ring = NULL;
-    zr_contiguous *pool = NULL;
+    zr_ring *ring = new_ring(1);
+    zr_contiguous *pool = new_pool();
     zr_entry entry;
     void *buffer, *address;
     struct zr_block_info info;
@@ -225,10 +240,6 @@ static void test_default_streams(void)
     zr_arena_free(arena, block);
     tap_ok(take(2 * GRANULE) == block && emulator->state().pending_count == 1,
            "which gets at once what it freed by that name");
-    zr_ring_create(&ring,
-                   &(struct zr_ring_options){.arena = arena, .buffers_count = 1, .buffer_bytes = GRANULE});
-    zr_contiguous_create(&pool,
-                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
     zr_ring_acquire(ring, 1, 0, &buffer);
     launch(NULL, buffer, GRANULE);
     zr_ring_release(ring, buffer, 1);
@@ -260,11 +271,9 @@ static void test_default_streams(void)
 static void test_ring_later(void)
 {
     start(4 * GRANULE);
-    zr_ring *ring = NULL;
+    zr_ring *ring = new_ring(1);
     void *buffer = NULL;
     zr_cu_stream own = new_stream(), other = new_stream();
-    zr_ring_create(&ring,
-                   &(struct zr_ring_options){.arena = arena, .buffers_count = 1, .buffer_bytes = GRANULE});
     tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "the only buffer");
     all_fail("cuEventRecord");
     tap_result(zr_ring_release(ring, buffer, number_of(own)), ZR_OK, "is released without an event");
@@ -284,12 +293,10 @@ static void test_ring_later(void)
 static void test_pool_end(void)
 {
     start(4 * GRANULE);
-    zr_contiguous *pool = NULL;
+    zr_contiguous *pool = new_pool();
     zr_entry entry;
     void *address;
     zr_cu_stream own = new_stream();
-    zr_contiguous_create(&pool,
-                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
     tap_result(
         zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .stream = number_of(own)},
                              &entry, &address),
@@ -315,13 +322,11 @@ static void test_pool_end(void)
 static void end_pool_under_peer(bool freed)
 {
     start(4 * GRANULE);
-    zr_contiguous *pool = NULL;
+    zr_contiguous *pool = new_pool();
     zr_entry entry;
     void *address;
     zr_cu_stream peer = new_stream_of(1);
     size_t before = emulator->state().mappings_count;
-    zr_contiguous_create(&pool,
-                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
     tap_result(zr_contiguous_append(
                    pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .stream = number_of(peer)}, &entry,
                    &address),
@@ -339,12 +344,10 @@ static void end_pool_under_peer(bool freed)
 static void test_returned(void)
 {
     start(0);
-    zr_contiguous *pool = NULL;
+    zr_contiguous *pool = new_pool();
     zr_entry entry = 0;
     void *address = NULL;
     zr_cu_stream own = new_stream(), other = new_stream();
-    zr_contiguous_create(&pool,
-                         &(struct zr_contiguous_options){.arena = arena, .reserve_bytes = 8 * GRANULE});
     zr_contiguous_append(
         pool, &(struct zr_entry_request){.bytes = 2 * GRANULE, .movable = true, .stream = number_of(own)},
         &entry, NULL);
