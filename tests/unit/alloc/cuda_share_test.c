@@ -239,12 +239,6 @@ static void test_device(void)
     tap_ok((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0, "a descriptor does not reach programs that are started");
     zr_arena_destroy(owner.arena, NULL);
     tap_ok(fcntl(fd, F_GETFD) < 0, "and goes with its memory");
-    struct zr_handle *handle;
-    struct zr_segment wrong = {.fd = STDIN_FILENO, .bytes = GRANULE};
-    tap_result(zr_backend_import(owner.backend, &wrong, &handle), ZR_ERR_INVALID, "what is no memory: %s",
-               zr_last_error());
-    wrong.offset_bytes = GRANULE;
-    tap_result(zr_backend_import(owner.backend, &wrong, &handle), ZR_ERR_INVALID, "a piece from its middle");
     zr_backend_destroy(owner.backend);
 }
 
