@@ -60,6 +60,18 @@ static inline bool nothing_left(void)
            0;
 }
 
+/* Every call of the driver fails, or of one kind, until it is said otherwise. */
+static inline void always_fail(const char *call, zr_cu_result code)
+{
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = UINT64_MAX / 2, .code = code});
+}
+
+static inline void never_fail(void)
+{
+    emulator->fail(&(struct zr_emulator_fault){0});
+}
+
 /* Launches in the primary context of device 0, as a user's kernel would be. */
 static inline zr_cu_result launch(zr_cu_stream stream, const char *address, size_t bytes)
 {

@@ -60,12 +60,6 @@ static bool writable(const char *address, size_t bytes)
 
 /* ---- Refused twice in a row ---------------------------------------------------------------------------- */
 
-static void fail_from_now_on(const char *call, uint64_t count)
-{
-    emulator->fail(
-        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = count, .code = ZR_CU_UNKNOWN});
-}
-
 static uint64_t to_access, told, untold;
 
 static zr_result mapped(void *argument, void *address, size_t bytes)
@@ -96,7 +90,7 @@ static void refuse_first(void)
     emulator->fail(
         &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
     tap_ok(take_on(3 * GRANULE, 0) == NULL, "a step whose access is refused, and the unmaps that follow");
-    emulator->fail(&(struct zr_emulator_fault){0});
+    never_fail();
     tap_is(counts().refused_count, 1, "counts as refused");
     tap_ok(stats().mapped_bytes > 0 && told == 0, "the driver kept some of it, and nobody was told of it");
     tap_is(stats().stranded_bytes, stats().mapped_bytes, "which counts as stranded");
@@ -114,7 +108,7 @@ static void find_access(void)
     uint64_t unmaps = emulator->calls("cuMemUnmap");
     take_on(3 * GRANULE, 0);
     tap_ok(emulator->calls("cuMemUnmap") > unmaps, "an access that is refused is followed by unmaps");
-    emulator->fail(&(struct zr_emulator_fault){0});
+    never_fail();
     uint64_t most = emulator->calls(NULL) - before;
     stop();
     for (to_access = 1; to_access < most; to_access++) {
@@ -123,7 +117,7 @@ static void find_access(void)
         emulator->fail(
             &(struct zr_emulator_fault){.nth = to_access, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
         take_on(3 * GRANULE, 0);
-        emulator->fail(&(struct zr_emulator_fault){0});
+        never_fail();
         bool kept = stats().mapped_bytes == 3 * GRANULE;
         stop();
         if (kept)
@@ -148,14 +142,14 @@ static void test_kept(void)
     stop();
 
     refuse_first();
-    fail_from_now_on("cuMemUnmap", UINT64_MAX / 2);
+    always_fail("cuMemUnmap", ZR_CU_UNKNOWN);
     block = take_on(3 * GRANULE, 0);
     tap_ok(!block || writable(block, 3 * GRANULE), "while the driver keeps it no step gets it");
     tap_is(counts().refused_count, 2, "which counts as refused too");
     zr_arena_free(arena, block);
     tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
     tap_result(zr_arena_install_plan(arena, NULL), ZR_OK, "the plan ends");
-    emulator->fail(&(struct zr_emulator_fault){0});
+    never_fail();
     char *blocks[16];
     bool good = true;
     for (unsigned i = 0; i < 16; i++)
@@ -181,7 +175,7 @@ static void test_serials(void)
     emulator->fail(
         &(struct zr_emulator_fault){.call = "cuMemSetAccess", .nth = 1, .count = 1, .code = ZR_CU_UNKNOWN});
     char *beside = take_on(GRANULE + GRANULE / 4, 0);
-    emulator->fail(&(struct zr_emulator_fault){0});
+    never_fail();
     tap_ok(!beside, "a request that shares a granule with a block, after many others, fails");
     tap_ok(writable(block, GRANULE + GRANULE / 2), "and the block keeps its memory");
     zr_arena_free(arena, block);

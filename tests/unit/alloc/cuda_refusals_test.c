@@ -157,17 +157,6 @@ static void test_unavailable(void)
 
 /* ---- A driver that will not ---------------------------------------------------------------------------- */
 
-static void always_fail(const char *call, zr_cu_result code)
-{
-    emulator->fail(
-        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = UINT64_MAX / 2, .code = code});
-}
-
-static void never_fail(void)
-{
-    emulator->fail(&(struct zr_emulator_fault){0});
-}
-
 static void test_shortage(void)
 {
     zr_arena *arena;

@@ -40,18 +40,6 @@ static zr_contiguous *new_pool(void)
     return pool;
 }
 
-/* Every call of the driver fails, or of one kind, until it is said otherwise. */
-static void all_fail(const char *call)
-{
-    emulator->fail(
-        &(struct zr_emulator_fault){.call = call, .nth = 1, .count = UINT64_MAX / 2, .code = ZR_CU_UNKNOWN});
-}
-
-static void none_fails(void)
-{
-    emulator->fail(&(struct zr_emulator_fault){0});
-}
-
 /* Whichever of a block's streams is the last to pass, it is waited for. */
 static void test_several_uses(void)
 {
@@ -89,12 +77,12 @@ static void test_uses(void)
     zr_block_use(arena, block, number_of(other));
     emulator->work_ticks(FOREVER);
     launch(other, block, 2 * GRANULE);
-    all_fail(NULL);
+    always_fail(NULL, ZR_CU_UNKNOWN);
     tap_result(zr_arena_free(arena, block), ZR_OK, "a free while the driver fails");
     tap_is(stats().pending_bytes, 2 * GRANULE, "is pending");
     tap_ok(take_on(3 * GRANULE, number_of(own)) == NULL && stats().pending_bytes == 2 * GRANULE,
            "and stays so while it cannot be waited for");
-    none_fails();
+    never_fail();
     char *next = take_on(2 * GRANULE, number_of(own));
     tap_ok(next && next != block && emulator->state().pending_count == 1, "its memory is nobody else's");
     tap_ok(take_on(2 * GRANULE, number_of(own)) && emulator->state().pending_count == 0,
@@ -119,9 +107,9 @@ static void test_numbers(void)
         zr_arena_free(arena, blocks[i]);
     emulator->work_ticks(FOREVER);
     launch(streams[ZR_STREAMS_MOST], blocks[ZR_STREAMS_MOST], GRANULE);
-    all_fail(NULL);
+    always_fail(NULL, ZR_CU_UNKNOWN);
     tap_result(zr_arena_free(arena, blocks[ZR_STREAMS_MOST]), ZR_OK, "a free by one stream too many");
-    none_fails();
+    never_fail();
     tap_is(stats().pending_bytes, (ZR_STREAMS_MOST + 1) * GRANULE,
            "is pending while it cannot be waited for");
     tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
@@ -147,9 +135,9 @@ static void test_count_of_frees(void)
     arena->streams[1]->freed += UINT32_C(1) << 30;
     emulator->work_ticks(FOREVER);
     launch(own, second, 2 * GRANULE);
-    all_fail(NULL);
+    always_fail(NULL, ZR_CU_UNKNOWN);
     zr_arena_free(arena, second);
-    none_fails();
+    never_fail();
     tap_is(stats().pending_bytes, 3 * GRANULE, "frees are pending whose stream cannot be waited for");
     tap_ok(take_on(GRANULE - 512, number_of(other)) && emulator->state().pending_count == 1,
            "others do with what there is");
@@ -210,11 +198,11 @@ static void test_peers(void)
     tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "the next buffer");
     emulator->work_ticks(FOREVER);
     launch(own, buffer, GRANULE);
-    all_fail(NULL);
+    always_fail(NULL, ZR_CU_UNKNOWN);
     zr_ring_release(ring, buffer, number_of(own));
     tap_result(zr_ring_destroy(ring), ZR_ERR_UNAVAILABLE,
                "a ring whose stream cannot be waited for stays: %s", zr_last_error());
-    none_fails();
+    never_fail();
     tap_result(zr_ring_destroy(ring), ZR_OK, "until it can");
     tap_is(emulator->state().pending_count, 0, "and its work is over");
     stop();
@@ -275,11 +263,11 @@ static void test_ring_later(void)
     void *buffer = NULL;
     zr_cu_stream own = new_stream(), other = new_stream();
     tap_result(zr_ring_acquire(ring, number_of(own), 0, &buffer), ZR_OK, "the only buffer");
-    all_fail("cuEventRecord");
+    always_fail("cuEventRecord", ZR_CU_UNKNOWN);
     tap_result(zr_ring_release(ring, buffer, number_of(own)), ZR_OK, "is released without an event");
     tap_result(zr_ring_acquire(ring, number_of(other), 0, &buffer), ZR_ERR_TIMEOUT,
                "is no other stream's while the driver can say nothing");
-    none_fails();
+    never_fail();
     tap_result(zr_ring_acquire(ring, number_of(other), 0, &buffer), ZR_OK, "and is as soon as it can");
     tap_result(zr_ring_release(ring, buffer, number_of(other)), ZR_OK, "it is released");
     tap_result(zr_ring_destroy(ring), ZR_OK, "the ring ends");
@@ -304,10 +292,10 @@ static void test_pool_end(void)
     emulator->work_ticks(FOREVER);
     launch(own, address, 2 * GRANULE);
     size_t mapped = emulator->state().mappings_count;
-    all_fail("cuCtxSynchronize");
+    always_fail("cuCtxSynchronize", ZR_CU_UNKNOWN);
     tap_result(zr_contiguous_destroy(pool, NULL), ZR_ERR_UNAVAILABLE,
                "a pool whose streams cannot be waited for ends: %s", zr_last_error());
-    none_fails();
+    never_fail();
     tap_is(emulator->state().mappings_count, mapped, "its mappings stay");
     tap_ok(stats().reserved_bytes == 0 && stats().cached_bytes == 0 && zr_arena_check(arena) == ZR_OK,
            "and its granules are nobody's: %s", zr_last_error());
@@ -381,10 +369,10 @@ static void test_arena_end(void)
     emulator->work_ticks(FOREVER);
     launch(own, block, 2 * GRANULE);
     zr_arena_free(arena, block);
-    all_fail("cuCtxSynchronize");
+    always_fail("cuCtxSynchronize", ZR_CU_UNKNOWN);
     tap_result(zr_arena_destroy(arena, NULL), ZR_ERR_UNAVAILABLE,
                "an arena whose streams cannot be waited for ends: %s", zr_last_error());
-    none_fails();
+    never_fail();
     tap_ok(emulator->state().mappings_count > before, "its mappings stay");
     tap_is(backend->held_bytes, 0, "the books are empty");
     emulator->work_ticks(3);
