@@ -248,4 +248,55 @@ static inline void model_end(struct model *model)
     model_check(model);
 }
 
+/* ---- A pool and what it stands on ---------------------------------------------------------------------- */
+
+struct made {
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_contiguous *pool;
+};
+
+static inline struct zr_contiguous_stats stats_of(zr_contiguous *pool)
+{
+    struct zr_contiguous_stats stats;
+    zr_contiguous_get_stats(pool, &stats);
+    return stats;
+}
+
+/* False: something was left or not sound. */
+static inline bool unmake(struct made *made)
+{
+    size_t leaked = 0;
+    bool good = zr_contiguous_destroy(made->pool, NULL) == ZR_OK;
+    if (made->arena)
+        good &= zr_arena_check(made->arena) == ZR_OK && zr_arena_destroy(made->arena, &leaked) == ZR_OK &&
+                leaked == 0;
+    if (made->backend)
+        good &= made->backend->held_bytes == 0 && zr_backend_destroy(made->backend) == ZR_OK;
+    return good;
+}
+
+/* Random operations on a pool that nobody else uses, and what came of them. */
+static inline void model_run(const char *name, const struct made *made, bool fills, const uint64_t *streams,
+                             uint64_t seed, unsigned steps)
+{
+    static struct model model;
+    model = (struct model){.backend = made->backend,
+                           .arena = made->arena,
+                           .pool = made->pool,
+                           .random = seed,
+                           .most_bytes = 9 * made->backend->can.granule_bytes,
+                           .fills = fills};
+    memcpy(model.streams, streams, sizeof model.streams);
+    model_steps(&model, steps);
+    model_end(&model);
+    struct zr_contiguous_stats stats = stats_of(made->pool);
+    tap_is(model.wrong, 0, "%s: %u random operations, contents and sums (ZR_TEST_SEED=%llu)", name, steps,
+           (unsigned long long)seed);
+    tap_ok(model.compactions > 3 && stats.copied_bytes > 0 && stats.remapped_bytes > 0 && model.refused > 0,
+           "%s: %u compactions, %llu MB copied and %llu mapped elsewhere, %u appends refused", name,
+           model.compactions, (unsigned long long)stats.copied_bytes / 1000000,
+           (unsigned long long)stats.remapped_bytes / 1000000, model.refused);
+}
+
 #endif

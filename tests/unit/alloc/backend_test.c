@@ -9,7 +9,6 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
-#include "alloc/base/option.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
@@ -84,8 +83,7 @@ static void test_handles(enum kind kind)
     tap_result(zr_backend_destroy(backend), ZR_ERR_INVALID, "%s: handles keep a backend alive", name);
     tap_result(zr_backend_destroy_handle(backend, handle), ZR_OK, "%s: destroyed", name);
     tap_result(zr_backend_destroy_handle(backend, handle), ZR_ERR_INVALID, "%s: destroyed twice", name);
-    handle = handle_of(backend, 10);
-    zr_backend_destroy_handle(backend, handle);
+    zr_backend_destroy_handle(backend, handle_of(backend, 10));
     tap_is(backend->held_bytes, 0, "%s: nothing is held", name);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
 }
@@ -93,22 +91,22 @@ static void test_handles(enum kind kind)
 static void test_ranges(enum kind kind)
 {
     const char *name = kind_names[kind];
+    const struct {
+        const char *words;
+        size_t bytes;
+        zr_result result;
+    } cases[] = {{"no addresses", 0, ZR_ERR_INVALID},
+                 {"half a granule", granule_bytes / 2, ZR_ERR_INVALID},
+                 {"2^62 bytes", (size_t)1 << 62, ZR_ERR_ADDRESSES}};
     zr_backend *backend = create(kind, 0);
-    struct zr_range *range, *second;
-    tap_result(zr_backend_reserve(backend, 0, &range), ZR_ERR_INVALID, "%s: no addresses", name);
-    tap_result(zr_backend_reserve(backend, granule_bytes / 2, &range), ZR_ERR_INVALID, "%s: half a granule",
-               name);
-    tap_result(zr_backend_reserve(backend, (size_t)1 << 62, &range), ZR_ERR_ADDRESSES, "%s: 2^62 bytes",
-               name);
+    struct zr_range *range = NULL;
+    for (unsigned i = 0; i < 3; i++)
+        tap_result(zr_backend_reserve(backend, cases[i].bytes, &range), cases[i].result, "%s: %s", name,
+                   cases[i].words);
     tap_ok(range == NULL, "%s: gives NULL", name);
     tap_result(zr_backend_reserve(backend, 16 * granule_bytes, &range), ZR_OK, "%s: a range", name);
-    tap_result(zr_backend_reserve(backend, 16 * granule_bytes, &second), ZR_OK, "%s: another", name);
     tap_ok((uintptr_t)range->address % granule_bytes == 0, "%s: on a granule", name);
-    tap_ok(range->address + range->bytes <= second->address ||
-               second->address + second->bytes <= range->address,
-           "%s: ranges do not meet", name);
     tap_result(zr_backend_destroy(backend), ZR_ERR_INVALID, "%s: ranges keep a backend alive", name);
-    tap_result(zr_backend_release(second), ZR_OK, "%s: released", name);
     tap_result(zr_backend_release(range), ZR_OK, "%s: released", name);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
 }
@@ -181,14 +179,16 @@ static void test_copies(enum kind kind)
     tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = at, .value = 7, .bytes = granule_bytes}),
                ZR_OK, "%s: a fill", name);
     tap_result(zr_backend_copy(backend, &copy), ZR_OK, "%s: a copy", name);
+    zr_backend_synchronize(backend);
     char ends[2] = {0};
-    if (kind >= CUDA) {
-        zr_backend_copy(backend, &(struct zr_copy){.to = &ends[0], .from = at + granule_bytes, .bytes = 1});
-        zr_backend_copy(backend, &(struct zr_copy){&ends[1], at + 2 * granule_bytes - 1, 1, 0});
-        zr_backend_synchronize(backend);
-    }
-    if (backend->can.host_visible)
-        memcpy(ends, (char[]){at[granule_bytes], at[2 * granule_bytes - 1]}, 2);
+    for (unsigned i = 0; i < 2 && kind != SIM;
+         i++) /* into this program's memory, which the kind may not see */
+        if (backend->can.host_visible)
+            ends[i] = at[granule_bytes + i * (granule_bytes - 1)];
+        else
+            zr_backend_copy(backend,
+                            &(struct zr_copy){&ends[i], at + granule_bytes + i * (granule_bytes - 1), 1, 0});
+    zr_backend_synchronize(backend);
     if (kind != SIM)
         tap_ok(ends[0] == 7 && ends[1] == 7, "%s: the bytes have come", name);
     copy.bytes = granule_bytes + 1;
@@ -297,25 +297,6 @@ static void test_host(void)
     zr_backend_release(range);
     zr_backend_destroy(backend);
 
-    zr_option_set("vma_budget:3");
-    backend = create(HOST, 0);
-    struct zr_handle *four[4];
-    zr_result result = ZR_OK;
-    zr_backend_reserve(backend, 16 * granule_bytes, &range);
-    for (unsigned i = 0; i < 4; i++)
-        four[i] = handle_of(backend, 1);
-    for (unsigned i = 0; i < 4; i++)
-        result = zr_backend_map(range, 2 * i * granule_bytes, four[i]);
-    tap_ok(result == ZR_ERR_ADDRESSES && strstr(zr_last_error(), "max_map_count"),
-           "host: the budget of mappings is held: %s", zr_last_error());
-    for (unsigned i = 0; i < 3; i++)
-        zr_backend_unmap(range, granules(2 * i, 1));
-    for (unsigned i = 0; i < 4; i++)
-        zr_backend_destroy_handle(backend, four[i]);
-    zr_backend_release(range);
-    zr_backend_destroy(backend);
-    zr_option_set(NULL);
-
     tap_result(zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 3 << 20}),
                ZR_ERR_INVALID, "host: a granule of 3 MiB");
     tap_result(zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 512}),
@@ -342,9 +323,6 @@ static void test_sim(void)
     char local;
     tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = &local, .bytes = 1}), ZR_ERR_INVALID,
                "sim: real memory is not its memory");
-    struct zr_segment segment = {.fd = 0, .bytes = 2 << 20};
-    void *out;
-    tap_result(zr_import(backend, &segment, 1, &out), ZR_ERR_UNAVAILABLE, "sim: nothing to share");
     tap_result(zr_backend_destroy(backend), ZR_OK, "sim: the end");
 }
 

@@ -2,7 +2,6 @@
  * streams: random operations beside the model, moves while kernels run, memory that is short until a stream
  * has passed, and a failure of each driver call, once and lasting, with the contents intact after. */
 #define _GNU_SOURCE
-#include "alloc/base/fault.h"
 #include "tests/support/contiguous_model.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/seed.h"
@@ -35,12 +34,6 @@ static void work_takes(uint64_t ticks)
         emulator->work_ticks(ticks);
 }
 
-struct made {
-    zr_backend *backend;
-    zr_arena *arena;
-    zr_contiguous *pool;
-};
-
 static zr_result make(struct made *made, size_t limit_granules, size_t keep_granules)
 {
     *made = (struct made){0};
@@ -61,57 +54,19 @@ static zr_result make(struct made *made, size_t limit_granules, size_t keep_gran
     return result;
 }
 
-/* False: something was left or not sound. */
-static bool unmake(struct made *made)
-{
-    size_t leaked = 0;
-    bool good = zr_contiguous_destroy(made->pool, NULL) == ZR_OK;
-    if (made->arena)
-        good &= zr_arena_check(made->arena) == ZR_OK && zr_arena_destroy(made->arena, &leaked) == ZR_OK &&
-                leaked == 0;
-    if (made->backend)
-        good &= made->backend->held_bytes == 0 && zr_backend_destroy(made->backend) == ZR_OK;
-    return good;
-}
-
 /* ---- Random operations --------------------------------------------------------------------------------- */
 
-static void test_model(uint64_t seed, size_t keep_granules, uint64_t ticks)
+static void test_model(const char *name, uint64_t seed, size_t keep_granules, uint64_t ticks)
 {
-    static struct model model;
     struct made made;
-    struct zr_contiguous_stats stats;
-    tap_result(make(&made, 120, keep_granules), ZR_OK, "a pool in device memory, work that takes %llu ticks",
-               (unsigned long long)ticks);
+    tap_result(make(&made, 120, keep_granules), ZR_OK, "%s: a pool in device memory", name);
     work_takes(ticks);
-    model = (struct model){.backend = made.backend,
-                           .arena = made.arena,
-                           .pool = made.pool,
-                           .random = seed,
-                           .fills = true,
-                           .most_bytes = 9 * made.backend->can.granule_bytes};
-    memcpy(model.streams, streams, sizeof streams);
-    model_steps(&model, emulator ? 2500 : 1000);
-    model_end(&model);
-    zr_contiguous_get_stats(made.pool, &stats);
-    tap_is(model.wrong, 0, "random operations in %d streams, contents and sums (ZR_TEST_SEED=%llu)",
-           MODEL_STREAMS, (unsigned long long)seed);
-    tap_ok(model.compactions > 0 && stats.copied_bytes > 0 && stats.remapped_bytes > 0,
-           "%u compactions, %llu MB copied and %llu mapped elsewhere, %u appends refused", model.compactions,
-           (unsigned long long)stats.copied_bytes / 1000000,
-           (unsigned long long)stats.remapped_bytes / 1000000, model.refused);
+    model_run(name, &made, true, streams, seed, emulator ? 2500 : 1000);
     work_takes(3);
     tap_ok(unmake(&made), "nothing left");
 }
 
 /* ---- Work in flight ------------------------------------------------------------------------------------ */
-
-static struct zr_contiguous_stats stats_of(zr_contiguous *pool)
-{
-    struct zr_contiguous_stats stats;
-    zr_contiguous_get_stats(pool, &stats);
-    return stats;
-}
 
 /* An entry filled with `value` in its stream; a failed fill is tried again. 0: there is none. */
 static zr_entry append(struct made *made, const struct zr_entry_request *request, unsigned char value)
@@ -177,8 +132,7 @@ static void test_flight(void)
 
     /* A hole, then a large entry in flight that moves by mapping, and one that is copied. */
     struct zr_entry_request request = {
-        .bytes = 2 * granule, .alignment = granule, .movable = true, .stream = streams[1]};
-    request.bytes = 3 * granule;
+        .bytes = 3 * granule, .alignment = granule, .movable = true, .stream = streams[1]};
     zr_entry hole = append(&made, &request, 4);
     request.bytes = 2 * granule + 1000;
     zr_entry big = append(&made, &request, 5);
@@ -227,56 +181,47 @@ static void test_detour(void)
     tap_ok(unmake(&made), "nothing left");
 }
 
+enum { BUFFER_BYTES = 100000 };
+
+/* A use of a buffer of the ring: had as soon as it is free, written by a kernel of the stream, and released.
+ * NULL: it is not had in time. */
+static void *use(struct made *made, zr_ring *ring, uint64_t stream, uint64_t limit_ns)
+{
+    void *buffer;
+    if (zr_ring_acquire(ring, stream, limit_ns, &buffer) != ZR_OK)
+        return NULL;
+    zr_backend_fill(made->backend,
+                    &(struct zr_fill){.to = buffer, .value = 7, .bytes = BUFFER_BYTES, .stream = stream});
+    tap_result(zr_ring_release(ring, buffer, stream), ZR_OK, "a release behind a kernel");
+    return buffer;
+}
+
 static void test_ring(void)
 {
     struct made made;
     zr_ring *ring;
-    void *first, *second, *again;
     tap_result(make(&made, 0, 0), ZR_OK, "an arena");
     tap_result(zr_ring_create(&ring, &(struct zr_ring_options){.arena = made.arena,
                                                                .tag = ZR_TAG_COMM,
-                                                               .buffer_bytes = 100000,
+                                                               .buffer_bytes = BUFFER_BYTES,
                                                                .buffers_count = 2}),
                ZR_OK, "a ring of two buffers");
     work_takes(1000000);
-    zr_ring_acquire(ring, streams[1], ZR_RING_WAIT, &first);
-    zr_backend_fill(made.backend,
-                    &(struct zr_fill){.to = first, .value = 7, .bytes = 100000, .stream = streams[1]});
-    zr_ring_release(ring, first, streams[1]);
-    zr_ring_acquire(ring, streams[1], ZR_RING_WAIT, &second);
-    zr_ring_release(ring, second, streams[1]);
-    tap_result(zr_ring_acquire(ring, streams[1], 0, &again), ZR_OK,
-               "the stream that used it may use it again");
-    tap_ok(again == first, "in order");
-    zr_backend_fill(made.backend,
-                    &(struct zr_fill){.to = first, .value = 8, .bytes = 100000, .stream = streams[1]});
-    zr_ring_release(ring, first, streams[1]);
-    zr_ring_acquire(ring, streams[1], 0, &second);
-    zr_backend_fill(made.backend,
-                    &(struct zr_fill){.to = second, .value = 9, .bytes = 100000, .stream = streams[1]});
-    zr_ring_release(ring, second, streams[1]);
+    void *first = use(&made, ring, streams[1], ZR_RING_WAIT);
+    use(&made, ring, streams[1], ZR_RING_WAIT);
+    tap_ok(use(&made, ring, streams[1], 0) == first, "the stream that used it may use it again, in order");
+    use(&made, ring, streams[1], 0);
     if (emulator) {
-        tap_result(zr_ring_acquire(ring, streams[2], 0, &again), ZR_ERR_TIMEOUT,
-                   "another stream not at once");
-        tap_result(zr_ring_acquire(ring, streams[2], 200000, &again), ZR_ERR_TIMEOUT, "nor a moment later");
+        tap_ok(!use(&made, ring, streams[2], 0), "another stream not at once");
+        tap_ok(!use(&made, ring, streams[2], 200000), "nor a moment later");
     }
-    tap_result(zr_ring_acquire(ring, streams[2], ZR_RING_WAIT, &again), ZR_OK,
-               "but when the first has passed");
-    tap_ok(again == first, "the same buffer");
-    zr_ring_release(ring, again, streams[2]);
-    /* An event that the driver refuses. */
+    tap_ok(use(&made, ring, streams[2], ZR_RING_WAIT) == first, "but when the first has passed");
     if (emulator) {
-        zr_ring_acquire(ring, streams[1], ZR_RING_WAIT, &again);
-        zr_backend_fill(made.backend,
-                        &(struct zr_fill){.to = again, .value = 1, .bytes = 100000, .stream = streams[1]});
         emulator->fail(&(struct zr_emulator_fault){.call = "cuEventRecord", .nth = 1, .code = ZR_CU_UNKNOWN});
-        tap_result(zr_ring_release(ring, again, streams[1]), ZR_OK, "a release whose event is refused");
-        zr_ring_acquire(ring, streams[2], ZR_RING_WAIT, &again);
-        zr_ring_release(ring, again, streams[2]);
-        tap_result(zr_ring_acquire(ring, streams[2], 0, &again), ZR_ERR_TIMEOUT,
-                   "is waited for all the same");
-        tap_result(zr_ring_acquire(ring, streams[2], ZR_RING_WAIT, &again), ZR_OK, "and had after");
-        zr_ring_release(ring, again, streams[2]);
+        void *unseen = use(&made, ring, streams[1], ZR_RING_WAIT);
+        use(&made, ring, streams[2], ZR_RING_WAIT);
+        tap_ok(!use(&made, ring, streams[2], 0), "a kernel whose event is refused is waited for");
+        tap_ok(use(&made, ring, streams[2], ZR_RING_WAIT) == unseen, "and its buffer had after");
     }
     tap_result(zr_ring_destroy(ring), ZR_OK, "the end of a ring in use by streams");
     work_takes(3);
@@ -372,21 +317,6 @@ static void test_each_call(zr_cu_result code)
     tap_is(left, 0, "and the driver has everything back");
     tap_ok(refused > 0 && told > refused, "%u refused the pool, %u more were told, the rest were absorbed",
            refused, told - refused);
-}
-
-static void test_each_record(void)
-{
-    unsigned wrong = 0;
-    uint64_t nth = 1, passes;
-    for (;; nth += EVERY_NTH > 1 ? EVERY_NTH : run_stride(4)) {
-        zr_fault_set(ZR_FAULT_METADATA, nth);
-        wrong += life(NULL, 0).wrong + !nothing_left();
-        passes = zr_fault_set(ZR_FAULT_METADATA, 0);
-        if (passes < nth)
-            break;
-    }
-    tap_is(wrong, 0, "records up to the %lluth refused in turn: entries and books intact",
-           (unsigned long long)nth - 1);
 }
 
 /* One kind of call that stops working for a while, in the middle of things. */
@@ -503,15 +433,14 @@ int main(void)
     if (!cuda_driver(&emulator))
         return tap_done();
     make_streams();
-    test_model(seed, 0, 3);
-    test_model(seed + 1, 16, 60);
+    test_model("short work", seed, 0, 3);
+    test_model("long work, kept granules", seed + 1, 16, 60);
     test_flight();
     test_detour();
     test_ring();
     if (emulator) {
         test_each_call(ZR_CU_OUT_OF_MEMORY);
         test_each_call(ZR_CU_UNKNOWN);
-        test_each_record();
         test_lasting();
         test_half_way();
         test_stuck();

@@ -1,7 +1,7 @@
 /* os_test.c: the port to the system, alloc/base/os.h: clock, threads on arena stacks, shared waits, and what
  * machines of many kinds grant, made up out of files. */
 #define _GNU_SOURCE
-#include <errno.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -17,6 +17,8 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/file.h"
 #include "alloc/base/os.h"
+#include "tests/support/blocks.h"
+#include "tests/support/child.h"
 #include "tests/support/tap.h"
 
 /* ---- Clock --------------------------------------------------------------------------------------------- */
@@ -28,9 +30,9 @@ static uint64_t fixed_clock(void)
 
 static void test_clock(void)
 {
-    uint64_t first = zr_os_now_ns(), second;
+    uint64_t first = zr_os_now_ns();
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    second = zr_os_now_ns();
+    uint64_t second = zr_os_now_ns();
     tap_ok(second >= first + 2000000, "the clock counts nanoseconds");
     zr_os_clock_set(fixed_clock);
     tap_is(zr_os_now_ns(), 42, "a test's own clock takes its place");
@@ -39,8 +41,6 @@ static void test_clock(void)
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
-
-static zr_arena *arena;
 
 #if defined(__SANITIZE_THREAD__) /* which keeps 0.9 MB of its own on every stack */
 #define SMALL_STACK_BYTES ((size_t)2 << 20)
@@ -98,34 +98,26 @@ static void *use_most(void *argument)
     return NULL;
 }
 
-static size_t live_bytes(void)
-{
-    struct zr_arena_stats stats;
-    zr_arena_get_stats(arena, &stats);
-    return stats.live_bytes;
-}
-
 static void test_threads(void)
 {
     struct zr_thread threads[20], none = {0};
     struct report report = {0}, reports[20];
-    size_t before = live_bytes();
+    size_t before = stats().live_bytes;
     char flag = 1;
     bool started = true;
 
     tap_result(zr_thread_start(&threads[0], arena, 0, look_around, &report), ZR_OK, "start a thread");
     struct zr_block_info stack = {0};
     zr_arena_find(arena, threads[0].stack, &stack);
-    tap_ok(live_bytes() >= before + (256 << 10), "its stack is a block of the arena");
+    tap_ok(stats().live_bytes >= before + (256 << 10), "its stack is a block of the arena");
     zr_thread_join(&threads[0]);
     const char *low = stack.address;
     tap_ok(low && (const char *)report.local > low && (const char *)report.local < low + stack.bytes,
            "it ran on that stack");
     tap_ok(report.deaf, "with the process's signals blocked, and its own not");
-    tap_is(live_bytes(), before, "and the stack went back");
+    tap_is(stats().live_bytes, before, "and the stack went back");
     zr_thread_join(&threads[0]);
     zr_thread_join(&none);
-    tap_note("joining what does not run does nothing");
 
     tap_result(zr_thread_start(&threads[0], arena, 0, use_most, &flag), ZR_OK, "a thread with a large frame");
     zr_thread_join(&threads[0]);
@@ -134,19 +126,19 @@ static void test_threads(void)
         started &= zr_thread_start(&threads[i], arena, SMALL_STACK_BYTES, look_around, &reports[i]) == ZR_OK;
     for (unsigned i = 0; i < 20; i++)
         zr_thread_join(&threads[i]);
-    tap_ok(started && live_bytes() == before, "twenty at a time, all given back");
+    tap_ok(started && stats().live_bytes == before, "twenty at a time, all given back");
 }
 
 static void test_thread_failures(void)
 {
     struct zr_thread thread;
     char flag = 0;
-    size_t before = live_bytes();
+    size_t before = stats().live_bytes;
 
-    tap_result(zr_thread_start(&thread, arena, 512, write_argument, &flag), ZR_ERR_INVALID,
-               "too small a stack");
-    tap_result(zr_thread_start(&thread, NULL, 0, write_argument, &flag), ZR_ERR_INVALID, "no arena");
-    tap_result(zr_thread_start(&thread, arena, 0, NULL, &flag), ZR_ERR_INVALID, "nothing to run");
+    tap_ok(zr_thread_start(&thread, arena, 512, write_argument, &flag) == ZR_ERR_INVALID &&
+               zr_thread_start(&thread, NULL, 0, write_argument, &flag) == ZR_ERR_INVALID &&
+               zr_thread_start(&thread, arena, 0, NULL, &flag) == ZR_ERR_INVALID,
+           "too small a stack, no arena, nothing to run");
     tap_ok(zr_thread_start(&thread, arena, (size_t)1 << 60, write_argument, &flag) != ZR_OK,
            "a stack beyond the arena");
     zr_fault_set(ZR_FAULT_THREAD, 1);
@@ -154,62 +146,65 @@ static void test_thread_failures(void)
                "no more threads");
     zr_fault_set(ZR_FAULT_THREAD, 0);
     tap_ok(strstr(zr_last_error(), "ulimit -u") != NULL && thread.stack == NULL, "with a way out in words");
-    tap_ok(flag == 0 && live_bytes() == before, "nothing ran and nothing is kept");
+    tap_ok(flag == 0 && stats().live_bytes == before, "nothing ran and nothing is kept");
 
     zr_assert_handler_set(count_assertion);
     tap_result(zr_thread_start(&thread, arena, 0, run_over, &thread), ZR_OK, "a thread");
     zr_thread_join(&thread);
     zr_assert_handler_set(NULL);
     tap_is(assertions, 1, "a stack that was run over is found at the join");
-    tap_is(live_bytes(), before, "and freed all the same");
+    tap_is(stats().live_bytes, before, "and freed all the same");
 }
 
 /* ---- Shared words -------------------------------------------------------------------------------------- */
 
+static void count_up(_Atomic uint32_t *word)
+{
+    atomic_fetch_add(word, 1);
+    zr_word_wake_all(word);
+}
+
+/* False: a wake was lost. */
+static bool await_other(_Atomic uint32_t *word, uint32_t value)
+{
+    while (atomic_load(word) == value)
+        if (!zr_word_wait(word, value, 60000000000))
+            return false;
+    return true;
+}
+
 static void test_words(void)
 {
-    const uint64_t patience_ns = 60000000000; /* a wake that is lost */
     _Atomic uint32_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    uint64_t start;
-
     atomic_store(&word[0], 7);
     tap_ok(zr_word_wait(&word[0], 6, UINT64_MAX), "a word that is another already");
     tap_ok(!zr_word_wait(&word[0], 7, 0), "no wait at all");
-    start = zr_os_now_ns();
+    uint64_t start = zr_os_now_ns();
     tap_ok(!zr_word_wait(&word[0], 7, 20000000), "a wait that nobody ends");
     tap_ok(zr_os_now_ns() - start >= 19000000, "lasts its time");
 
     /* A child counts its word up after ours, a thousand times: each wait is ended by the other process. */
     atomic_store(&word[0], 0);
-    atomic_store(&word[1], 0);
     pid_t child = fork();
     if (child == 0) {
         for (uint32_t i = 0; i < 1000; i++) {
-            while (atomic_load(&word[0]) == i)
-                if (!zr_word_wait(&word[0], i, patience_ns))
-                    _exit(1);
-            atomic_fetch_add(&word[1], 1);
-            zr_word_wake_all(&word[1]);
+            if (!await_other(&word[0], i))
+                _exit(1);
+            count_up(&word[1]);
         }
         _exit(0);
     }
-    unsigned late = 0;
+    bool woken = true;
     start = zr_os_now_ns();
-    for (uint32_t i = 0; i < 1000 && !late; i++) {
-        atomic_fetch_add(&word[0], 1);
-        zr_word_wake_all(&word[0]);
-        while (atomic_load(&word[1]) == i)
-            if (!zr_word_wait(&word[1], i, patience_ns)) {
-                late++;
-                break;
-            }
+    for (uint32_t i = 0; i < 1000 && woken; i++) {
+        count_up(&word[0]);
+        woken = await_other(&word[1], i);
     }
     uint64_t took_ns = zr_os_now_ns() - start;
     int status = 1;
     waitpid(child, &status, 0);
     tap_ok(status == 0 && atomic_load(&word[1]) == 1000, "two processes wake each other a thousand times");
-    tap_ok(late == 0, "by a wake and not by a time-out: %llu us each",
-           (unsigned long long)(took_ns / 1000000));
+    tap_ok(woken, "by a wake and not by a time-out: %llu us each", (unsigned long long)(took_ns / 1000000));
     munmap((void *)word, 4096);
 }
 
@@ -217,7 +212,7 @@ static void test_words(void)
 
 static char scratch[64] = "/tmp/zr-os-test-XXXXXX";
 
-/* Makes one file of the made-up machine, with the folders above it. */
+/* Makes a file of the made-up machine, with the folders above it. */
 static void put(const char *path, const char *text)
 {
     char whole[512], folder[512];
@@ -232,22 +227,15 @@ static void put(const char *path, const char *text)
     }
 }
 
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
+{
+    (void)status, (void)kind, (void)place;
+    return remove(path);
+}
+
 static void remove_tree(const char *path)
 {
-    struct zr_folder folder;
-    struct zr_folder_entry entry;
-    if (zr_folder_open(&folder, path) != ZR_OK)
-        return;
-    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
-        char below[1024];
-        snprintf(below, sizeof below, "%s/%s", path, entry.name);
-        if (entry.kind == ZR_PATH_FOLDER)
-            remove_tree(below);
-        else
-            unlink(below);
-    }
-    zr_folder_close(&folder);
-    rmdir(path);
+    nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static struct zr_machine look(unsigned cores)
@@ -257,9 +245,6 @@ static struct zr_machine look(unsigned cores)
     return machine;
 }
 
-static const char mounts_v2[] =
-    "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-
 static void test_groups_v2(void)
 {
     remove_tree(scratch);
@@ -268,7 +253,8 @@ static void test_groups_v2(void)
            "a machine without any file states no limit");
 
     put("proc/self/cgroup", "0::/a/b/c\n");
-    put("proc/self/mountinfo", mounts_v2);
+    put("proc/self/mountinfo",
+        "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
     put("sys/fs/cgroup/a/b/c/memory.max", "max\n");
     put("sys/fs/cgroup/a/b/memory.max", "5000000\n");
     put("sys/fs/cgroup/a/b/memory.current", "1234\n");
@@ -345,6 +331,17 @@ static void test_memory_files(void)
     tap_is(look(1).memory_bytes, 0, "nonsense in the files is no limit either");
 }
 
+static int see_address_limit(void)
+{
+    struct zr_machine machine;
+    struct rlimit limit;
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = 900000000;
+    setrlimit(RLIMIT_AS, &limit);
+    zr_os_machine(&machine);
+    return machine.address_limit_bytes == 900000000 ? 0 : 1;
+}
+
 static void test_this_machine(void)
 {
     struct zr_machine machine;
@@ -357,18 +354,7 @@ static void test_this_machine(void)
            (unsigned long long)(machine.memory_available_bytes / 1000000));
     tap_note("huge pages %d, group limit %llu MB, strict overcommit %d", machine.huge_pages,
              (unsigned long long)(machine.cgroup_limit_bytes / 1000000), machine.overcommit_strict);
-    pid_t child = fork();
-    if (child == 0) {
-        struct rlimit limit;
-        getrlimit(RLIMIT_AS, &limit);
-        limit.rlim_cur = 900000000;
-        setrlimit(RLIMIT_AS, &limit);
-        zr_os_machine(&machine);
-        _exit(machine.address_limit_bytes == 900000000 ? 0 : 1);
-    }
-    int status = 1;
-    waitpid(child, &status, 0);
-    tap_ok(status == 0, "ulimit -v is seen");
+    tap_is(in_child(see_address_limit), 0, "ulimit -v is seen");
 }
 
 static void test_resident(void)
@@ -395,7 +381,6 @@ static void test_resident(void)
 
 int main(void)
 {
-    zr_backend *backend = NULL;
     if (!mkdtemp(scratch)) {
         tap_ok(false, "a scratch folder in /tmp");
         return tap_done();

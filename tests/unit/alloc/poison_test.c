@@ -136,37 +136,35 @@ static void planned_past_the_end(void)
         _exit(1);
 }
 
-static void heap_freed(void)
+/* An object that was freed beside one that was not. */
+static char *freed_object(void)
 {
     zr_heap_start(arena);
     char *object = zr_heap_alloc(100);
     zr_heap_alloc(100);
     zr_heap_free(object);
-    touch(object + 10);
+    return object;
+}
+
+static void heap_freed(void)
+{
+    touch(freed_object() + 10);
+}
+
+static void heap_freed_twice(void)
+{
+    zr_heap_free(freed_object());
+}
+
+static void heap_freed_and_resized(void)
+{
+    zr_heap_realloc(freed_object(), 400);
 }
 
 static void heap_past_the_end(void)
 {
     zr_heap_start(arena);
     touch((char *)zr_heap_alloc(100) + 100);
-}
-
-static void heap_freed_twice(void)
-{
-    zr_heap_start(arena);
-    char *object = zr_heap_alloc(100);
-    zr_heap_alloc(100);
-    zr_heap_free(object);
-    zr_heap_free(object);
-}
-
-static void heap_freed_and_resized(void)
-{
-    zr_heap_start(arena);
-    char *object = zr_heap_alloc(100);
-    zr_heap_alloc(100);
-    zr_heap_free(object);
-    zr_heap_realloc(object, 400);
 }
 
 static void heap_never_allocated(void)
@@ -252,11 +250,13 @@ static int run_apart(char *self, unsigned number, const char *conf)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-#if defined(__SANITIZE_THREAD__)
-enum { UNDER_THREAD_SANITIZER = 1 };
-#else
-enum { UNDER_THREAD_SANITIZER = 0 };
-#endif
+static void check_apart(char *self, unsigned number, const char *conf)
+{
+    const struct scenario *scenario = &scenarios[number];
+    int status = run_apart(self, number, conf);
+    tap_ok(status < 125 && (status != 0) == scenario->reported, "with ZR_CONF '%s', %s: %s", conf,
+           scenario->name, scenario->reported ? "reported" : "not reported");
+}
 
 int main(int count, char **arguments)
 {
@@ -265,25 +265,19 @@ int main(int count, char **arguments)
         scenarios[(unsigned)atoi(arguments[1]) % COUNT].run();
         return 0;
     }
-    if (UNDER_THREAD_SANITIZER) {
-        tap_skip("poison: not under ThreadSanitizer");
-        return tap_done();
-    }
+#if defined(__SANITIZE_THREAD__)
+    tap_skip("poison: not under ThreadSanitizer");
+    return tap_done();
+#endif
     if (run_apart(arguments[0], 4, "") == 127) {
         tap_skip("poison: neither AddressSanitizer nor Valgrind here; type: apt-get install valgrind");
         return tap_done();
     }
     for (unsigned i = 0; i < COUNT; i++) {
-        int status = run_apart(arguments[0], i, "");
-        tap_ok(status < 125 && (status != 0) == scenarios[i].reported, "%s: %s", scenarios[i].name,
-               scenarios[i].reported ? "reported" : "not reported");
+        check_apart(arguments[0], i, "");
+        if (strstr(scenarios[i].name, "planned"))
+            check_apart(arguments[0], i, "check:3"); /* with canaries */
     }
-    for (unsigned i = 0; i < COUNT; i++)
-        if (strstr(scenarios[i].name, "planned")) {
-            int status = run_apart(arguments[0], i, "check:3");
-            tap_ok(status < 125 && (status != 0) == scenarios[i].reported, "with canaries, %s: %s",
-                   scenarios[i].name, scenarios[i].reported ? "reported" : "not reported");
-        }
     tap_is(run_apart(arguments[0], 0, "poison:off"), 0, "poison:off keeps free space to ourselves");
     return tap_done();
 }
