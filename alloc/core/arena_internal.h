@@ -6,6 +6,9 @@
  *   plan/   follow.c and follow_*.c
  *   debug/  debug.c (hooks), check.c, report.c, stats.c, trace.c, tag_limits.c, map_callbacks.c, ...
  *
+ * A room calls what is declared here of its own files and of the rooms below it: core/ calls nothing of
+ * front/, debug/ and plan/ but the tables of functions that they register.
+ *
  * The arena's lock covers all of it unless a function says otherwise. Whoever asks the driver for memory, or
  * looks at what is mapped where, takes arena->supply before the lock. The lock is open during calls of the
  * driver (zr_arena_open()), and frees, and allocations that need no memory, go on meanwhile. Lock order:
@@ -336,18 +339,11 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most,
  * released.
  */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
-/* Whole granules for a range that is not the arena's own, as single-granule handles: from the cache, from
- * free extents, from the driver; they count as reserved by the arena. Take the arena's lock themselves.
- * ZR_ERR_MEMORY: nothing was taken. */
-zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
-void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
-/* Granules, still mapped, that streams may use for all that anybody knows: they leave the counters and are
- * nobody's again. The list is empty then; returns the bytes. */
-size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list);
 /* A handle that is mapped nowhere, or lives for its mappings, goes to the driver. Both locks. */
 void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
-/* The same for a plan's pages, with the arena's lock, which counts them itself; they have the serial of the
- * request under way. */
+/* Single granules for what maps them itself (lend.c, a plan's pages), from the cache, from free extents, from
+ * the driver: reserved by the arena, and with the serial of the request under way. The caller counts them as
+ * mapped or lent. Both locks. ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* Gathered by the request under way, and not used after all. */
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
@@ -360,18 +356,50 @@ void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
  * with it (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
 
-/* ---- map_callbacks.c, tracing.c
- * -----------------------------------------------------------------------------------
- */
+/* ---- registry.c: all arenas of the process, and what stripes share ------------------------------------- */
 
-extern const struct zr_map_calls zr_map_callback_calls;
+/* The arena of that number with its locks taken, NULL if none. The caller gives them, then
+ * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
+struct zr_arena *zr_arenas_lock(unsigned number);
+void zr_arenas_unlock(void);
+/* Nobody adds an arena or a stripe until it is unlocked. */
+void zr_arenas_close(void);
+/* Gives it the lowest number that is free. */
+void zr_arenas_add(struct zr_arena *arena);
+void zr_arenas_remove(struct zr_arena *arena);
 
-/* ---- registry.c ---------------------------------------------------------------------------------------- */
-
+/* The stripe in whose range the address lies; the first one, if none. */
+struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *address);
+static inline struct zr_arena *zr_arena_stripe_of(struct zr_arena *arena, const void *address)
+{
+    if (__builtin_expect(arena->shared, 0) &&
+        (size_t)((const char *)address - arena->base) >= arena->range_bytes)
+        return zr_stripes_of(arena, address);
+    return arena;
+}
+/* With change 1 all threads allocate from the first stripe until it is called with -1; true if it has no
+ * stripes. Without a stripe's lock. */
+bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change);
 /* Counts bytes against the limit of all stripes; false with words. Any lock may be held. */
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
 void zr_limit_release(struct zr_arena *arena, size_t bytes);
 void zr_limit_note_peak(struct zr_arena *arena);
+/* How much a stripe's live bytes may differ from what the first stripe knows of them: this, and one in so
+ * many of its peak. */
+#define ZR_TOLD_BYTES ((size_t)1 << 20)
+enum { ZR_TOLD_SHARE = 64 };
+/* Tells the first stripe of a stripe's live bytes, when they have changed by much. With the stripe's lock. */
+void zr_stripes_publish_now(struct zr_arena *arena);
+static inline void zr_stripes_publish(struct zr_arena *arena)
+{
+    size_t difference = arena->live_bytes - arena->published_bytes; /* modulo 2^64 */
+    size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
+    if (__builtin_expect(difference + most > 2 * most, 0))
+        zr_stripes_publish_now(arena);
+}
+
+/* ---- What is on: any room that switches something ------------------------------------------------------ */
+
 /* Once the trace, the tag limits, the canaries, the poison, the check level or who follows are other than
  * before. */
 static inline void zr_arena_note_debug(struct zr_arena *arena)
@@ -392,6 +420,10 @@ zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct 
 /* The region becomes a free extent, whatever is mapped in it. Needs no memory. */
 void zr_region_release(struct zr_arena *arena, struct zr_extent *region);
 
+/* ---- map_callbacks.c ----------------------------------------------------------------------------------- */
+
+extern const struct zr_map_calls zr_map_callback_calls;
+
 /* ---- report.c ------------------------------------------------------------------------------------------ */
 
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
@@ -403,9 +435,7 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 
-/* ---- tag_limits.c: of an arena that is bounded
- * -------------------------------------------------------------
- */
+/* ---- tag_limits.c: of an arena that is bounded --------------------------------------------------------- */
 
 /* ZR_ERR_TAG_LIMIT, with words, if a request that came to so many bytes is above a tag limit. */
 zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
@@ -443,6 +473,17 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);
  * the free extents as a whole: stealing, trimming, statistics, checks. */
 void zr_arena_flush_quick(struct zr_arena *arena);
 
+/* ---- lend.c -------------------------------------------------------------------------------------------- */
+
+/* Whole granules for a range that is not the arena's own, as single-granule handles: from the cache, from
+ * free extents, from the driver; they count as reserved by the arena. Take the locks themselves.
+ * ZR_ERR_MEMORY: nothing was taken. */
+zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
+void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
+/* Granules, still mapped, that streams may use for all that anybody knows: they leave the counters and are
+ * nobody's again. The list is empty then; returns the bytes. */
+size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list);
+
 /* ---- stripes.c: any thread; without a stripe's lock unless said otherwise ------------------------------ */
 
 /* Where the calling thread sits, in any arena, and how long it will bear that. Static TLS, but so little
@@ -468,41 +509,17 @@ static inline struct zr_arena *zr_stripes_try(struct zr_arena *first_stripe)
     zr_own_seat.impatience -= zr_own_seat.impatience > 0;
     return arena;
 }
-/* The stripe in whose range the address lies; the first one, if none. */
-struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *address);
-static inline struct zr_arena *zr_arena_stripe_of(struct zr_arena *arena, const void *address)
-{
-    if (__builtin_expect(arena->shared, 0) &&
-        (size_t)((const char *)address - arena->base) >= arena->range_bytes)
-        return zr_stripes_of(arena, address);
-    return arena;
-}
 /* Gives back what the other stripes have idle; returns the bytes. */
 size_t zr_stripes_trim(struct zr_arena *arena);
 /* For a need of `bytes` that the stripe cannot meet: what others have idle comes into its cache, as much as
  * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
  * With the stripe's lock, which is opened meanwhile. */
 bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes);
-/* How much a stripe's live bytes may differ from what the first stripe knows of them: this, and one in so
- * many of its peak. */
-#define ZR_TOLD_BYTES ((size_t)1 << 20)
-enum { ZR_TOLD_SHARE = 64 };
-/* Tells the first stripe of a stripe's live bytes, when they have changed by much. With the stripe's lock. */
-void zr_stripes_publish_now(struct zr_arena *arena);
-static inline void zr_stripes_publish(struct zr_arena *arena)
-{
-    size_t difference = arena->live_bytes - arena->published_bytes; /* modulo 2^64 */
-    size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
-    if (__builtin_expect(difference + most > 2 * most, 0))
-        zr_stripes_publish_now(arena);
-}
-/* Makes one more, if there are still `count` stripes; returns how many were made. (arena.c) */
-unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count);
-/* With change 1 all threads allocate from the first stripe until it is called with -1; true if it has no
- * stripes. (arena.c) */
-bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change);
 
 /* ---- arena.c ------------------------------------------------------------------------------------------- */
+
+/* Makes one more stripe, if there are still `count` stripes; returns how many were made. */
+unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count);
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
 
@@ -512,19 +529,5 @@ static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t st
     arena->backend_calls_count++;
     return zr_backend_stream_wait(arena->backend, stream);
 }
-
-/* ---- registry.c: the list of all arenas
- * ---------------------------------------------------------------------
- */
-
-/* The arena of that number with its locks taken, NULL if none. The caller gives them, then
- * zr_arenas_unlock(). Nobody waits for an arena's locks with that of the list. */
-struct zr_arena *zr_arenas_lock(unsigned number);
-void zr_arenas_unlock(void);
-/* Nobody adds an arena or a stripe until it is unlocked. */
-void zr_arenas_close(void);
-/* Gives it the lowest number that is free. */
-void zr_arenas_add(struct zr_arena *arena);
-void zr_arenas_remove(struct zr_arena *arena);
 
 #endif

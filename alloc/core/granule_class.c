@@ -1,7 +1,7 @@
 /* granule_class.c: which granules may move. The class lives on the handle, so a run of granules that was
- * created together has one. Everything that takes memory away from free addresses asks zr_is_movable():
- * stealing, trimming and breaking up runs (supply.c), and plans that give back what is idle
- * (plan/follow_memory.c). */
+ * created together has one. Everything that takes memory away from free addresses reads it: stealing,
+ * trimming and breaking up runs (supply.c), and plans that give back what is idle (plan/follow_memory.c,
+ * plan/follow_pages.c). */
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/base/error.h"

@@ -1,9 +1,11 @@
 /* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
  * granule_cache.c and backend.c.
  *
- * Granules come, in this order, from the cache, from whole granules inside free extents (stolen: unmapped
- * there, mapped here, nothing copied), from the driver. The driver is asked before anything is stolen, so
- * that a refusal finds the free extents as they were. */
+ * gather() finds granules for a need: from the cache; from the driver, for what the idle granules inside free
+ * extents cannot cover; from those extents (stolen: unmapped there, mapped here, nothing copied); from the
+ * driver again, for what could not be stolen, after idle runs of granules were given back to it. The driver
+ * is asked before anything is stolen, so an early refusal leaves the free extents as they were, but for such
+ * runs. After a later one, what was stolen is in the cache. */
 #include "alloc/core/arena_internal.h"
 
 #include <stdio.h>

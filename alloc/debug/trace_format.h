@@ -1,6 +1,6 @@
 /* clang-format off */
 /* trace_format.h: the .zrt trace, version 1, as it lies in the file. Written by alloc/debug/trace.c, read by
- * defrag/zrt.c. All numbers are little-endian.
+ * defrag/trace/zrt.c. All numbers are little-endian.
  *
  * The file is struct zrt_header, then events one after the other, `written_bytes` of them. The writer stores
  * an event's bytes first and then advances written_bytes, all in a shared file mapping: after a crash or kill
