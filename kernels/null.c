@@ -59,6 +59,31 @@ static void linear_backward(struct zr_kernel_context *c, const struct zr_linear 
     count(c, (dx != NULL) + (dw != NULL), (double)s->rows, (double)s->in, (double)s->out);
 }
 
+static void rmsnorm_forward(struct zr_kernel_context *c UNUSED, const struct zr_rmsnorm *args UNUSED)
+{
+}
+
+static void rmsnorm_backward(struct zr_kernel_context *c UNUSED,
+                             const struct zr_rmsnorm_backward *args UNUSED)
+{
+}
+
+static void rotary_table(struct zr_kernel_context *c UNUSED, const struct zr_rotary_table *args UNUSED)
+{
+}
+
+static void rotary(struct zr_kernel_context *c UNUSED, const struct zr_rotary *args UNUSED)
+{
+}
+
+static void swiglu_forward(struct zr_kernel_context *c UNUSED, const struct zr_swiglu *args UNUSED)
+{
+}
+
+static void swiglu_backward(struct zr_kernel_context *c UNUSED, const struct zr_swiglu_backward *args UNUSED)
+{
+}
+
 static void attention_forward(struct zr_kernel_context *c, const struct zr_attention *s,
                               const void *qkv UNUSED, void *out UNUSED, float *lse UNUSED, void *p UNUSED)
 {
@@ -184,6 +209,12 @@ static const struct zr_kernels null_table = {
     .layernorm_backward = layernorm_backward,
     .linear_forward = linear_forward,
     .linear_backward = linear_backward,
+    .rmsnorm_forward = rmsnorm_forward,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rotary_table = rotary_table,
+    .rotary = rotary,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
     .gelu_forward = gelu_forward,

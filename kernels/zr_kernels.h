@@ -116,6 +116,49 @@ struct zr_linear { /* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights
 };
 struct zr_attention { /* causal, scaled by 1 / sqrt(D) */
     size_t batch, sequence, channels, heads;
+    size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
+};
+/* Root mean square norm: y = w x / sqrt(mean of x^2 + epsilon), by row; rstd [rows] is kept for backward. */
+struct zr_rmsnorm {
+    size_t rows, channels;
+    float epsilon;
+    const void *x, *w;
+    void *y;
+    float *rstd;
+};
+struct zr_rmsnorm_backward {
+    size_t rows, channels;
+    const void *x, *w, *dy;
+    const float *rstd;
+    void *dx; /* not dy; added to with accumulate_dx (the residual path) */
+    void *dw; /* overwritten, or added to with accumulate */
+    bool accumulate_dx, accumulate;
+};
+/* cosines and sines [T, D / 2] of t / theta^(2 i / D), for rotary(). */
+struct zr_rotary_table {
+    size_t sequence, width; /* T, D */
+    double theta;
+    float *cosines, *sines;
+};
+/* Turns the pairs (i, i + D / 2) of each head in place by the angle of its token: rotary position embedding
+ * (Su et al., 2021) with the pairs as HF's LLaMA has them. Backward is the same with `inverse`. */
+struct zr_rotary {
+    size_t rows, sequence, heads, width; /* heads of D numbers lie side by side, from `x` on */
+    size_t stride;                       /* elements from row to row */
+    const float *cosines, *sines;        /* [T, D / 2] */
+    void *x;
+    bool inverse;
+};
+/* y = gate sigmoid(gate) up, element by element. */
+struct zr_swiglu {
+    size_t n;
+    const void *gate, *up;
+    void *y;
+};
+struct zr_swiglu_backward { /* dgate and dup may be gate and up, or dy */
+    size_t n;
+    const void *gate, *up, *dy;
+    void *dgate, *dup;
 };
 struct zr_head { /* logits[rows, Vp] = x[rows, C] wte[Vp, C]^T, softmax over the first V, cross-entropy */
     const int32_t *targets; /* [rows], each in [0, V) */
@@ -180,9 +223,16 @@ struct zr_kernels {
     void (*linear_backward)(struct zr_kernel_context *, const struct zr_linear *, const void *x,
                             const void *w, const void *dy, void *dx, void *dw, void *db, bool accumulate);
 
-    /* qkv[B, T, 3C] (q, k, v side by side, heads inside each), out[B, T, C], lse[B, A, T] (log of the sum of
-     * exponentials, scaled scores), p[B, A, T, T] the probabilities or NULL when they are not to be kept. The
-     * bits of out do not depend on p being kept. */
+    void (*rmsnorm_forward)(struct zr_kernel_context *, const struct zr_rmsnorm *);
+    void (*rmsnorm_backward)(struct zr_kernel_context *, const struct zr_rmsnorm_backward *);
+    void (*rotary_table)(struct zr_kernel_context *, const struct zr_rotary_table *);
+    void (*rotary)(struct zr_kernel_context *, const struct zr_rotary *);
+    void (*swiglu_forward)(struct zr_kernel_context *, const struct zr_swiglu *);
+    void (*swiglu_backward)(struct zr_kernel_context *, const struct zr_swiglu_backward *);
+
+    /* qkv[B, T, (A + 2 K) D] (q, k, v side by side, heads inside each), out[B, T, C], lse[B, A, T] (log of
+     * the sum of exponentials, scaled scores), p[B, A, T, T] the probabilities or NULL when they are not to
+     * be kept. The bits of out do not depend on p being kept. */
     void (*attention_forward)(struct zr_kernel_context *, const struct zr_attention *, const void *qkv,
                               void *out, float *lse, void *p);
     /* dqkv is overwritten. p NULL: the probabilities are made again from lse, same bits as kept ones. */

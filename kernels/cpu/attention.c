@@ -33,7 +33,7 @@ static void attention_run(struct zr_kernel_context *context, struct attention_jo
     unsigned threads = context->parallel.threads == 0 ? 1 : context->parallel.threads;
     job->scratch_floats = zr_attention_scratch_floats(shape->sequence, shape->channels / shape->heads);
     job->scratch = zr_context_scratch(context, threads * job->scratch_floats * sizeof(float));
-    job->units = shape->batch * shape->heads;
+    job->units = shape->batch * (job->backward && shape->kv_heads ? shape->kv_heads : shape->heads);
     atomic_init(&job->next, 0);
     zr_parallel_run(context, attention_part, job);
 }

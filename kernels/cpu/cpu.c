@@ -357,6 +357,9 @@ SUMS(ZR_ISA_AVX512)
         .name = "cpu", .embedding_forward = embedding_forward, .embedding_backward = embedding_backward,     \
         .layernorm_forward = layernorm_forward, .layernorm_backward = layernorm_backward,                    \
         .linear_forward = linear_forward, .linear_backward = linear_backward,                                \
+        .rmsnorm_forward = zr_cpu_rmsnorm_forward, .rmsnorm_backward = zr_cpu_rmsnorm_backward,              \
+        .rotary_table = zr_cpu_rotary_table, .rotary = zr_cpu_rotary,                                        \
+        .swiglu_forward = zr_cpu_swiglu_forward, .swiglu_backward = zr_cpu_swiglu_backward,                  \
         .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
         .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .add = add,                            \
         .head_loss = zr_cpu_head_loss, .head_logits = zr_cpu_head_logits, .adamw = zr_cpu_adamw,             \

@@ -26,6 +26,13 @@ void zr_cpu_head_loss(struct zr_kernel_context *context, const struct zr_head *s
 void zr_cpu_head_logits(struct zr_kernel_context *context, const struct zr_head *shape, const void *x_row,
                         const void *wte, float *logits);
 
+void zr_cpu_rmsnorm_forward(struct zr_kernel_context *context, const struct zr_rmsnorm *args);
+void zr_cpu_rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args);
+void zr_cpu_rotary_table(struct zr_kernel_context *context, const struct zr_rotary_table *args);
+void zr_cpu_rotary(struct zr_kernel_context *context, const struct zr_rotary *args);
+void zr_cpu_swiglu_forward(struct zr_kernel_context *context, const struct zr_swiglu *args);
+void zr_cpu_swiglu_backward(struct zr_kernel_context *context, const struct zr_swiglu_backward *args);
+
 /* state.c: the engine's state, whatever the context's precision. */
 void zr_cpu_adamw(struct zr_kernel_context *context, const struct zr_adamw *how, size_t n, float *parameter,
                   const float *g, float *momentum, float *variance);

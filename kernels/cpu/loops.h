@@ -16,6 +16,15 @@ struct zr_layernorm_work {
     bool accumulate_dx, accumulate;
 };
 
+struct zr_rmsnorm_work {
+    size_t rows, channels;
+    float epsilon;
+    const void *x, *w, *dy;
+    float *rstd; /* written forward, read backward */
+    void *y, *dx, *dw;
+    bool accumulate_dx, accumulate;
+};
+
 /* y[rows, columns at stride] of a bigger matrix. */
 struct zr_tile {
     void *at;
@@ -76,8 +85,15 @@ struct zr_loops {
     void (*layernorm_forward)(const struct zr_layernorm_work *work, size_t from_row, size_t to_row);
     void (*layernorm_backward_rows)(const struct zr_layernorm_work *work, size_t from_row, size_t to_row);
     void (*layernorm_backward_columns)(const struct zr_layernorm_work *work, size_t from, size_t to);
+    void (*rmsnorm_forward)(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row);
+    void (*rmsnorm_backward_rows)(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row);
+    void (*rmsnorm_backward_columns)(const struct zr_rmsnorm_work *work, size_t from, size_t to);
+    void (*rotary)(const struct zr_rotary *work, size_t from_row, size_t to_row);
+    void (*swiglu_forward)(const struct zr_swiglu *work, size_t from, size_t to);
+    void (*swiglu_backward)(const struct zr_swiglu_backward *work, size_t from, size_t to);
     void (*small_product)(const struct zr_small_product *work);
-    /* `unit` counts heads: sequence * heads + head. `scratch` has zr_attention_scratch_floats(). */
+    /* `unit` counts heads, sequence * heads + head; backward, those of keys and values. `scratch` has
+     * zr_attention_scratch_floats(). */
     void (*attention_forward)(const struct zr_attention_work *work, size_t unit, float *scratch);
     void (*attention_backward)(const struct zr_attention_work *work, size_t unit, float *scratch);
     float (*softmax_row)(const struct zr_softmax_row *row); /* the loss */

@@ -106,6 +106,12 @@ static float *take(float **scratch, size_t floats)
     return at;
 }
 
+/* Heads of queries that share one of keys and values. */
+static size_t heads_per_kv(const struct zr_attention *shape)
+{
+    return shape->kv_heads ? shape->heads / shape->kv_heads : 1;
+}
+
 struct head {
     size_t tokens, width, padded_width, padded_tokens;
     float scale;
@@ -115,10 +121,11 @@ struct head {
 static struct head head_of(const struct zr_attention_work *work, size_t unit)
 {
     const struct zr_attention *shape = &work->shape;
-    size_t width = shape->channels / shape->heads, sequence = unit / shape->heads,
-           at = unit % shape->heads * width;
-    const el *qkv = (const el *)work->qkv + sequence * shape->sequence * 3 * shape->channels + at;
-    struct head_view view = {qkv, shape->sequence, width, 3 * shape->channels};
+    size_t width = shape->channels / shape->heads, sequence = unit / shape->heads, head = unit % shape->heads,
+           shared = head / heads_per_kv(shape), kv_channels = shape->channels / heads_per_kv(shape),
+           stride = shape->channels + 2 * kv_channels;
+    const el *qkv = (const el *)work->qkv + sequence * shape->sequence * stride;
+    struct head_view view = {qkv, shape->sequence, width, stride};
     struct head h = {shape->sequence,
                      width,
                      round_up(width, 16),
@@ -127,8 +134,9 @@ static struct head head_of(const struct zr_attention_work *work, size_t unit)
                      view,
                      view,
                      view};
-    h.k.at += shape->channels;
-    h.v.at += 2 * shape->channels;
+    h.q.at += head * width;
+    h.k.at += shape->channels + shared * width;
+    h.v.at += shape->channels + kv_channels + shared * width;
     return h;
 }
 
@@ -321,22 +329,26 @@ static struct backward_scratch backward_take(const struct head *h, float *scratc
     return s;
 }
 
-static void attention_backward(const struct zr_attention_work *work, size_t unit, float *scratch)
+/* The place in dqkv of what lies there in qkv. */
+static struct head_view gradient_of(const struct zr_attention_work *work, const struct head_view *view)
 {
-    struct head h = head_of(work, unit);
-    struct backward_scratch s = backward_take(&h, scratch);
+    struct head_view d = *view;
+    d.at = (const el *)work->dqkv + (view->at - (const el *)work->qkv);
+    return d;
+}
+
+/* One head of queries: its dq, and what it adds to dk and dv. */
+static void backward_queries(const struct zr_attention_work *work, const struct head *of,
+                             const struct backward_scratch *scratch, size_t unit)
+{
+    const struct head h = *of;
+    const struct backward_scratch s = *scratch;
     size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
     size_t at = sequence * h.tokens * channels + unit % work->shape.heads * h.width;
     struct head_view dout = {(const el *)work->dout + at, h.tokens, h.width, channels};
-    struct head_view dqkv = h.q;
-    dqkv.at = (const el *)work->dqkv + (h.q.at - (const el *)work->qkv);
+    struct head_view dqkv = gradient_of(work, &h.q);
     gather(&h.q, h.scale, s.q, h.padded_width);
-    gather(&h.k, 1.0f, s.k, h.padded_width);
     gather(&dout, 1.0f, s.dout, h.padded_width);
-    gather_turned(&h.k, s.k_turned, h.padded_tokens);
-    gather_turned(&h.v, s.v_turned, h.padded_tokens);
-    memset(s.dk, 0, h.tokens * h.padded_width * sizeof *s.dk);
-    memset(s.dv, 0, h.tokens * h.padded_width * sizeof *s.dv);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
         size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows;
         backward_probabilities(work, &h, &s, unit, t0, rows);
@@ -355,8 +367,23 @@ static void attention_backward(const struct zr_attention_work *work, size_t unit
         struct head_view dq = {dqkv.at + t0 * dqkv.stride, rows, h.width, dqkv.stride};
         scatter(s.dq, h.padded_width, &dq, h.scale);
     }
-    dqkv.at += channels;
-    scatter(s.dk, h.padded_width, &dqkv, 1.0f);
-    dqkv.at += channels;
-    scatter(s.dv, h.padded_width, &dqkv, 1.0f);
+}
+
+static void attention_backward(const struct zr_attention_work *work, size_t unit, float *scratch)
+{
+    size_t group = heads_per_kv(&work->shape);
+    struct head h = head_of(work, unit * group);
+    struct backward_scratch s = backward_take(&h, scratch);
+    struct head_view dk = gradient_of(work, &h.k), dv = gradient_of(work, &h.v);
+    gather(&h.k, 1.0f, s.k, h.padded_width);
+    gather_turned(&h.k, s.k_turned, h.padded_tokens);
+    gather_turned(&h.v, s.v_turned, h.padded_tokens);
+    memset(s.dk, 0, h.tokens * h.padded_width * sizeof *s.dk);
+    memset(s.dv, 0, h.tokens * h.padded_width * sizeof *s.dv);
+    for (size_t i = 0; i < group; i++) {
+        h = head_of(work, unit * group + i);
+        backward_queries(work, &h, &s, unit * group + i);
+    }
+    scatter(s.dk, h.padded_width, &dk, 1.0f);
+    scatter(s.dv, h.padded_width, &dv, 1.0f);
 }

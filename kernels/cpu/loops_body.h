@@ -3,7 +3,7 @@
  * precision. Everything but the table is static. */
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/real_log.h"
+#include "kernels/cpu/real.h"
 #include "kernels/cpu/simd.h"
 
 #include <math.h>
@@ -209,6 +209,7 @@ static void layernorm_backward_columns(const struct zr_layernorm_work *work, siz
 }
 
 #include "kernels/cpu/loops_attention.h"
+#include "kernels/cpu/loops_llama.h"
 #include "kernels/cpu/loops_reduce.h"
 
 const struct zr_loops ZR_LOOPS = {
@@ -225,6 +226,12 @@ const struct zr_loops ZR_LOOPS = {
     .layernorm_forward = layernorm_forward,
     .layernorm_backward_rows = layernorm_backward_rows,
     .layernorm_backward_columns = layernorm_backward_columns,
+    .rmsnorm_forward = rmsnorm_forward,
+    .rmsnorm_backward_rows = rmsnorm_backward_rows,
+    .rmsnorm_backward_columns = rmsnorm_backward_columns,
+    .rotary = rotary,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
     .small_product = small_product,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,

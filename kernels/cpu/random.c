@@ -5,7 +5,7 @@
  * it. Compiled once, without fused operations and without libm, so that the bits are the same on every
  * machine. */
 #include "kernels/cpu/random.h"
-#include "kernels/cpu/real_log.h"
+#include "kernels/cpu/real.h"
 
 static uint64_t mix(uint64_t x)
 {

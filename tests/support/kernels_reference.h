@@ -99,6 +99,64 @@ static inline void reference_layernorm(const struct zr_layernorm *s, const doubl
     }
 }
 
+static inline void reference_rmsnorm(const struct zr_rmsnorm *s, const double *x, const double *w, double *y,
+                                     double *rstd)
+{
+    for (size_t row = 0; row < s->rows; row++) {
+        const double *in = x + row * s->channels;
+        double squares = 0;
+        for (size_t c = 0; c < s->channels; c++)
+            squares += in[c] * in[c];
+        rstd[row] = 1 / sqrt(squares / (double)s->channels + (double)s->epsilon);
+        for (size_t c = 0; c < s->channels; c++)
+            y[row * s->channels + c] = in[c] * rstd[row] * w[c];
+    }
+}
+
+/* Adds to dx and dw. */
+static inline void reference_rmsnorm_backward(const struct zr_rmsnorm *s, const double *x, const double *w,
+                                              const double *dy, double *dx, double *dw)
+{
+    for (size_t row = 0; row < s->rows; row++) {
+        const double *in = x + row * s->channels, *d = dy + row * s->channels;
+        double n = (double)s->channels, squares = 0, along = 0;
+        for (size_t c = 0; c < s->channels; c++)
+            squares += in[c] * in[c];
+        double rstd = 1 / sqrt(squares / n + (double)s->epsilon);
+        for (size_t c = 0; c < s->channels; c++)
+            along += d[c] * w[c] * in[c] * rstd / n;
+        for (size_t c = 0; c < s->channels; c++) {
+            dx[row * s->channels + c] += rstd * (d[c] * w[c] - in[c] * rstd * along);
+            dw[c] += d[c] * in[c] * rstd;
+        }
+    }
+}
+
+/* In place. */
+static inline void reference_rotary(const struct zr_rotary *s, double theta, double *x)
+{
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t head = 0; head < s->heads; head++)
+            for (size_t i = 0; i < s->width / 2; i++) {
+                double angle = (double)(row % s->sequence) * pow(theta, -2.0 * (double)i / (double)s->width);
+                double *a = x + row * s->stride + head * s->width + i, *b = a + s->width / 2;
+                double sine = s->inverse ? -sin(angle) : sin(angle), first = *a;
+                *a = first * cos(angle) - *b * sine;
+                *b = *b * cos(angle) + first * sine;
+            }
+}
+
+static inline double reference_swiglu(double gate, double up)
+{
+    return gate / (1 + exp(-gate)) * up;
+}
+
+static inline double reference_swish_slope(double gate)
+{
+    double sigmoid = 1 / (1 + exp(-gate));
+    return sigmoid * (1 + gate * (1 - sigmoid));
+}
+
 /* Adds to dx, dw and db. */
 static inline void reference_layernorm_backward(const struct zr_layernorm *s, const double *x,
                                                 const double *w, const double *dy, double *dx, double *dw,
@@ -157,15 +215,29 @@ static inline void reference_linear_backward(const struct zr_linear *s, const do
 }
 
 /* p[B, A, T, T] is always written. */
+/* Elements of a row of q, k and v. */
+static inline size_t reference_line(const struct zr_attention *s)
+{
+    return s->channels + 2 * (s->kv_heads ? s->channels / s->heads * s->kv_heads : s->channels);
+}
+
+/* Where in its row a head of queries has its keys. */
+static inline size_t reference_keys(const struct zr_attention *s, size_t head)
+{
+    size_t group = s->kv_heads ? s->heads / s->kv_heads : 1;
+    return s->channels + head / group * (s->channels / s->heads);
+}
+
 static inline void reference_attention(const struct zr_attention *s, const double *qkv, double *out,
                                        double *lse, double *p)
 {
-    size_t width = s->channels / s->heads, line = 3 * s->channels, tokens = s->sequence;
+    size_t width = s->channels / s->heads, line = reference_line(s), tokens = s->sequence;
     double scale = 1 / sqrt((double)width);
     memset(p, 0, s->batch * s->heads * tokens * tokens * sizeof *p);
     for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
         size_t b = unit / s->heads, head = unit % s->heads;
-        const double *q = qkv + b * tokens * line + head * width, *k = q + s->channels, *v = k + s->channels;
+        const double *at = qkv + b * tokens * line, *q = at + head * width, *k = at + reference_keys(s, head);
+        const double *v = k + (line - s->channels) / 2;
         for (size_t t = 0; t < tokens; t++) {
             double *row = p + (unit * tokens + t) * tokens, largest = -INFINITY, sum = 0;
             double *to = out + (b * tokens + t) * s->channels + head * width;
@@ -192,13 +264,14 @@ static inline void reference_attention(const struct zr_attention *s, const doubl
 static inline void reference_attention_backward(const struct zr_attention *s, const double *qkv,
                                                 const double *p, const double *dout, double *dqkv)
 {
-    size_t width = s->channels / s->heads, line = 3 * s->channels, tokens = s->sequence;
+    size_t width = s->channels / s->heads, line = reference_line(s), tokens = s->sequence;
     double scale = 1 / sqrt((double)width);
     memset(dqkv, 0, s->batch * tokens * line * sizeof *dqkv);
     for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
-        size_t b = unit / s->heads, head = unit % s->heads, at = b * tokens * line + head * width;
-        const double *q = qkv + at, *k = q + s->channels, *v = k + s->channels;
-        double *dq = dqkv + at, *dk = dq + s->channels, *dv = dk + s->channels;
+        size_t b = unit / s->heads, head = unit % s->heads, at = b * tokens * line;
+        size_t keys = at + reference_keys(s, head), values = keys + (line - s->channels) / 2;
+        const double *q = qkv + at + head * width, *k = qkv + keys, *v = qkv + values;
+        double *dq = dqkv + at + head * width, *dk = dqkv + keys, *dv = dqkv + values;
         for (size_t t = 0; t < tokens; t++) {
             const double *row = p + (unit * tokens + t) * tokens;
             const double *d_out = dout + (b * tokens + t) * s->channels + head * width;

@@ -219,11 +219,11 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
     return worst(worst(first, second), worst(close_to(y), close_to(bare)));
 }
 
-static double case_attention(struct zr_kernel_context *c, const struct shape *s)
+static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
-    struct tensor *qkv = narrow_input(rows * 3 * s->channels, 0, 2),
+    struct tensor *qkv = narrow_input(rows * reference_line(&a), 0, 2),
                   *dout = narrow_input(rows * s->channels, 0, 1);
     struct tensor *out = narrow_output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = narrow_output(square), *again = narrow_output(out->n), *lse_again = output(lse->n);
@@ -240,6 +240,12 @@ static double case_attention(struct zr_kernel_context *c, const struct shape *s)
     reference_attention_backward(&a, qkv->real, p->real, dout->real, dqkv->real);
     return worst(worst(units_of(out, 2), error_of(lse) / float_tolerance),
                  worst(close_to(p), units_of(dqkv, 4)));
+}
+
+/* Each head with keys and values of its own, and all with those of one. */
+static double case_attention(struct zr_kernel_context *c, const struct shape *s)
+{
+    return worst(attention_with(c, s, 0), attention_with(c, s, 1));
 }
 
 static double case_elements(struct zr_kernel_context *c, const struct shape *s)

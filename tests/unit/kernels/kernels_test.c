@@ -76,11 +76,11 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
            tolerance;
 }
 
-static double case_attention(struct zr_kernel_context *c, const struct shape *s)
+static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
-    struct tensor *qkv = input(rows * 3 * s->channels, 0, 2), *dout = input(rows * s->channels, 0, 1);
+    struct tensor *qkv = input(rows * reference_line(&a), 0, 2), *dout = input(rows * s->channels, 0, 1);
     struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = output(square), *again = output(out->n), *lse_again = output(lse->n);
     struct tensor *dqkv = output(qkv->n), *made_again = output(qkv->n);
@@ -94,6 +94,12 @@ static double case_attention(struct zr_kernel_context *c, const struct shape *s)
     reference_attention(&a, qkv->real, out->real, lse->real, p->real);
     reference_attention_backward(&a, qkv->real, p->real, dout->real, dqkv->real);
     return worst(worst(error_of(out), error_of(lse)), worst(error_of(p), error_of(dqkv))) / tolerance;
+}
+
+/* Each head with keys and values of its own, and all with those of one. */
+static double case_attention(struct zr_kernel_context *c, const struct shape *s)
+{
+    return worst(attention_with(c, s, 0), attention_with(c, s, 1));
 }
 
 static double case_elements(struct zr_kernel_context *c, const struct shape *s)
@@ -154,7 +160,7 @@ static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 {
     enum { HIGH = 200 };
     size_t rows = rows_of(s), odd = s->vocabulary / 2;
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0};
     struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
     double score = sqrt(HIGH / sqrt((double)s->channels / (double)s->heads)),
            logit = sqrt(HIGH / (double)s->channels);

@@ -227,7 +227,7 @@ static const struct zr_embedding embedding = {tokens, B, T, C};
 static const struct zr_layernorm norm = {ROWS, C};
 static const struct zr_linear qkv_shape = {ROWS, C, 3 * C}, proj_shape = {ROWS, C, C},
                               fc_shape = {ROWS, C, WIDE}, down_shape = {ROWS, WIDE, C};
-static const struct zr_attention attention = {B, T, C, A};
+static const struct zr_attention attention = {B, T, C, A, 0};
 static const struct zr_head head = {targets, ROWS, C, V, VP};
 
 /* The mean loss, in double. state: the parameters' tensor. */

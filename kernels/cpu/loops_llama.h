@@ -1,0 +1,114 @@
+/* loops_llama.h: root mean square norm, rotary position embedding, SwiGLU. Part of loops_body.h. */
+
+/* ---- Root mean square norm ----------------------------------------------------------------------------- */
+
+static void rmsnorm_forward(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row)
+{
+    size_t n = work->channels;
+    for (size_t row = from_row; row < to_row; row++) {
+        const el *x = (const el *)work->x + row * n, *w = work->w;
+        el *y = (el *)work->y + row * n;
+        vf squares = vf_set(0.0f);
+        for (size_t i = 0; i < n; i += VF_LANES) {
+            vf v = el_get(x + i, n - i);
+            squares = vf_fma(v, v, squares);
+        }
+        float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + work->epsilon);
+        for (size_t i = 0; i < n; i += VF_LANES)
+            el_put(y + i, n - i, el_get(x + i, n - i) * vf_set(rstd) * el_get(w + i, n - i));
+        work->rstd[row] = rstd;
+    }
+}
+
+static void rmsnorm_backward_rows(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row)
+{
+    size_t n = work->channels;
+    for (size_t row = from_row; row < to_row; row++) {
+        const el *x = (const el *)work->x + row * n, *dy = (const el *)work->dy + row * n, *w = work->w;
+        el *dx = (el *)work->dx + row * n;
+        vf rstd = vf_set(work->rstd[row]), along = vf_set(0.0f);
+        for (size_t i = 0; i < n; i += VF_LANES)
+            along = vf_fma(el_get(dy + i, n - i) * el_get(w + i, n - i), el_get(x + i, n - i) * rstd, along);
+        vf along_mean = vf_set(vf_sum(along) / (float)n);
+        for (size_t i = 0; i < n; i += VF_LANES) {
+            vf g = el_get(dy + i, n - i) * el_get(w + i, n - i), normal = el_get(x + i, n - i) * rstd;
+            el_put(dx + i, n - i,
+                   el_onto(dx + i, n - i, rstd * (g - normal * along_mean), work->accumulate_dx));
+        }
+    }
+}
+
+/* dw of the channels [from, to), over all rows in blocks of 64 added in order. */
+static void rmsnorm_backward_columns(const struct zr_rmsnorm_work *work, size_t from, size_t to)
+{
+    enum { BLOCK = 64 };
+    const el *x = work->x, *dy = work->dy;
+    el *dw_out = work->dw;
+    for (size_t c = from; c < to; c += VF_LANES) {
+        size_t left = to - c;
+        vf dw = work->accumulate ? el_get(dw_out + c, left) : vf_set(0.0f);
+        for (size_t block = 0; block < work->rows; block += BLOCK) {
+            size_t end = work->rows - block < BLOCK ? work->rows : block + BLOCK;
+            vf sum = vf_set(0.0f);
+            for (size_t row = block; row < end; row++) {
+                size_t at = row * work->channels + c;
+                sum = vf_fma(el_get(dy + at, left), el_get(x + at, left) * vf_set(work->rstd[row]), sum);
+            }
+            dw += sum;
+        }
+        el_put(dw_out + c, left, dw);
+    }
+}
+
+/* ---- Rotary position embedding ------------------------------------------------------------------------- */
+
+/* The numbers (first[i], second[i]) of one head, turned by the angles of one token. */
+static void turn(el *first, el *second, size_t half, const float *cosines, const float *sines, bool inverse)
+{
+    for (size_t i = 0; i < half; i += VF_LANES) {
+        size_t left = half - i;
+        vf a = el_get(first + i, left), b = el_get(second + i, left);
+        vf c = vf_get(cosines + i, left), s = vf_get(sines + i, left) * vf_set(inverse ? -1.0f : 1.0f);
+        el_put(first + i, left, a * c - b * s);
+        el_put(second + i, left, b * c + a * s);
+    }
+}
+
+static void rotary(const struct zr_rotary *work, size_t from_row, size_t to_row)
+{
+    size_t half = work->width / 2;
+    for (size_t row = from_row; row < to_row; row++) {
+        size_t angles = row % work->sequence * half;
+        for (size_t head = 0; head < work->heads; head++) {
+            el *x = (el *)work->x + row * work->stride + head * work->width;
+            turn(x, x + half, half, work->cosines + angles, work->sines + angles, work->inverse);
+        }
+    }
+}
+
+/* ---- SwiGLU -------------------------------------------------------------------------------------------- */
+
+VF_INLINE vf sigmoid(vf x)
+{
+    return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(0.0f) - x));
+}
+
+static void swiglu_forward(const struct zr_swiglu *work, size_t from, size_t to)
+{
+    const el *gate = work->gate, *up = work->up;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        vf g = el_get(gate + i, to - i);
+        el_put((el *)work->y + i, to - i, g * sigmoid(g) * el_get(up + i, to - i));
+    }
+}
+
+static void swiglu_backward(const struct zr_swiglu_backward *work, size_t from, size_t to)
+{
+    const el *gate = work->gate, *up = work->up, *dy = work->dy;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        size_t left = to - i;
+        vf g = el_get(gate + i, left), u = el_get(up + i, left), d = el_get(dy + i, left), s = sigmoid(g);
+        el_put((el *)work->dup + i, left, d * g * s);
+        el_put((el *)work->dgate + i, left, d * u * s * vf_fma(g, vf_set(1.0f) - s, vf_set(1.0f)));
+    }
+}

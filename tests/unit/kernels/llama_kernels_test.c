@@ -1,0 +1,228 @@
+/* llama_kernels_test.c: what LLaMA's layers are made of, in every precision of every instruction set that
+ * this processor has, against the double-precision reference, for 1, 2 and 3 threads with the same bits; and
+ * the reference's gradients against finite differences of its own forward pass.
+ *
+ * Errors are a share of the reference's largest number: within 3e-6 where results are floats, and within some
+ * units of the last place where they are rounded to two bytes. */
+#include "tests/support/kernels_cases.h"
+
+static const double float_tolerance = 3e-6, epsilon = 1e-5, theta = 10000;
+
+static const struct shape shapes[] = {
+    {1, 1, 16, 2, 9, 8, 8},   {2, 3, 24, 4, 17, 8, 8},     {1, 17, 30, 3, 60, 8, 8},
+    {3, 33, 40, 4, 33, 8, 8}, {1, 150, 128, 2, 257, 8, 8}, {2, 67, 192, 3, 256, 8, 8},
+};
+
+static double share_of(const struct tensor *got, double units)
+{
+    double half_unit = precision == ZR_PRECISION_BF16 ? 0x1p-8 : 0x1p-11;
+    return error_of(got) / (got->precision == ZR_PRECISION_FP32 ? float_tolerance : units * half_unit);
+}
+
+static struct tensor *any_input(size_t n, double middle, double spread)
+{
+    return input_of(precision, n, middle, spread);
+}
+
+static double case_rmsnorm(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), n = rows * s->channels;
+    struct tensor *x = any_input(n, 0.5, 2), *w = any_input(s->channels, 1, 0.5), *dy = any_input(n, 0, 1);
+    struct tensor *y = output_of(precision, n), *rstd = output(rows), *dx = output_of(precision, n);
+    struct tensor *dw = output_of(precision, s->channels);
+    struct zr_rmsnorm forward = {rows, s->channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
+    struct zr_rmsnorm_backward backward = {rows,     s->channels, x->at,  w->at, dy->at,
+                                           rstd->at, dx->at,      dw->at, false, false};
+    kernels->rmsnorm_forward(c, &forward);
+    reference_rmsnorm(&forward, x->real, w->real, y->real, rstd->real);
+    kernels->rmsnorm_backward(c, &backward);
+    reference_rmsnorm_backward(&forward, x->real, w->real, dy->real, dx->real, dw->real);
+    double first = worst(share_of(dx, 1.01), share_of(dw, 1.01));
+    tensor_follow(dx), tensor_follow(dw);
+    backward.accumulate_dx = backward.accumulate = true;
+    kernels->rmsnorm_backward(c, &backward);
+    reference_rmsnorm_backward(&forward, x->real, w->real, dy->real, dx->real, dw->real);
+    return worst(worst(first, worst(share_of(dx, 1.01), share_of(dw, 1.01))),
+                 worst(share_of(y, 1.01), share_of(rstd, 1)));
+}
+
+/* Heads in the middle of longer rows, whose other numbers stay. */
+static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
+{
+    enum { BEFORE = 3, AFTER = 5 };
+    size_t width = s->channels / s->heads / 2 * 2, half = width / 2,
+           stride = BEFORE + s->heads * width + AFTER;
+    struct tensor *cosines = output(s->sequence * half), *sines = output(s->sequence * half);
+    struct tensor *x = in_out_of(precision, rows_of(s) * stride, 0, 1), *kept = output_of(precision, x->n);
+    struct zr_rotary turn = {.rows = rows_of(s),
+                             .sequence = s->sequence,
+                             .heads = s->heads,
+                             .width = width,
+                             .stride = stride,
+                             .cosines = cosines->at,
+                             .sines = sines->at,
+                             .x = (char *)x->at + BEFORE * zr_precision_bytes(precision)};
+    memcpy(kept->at, x->at, tensor_bytes(x));
+    tensor_follow(kept);
+    kernels->rotary_table(c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at});
+    for (size_t i = 0; i < cosines->n; i++) {
+        double angle = (double)(i / half) * pow(theta, -2.0 * (double)(i % half) / (double)width);
+        cosines->real[i] = cos(angle);
+        sines->real[i] = sin(angle);
+    }
+    kernels->rotary(c, &turn);
+    reference_rotary(&turn, theta, x->real + BEFORE);
+    double there = share_of(x, 1.01);
+    turn.inverse = true;
+    kernels->rotary(c, &turn);
+    memcpy(x->real, kept->real, x->n * sizeof *x->real);
+    return worst(worst(there, share_of(x, 2.5)), worst(share_of(cosines, 1), share_of(sines, 1)));
+}
+
+static double case_swiglu(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->wide + 4099;
+    struct tensor *gate = any_input(n, 0, 8), *up = any_input(n, 0, 2), *dy = any_input(n, 0, 1);
+    struct tensor *y = output_of(precision, n), *dgate = output_of(precision, n),
+                  *dup = output_of(precision, n);
+    kernels->swiglu_forward(c, &(struct zr_swiglu){n, gate->at, up->at, y->at});
+    kernels->swiglu_backward(c,
+                             &(struct zr_swiglu_backward){n, gate->at, up->at, dy->at, dgate->at, dup->at});
+    for (size_t i = 0; i < n; i++) {
+        y->real[i] = reference_swiglu(gate->real[i], up->real[i]);
+        dgate->real[i] = dy->real[i] * up->real[i] * reference_swish_slope(gate->real[i]);
+        dup->real[i] = dy->real[i] * reference_swiglu(gate->real[i], 1);
+    }
+    return worst(share_of(y, 1.01), worst(share_of(dgate, 1.01), share_of(dup, 1.01)));
+}
+
+static const struct test_case cases[] = {
+    {"root mean square norm", case_rmsnorm}, {"rotary embedding", case_rotary}, {"SwiGLU", case_swiglu}};
+
+static void test_isa(enum zr_isa isa)
+{
+    kernels = zr_kernels_cpu(isa);
+    for (precision = ZR_PRECISION_FP32; precision < ZR_PRECISION_COUNT; precision++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+            for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
+                run_case(&cases[i], &shapes[j], j, isa);
+}
+
+/* ---- The reference's gradients ------------------------------------------------------------------------- */
+
+enum { ROWS = 3, CHANNELS = 8, NUMBERS = ROWS * CHANNELS, HEADS = 4, TOKENS = 3, LINE = 16 };
+static double weights[NUMBERS]; /* of the results in a sum, whose gradient is looked at */
+
+static double weighted(const double *results, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += weights[i] * results[i];
+    return sum;
+}
+
+static const struct zr_rmsnorm norm = {.rows = ROWS, .channels = CHANNELS, .epsilon = 1e-5f};
+static const struct zr_rotary rotation = {
+    .rows = ROWS, .sequence = ROWS, .heads = 2, .width = CHANNELS / 2, .stride = CHANNELS};
+static const struct zr_attention grouped = {1, TOKENS, CHANNELS, HEADS,
+                                            2}; /* two heads of queries share one */
+
+static double norm_of(const double *in)
+{
+    double y[NUMBERS], rstd[ROWS];
+    reference_rmsnorm(&norm, in, in + NUMBERS, y, rstd);
+    return weighted(y, NUMBERS);
+}
+
+static double rotary_of(const double *in)
+{
+    double x[NUMBERS];
+    memcpy(x, in, sizeof x);
+    reference_rotary(&rotation, theta, x);
+    return weighted(x, NUMBERS);
+}
+
+static double swiglu_of(const double *in)
+{
+    double y[NUMBERS];
+    for (size_t i = 0; i < NUMBERS; i++)
+        y[i] = reference_swiglu(in[i], in[NUMBERS + i]);
+    return weighted(y, NUMBERS);
+}
+
+static double attention_of(const double *in)
+{
+    double out[NUMBERS], lse[HEADS * TOKENS], p[HEADS * TOKENS * TOKENS];
+    reference_attention(&grouped, in, out, lse, p);
+    return weighted(out, NUMBERS);
+}
+
+/* The gradients by the reference's backward pass, in the order of the inputs. */
+static void norm_gradients(const double *in, double *d)
+{
+    reference_rmsnorm_backward(&norm, in, in + NUMBERS, weights, d, d + NUMBERS);
+}
+
+static void rotary_gradients(const double *in, double *d)
+{
+    struct zr_rotary inverse = rotation;
+    (void)in;
+    inverse.inverse = true;
+    memcpy(d, weights, sizeof weights);
+    reference_rotary(&inverse, theta, d);
+}
+
+static void swiglu_gradients(const double *in, double *d)
+{
+    for (size_t i = 0; i < NUMBERS; i++) {
+        d[i] = weights[i] * in[NUMBERS + i] * reference_swish_slope(in[i]);
+        d[NUMBERS + i] = weights[i] * reference_swiglu(in[i], 1);
+    }
+}
+
+static void attention_gradients(const double *in, double *d)
+{
+    double out[NUMBERS], lse[HEADS * TOKENS], p[HEADS * TOKENS * TOKENS];
+    reference_attention(&grouped, in, out, lse, p);
+    reference_attention_backward(&grouped, in, p, weights, d);
+}
+
+static void test_gradients(void)
+{
+    static const struct {
+        const char *name;
+        size_t inputs;
+        double (*of)(const double *in);
+        void (*gradients)(const double *in, double *d);
+    } rows[] = {{"root mean square norm", NUMBERS + CHANNELS, norm_of, norm_gradients},
+                {"rotary embedding", NUMBERS, rotary_of, rotary_gradients},
+                {"SwiGLU", 2 * NUMBERS, swiglu_of, swiglu_gradients},
+                {"attention of grouped queries", TOKENS * LINE, attention_of, attention_gradients}};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        double in[2 * NUMBERS], d[2 * NUMBERS] = {0}, most = 0;
+        const double step = 1e-5;
+        for (size_t i = 0; i < NUMBERS; i++)
+            weights[i] = random_unit();
+        for (size_t i = 0; i < rows[r].inputs; i++)
+            in[i] = random_unit() + 0.1;
+        rows[r].gradients(in, d);
+        for (size_t i = 0; i < rows[r].inputs; i++) {
+            double kept = in[i];
+            in[i] = kept + step;
+            double above = rows[r].of(in);
+            in[i] = kept - step;
+            double difference = (above - rows[r].of(in)) / (2 * step) - d[i];
+            in[i] = kept;
+            most = worst(most, isnan(difference) ? INFINITY : fabs(difference));
+        }
+        tap_ok(most < 1e-7, "%s: the gradients are those of finite differences (%.1e)", rows[r].name, most);
+    }
+}
+
+int main(void)
+{
+    base_seed = random_state = random_seed();
+    test_gradients();
+    for_each_isa(test_isa);
+    return tap_done();
+}
