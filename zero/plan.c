@@ -29,7 +29,6 @@ struct rehearsal {
     uint64_t sent_by_step;       /* elements, in the last step */
     uint64_t sent_by_middle;     /* in its last micro-batch but one */
     bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
-    size_t bound_bytes;          /* given up by whoever keeps as much between steps */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -169,15 +168,6 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
 }
 
-/* The replica is open, and all that it keeps is live: a plan of no more than that can still come of it. */
-static bool can_be_smaller(const struct rehearsal *rehearsal)
-{
-    struct zr_arena_stats stats = {0};
-    zr_arena_get_stats(rehearsal->arena, &stats);
-    return stats.live_bytes < rehearsal->bound_bytes;
-}
-
-/* Where it is given up, out->peak_reserved_bytes is SIZE_MAX. */
 static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -199,11 +189,6 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                                                     .timeline = request->timeline});
     if (result != ZR_OK)
         return result;
-    if (!can_be_smaller(rehearsal)) {
-        out->peak_reserved_bytes = SIZE_MAX;
-        zr_replica_close(&rehearsal->replica);
-        return ZR_OK;
-    }
     if (rehearsal->places)
         result = zr_rehearsal_install(rehearsal->places, rehearsal->arena);
     if (result == ZR_OK)
@@ -228,7 +213,6 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
     zr_result result;
 
     memset(out, 0, sizeof *out);
-    out->stage = request->stage;
     rehearsal->arena = NULL;
     rehearsal->comm = NULL;
     result =
@@ -325,12 +309,10 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
     return ZR_OK;
 }
 
-static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_request *request,
-                            size_t bound_bytes)
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
 {
     zr_rehearsal *places = NULL;
     struct rehearsal rehearsal = {.request = request,
-                                  .bound_bytes = bound_bytes,
                                   .asked = request->micro_batches ? request->micro_batches : 1};
     zr_result result;
 
@@ -351,44 +333,5 @@ static zr_result make_below(struct zr_byte_plan *out, const struct zr_plan_reque
         *request->places = result == ZR_OK ? places : NULL;
     if (!request->places || result != ZR_OK)
         zr_rehearsal_destroy(places);
-    return result;
-}
-
-zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
-{
-    return make_below(out, request, SIZE_MAX);
-}
-
-zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *request)
-{
-    struct zr_plan_request lower = *request;
-    struct zr_byte_plan plan;
-    zr_rehearsal *places = NULL;
-    zr_result result = zr_plan_make(out, request);
-
-    if (request->places)
-        lower.places = &places;
-    while (result == ZR_OK && request->world > 1 && lower.stage-- > 0) {
-        result = make_below(&plan, &lower, out->peak_reserved_bytes);
-        if (result == ZR_ERR_ADDRESSES) { /* far more than the higher one, which is at hand */
-            result = ZR_OK;
-            plan.peak_reserved_bytes = SIZE_MAX;
-        }
-        if (result != ZR_OK || plan.peak_reserved_bytes >= out->peak_reserved_bytes) {
-            zr_rehearsal_destroy(places);
-            places = NULL;
-            continue;
-        }
-        *out = plan;
-        if (request->places) {
-            zr_rehearsal_destroy(*request->places);
-            *request->places = places;
-            places = NULL;
-        }
-    }
-    if (result != ZR_OK && request->places) {
-        zr_rehearsal_destroy(*request->places);
-        *request->places = NULL;
-    }
     return result;
 }

@@ -26,7 +26,6 @@ struct zr_plan_request {
 };
 
 struct zr_byte_plan {
-    unsigned stage;                         /* that was planned */
     uint64_t elements;                      /* parameters, without padding */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak; other is 0 */
     size_t peak_bytes;
@@ -42,9 +41,5 @@ struct zr_byte_plan {
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);
 /* Whether a step is to have places: they may take two granules more than best fit does, or half a percent. */
 bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t granule_bytes);
-/* The plan of the requested stage or of one below it: the one that takes fewest granules, of equal ones the
- * highest. On a very small model what a stage saves may be less than a granule, and its blocks fill one more;
- * since stages do not show in the results, the run then places its bytes as the lower stage does. */
-zr_result zr_plan_place(struct zr_byte_plan *out, const struct zr_plan_request *request);
 
 #endif

@@ -10,8 +10,9 @@
  *
  * Stage 0 replicates everything; stage 1 shards the optimizer state, stage 2 the gradients too, stage 3 the
  * parameters as well. Where sharding would cost more memory than it saves, since what passes through needs
- * room of its own, a stage keeps what the one below keeps: no stage ever takes more than a lower one. The
- * stage changes where bytes live, never what is computed: losses are bit-identical at a fixed world size.
+ * room of its own, a unit is kept as the stage below keeps it: the blocks of a stage never take more bytes
+ * than those of a lower one. In whole granules a small model may take one more. The stage changes where
+ * bytes live, never what is computed: losses are bit-identical at a fixed world size.
  *
  * Precision. In fp32 there are 16 bytes per element: parameter, gradient, momentum, variance. In bf16 and
  * fp16 parameters and gradients have two bytes each, travel as such and are added up in fp32; beside momentum

@@ -266,7 +266,7 @@ def kill_while_saving(count, seed):
                  schedule_lr="constant", **shape)
     for ranks in (2, 3):
         plan = zrtest.train(**shape, ranks=ranks, stage=3, dry_run=True).report["ranks"][0]
-        ok(plan["placed_stage"] == 3 and plan["planned_most_bytes"]["gathered"] > 0, f"{ranks} ranks: stage 3 gathers")
+        ok(plan["planned_most_bytes"]["gathered"] > 0, f"{ranks} ranks: stage 3 gathers")
     met = advanced = 0
     for i in range(count):
         before = steps_in(folder)[-1:] or [0]

@@ -281,6 +281,17 @@ if len(deep) == 2:
         same([line["phases"][phase]["count"] for phase in ("forward", "backward", "reduce")],
              [count * n for n in (4003, 4002, 4004)], "and has every event in a phase")
 
+# --stage auto: of the stages that are possible the one that takes the fewest bytes, of equal ones the lowest.
+for shape, highest in ((dict(layers=4, hidden=128, ranks=4), 3), (dict(layers=2, hidden=24, ranks=2), 3),
+                       (dict(layers=4, hidden=128, ranks=4, accumulate=2, reduce="once"), 1), (dict(layers=2, ranks=1), 0)):
+    plans = [train(dry_run=True, stage=stage, **shape).report["ranks"][0]["planned_reserved_bytes"]
+             for stage in range(highest + 1)]
+    run = train(dry_run=True, stage="auto", **shape)
+    same(run.report and run.report["stage"], plans.index(min(plans)), f"{shape}: of {plans} --stage auto takes the least")
+    ok(f"--stage auto is --stage {plans.index(min(plans))}" in run.err, "and says which")
+trained = [train(layers=6, ranks=2, stage=stage) for stage in ("auto", 0)]
+same(trained[0].losses, trained[1].losses, f"a run at the stage that was picked ({trained[0].report['stage']}) has the same losses")
+
 # Where a stage keeps what the one below keeps, the plan says so, to people and in JSON, and the bytes are such.
 PAYS = "takes more than it saves here"
 kinds = set()
@@ -290,7 +301,6 @@ for shape in (dict(layers=2, ranks=4), dict(layers=2, ranks=8), dict(layers=6, r
         run = train(dry_run=True, stage=stage, **{**dict(hidden=24, heads=2, seq=12, vocab=60), **shape})
         rank, all_of_them = run.report["ranks"][0], run.report["parameters"]
         kept, ranks = rank["planned_persistent_bytes"], shape["ranks"]
-        same(rank["placed_stage"], stage, f"{shape}, stage {stage}")
         whole = [rank["whole_parameters"], rank["whole_gradients"]]
         for name, tag, count, from_stage in (("parameters", "param", whole[0], 3), ("gradients", "grad", whole[1], 2)):
             held = kept[tag] / FLOAT if stage >= from_stage and ranks > 1 else None

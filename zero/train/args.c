@@ -503,7 +503,7 @@ static int together(const struct zr_train_config *config)
                 "--help has examples)";
     else if (!config->bytes && !prompt_is_tokens(config))
         words = "--prompt: with a token shard it is numbers below --vocab, such as '464 2068 7586'";
-    else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1)
+    else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
         words = "--reduce once: needs the whole gradients that stages 0 and 1 keep; take --stage 1, or "
                 "--reduce each";
     else if (config->min_rate > config->rate)

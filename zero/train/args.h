@@ -30,6 +30,7 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 /* The default of --bucket-bytes, whatever the number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
+enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
 
 /* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.

@@ -11,6 +11,7 @@
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
 #include "zero/train/outputs.h"
+#include "zero/train/number.h"
 #include "zero/train/rank.h"
 #include "zero/train/report.h"
 #include "zero/train/safetensors_gpt.h"
@@ -79,6 +80,18 @@ static void hold_standard_files(void)
         close(fd);
 }
 
+/* Says which stage --stage auto comes to. -1, or an exit code. */
+static int pick_stage(void)
+{
+    struct zr_stage_pick pick;
+    char number[ZR_NUMBER_ROOM];
+    int code = zr_rank_pick_stage(&config, &pick);
+    if (code < 0 && zr_train_leads(&config))
+        zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", pick.stage,
+               zr_number_grouped(number, pick.reserved_bytes));
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -89,6 +102,8 @@ int main(int argc, char **argv)
     if (code < 0)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
+        return code;
+    if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)

@@ -73,7 +73,7 @@ zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *c
 {
     struct zr_plan_request request;
     zr_result result = make_request(&request, config, rank, host_arena);
-    return result == ZR_OK ? zr_plan_place(out, &request) : result;
+    return result == ZR_OK ? zr_plan_make(out, &request) : result;
 }
 
 zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, size_t granule_bytes,
@@ -93,7 +93,7 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
 /* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
  * ranks do the same at the same time; it is rank 0 that this speaks of. */
 static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
-                           const struct zr_byte_plan *plan, zr_arena *host_arena)
+                           zr_arena *host_arena)
 {
     struct zr_plan_request request;
     struct zr_byte_plan again;
@@ -105,7 +105,6 @@ static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config
     if (result != ZR_OK)
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
-    request.stage = plan->stage;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     return result == ZR_OK ? zr_report_timeline(config, out) : result;
@@ -115,7 +114,6 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
 {
     report->rank = rank;
     memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
-    report->placed_stage = plan->stage;
     report->whole_parameters = plan->whole_parameters;
     report->whole_gradients = plan->whole_gradients;
     report->planned_bytes = plan->peak_bytes;
@@ -196,7 +194,7 @@ static zr_result open_memory(struct zr_rank *rank)
         result = make_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
     if (result == ZR_OK)
-        result = zr_plan_place(&rank->plan, &request);
+        result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
     if (result != ZR_OK)
@@ -210,19 +208,6 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
         result = zr_arena_set_tag_limits(rank->arena, &rank->plan.tag_limits);
     return result;
-}
-
-/* A rank's threads and its instruction set count in its plan, and might decide which stage takes least. */
-static zr_result check_places(const struct zr_rank *rank)
-{
-    for (unsigned p = 1; p < rank->config->ranks; p++)
-        if (rank->reports[p].placed_stage != rank->reports[0].placed_stage)
-            return zr_fail(
-                ZR_ERR_INVALID,
-                "by its own plan rank %u would lay its memory out as stage %u, and rank 0 as stage %u; give "
-                "all ranks the same --threads, or ask for the lower stage",
-                p, rank->reports[p].placed_stage, rank->reports[0].placed_stage);
-    return ZR_OK;
 }
 
 /* The communicator, and with it the first words between the ranks: their settings, which must agree, and
@@ -251,12 +236,10 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
         return ZR_ERR_HOST_MEMORY;
     note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
-    if (result == ZR_OK)
-        result = check_places(rank);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
     if (result == ZR_OK && rank->rank == 0)
-        result = time_plan(&rank->timeline, config, &rank->plan, rank->host_arena);
+        result = time_plan(&rank->timeline, config, rank->host_arena);
     return result;
 }
 
@@ -349,7 +332,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                               .parallel = zr_team_parallel(out->team),
                                                               .comm = out->comm,
                                                               .shape = config->shape,
-                                                              .stage = out->plan.stage,
+                                                              .stage = config->stage,
                                                               .micro_batches = config->micro_batches,
                                                               .reduce = config->reduce,
                                                               .precision = config->precision,
@@ -452,7 +435,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
     if (result == ZR_OK && found)
         result = zr_report_found(config, found);
     if (result == ZR_OK)
-        result = time_plan(&timeline, config, &plan, host_arena);
+        result = time_plan(&timeline, config, host_arena);
     if (result == ZR_OK && config->memory_limit_bytes)
         result = zr_limit_advise(&advice, config, host_arena);
     if (result == ZR_OK)
@@ -508,22 +491,69 @@ int zr_rank_rehearse(const struct zr_train_config *config)
     return without_ranks(config, config->finds_max ? find_max : rehearse_alone);
 }
 
-int zr_rank_check_limit(const struct zr_train_config *config)
+/* The same in a process of its own, so that the caller stays without memory of the arena's. -1: there is no
+ * child. */
+static int in_child(const struct zr_train_config *config,
+                    zr_result (*work)(const struct zr_train_config *, zr_arena *))
 {
     int status;
-    pid_t child;
-
-    if (!config->memory_limit_bytes)
-        return -1;
-    child = fork();
+    pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(without_ranks(config, check_limit));
+        _exit(without_ranks(config, work));
     }
     while (child > 0 && waitpid(child, &status, 0) < 0)
         if (errno != EINTR)
-            return -1; /* the ranks check for themselves, in fewer words */
-    if (child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == ZR_EXIT_OK))
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            return -1;
+    return child < 0 ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int zr_rank_check_limit(const struct zr_train_config *config)
+{
+    int status = config->memory_limit_bytes ? in_child(config, check_limit) : -1;
+    return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check for themselves, in fewer words */
+}
+
+/* The highest stage that such a run may have. */
+static unsigned highest_stage(const struct zr_train_config *config)
+{
+    return config->ranks == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+}
+
+static int picked_stage = -1; /* where pick_stage() writes, in the child */
+
+/* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */
+static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    struct zr_stage_pick pick = {.reserved_bytes = SIZE_MAX};
+    for (changed.stage = 0; changed.stage <= highest_stage(config); changed.stage++) {
+        struct zr_byte_plan plan;
+        zr_result result = zr_rank_plan(&plan, &changed, 0, host_arena);
+        if (result != ZR_OK)
+            return result;
+        if (plan.peak_reserved_bytes < pick.reserved_bytes)
+            pick = (struct zr_stage_pick){changed.stage, plan.peak_reserved_bytes};
+    }
+    return write(picked_stage, &pick, sizeof pick) == (ssize_t)sizeof pick
+               ? ZR_OK
+               : zr_fail(ZR_ERR_IO, "the stage that was picked could not be passed on");
+}
+
+int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out)
+{
+    int ends[2], code = -1;
+    if (pipe(ends) != 0) {
+        zr_say("--stage auto: a pipe was refused (error %d)", errno);
+        return ZR_EXIT_MEMORY;
+    }
+    picked_stage = ends[1];
+    int status = in_child(config, pick_stage);
+    close(ends[1]);
+    if (status != ZR_EXIT_OK || read(ends[0], out, sizeof *out) != (ssize_t)sizeof *out)
+        code = status > 0 ? status : ZR_EXIT_MEMORY;
+    else
+        config->stage = out->stage;
+    close(ends[0]);
+    return code;
 }

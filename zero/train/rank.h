@@ -57,6 +57,14 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
  * and the table of what does not fit and what would has been printed. */
 int zr_rank_check_limit(const struct zr_train_config *config);
 
+/* For --stage auto, before any rank exists, likewise: the stage whose plan takes the fewest bytes on rank 0,
+ * of equal ones the lowest. Sets config->stage. -1, or an exit code. */
+struct zr_stage_pick {
+    unsigned stage;
+    size_t reserved_bytes;
+};
+int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out);
+
 /* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
 int zr_rank_rehearse(const struct zr_train_config *config);
 

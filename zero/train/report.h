@@ -13,7 +13,6 @@ struct zr_timeline;
 /* A rank's numbers; fixed size, exchanged between ranks as they are. */
 struct zr_rank_report {
     unsigned rank;
-    unsigned placed_stage;                      /* the stage asked for, or one below that takes less */
     uint64_t whole_parameters, whole_gradients; /* elements; see struct zr_byte_plan */
     size_t planned_by_tag_bytes[ZR_TAG_COUNT];  /* at the first moment of the peak */
     size_t planned_bytes;

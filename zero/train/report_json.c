@@ -121,9 +121,8 @@ static void print_travelling(struct zr_text *text, const struct ranks_view *view
 static void print_rank(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     zr_text_print(text,
-                  "{\"rank\": %u, \"placed_stage\": %u, \"whole_parameters\": %" PRIu64
-                  ", \"whole_gradients\": %" PRIu64 ",\n   ",
-                  rank->rank, rank->placed_stage, rank->whole_parameters, rank->whole_gradients);
+                  "{\"rank\": %u, \"whole_parameters\": %" PRIu64 ", \"whole_gradients\": %" PRIu64 ",\n   ",
+                  rank->rank, rank->whole_parameters, rank->whole_gradients);
     print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
     zr_text_print(text, ",\n   ");
     print_tag_limits(text, &rank->tag_limits);

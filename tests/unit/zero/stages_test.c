@@ -334,55 +334,6 @@ static void test_plans(void)
     tap_is(other_comm, 0, "the communicator is the same at all stages");
 }
 
-/* One of which stage 2, placed as asked for, takes a granule more than stage 1. */
-static const struct zr_gpt_shape grows = {.layers = 3,
-                                          .hidden = 104,
-                                          .heads = 2,
-                                          .vocabulary = 256,
-                                          .vocabulary_padded = 256,
-                                          .sequence = 27,
-                                          .batch = 3};
-static const struct sample grows_on = {.world = 4, .micro_batches = 2};
-
-/* Small models, where what a stage saves may be less than a granule and its blocks fill one more. */
-static struct zr_gpt_shape draw_small_shape(void)
-{
-    struct zr_gpt_shape shape = {.layers = draw(1, 4),
-                                 .heads = 2,
-                                 .vocabulary = 256,
-                                 .vocabulary_padded = 256,
-                                 .sequence = draw(1, 40),
-                                 .batch = draw(1, 4)};
-    shape.hidden = 2 * draw(8, 64);
-    return shape;
-}
-
-static void test_granules(void)
-{
-    enum { PLANS = 40 };
-    unsigned more = 0, failed = 0, needed = 0;
-    for (unsigned i = 0; i < PLANS; i++) {
-        struct zr_gpt_shape shape = i == 0 ? grows : draw_small_shape();
-        struct sample run = {.world = (unsigned)draw(2, 5),
-                             .micro_batches = (unsigned)draw(1, 3),
-                             .precision = (enum zr_precision)draw(0, 2)};
-        run = i == 0 ? grows_on : run;
-        size_t below_bytes = SIZE_MAX;
-        for (unsigned stage = 0; stage < 4; stage++) {
-            struct zr_plan_request request = request_of(&shape, &run, stage);
-            struct zr_byte_plan placed, as_asked;
-            request.threads = 2;
-            failed += zr_plan_place(&placed, &request) != ZR_OK || zr_plan_make(&as_asked, &request) != ZR_OK;
-            more += placed.peak_reserved_bytes > below_bytes;
-            needed += as_asked.peak_reserved_bytes > below_bytes;
-            below_bytes = placed.peak_reserved_bytes;
-        }
-    }
-    tap_is(failed, 0, "%u small shapes, placed at four stages", PLANS);
-    tap_is(more, 0, "no stage takes more granules than the one below");
-    tap_ok(needed > 0, "where %u of them would, placed as asked for", needed);
-}
-
 /* Elements of the units as they are padded for `world` ranks; enough layers that all is sharded. */
 struct units {
     uint64_t wte, wpe, block, norm;
@@ -565,7 +516,6 @@ int main(void)
     tap_ok(host_arena != NULL, "an arena for them");
     test_lists();
     test_plans();
-    test_granules();
     test_volume();
     test_shapes();
     test_formulas();
