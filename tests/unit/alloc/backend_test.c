@@ -323,6 +323,9 @@ static void test_sim(void)
     char local;
     tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = &local, .bytes = 1}), ZR_ERR_INVALID,
                "sim: real memory is not its memory");
+    void *out;
+    tap_result(zr_import(backend, &(struct zr_segment){.bytes = 2 << 20}, 1, &out), ZR_ERR_UNAVAILABLE,
+               "sim: nothing to share");
     tap_result(zr_backend_destroy(backend), ZR_OK, "sim: the end");
 }
 

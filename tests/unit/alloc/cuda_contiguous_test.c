@@ -2,6 +2,7 @@
  * streams: random operations beside the model, moves while kernels run, memory that is short until a stream
  * has passed, and a failure of each driver call, once and lasting, with the contents intact after. */
 #define _GNU_SOURCE
+#include "alloc/base/fault.h"
 #include "tests/support/contiguous_model.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/seed.h"
@@ -319,6 +320,21 @@ static void test_each_call(zr_cu_result code)
            refused, told - refused);
 }
 
+static void test_each_record(void)
+{
+    unsigned wrong = 0;
+    uint64_t nth = 1, passes;
+    for (;; nth += EVERY_NTH > 1 ? EVERY_NTH : run_stride(4)) {
+        zr_fault_set(ZR_FAULT_METADATA, nth);
+        wrong += life(NULL, 0).wrong + !nothing_left();
+        passes = zr_fault_set(ZR_FAULT_METADATA, 0);
+        if (passes < nth)
+            break;
+    }
+    tap_is(wrong, 0, "records up to the %lluth refused in turn: entries and books intact",
+           (unsigned long long)nth - 1);
+}
+
 /* One kind of call that stops working for a while, in the middle of things. */
 static void test_lasting(void)
 {
@@ -441,6 +457,7 @@ int main(void)
     if (emulator) {
         test_each_call(ZR_CU_OUT_OF_MEMORY);
         test_each_call(ZR_CU_UNKNOWN);
+        test_each_record();
         test_lasting();
         test_half_way();
         test_stuck();
