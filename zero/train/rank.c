@@ -550,6 +550,8 @@ int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out
     picked_stage = ends[1];
     int status = in_child(config, pick_stage);
     close(ends[1]);
+    if (status < 0)
+        zr_say("--stage auto: the system refused a process to plan the stages in (error %d)", errno);
     if (status != ZR_EXIT_OK || read(ends[0], out, sizeof *out) != (ssize_t)sizeof *out)
         code = status > 0 ? status : ZR_EXIT_MEMORY;
     else
