@@ -256,12 +256,6 @@ def check_settings():
     there = [start(like_torchrun(rank, 2, key), threads=rank + 1, memory_limit=["1GiB", "2GiB"][rank], comm_timeout=60 + rank,
                    **SMALL) for rank in range(2)]
     same([finish(process)[0] for process in there], [0, 0], "other threads, limits and time-outs: they train")
-    key = fresh_port()  # so small that what each thread works in decides which stage takes less
-    there = [start(like_torchrun(rank, 2, key), threads=1 + 3 * rank, **{**SMALL, "stage": 3, "layers": 8, "hidden": 96,
-                                                                        "seq": 3, "batch": 3}) for rank in range(2)]
-    ends = [finish(process) for process in there]
-    ok([code for code, _ in ends] == [2, 2] and any("--threads" in err for _, err in ends),
-       "ranks whose threads make them other plans, laid out as another stage: exit 2, and the reason") or note(ends)
 
 
 def check_names():

@@ -50,7 +50,7 @@ const struct zr_flag zr_flags[] = {
 
     COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto", NULL,
-           "ZeRO: 1 divides optimizer state, 2 gradients, 3 parameters too; auto: the fewest bytes"),
+           "ZeRO: 1 divides optimizer, 2 gradients, 3 parameters; auto picks"),
     {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks", NULL, NULL, ZR_FLAG_COUNT,
      FIELD(threads), 0, 1024},
     {"bucket-bytes", memory, "BYTES", "a slot of the communication buffers; 64 per rank at least", "4MiB",
