@@ -109,7 +109,7 @@ defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))
 tool_src    := $(wildcard defrag/tool/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
-zero_src    := $(wildcard zero/*.c)
+zero_src    := $(foreach room,engine model step plan checkpoint,$(wildcard zero/$(room)/*.c))
 train_src   := $(wildcard zero/train/*.c)
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
@@ -124,7 +124,7 @@ include alloc/heap/heap.mk
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
 
 include tests/tests.mk
@@ -208,14 +208,16 @@ $(BUILD)/bin/zr: $(tool_obj)
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
 
-# Each example is one file on the libraries' archives alone, as a user's own program would be.
-$(BUILD)/examples/mlp: private archives := $(BUILD)/lib/libzr_zero.a
-$(BUILD)/examples/mlp: private archives_libs := $(kernels_libs) -lm
-$(BUILD)/examples/mlp: $(BUILD)/lib/libzr_zero.a
+# Each example stands on the libraries' archives alone, as a user's own program would be.
+trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines
+$(trainers): private archives := $(BUILD)/lib/libzr_zero.a
+$(trainers): private archives_libs := $(kernels_libs) -lm
+$(trainers): $(BUILD)/lib/libzr_zero.a
+$(BUILD)/examples/lines: examples/resmlp.c
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) -o $@ $< $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs) $(archives_libs)
+	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.c,$^) $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs) $(archives_libs)
 
 # ---- install -----------------------------------------------------------------------------------------------------
 # Everything goes under DESTDIR first, as packages are made. uninstall removes the same files, and folders of zr's own.

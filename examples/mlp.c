@@ -30,8 +30,10 @@ struct trainer {
 };
 
 /* LAYERS times linear and GELU, then a classifier; each is a unit. */
-static const struct zr_linear linears[LAYERS] = {
-    {ROWS, INPUTS, HIDDEN}, {ROWS, HIDDEN, HIDDEN}, {ROWS, HIDDEN, HIDDEN}, {ROWS, HIDDEN, HIDDEN}};
+static const struct zr_linear linears[LAYERS] = {{.rows = ROWS, .in = INPUTS, .out = HIDDEN},
+                                                 {.rows = ROWS, .in = HIDDEN, .out = HIDDEN},
+                                                 {.rows = ROWS, .in = HIDDEN, .out = HIDDEN},
+                                                 {.rows = ROWS, .in = HIDDEN, .out = HIDDEN}};
 
 static zr_result create_engine(struct trainer *t)
 {

@@ -113,6 +113,9 @@ struct zr_layernorm {
 };
 struct zr_linear { /* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
     size_t rows, in, out;
+    bool turned;               /* w is stored [out, in], as torch.nn.Linear has it */
+    size_t x_stride, y_stride; /* elements from row to row, of dx and dy too; 0: dense */
+    bool accumulate_dx;        /* backward adds to dx */
 };
 struct zr_attention { /* causal, scaled by 1 / sqrt(D) */
     size_t batch, sequence, channels, heads;
@@ -200,7 +203,7 @@ struct zr_sum {
 struct zr_kernels {
     const char *name; /* "cpu", "null" */
 
-    /* out[B, T, C] = wte[token] + wpe[t] */
+    /* out[B, T, C] = wte[token] + wpe[t]; wpe NULL: there is none, nor dwpe */
     void (*embedding_forward)(struct zr_kernel_context *, const struct zr_embedding *, const void *wte,
                               const void *wpe, void *out);
     /* dwte[Vp, C] and dwpe[T', C] get the sums over d[B, T, C]. Both are overwritten: rows that no token

@@ -1,6 +1,5 @@
 /* zr_zero.h: the ZeRO stage engine: where the parameters, gradients and optimizer state of a model live, and
- * how they travel between the ranks. The model (zero/gpt.h, or one's own) computes; the engine places and
- * moves.
+ * how they travel between the ranks. The model computes; the engine places and moves.
  *
  * Parameters are grouped into units, the pieces that are gathered and reduced together (a transformer block
  * is one). Within a unit the tensors lie one after the other, each starting on 64 bytes, and the unit is
@@ -42,7 +41,7 @@ extern "C" {
 #endif
 
 struct zr_parameter {
-    char name[48];   /* "h.0.attn.c_attn.weight": each its own; see zr_engine_save() for what is taken */
+    char name[64];   /* "h.0.attn.c_attn.weight": each its own; see zr_engine_save() for what is taken */
     size_t shape[2]; /* shape[1] == 0: a vector */
     unsigned unit;   /* index into the units; parameters come sorted by unit */
     unsigned group;  /* index into the optimizer's groups */
@@ -118,6 +117,8 @@ struct zr_loss_scale {
     uint64_t skipped_steps; /* of all */
 };
 
+enum { ZR_PREFETCH_MOST = 8 };
+
 struct zr_engine_options {
     size_t struct_bytes;               /* its sizeof, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* tensors: any backend */
@@ -133,7 +134,8 @@ struct zr_engine_options {
     struct zr_loss_scaling loss_scaling; /* fp16 alone */
     uint64_t seed;
     struct zr_optimizer_options optimizer;
-    struct zr_timeline *timeline; /* NULL; zr-train's rehearsals note there what is done when */
+    /* Units of stage 3 that are gathered ahead of the one in use; 0: 1. At most ZR_PREFETCH_MOST. */
+    unsigned prefetch_distance;
 };
 
 typedef struct zr_engine zr_engine;
@@ -237,6 +239,160 @@ ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
  * ZR_ERR_CORRUPT alone, or with a peer lost, part of the values may be new, since the file has changed or
  * gone meanwhile: load again. */
 ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
+
+/* ---- Models -------------------------------------------------------------------------------------------- */
+
+/* A model is a row of modules, each of which reads what the one before it wrote: rows of numbers, one row per
+ * token (or whatever the model's rows are). The first module reads the model's inputs; the last one writes a
+ * loss per row. What a module keeps from forward to backward is a table of slots. A model knows neither
+ * stages nor ranks: a trainer gathers the parameters that it reads, takes the memory that it writes, and
+ * hands its gradients over, by the list of actions that zero/step/schedule.h makes. */
+
+enum {
+    ZR_MODULE_UNITS_MAX = 2,
+    ZR_MODULE_SLOTS_MAX = 24,
+    ZR_UNIT_PARAMETERS_MAX = 32,
+    ZR_MODEL_INPUTS_MAX = 8
+};
+
+enum zr_slot_type {
+    ZR_SLOT_ELEMENTS = 0, /* of the engine's precision */
+    ZR_SLOT_FLOATS,       /* at every precision */
+    ZR_SLOT_INTEGERS,     /* int32_t */
+};
+enum zr_slot_life {
+    ZR_SLOT_KEPT = 0,   /* from forward to backward; under ZR_RECOMPUTE_FULL forward writes it again */
+    ZR_SLOT_RECOMPUTED, /* kept under ZR_RECOMPUTE_NONE alone; else NULL, and backward does without */
+    ZR_SLOT_TEMPORARY,  /* between zr_module_take() and zr_module_drop() */
+};
+struct zr_slot {
+    const char *name; /* "attn.c_attn": where a value is not finite, an error says so */
+    size_t columns;   /* of each row; 0: the module does without it */
+    enum zr_slot_type type;
+    enum zr_slot_life life;
+};
+
+/* What is kept from forward to backward. */
+enum zr_recompute {
+    ZR_RECOMPUTE_NONE,      /* all slots but temporary ones */
+    ZR_RECOMPUTE_SELECTIVE, /* slots whose life is ZR_SLOT_KEPT */
+    ZR_RECOMPUTE_FULL,      /* the input of a module that recomputes: its forward runs again in backward */
+};
+
+/* What one call of a module works on. Pointers are valid during the call. */
+struct zr_module_pass {
+    const struct zr_model *model;
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context *context;
+    size_t module;       /* of the model */
+    size_t rows;         /* of this pass: the model's, or fewer in an evaluation */
+    void *const *inputs; /* [model->inputs_count] */
+    const void *x; /* what the module before wrote, [rows, its output_columns]; NULL: the first module */
+    void *y;       /* forward: [rows, output_columns]; NULL when only the slots are wanted */
+    void **slots;  /* [type->slots_count]; NULL where a slot has no memory now */
+    void *parameters[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX]; /* of the module's units, in list order */
+    /* Backward alone. */
+    void *gradients[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX]; /* written, or added to: */
+    bool accumulate[ZR_MODULE_UNITS_MAX];
+    const void *dy; /* gradient of y; NULL: the last module */
+    void *dx;       /* gets the gradient of x; dy itself for a type with in_place; NULL: the first module */
+    float scale;    /* the last module: gradients are of scale * sum of losses */
+    float *losses;  /* the last module, forward and backward: [rows] */
+    struct zr_activations *activations; /* zr_module_take()'s */
+};
+
+/* Memory for a temporary slot, of whole rows; in the order of the program, alike in every pass. */
+ZR_API zr_result zr_module_take(struct zr_module_pass *pass, unsigned slot);
+ZR_API void zr_module_drop(struct zr_module_pass *pass, unsigned slot);
+
+/* What modules of one kind share. */
+struct zr_module_type {
+    const char *name; /* NULL: a module is called as its first unit is */
+    size_t output_columns;
+    zr_tag output_tag; /* checkpoint for what recomputation begins from, else activation */
+    const struct zr_slot *slots;
+    unsigned slots_count;
+    const char *output_name;  /* of y, as a slot's; NULL: y is called as the module is */
+    bool in_place;            /* dx takes the place of dy */
+    bool recomputes;          /* ZR_RECOMPUTE_FULL keeps none of its slots */
+    bool backward_reads_none; /* of the parameters: they are not gathered for it */
+    /* Writes y and the slots; of the last module the losses. */
+    zr_result (*forward)(struct zr_module_pass *pass);
+    /* Writes dx and the gradients of the units' parameters. Of the last module it writes the losses too: in a
+     * training pass that has no forward of its own. */
+    zr_result (*backward)(struct zr_module_pass *pass);
+    /* The last module, optional: what the model says after row `row` of x, [model->answer_count]. */
+    zr_result (*answer)(struct zr_module_pass *pass, size_t row, float *out);
+};
+
+struct zr_module {
+    const struct zr_module_type *type;
+    unsigned units[ZR_MODULE_UNITS_MAX]; /* whose parameters it reads; of none, its type has a name */
+    unsigned units_count;
+};
+
+/* What a pass reads besides parameters: a micro-batch, or constants. Zero at first. */
+struct zr_input {
+    const char *name;
+    size_t elements; /* in all */
+    enum zr_slot_type type;
+};
+
+/* All of it belongs to the caller and outlives what is made of it. */
+struct zr_model {
+    struct zr_parameter_list list;
+    const struct zr_module *modules; /* a unit has as many contributions as modules that read it */
+    size_t modules_count;
+    struct zr_input inputs[ZR_MODEL_INPUTS_MAX];
+    unsigned inputs_count;
+    size_t rows;          /* of a micro-batch */
+    size_t rows_together; /* a pass of fewer rows has a multiple of these: tokens of a sequence; 0: 1 */
+    size_t answer_count;  /* 0: none */
+    const void *shape;    /* the model's own */
+    /* Optional: fills the inputs that are constants. Only x, y and slots are missing in the pass. */
+    zr_result (*prepare)(struct zr_module_pass *pass);
+};
+
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
+
+/* An engine, the activations of a model, and the one executor of a step's actions. As an engine it is used by
+ * one thread, in the same order on every rank. */
+typedef struct zr_trainer zr_trainer;
+
+struct zr_trainer_options {
+    size_t struct_bytes;                    /* its sizeof, or 0: see "Options" in alloc/zr.h */
+    const struct zr_engine_options *engine; /* copied; the list is the model's, whatever it says */
+    const struct zr_model *model;           /* borrowed */
+    enum zr_recompute recompute;
+};
+/* Collective, as zr_engine_create(), whose failures these are. ZR_ERR_INVALID: a model that contradicts
+ * itself; the words say where. */
+ZR_API zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options);
+ZR_API void zr_trainer_destroy(zr_trainer *trainer);
+/* The trainer's own: to save, load and look at it, not to gather or reduce. */
+ZR_API zr_engine *zr_trainer_engine(zr_trainer *trainer);
+/* Input number `input` of the model: [elements] of its type, the trainer's. NULL: there is none. */
+ZR_API void *zr_trainer_input(zr_trainer *trainer, unsigned input);
+
+/* What a step asks of its caller. */
+struct zr_step_calls {
+    void *state;
+    /* Fills the inputs with micro-batch number `micro_batch` of the step. */
+    zr_result (*load)(void *state, unsigned micro_batch);
+    /* All gradients are under way: `loss` is the mean of this rank's rows over the step (0 in a dry run).
+     * Sets the learning rate. Ranks may exchange what they like here. */
+    zr_result (*update)(void *state, double loss, float *rate);
+};
+/* One step: every micro-batch forward and backward, then the update. Collective. ZR_ERR_CORRUPT: the loss or
+ * a gradient is not finite; the words say where that arose. */
+ZR_API zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls,
+                                 struct zr_step_report *report);
+/* The mean loss of the first `rows` rows of the inputs, forward alone. ZR_ERR_INVALID: rows that are none,
+ * too many, or no multiple of the model's rows_together. At stage 3 a collective. */
+ZR_API zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss);
+/* What the model says after row `row` of the first `rows`: [answer_count]. ZR_ERR_INVALID as above, and of a
+ * model that answers nothing. At stage 3 a collective. */
+ZR_API zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float *out);
 
 #ifdef __cplusplus
 }

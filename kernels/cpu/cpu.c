@@ -51,10 +51,14 @@ static void embedding_forward_part(void *argument, unsigned part, unsigned parts
     const struct zr_loops *loops = job->loops;
     size_t from, to;
     zr_part_range(s->batch * s->sequence, 1, part, parts, &from, &to);
-    for (size_t row = from; row < to; row++)
-        loops->add(s->channels, in(loops, job->wte, (size_t)s->tokens[row] * s->channels),
-                   in(loops, job->wpe, row % s->sequence * s->channels),
-                   out_at(loops, job->out, row * s->channels));
+    for (size_t row = from; row < to; row++) {
+        const void *token = in(loops, job->wte, (size_t)s->tokens[row] * s->channels);
+        void *out = out_at(loops, job->out, row * s->channels);
+        if (job->wpe)
+            loops->add(s->channels, token, in(loops, job->wpe, row % s->sequence * s->channels), out);
+        else
+            memcpy(out, token, s->channels * loops->element_bytes);
+    }
 }
 
 static void embedding_forward(struct zr_kernel_context *context, const struct zr_embedding *shape,
@@ -109,7 +113,7 @@ static void embedding_backward_part(void *argument, unsigned part, unsigned part
     sum.next = NULL;
     sum.step = (int32_t)s->sequence;
     sum.end = (int32_t)rows;
-    for (size_t t = 0; t < s->sequence && t < rows; t++) {
+    for (size_t t = 0; job->dwpe && t < s->sequence && t < rows; t++) {
         sum.first = (int32_t)t;
         sum.to = out_at(loops, job->dwpe, t * s->channels + from);
         loops->add_chain(&sum);
@@ -126,7 +130,8 @@ static void embedding_backward(struct zr_kernel_context *context, const struct z
     job.chains = chains_find(context, shape);
     if (!accumulate) {
         zr_cpu_clear(context, wte_rows * row_bytes, dwte);
-        zr_cpu_clear(context, wpe_rows * row_bytes, dwpe);
+        if (dwpe)
+            zr_cpu_clear(context, wpe_rows * row_bytes, dwpe);
     }
     zr_parallel_run(context, embedding_backward_part, &job);
 }
@@ -205,8 +210,11 @@ void zr_cpu_multiply(struct zr_kernel_context *context, const struct zr_matrices
                                            .b_turned = p->b_turned,
                                            .accumulate = p->accumulate,
                                            .a = p->a,
+                                           .a_stride = p->a_stride,
                                            .b = p->b,
+                                           .b_stride = p->b_stride,
                                            .c = p->c,
+                                           .c_stride = p->c_stride,
                                            .bias = p->bias});
     else
         zr_product(context,
@@ -220,6 +228,8 @@ void zr_cpu_multiply(struct zr_kernel_context *context, const struct zr_matrices
                                         .a = p->a,
                                         .a_stride = p->a_stride,
                                         .b = p->b,
+                                        .b_stride = p->b_stride,
+                                        .c_stride = p->c_stride,
                                         .c = {p->c, p->floats ? ZR_PRECISION_FP32 : context->precision},
                                         .bias = p->bias});
 }
@@ -227,10 +237,16 @@ void zr_cpu_multiply(struct zr_kernel_context *context, const struct zr_matrices
 static void linear_forward(struct zr_kernel_context *context, const struct zr_linear *shape, const void *x,
                            const void *w, const void *bias, void *y)
 {
-    zr_cpu_multiply(
-        context,
-        &(struct zr_matrices){
-            .m = shape->rows, .n = shape->out, .k = shape->in, .a = x, .b = w, .c = y, .bias = bias});
+    zr_cpu_multiply(context, &(struct zr_matrices){.m = shape->rows,
+                                                   .n = shape->out,
+                                                   .k = shape->in,
+                                                   .b_turned = shape->turned,
+                                                   .a = x,
+                                                   .a_stride = shape->x_stride,
+                                                   .b = w,
+                                                   .c = y,
+                                                   .c_stride = shape->y_stride,
+                                                   .bias = bias});
 }
 
 struct bias_job {
@@ -247,7 +263,7 @@ static void bias_part(void *argument, unsigned part, unsigned parts)
     size_t from, to;
     zr_part_range(job->shape->out, ZR_LINE_ELEMENTS, part, parts, &from, &to);
     struct zr_tile tile = {out_at(job->loops, (void *)job->dy, from), job->shape->rows, to - from,
-                           job->shape->out};
+                           job->shape->y_stride ? job->shape->y_stride : job->shape->out};
     job->loops->sum_rows(&tile, out_at(job->loops, job->db, from), job->accumulate);
 }
 
@@ -258,19 +274,33 @@ static void linear_backward(struct zr_kernel_context *context, const struct zr_l
         zr_cpu_multiply(context, &(struct zr_matrices){.m = shape->rows,
                                                        .n = shape->in,
                                                        .k = shape->out,
-                                                       .b_turned = true,
+                                                       .b_turned = !shape->turned,
+                                                       .accumulate = shape->accumulate_dx,
                                                        .a = dy,
+                                                       .a_stride = shape->y_stride,
                                                        .b = w,
-                                                       .c = dx});
+                                                       .c = dx,
+                                                       .c_stride = shape->x_stride});
+    struct zr_matrices weights = {.m = shape->in,
+                                  .n = shape->out,
+                                  .k = shape->rows,
+                                  .a_turned = true,
+                                  .accumulate = accumulate,
+                                  .a = x,
+                                  .a_stride = shape->x_stride,
+                                  .b = dy,
+                                  .b_stride = shape->y_stride,
+                                  .c = dw};
+    if (shape->turned) { /* the other way round */
+        weights.m = shape->out;
+        weights.n = shape->in;
+        weights.a = dy;
+        weights.a_stride = shape->y_stride;
+        weights.b = x;
+        weights.b_stride = shape->x_stride;
+    }
     if (dw != NULL)
-        zr_cpu_multiply(context, &(struct zr_matrices){.m = shape->in,
-                                                       .n = shape->out,
-                                                       .k = shape->rows,
-                                                       .a_turned = true,
-                                                       .accumulate = accumulate,
-                                                       .a = x,
-                                                       .b = dy,
-                                                       .c = dw});
+        zr_cpu_multiply(context, &weights);
     if (db != NULL)
         zr_parallel_run(context, bias_part, &(struct bias_job){loops_of(context), shape, dy, db, accumulate});
 }

@@ -5,12 +5,12 @@
 #include "kernels/cpu/context.h"
 
 /* c[m, n] (+)= op(a) op(b) + bias[n], of the context's precision. a_turned: a is stored [k, m]; b_turned: b
- * is stored [n, k]. */
+ * is stored [n, k]. Strides are elements from one stored row to the next; 0: dense. */
 struct zr_matrices {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;
-    bool floats;     /* c is fp32 at every precision */
-    size_t a_stride; /* of two-byte a, in elements; 0: dense */
+    bool floats; /* c is fp32 at every precision */
+    size_t a_stride, b_stride, c_stride;
     const void *a, *b, *bias;
     void *c;
 };

@@ -352,9 +352,9 @@ static struct entry *entry_for(const struct job *job, size_t slice, size_t row)
     struct key key = {.m = piece.rows,
                       .n = piece.columns,
                       .k = p->k,
-                      .a_stride = p->a_turned ? p->m : p->k,
-                      .b_stride = p->b_turned ? p->k : p->n,
-                      .c_stride = job->tiled ? piece.columns : p->n,
+                      .a_stride = p->a_stride,
+                      .b_stride = p->b_stride,
+                      .c_stride = job->tiled ? piece.columns : p->c_stride,
                       .a_turned = p->a_turned,
                       .b_turned = p->b_turned,
                       .accumulate = p->accumulate};
@@ -429,18 +429,19 @@ static bool piece_by_library(const struct job *job, const struct entry *entry, s
 static void piece_run(const struct job *job, const struct entry *entry, struct piece piece, unsigned part)
 {
     const struct zr_gemm *p = job->product;
-    float *c = p->c + piece.row * p->n + piece.column;
+    float *c = p->c + piece.row * p->c_stride + piece.column;
     float *tile = (float *)(job->state->scratch + (part + 1) * SCRATCH_BYTES - TILE_BYTES);
-    struct sides sides = {p->a + (p->a_turned ? piece.row : piece.row * p->k),
-                          p->b + (p->b_turned ? piece.column * p->k : piece.column), job->tiled ? tile : c};
+    struct sides sides = {p->a + (p->a_turned ? piece.row : piece.row * p->a_stride),
+                          p->b + (p->b_turned ? piece.column * p->b_stride : piece.column),
+                          job->tiled ? tile : c};
     if (!piece_by_library(job, entry, sides, part)) {
         atomic_fetch_add_explicit(&job->state->pieces_refused, 1, memory_order_relaxed);
         piece_ourselves(job, &entry->key, sides, part);
     }
     for (size_t r = 0; job->tiled && r < piece.rows; r++)
-        memcpy(c + r * p->n, tile + r * piece.columns, piece.columns * sizeof(float));
+        memcpy(c + r * p->c_stride, tile + r * piece.columns, piece.columns * sizeof(float));
     if (p->bias != NULL)
-        job->loops->add_to_rows(&(struct zr_tile){c, piece.rows, piece.columns, p->n},
+        job->loops->add_to_rows(&(struct zr_tile){c, piece.rows, piece.columns, p->c_stride},
                                 p->bias + piece.column);
 }
 
@@ -456,8 +457,16 @@ static void gemm_part(void *argument, unsigned part, unsigned parts)
         }
 }
 
-void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product)
+void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
 {
+    struct zr_gemm strided = *asked;
+    const struct zr_gemm *product = &strided;
+    if (strided.a_stride == 0)
+        strided.a_stride = strided.a_turned ? strided.m : strided.k;
+    if (strided.b_stride == 0)
+        strided.b_stride = strided.b_turned ? strided.k : strided.n;
+    if (strided.c_stride == 0)
+        strided.c_stride = strided.n;
     struct job job = {.product = product,
                       .loops = zr_loops_of(context->isa, ZR_PRECISION_FP32),
                       .state = context->library,

@@ -5,12 +5,14 @@
 
 #include "kernels/cpu/context.h"
 
-/* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. */
+/* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. Strides are
+ * elements from one stored row to the next; 0: dense. */
 struct zr_gemm {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;
     const float *a, *b;
     float *c;
+    size_t a_stride, b_stride, c_stride;
     const float *bias; /* NULL: none */
 };
 

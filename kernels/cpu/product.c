@@ -56,8 +56,9 @@ static struct zr_panel_source source_of(const struct job *job, bool left, size_t
         source.depth_stride = p->a_turned ? stride : 1;
         source.at = p->a;
     } else {
-        source.lane_stride = p->b_turned ? p->k : 1;
-        source.depth_stride = p->b_turned ? 1 : p->n;
+        size_t stride = p->b_stride != 0 ? p->b_stride : p->b_turned ? p->k : p->n;
+        source.lane_stride = p->b_turned ? stride : 1;
+        source.depth_stride = p->b_turned ? 1 : stride;
         source.at = p->b;
     }
     source.at += lane * source.lane_stride + k * source.depth_stride;
@@ -95,6 +96,7 @@ static void multiply_depth(const struct job *job, const struct block *b, size_t 
 static void store_block(const struct job *job, const struct block *b)
 {
     const struct zr_product *p = job->product;
+    size_t c_stride = p->c_stride != 0 ? p->c_stride : p->n;
     struct zr_panel_store store = {.c = b->sums,
                                    .c_stride = b->line,
                                    .rows = b->rows,
@@ -102,9 +104,9 @@ static void store_block(const struct job *job, const struct block *b)
                                    .precision = p->precision,
                                    .bias = p->bias != NULL ? p->bias + b->column : NULL,
                                    .out = p->c,
-                                   .out_stride = p->n,
+                                   .out_stride = c_stride,
                                    .accumulate = p->accumulate};
-    store.out.at = (char *)p->c.at + (b->row * p->n + b->column) * zr_precision_bytes(p->c.precision);
+    store.out.at = (char *)p->c.at + (b->row * c_stride + b->column) * zr_precision_bytes(p->c.precision);
     job->panels->store(&store);
 }
 

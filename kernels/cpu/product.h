@@ -6,15 +6,15 @@
 #include "kernels/cpu/panels.h"
 
 /* c[m, n] (+)= op(a) op(b) + bias[n], a and b of `precision`. a_turned: a is stored [k, m]; b_turned: b is
- * stored [n, k]. c is dense, of the same precision or fp32. Sums are made in floats, in an order that depends
+ * stored [n, k]. c is of the same precision or fp32. Sums are made in floats, in an order that depends
  * on k alone, and rounded once. */
 struct zr_product {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;
     enum zr_precision precision;
     const uint16_t *a, *b;
-    size_t a_stride;      /* elements from one stored row of a to the next; 0: dense */
-    const uint16_t *bias; /* NULL: none */
+    size_t a_stride, b_stride, c_stride; /* elements from one stored row to the next; 0: dense */
+    const uint16_t *bias;                /* NULL: none */
     struct zr_numbers c;
 };
 

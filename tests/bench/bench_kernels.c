@@ -99,11 +99,13 @@ static struct {
 
 static void op_square(void)
 {
-    kernels->linear_forward(&context, &(struct zr_linear){2048, 2048, 2048}, m.square[0], m.square[1], NULL,
-                            m.square[2]);
+    kernels->linear_forward(&context, &(struct zr_linear){.rows = 2048, .in = 2048, .out = 2048}, m.square[0],
+                            m.square[1], NULL, m.square[2]);
 }
-static const struct zr_linear qkv_shape = {ROWS, C, 3 * C}, proj_shape = {ROWS, C, C},
-                              fc_shape = {ROWS, C, WIDE}, down_shape = {ROWS, WIDE, C};
+static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
+                              proj_shape = {.rows = ROWS, .in = C, .out = C},
+                              fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
+                              down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static void op_qkv(void)
 {
     kernels->linear_forward(&context, &qkv_shape, m.x, m.w, m.bias, m.wide);

@@ -13,7 +13,8 @@
 #include "tests/support/engine_rig.h"
 #include "tests/support/fuzz_ground.h"
 #include "tests/support/half.h"
-#include "zero/gpt.h"
+#include "tests/support/shape_list.h"
+#include "zero/model/transformer.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
@@ -22,7 +23,7 @@
 
 /* ---- A model of a few elements ------------------------------------------------------------------------- */
 
-static const struct zr_gpt_shape fuzz_shape = {
+static const struct zr_shape fuzz_shape = {
     .layers = 2, .hidden = 2, .heads = 1, .vocabulary = 3, .vocabulary_padded = 4, .sequence = 2, .batch = 1};
 enum { FUZZ_PARAMETERS = 28, FUZZ_UNITS = 5, FUZZ_KINDS = 3, FUZZ_ELEMENTS = 164, FUZZ_SEED = 5 };
 
@@ -44,7 +45,7 @@ static inline zr_result fuzz_engine_open(struct rig *rig, const struct fuzz_engi
                                                            .granule_bytes = 65536,
                                                            .reserve_bytes = (size_t)64 << 20,
                                                            .kernels = zr_kernels_cpu(ZR_ISA_PLAIN)});
-    zr_gpt_describe(&fuzz_shape, parameters, units);
+    shape_describe(&fuzz_shape, parameters, units);
     if (result != ZR_OK)
         return result;
     return zr_engine_create(&rig->engine,

@@ -135,7 +135,7 @@ static inline void fuzz_foreign_model(struct fuzz_input *input, const struct fuz
     struct zr_unit units[FUZZ_UNITS];
     char text[256];
     size_t at = 0;
-    zr_gpt_describe(&fuzz_shape, parameters, units);
+    shape_describe(&fuzz_shape, parameters, units);
     header.bytes = input->bytes = 0;
     for (unsigned i = 0; i < FUZZ_PARAMETERS; i++)
         fuzz_gpt_put(&header, style, &parameters[i], &at);

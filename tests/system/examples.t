@@ -19,6 +19,17 @@ got = subprocess.run([os.path.join(BUILD, "examples", "mlp"), "2", "3", "20"], c
 if not same(got.returncode, 0, "examples/mlp.c ends well (install.t looks closer)"):
     note(got.stderr)
 
+# A model of one's own: the same bits at every stage, and it learns.
+runs = []
+for stage in "0123":
+    got = subprocess.run([os.path.join(BUILD, "examples", "lines"), "2", stage, "100"], capture_output=True, text=True, timeout=HANG)
+    if not same(got.returncode, 0, f"examples/lines.c trains resmlp.c at stage {stage}"):
+        note(got.stderr)
+    runs.append(got.stdout.splitlines())
+same(runs[1:], runs[:1] * 3, "all stages have the same losses and norm")
+losses = [float(line.split()[3]) for line in runs[0][:-1]]
+ok(losses[-1] < 0.2 < 0.6 < losses[0], f"the loss falls: {losses}")
+
 # From anywhere; and what Python hands over is as large as what C reads.
 LIBRARY = os.path.abspath(os.path.join(BUILD, "lib", "libzr.so"))
 with open("examples/arena.py") as file:

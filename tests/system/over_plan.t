@@ -24,9 +24,9 @@ CASES = [
     ("more:param:0:0", 1, 0, {}, "take_pools", "engine->parameters"),
     ("more:workspace:0:0", 1, 3, {}, "open_context", "context->workspace"),
     ("more:master:0:0", 1, 1, dict(precision="bf16"), "take_pools", "engine->master"),
-    ("free:activation:0:2", 1, 2, {}, "feed_forward_backward|attention_backward|take_slots", ".*"),
-    ("more:checkpoint:0:2", 1, 1, {}, "embed|run_blocks|feed_forward_backward", ".*"),
-    ("free:activation:1:2", 2, 0, {}, "feed_forward_backward|attention_backward|take_slots", ".*"),
+    ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_get", ".*"),
+    ("more:checkpoint:0:2", 1, 1, {}, "zr_activations_take", ".*"),
+    ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_get", ".*"),
     ("more:grad:1:2", 2, 0, {}, "reduce_aside", "state->sum_shard"),
     ("more:optimizer:1:0", 2, 1, {}, "take_pools", "engine->(momentum|variance)"),
     ("more:comm:0:0", 2, 1, {}, "prepare", "comm->ring"),
@@ -71,8 +71,8 @@ def check_words(err, leak, ranks, most, function, what):
     ok(("after step 1: " in err) == (step == "2"), "and the step before")
     if caller in ("stage", "start_gathering", "reduce_aside"):
         ok(re.fullmatch(r"unit (wte|wpe|h\.[0-3]|ln_f), ", place), f"a unit is named: {place}")
-    if caller in ("take_slots", "feed_forward_backward", "attention_backward", "run_blocks"):
-        ok(re.fullmatch(r"layer [0-3], ", place), f"a layer is named: {place}")
+    if caller in ("take_slot", "zr_activations_take", "zr_activations_get"):
+        ok(re.fullmatch(r"(embeddings|h\.[0-3]|ln_f|head), ", place), f"a module is named: {place}")
 
 
 def check(leak, ranks, stage, more, function, what):

@@ -15,6 +15,10 @@ struct zr_comm_clock {
     double busy_seconds;
     double begin_seconds, end_seconds;        /* of the last operation; it is idle from the end on */
     double ends_seconds[ZR_COMM_QUEUE_COUNT]; /* of ticket n in slot n modulo the count */
+    /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
+     * that of its caller. NULL: nobody listens. */
+    void (*submitted)(void *state, unsigned label);
+    void *state;
 };
 
 /* The caller's time. */

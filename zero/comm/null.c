@@ -79,6 +79,20 @@ static void null_waited(struct zr_comm *comm, zr_ticket ticket)
         clock->waited_seconds += left;
 }
 
+static unsigned label_of(const struct zr_comm_item *item)
+{
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return item->reduce_scatter.label;
+    case ZR_COMM_ALL_REDUCE:
+        return item->all_reduce.label;
+    case ZR_COMM_ALL_GATHER:
+        return item->all_gather.label;
+    default:
+        return 0;
+    }
+}
+
 /* One stream: an operation begins when it was handed in and all before it have ended. */
 static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
@@ -94,6 +108,8 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
     clock->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] = clock->end_seconds;
     clock->busy_seconds += seconds;
     clock->sent_bytes += bytes;
+    if (clock->submitted && seconds > 0)
+        clock->submitted(clock->state, label_of(item));
 }
 
 static const struct zr_comm_table null_table = {

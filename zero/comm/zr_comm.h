@@ -98,7 +98,8 @@ struct zr_reduce_scatter {
     float scale;
     bool accumulate;
     enum zr_comm_type type;
-    bool wide; /* not in place then: refused */
+    bool wide;      /* not in place then: refused */
+    unsigned label; /* the caller's own, for whoever watches; here and below */
 };
 ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
                                         zr_ticket *ticket);
@@ -112,6 +113,7 @@ struct zr_all_reduce {
     size_t shard_elements;
     float scale;
     enum zr_comm_type type;
+    unsigned label;
 };
 ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
 
@@ -140,6 +142,7 @@ struct zr_all_gather {
      * ended here, or zr_comm_synchronize(): the gather then ends without waiting for peers that still read
      * it. Of all-gathers alone. */
     bool source_stays;
+    unsigned label;
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 

@@ -412,6 +412,10 @@ static bool scales_loss(const struct zr_train_config *config)
 static const char *without_meaning(const struct zr_train_config *config)
 {
     bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
+    if (config->shape.architecture == ZR_ARCH_GPT2 &&
+        (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
+         zr_flag_given(config, "rope-theta") || zr_flag_given(config, "tie-embeddings")))
+        return "--kv-heads, --ffn, --rope-theta and --tie-embeddings: are of --arch llama";
     if (config->save_every && !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->keep && !config->save[0])
@@ -471,7 +475,7 @@ static int check_bucket(struct zr_train_config *config)
 
 static int together(const struct zr_train_config *config)
 {
-    const struct zr_gpt_shape *shape = &config->shape;
+    const struct zr_shape *shape = &config->shape;
     const char *words = NULL;
 
     if (config->parameters > 0 && (zr_flag_given(config, "layers") || zr_flag_given(config, "hidden") ||
@@ -519,7 +523,7 @@ static int together(const struct zr_train_config *config)
         zr_say("%s", words);
         return ZR_EXIT_USAGE;
     }
-    if (zr_gpt_shape_check(shape) != ZR_OK) {
+    if (zr_shape_check(shape) != ZR_OK) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
@@ -537,10 +541,10 @@ static void resolve_loss_scaling(struct zr_train_config *config)
 static void resolve_optimizer(struct zr_optimizer_options *optimizer)
 {
     optimizer->epsilon = 1e-8f;
-    optimizer->groups_count = ZR_GPT_GROUPS_COUNT;
-    optimizer->groups[ZR_GPT_MATRICES].rate_factor = 1;
-    optimizer->groups[ZR_GPT_MATRICES].decay_factor = 1;
-    optimizer->groups[ZR_GPT_EMBEDDINGS].decay_factor = 1;
+    optimizer->groups_count = ZR_TRANSFORMER_GROUPS_COUNT;
+    optimizer->groups[ZR_GROUP_MATRICES].rate_factor = 1;
+    optimizer->groups[ZR_GROUP_MATRICES].decay_factor = 1;
+    optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
 }
 
 /* How many ranks there are: what the command line says, or the launcher that has started this process. */
@@ -560,11 +564,12 @@ static int count_ranks(struct zr_train_config *config)
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
-    struct zr_gpt_shape *shape = &config->shape;
+    struct zr_shape *shape = &config->shape;
 
     shape->vocabulary_padded = (shape->vocabulary + 63) / 64 * 64;
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
+    zr_shape_complete(shape);
     if (config->dry_run && config->world_size)
         config->ranks = config->world_size;
     if (config->min_rate < 0)

@@ -7,7 +7,7 @@
 
 #include "alloc/base/file.h"
 #include "zero/launch/start.h"
-#include "zero/gpt.h"
+#include "zero/model/transformer.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
@@ -46,9 +46,9 @@ struct zr_train_config {
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
     char prompt[1024];                    /* --prompt, "" is fine */
 
-    struct zr_gpt_shape shape; /* batch is per rank */
-    double parameters;         /* --params; 0: the shape was given */
-    bool bytes;                /* --vocab byte: tokens are bytes; else the data is a token shard */
+    struct zr_shape shape; /* batch is per rank */
+    double parameters;     /* --params; 0: the shape was given */
+    bool bytes;            /* --vocab byte: tokens are bytes; else the data is a token shard */
 
     uint64_t steps;
     uint64_t seed;

@@ -10,7 +10,7 @@
 #ifndef ZR_TRAIN_CHECKPOINT_H
 #define ZR_TRAIN_CHECKPOINT_H
 
-#include "zero/gpt.h"
+#include "zero/model/transformer.h"
 
 /* How the run that saved went through its data (zeros where the manifest does not say), and what is newer. */
 struct zr_checkpoint_origin {
@@ -23,7 +23,7 @@ struct zr_checkpoint {
     const char *folder; /* --save DIR, or for resuming DIR or DIR/step-00000100 */
     zr_engine *engine;  /* all borrowed */
     zr_comm *comm;
-    struct zr_gpt_shape shape; /* batch and recompute are noted, and may differ when resuming */
+    struct zr_shape shape; /* batch and recompute are noted, and may differ when resuming */
     uint64_t seed;
     unsigned stage;
     unsigned micro_batches;              /* per step; noted, and may differ when resuming */

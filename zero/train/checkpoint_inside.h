@@ -3,8 +3,8 @@
 #define ZR_TRAIN_CHECKPOINT_INSIDE_H
 
 #include "alloc/base/file.h"
-#include "zero/agree.h"
-#include "zero/safetensors.h"
+#include "zero/comm/status.h"
+#include "zero/checkpoint/safetensors.h"
 #include "zero/train/checkpoint.h"
 
 #define ZR_CHECKPOINT_PATH_ROOM 4608

@@ -252,7 +252,7 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
 
 static zr_result check_shape(const struct load *load, json_t *root, const char *name)
 {
-    const struct zr_gpt_shape *shape = &load->checkpoint->shape;
+    const struct zr_shape *shape = &load->checkpoint->shape;
     const struct {
         const char *key, *option;
         uint64_t ours;
@@ -699,16 +699,16 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
     if (!result)
         result = verify_shards(&load);
     /* A shard's header is believed, and the engine written to, when some rank has found every file good. */
-    result = zr_agree(checkpoint->comm, result);
+    result = zr_comm_all_status(checkpoint->comm, result);
     if (result)
         goto unwind;
-    result = zr_agree(checkpoint->comm, read_headers(&load));
+    result = zr_comm_all_status(checkpoint->comm, read_headers(&load));
     if (result)
         goto unwind;
-    result = zr_agree(checkpoint->comm, take_scaling(&load));
+    result = zr_comm_all_status(checkpoint->comm, take_scaling(&load));
     if (result)
         goto unwind;
-    result = zr_agree(checkpoint->comm, read_segments(&load));
+    result = zr_comm_all_status(checkpoint->comm, read_segments(&load));
     if (!result)
         result = zr_engine_publish(checkpoint->engine, load.updates);
     if (!result)

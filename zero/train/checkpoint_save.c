@@ -194,7 +194,7 @@ static void print_manifest(struct zr_text *text, const struct save *save)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
     const struct zr_checkpoint *checkpoint = save->checkpoint;
-    const struct zr_gpt_shape *shape = &checkpoint->shape;
+    const struct zr_shape *shape = &checkpoint->shape;
     unsigned world = zr_comm_world(checkpoint->comm);
     char name[64];
 
@@ -396,10 +396,10 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     zr_result result = zr_engine_synchronize(checkpoint->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
-    result = zr_agree(checkpoint->comm, result ? result : save_start(&save));
+    result = zr_comm_all_status(checkpoint->comm, result ? result : save_start(&save));
     if (result)
         goto unwind;
-    result = zr_agree(checkpoint->comm, save_shard(&save, &mine));
+    result = zr_comm_all_status(checkpoint->comm, save_shard(&save, &mine));
     if (result)
         goto unwind;
     result = zr_comm_exchange(checkpoint->comm, &mine, sizeof mine, save.facts);
@@ -410,7 +410,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
         if (!result)
             result = drop_older(&save); /* when the new one is there to stay, and not before */
     }
-    result = zr_agree(checkpoint->comm, result);
+    result = zr_comm_all_status(checkpoint->comm, result);
 unwind:
     if (first)
         zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */

@@ -35,7 +35,7 @@ static zr_result plan_largest(struct zr_byte_plan *out, const struct zr_train_co
 static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
 {
     struct zr_byte_plan plan;
-    zr_result result = zr_gpt_shape_check(&config->shape);
+    zr_result result = zr_shape_check(&config->shape);
     *out_bytes = SIZE_MAX;
     if (result == ZR_ERR_INVALID)
         return ZR_OK;
@@ -78,7 +78,7 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
     for (size_t value = 1; *out < most && (beyond == 0 || beyond - *out > 1);) {
         struct zr_train_config changed = of_size(config, size, value);
         size_t bytes = SIZE_MAX;
-        zr_result result = zr_gpt_shape_check(&changed.shape);
+        zr_result result = zr_shape_check(&changed.shape);
         if (result == ZR_OK)
             result = zr_rank_live_bytes(&bytes, &changed, granule_bytes, host_arena);
         if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&

@@ -5,7 +5,7 @@
 #ifndef ZR_TRAIN_LIMIT_H
 #define ZR_TRAIN_LIMIT_H
 
-#include "zero/plan.h"
+#include "zero/plan/plan.h"
 #include "zero/train/args.h"
 
 enum { ZR_LIMIT_CHOICES = 6 };

@@ -84,7 +84,7 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
 static zr_result validate(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
-    zr_gpt *model = rank->replica.model;
+    zr_trainer *trainer = rank->state.trainer;
     struct word mean;
     double sum = 0;
     zr_result result;
@@ -93,12 +93,13 @@ static zr_result validate(struct loop *loop)
         struct zr_data_place place = {.step = round, .rank = rank->rank};
         size_t count;
         double loss;
-        result = zr_data_validation(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model), &count);
+        result = zr_data_validation(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
+                                    zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
         if (result != ZR_OK)
             return result;
-        if (count == 0 && !zr_engine_gathers(rank->replica.engine))
+        if (count == 0 && !zr_engine_gathers(rank->state.engine))
             continue; /* else it has to take part, on whatever batch is there */
-        result = zr_gpt_evaluate(model, count ? count : 1, &loss);
+        result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
         if (result != ZR_OK)
             return result;
         sum += count ? loss * (double)count : 0;
@@ -115,7 +116,7 @@ static struct zr_checkpoint checkpoint_of(const struct loop *loop, const char *f
 {
     const struct zr_train_config *config = loop->rank.config;
     return (struct zr_checkpoint){.folder = folder,
-                                  .engine = loop->rank.replica.engine,
+                                  .engine = loop->rank.state.engine,
                                   .comm = loop->rank.comm,
                                   .shape = config->shape,
                                   .seed = config->seed,
@@ -155,7 +156,7 @@ static zr_result export(struct loop *loop)
         return ZR_OK;
     zr_local_busy(loop->rank.local, loop->rank.rank, true);
     result = zr_gpt_export(&(struct zr_gpt_file){.path = config->export,
-                                                 .engine = loop->rank.replica.engine,
+                                                 .engine = loop->rank.state.engine,
                                                  .comm = loop->rank.comm,
                                                  .shape = config->shape});
     zr_local_busy(loop->rank.local, loop->rank.rank, false);
@@ -165,27 +166,6 @@ static zr_result export(struct loop *loop)
         zr_say("exported to %s", config->export);
     }
     return result;
-}
-
-/* Forward and backward over the micro-batches of a step; each has numbers of its own in the data's order. */
-static zr_result train_micro_batches(struct loop *loop, uint64_t step, double *loss)
-{
-    struct zr_rank *rank = &loop->rank;
-    zr_gpt *model = rank->replica.model;
-    unsigned count = rank->config->micro_batches;
-    double sum = 0;
-
-    for (unsigned m = 0; m < count; m++) {
-        struct zr_data_place place = {.step = (step - 1) * count + m + 1, .rank = rank->rank};
-        zr_result result = zr_data_train(&rank->data, &place, zr_gpt_tokens(model), zr_gpt_targets(model));
-        if (result == ZR_OK)
-            result = zr_gpt_train(model, loss);
-        if (result != ZR_OK)
-            return result;
-        sum += *loss;
-    }
-    *loss = sum / count;
-    return ZR_OK;
 }
 
 /* A refusal is no failure; but the ranks' products may differ in their last bits from then on, and a step
@@ -204,34 +184,62 @@ static void say_refused(struct loop *loop, const struct word *agreed)
         agreed->rank, agreed->refusals.m, agreed->refusals.n, agreed->refusals.k);
 }
 
-/* One step of arithmetic: batches, forward, backward, update. *request: what signals had asked for by the
- * time that the ranks spoke. */
-static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
-                            enum zr_request_kind *request)
+/* A step under way. */
+struct step {
+    struct loop *loop;
+    uint64_t number;
+    struct zr_step_line *line;
+    enum zr_request_kind request; /* what signals had asked for by the time that the ranks spoke */
+};
+
+/* Each micro-batch has a number of its own in the data's order. */
+static zr_result load_batch(void *state, unsigned micro_batch)
 {
-    struct zr_rank *rank = &loop->rank;
-    struct zr_step_report report;
-    struct word mine = {0}, agreed;
-    zr_result result = train_micro_batches(loop, step, &mine.loss);
-    if (result == ZR_OK) {
-        mine.request = zr_local_own_request(rank->local);
-        mine.refusals = zr_kernel_refusals(&rank->replica.context);
-        result = agree(loop, mine, &agreed);
-    }
+    const struct step *step = state;
+    struct zr_rank *rank = &step->loop->rank;
+    zr_trainer *trainer = rank->state.trainer;
+    struct zr_data_place place = {.step = (step->number - 1) * rank->config->micro_batches + micro_batch + 1,
+                                  .rank = rank->rank};
+    return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
+                         zr_trainer_input(trainer, ZR_INPUT_TARGETS));
+}
+
+/* The ranks speak while the gradients are still being reduced. */
+static zr_result before_update(void *state, double loss, float *rate)
+{
+    struct step *step = state;
+    struct loop *loop = step->loop;
+    struct word agreed, mine = {.loss = loss,
+                                .request = zr_local_own_request(loop->rank.local),
+                                .refusals = zr_kernel_refusals(&loop->rank.state.context)};
+    zr_result result = agree(loop, mine, &agreed);
     if (result != ZR_OK)
         return result;
-    line->loss = agreed.loss;
-    *request = agreed.request;
+    step->line->loss = agreed.loss;
+    step->request = agreed.request;
     say_refused(loop, &agreed);
-    float rate = zr_schedule_rate(rank->config, step);
-    result = zr_engine_step(rank->replica.engine, rate, &report);
-    loop->alike = result == ZR_ERR_CORRUPT; /* the ranks have found the gradient together */
+    *rate = zr_schedule_rate(loop->rank.config, step->number);
+    step->line->rate = *rate;
+    loop->alike = true; /* from here on the ranks find what is wrong, a gradient, together */
+    return ZR_OK;
+}
+
+/* One step of arithmetic: batches, forward, backward, update. */
+static zr_result train_step(struct step *step)
+{
+    struct loop *loop = step->loop;
+    struct zr_step_line *line = step->line;
+    struct zr_step_report report;
+    loop->alike = false;
+    zr_result result = zr_trainer_step(
+        loop->rank.state.trainer,
+        &(struct zr_step_calls){.state = step, .load = load_batch, .update = before_update}, &report);
+    loop->alike = loop->alike && result == ZR_ERR_CORRUPT;
     if (result != ZR_OK)
         return result;
     line->gradient_norm = report.gradient_norm;
-    line->rate = rate;
     line->skipped = report.skipped;
-    if (rank->config->precision == ZR_PRECISION_FP16)
+    if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
     return ZR_OK;
 }
@@ -240,7 +248,7 @@ static zr_result train_step(struct loop *loop, uint64_t step, struct zr_step_lin
 static void say_skipped(struct loop *loop, const struct zr_step_line *line)
 {
     struct zr_loss_scale scaling;
-    zr_engine_scaling(loop->rank.replica.engine, &scaling);
+    zr_engine_scaling(loop->rank.state.engine, &scaling);
     zr_progress_break(&loop->progress);
     zr_say("step %" PRIu64 " is skipped: with a loss scale of %g a gradient is not finite in fp16 (%" PRIu64
            " skipped so far); the scale is now %g",
@@ -265,14 +273,16 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct history *history = &loop->history;
     struct zr_arena_stats before, after;
     struct zr_comm_counters sent_before, sent_after;
+    struct step under_way = {.loop = loop, .number = step, .line = line};
     bool first = !history->counted;
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
     zr_comm_counters_get(rank->comm, &sent_before);
-    result = train_step(loop, step, line, request);
+    result = train_step(&under_way);
+    *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
-        result = zr_engine_synchronize(rank->replica.engine);
+        result = zr_engine_synchronize(rank->state.engine);
     if (result != ZR_OK)
         return result;
     zr_arena_get_stats(rank->arena, &after);
@@ -421,7 +431,7 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     const struct zr_train_config *config = loop->rank.config;
     if (config->sample == 0 || loop->history.ended)
         return ZR_OK;
-    return zr_sample_make(&(struct zr_sample_options){.model = loop->rank.replica.model,
+    return zr_sample_make(&(struct zr_sample_options){.trainer = loop->rank.state.trainer,
                                                       .shape = config->shape,
                                                       .bytes = config->bytes,
                                                       .prompt = config->prompt,
@@ -452,7 +462,7 @@ static zr_result report_end(struct loop *loop)
         struct zr_run_report run = {.config = config,
                                     .ranks = loop->rank.reports,
                                     .world = config->ranks,
-                                    .parameters = zr_engine_elements(loop->rank.replica.engine),
+                                    .parameters = zr_engine_elements(loop->rank.state.engine),
                                     .resumed_step = loop->history.resumed_step,
                                     .steps_count = loop->history.count,
                                     .all_skipped = loop->history.count > 0 && !loop->history.counted,
@@ -466,7 +476,7 @@ static zr_result report_end(struct loop *loop)
                                     .sample = text.used_bytes ? buffer : NULL,
                                     .sample_bytes = text.used_bytes};
         if (config->precision == ZR_PRECISION_FP16)
-            zr_engine_scaling(loop->rank.replica.engine, &run.scaling);
+            zr_engine_scaling(loop->rank.state.engine, &run.scaling);
         zr_progress_break(&loop->progress);
         result = zr_report_end(&run);
         if (result == ZR_OK)

@@ -220,11 +220,12 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
                                       .host_arena = rank->host_arena,
                                       .kernels = zr_kernels_cpu(isa),
                                       .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
-    zr_result result = zr_replica_bucket_bytes(&(struct zr_bucket_request){.shape = &config->shape,
-                                                                           .precision = config->precision,
-                                                                           .world = config->ranks,
-                                                                           .cap_bytes = config->bucket_bytes},
-                                               rank->host_arena, &options.bucket_bytes);
+    zr_result result =
+        zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &config->shape,
+                                                                  .precision = config->precision,
+                                                                  .world = config->ranks,
+                                                                  .cap_bytes = config->bucket_bytes},
+                                      rank->host_arena, &options.bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
@@ -318,27 +319,28 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                     .world = config->ranks,
                                                                     .seed = config->seed});
     if (result == ZR_OK)
-        result = zr_team_create(&out->team, &(struct zr_team_options){.host_arena = out->host_arena,
-                                                                      .threads = config->threads,
-                                                                      .ranks = config->ranks});
+        result =
+            zr_thread_pool_create(&out->pool, &(struct zr_thread_pool_options){.host_arena = out->host_arena,
+                                                                               .threads = config->threads,
+                                                                               .ranks = config->ranks});
     if (result == ZR_OK)
         result = check_addresses_left(out);
     if (result == ZR_OK)
-        result = zr_replica_open(&out->replica,
-                                 &(struct zr_replica_options){.arena = out->arena,
-                                                              .host_arena = out->host_arena,
-                                                              .kernels = zr_kernels_cpu(isa),
-                                                              .isa = isa,
-                                                              .parallel = zr_team_parallel(out->team),
-                                                              .comm = out->comm,
-                                                              .shape = config->shape,
-                                                              .stage = config->stage,
-                                                              .micro_batches = config->micro_batches,
-                                                              .reduce = config->reduce,
-                                                              .precision = config->precision,
-                                                              .loss_scaling = config->loss_scaling,
-                                                              .seed = config->seed,
-                                                              .optimizer = config->optimizer});
+        result = zr_trainer_state_open(
+            &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
+                                                            .host_arena = out->host_arena,
+                                                            .kernels = zr_kernels_cpu(isa),
+                                                            .isa = isa,
+                                                            .parallel = zr_thread_pool_parallel(out->pool),
+                                                            .comm = out->comm,
+                                                            .shape = config->shape,
+                                                            .stage = config->stage,
+                                                            .micro_batches = config->micro_batches,
+                                                            .reduce = config->reduce,
+                                                            .precision = config->precision,
+                                                            .loss_scaling = config->loss_scaling,
+                                                            .seed = config->seed,
+                                                            .optimizer = config->optimizer});
     return result == ZR_OK ? keep_places(out) : result;
 }
 
@@ -346,8 +348,8 @@ zr_result zr_rank_close(struct zr_rank *rank)
 {
     size_t leaked_heap = 0, leaked_arena = 0, leaked_host = 0;
 
-    zr_replica_close(&rank->replica);
-    zr_team_destroy(rank->team);
+    zr_trainer_state_close(&rank->state);
+    zr_thread_pool_destroy(rank->pool);
     zr_data_close(&rank->data);
     if (rank->comm)
         zr_comm_destroy(rank->comm);

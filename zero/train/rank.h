@@ -6,9 +6,9 @@
 #ifndef ZR_TRAIN_RANK_H
 #define ZR_TRAIN_RANK_H
 
-#include "zero/replica.h"
-#include "zero/team.h"
-#include "zero/timeline.h"
+#include "zero/step/trainer_state.h"
+#include "zero/train/thread_pool.h"
+#include "zero/plan/timeline.h"
 #include "zero/train/args.h"
 #include "zero/train/data.h"
 #include "zero/train/report.h"
@@ -26,9 +26,9 @@ struct zr_rank {
     zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;
-    zr_team *team;
+    zr_thread_pool *pool;
     bool traced;
-    struct zr_replica replica;
+    struct zr_trainer_state state;
     struct zr_data data;
     struct zr_rank_report *reports; /* [ranks]; all ranks' numbers, filled by an exchange; from the heap */
 };

@@ -66,10 +66,10 @@ static const char *tag_words(int tag)
 
 static void print_model(struct zr_page *page, const struct zr_train_config *config, uint64_t parameters)
 {
-    const struct zr_gpt_shape *shape = &config->shape;
+    const struct zr_shape *shape = &config->shape;
     char number[ZR_NUMBER_ROOM];
-    zr_text_print(&page->text, "GPT with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
-                  zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
+    zr_text_print(&page->text, "%s with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
+                  shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT", zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
                   shape->vocabulary);
     zr_text_print(&page->text, "%u %s, ZeRO stage %u, %s; %u %s each\n", config->ranks,
                   config->ranks == 1 ? "rank" : "ranks", config->stage,

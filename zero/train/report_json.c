@@ -177,7 +177,7 @@ static void print_list(struct zr_text *text, const char *key, const double *valu
 static void print_head(struct zr_text *text, const struct zr_train_config *config, uint64_t parameters,
                        unsigned world)
 {
-    const struct zr_gpt_shape *shape = &config->shape;
+    const struct zr_shape *shape = &config->shape;
     zr_text_print(text, "{\"version\": 1, \"world_size\": %u, \"stage\": %u, \"parameters\": %" PRIu64 ",\n",
                   world, config->stage, parameters);
     zr_text_print(text, " \"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"accumulate\": %u,\n",

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "zero/timeline.h"
+#include "zero/plan/timeline.h"
 #include "zero/train/number.h"
 #include "zero/train/report.h"
 #include "zero/train/report_page.h"
@@ -35,7 +35,7 @@ struct figures {
 
 static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
 {
-    double model = zr_gpt_flops(&config->shape) * config->micro_batches;
+    double model = zr_shape_flops(&config->shape) * config->micro_batches;
     return (struct figures){
         .tokens_per_second = (double)zr_train_step_tokens(config) / t->step_seconds,
         .computing_seconds = t->step_seconds - t->waited_seconds,
@@ -63,16 +63,16 @@ static void print_bar(struct zr_page *page, const struct zr_timeline_phase *phas
 static void print_phases(struct zr_page *page, const struct zr_timeline *t)
 {
     double scale_seconds = t->step_seconds;
-    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++)
+    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++)
         if (t->phases[kind].end_seconds > scale_seconds)
             scale_seconds = t->phases[kind].end_seconds;
     zr_text_print(&page->text, "  %-9s %12s  %12s  %12s   milliseconds\n", "", "begin", "end", "busy");
-    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
         const struct zr_timeline_phase *phase = &t->phases[kind];
         if (phase->count == 0)
             continue;
         zr_text_print(&page->text, "  %-9s %12.3f  %12.3f  %12.3f",
-                      zr_timeline_kind_name((enum zr_timeline_kind)kind), 1e3 * phase->begin_seconds,
+                      zr_action_kind_name((enum zr_action_kind)kind), 1e3 * phase->begin_seconds,
                       1e3 * phase->end_seconds, 1e3 * phase->busy_seconds);
         print_bar(page, phase, scale_seconds);
     }
@@ -129,7 +129,7 @@ static void print_events(struct zr_page *page, const struct zr_timeline *t, bool
             continue;
         }
         zr_text_print(&page->text, "  %12.3f  %12.3f   %s %s", 1e3 * event->begin_seconds,
-                      1e3 * event->end_seconds, zr_timeline_kind_name(event->kind), event->unit);
+                      1e3 * event->end_seconds, zr_action_kind_name(event->kind), event->name);
         if (several)
             zr_text_print(&page->text, ", micro-batch %u", event->micro_batch + 1);
         zr_text_print(&page->text, "\n");
@@ -170,11 +170,15 @@ static void print_span(struct zr_text *text, double begin_seconds, double end_se
 
 static void print_json_phases(struct zr_text *text, const struct zr_timeline *t)
 {
+    bool several = false;
     zr_text_print(text, "  \"phases\": {");
-    for (int kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+        if (kind == ZR_ACTION_LOAD || kind == ZR_ACTION_RELEASE) /* which take no time */
+            continue;
         const struct zr_timeline_phase *phase = &t->phases[kind];
-        zr_text_print(text, "%s\n   \"%s\": {\"count\": %" PRIu64 ", ", kind ? "," : "",
-                      zr_timeline_kind_name((enum zr_timeline_kind)kind), phase->count);
+        zr_text_print(text, "%s\n   \"%s\": {\"count\": %" PRIu64 ", ", several ? "," : "",
+                      zr_action_kind_name((enum zr_action_kind)kind), phase->count);
+        several = true;
         print_span(text, phase->begin_seconds, phase->end_seconds);
         zr_text_print(text, ", ");
         print_number(text, "busy", phase->busy_seconds);
@@ -217,7 +221,7 @@ void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config
     for (size_t i = 0; i < t->events_count; i++) {
         const struct zr_timeline_event *event = &t->events[i];
         zr_text_print(text, "%s\n   {\"kind\": \"%s\", \"unit\": \"%s\", \"micro_batch\": %u, ", i ? "," : "",
-                      zr_timeline_kind_name(event->kind), event->unit, event->micro_batch);
+                      zr_action_kind_name(event->kind), event->name, event->micro_batch);
         print_span(text, event->begin_seconds, event->end_seconds);
         zr_text_print(text, "}");
     }

@@ -10,6 +10,7 @@
 #include "alloc/heap/heap.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/safetensors_read.h"
+#include "zero/engine/engine.h"
 #include "zero/train/safetensors_gpt.h"
 
 #define PARTIAL ".partial"
@@ -18,12 +19,11 @@ struct export
 {
     const struct zr_gpt_file *file;
     char partial[ZR_SAFETENSORS_PATH_ROOM];
-    uint64_t header_bytes;           /* and the eight before; where the data starts */
-    uint64_t bytes;                  /* of the whole file */
-    uint64_t rows_end;               /* elements of wte that are written: global [0, rows_end) */
-    uint64_t padding;                /* elements of wte after them, which are not */
-    struct zr_parameter *parameters; /* the model's list, zr_heap */
-    struct zr_unit *units;           /* zr_heap */
+    uint64_t header_bytes; /* and the eight before; where the data starts */
+    uint64_t bytes;        /* of the whole file */
+    uint64_t rows_end;     /* elements of wte that are written: global [0, rows_end) */
+    uint64_t padding;      /* elements of wte after them, which are not */
+    struct zr_transformer transformer;
 };
 
 static bool name_partial(const char *path, char out[ZR_SAFETENSORS_PATH_ROOM])
@@ -49,13 +49,13 @@ void zr_gpt_export_clean_up(const char *path)
 static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     const struct export *export = whose;
-    const struct zr_gpt_shape *shape = &export->file->shape;
+    const struct zr_shape *shape = &export->file->shape;
     uint64_t first = 0;
 
     zr_safetensors_note(header, "format", "pt");
     zr_safetensors_note(header, "n_head", "%zu", shape->heads);
-    for (size_t i = 0; i < zr_gpt_parameters_count(shape); i++) {
-        const struct zr_parameter *p = &export->parameters[i];
+    for (size_t i = 0; i < export->transformer.model.list.parameters_count; i++) {
+        const struct zr_parameter *p = &export->transformer.parameters[i];
         uint64_t rows = i == 0 ? shape->vocabulary : p->shape[0];
         zr_safetensors_tensor(header, &(struct zr_safetensors_entry){.name = p->name,
                                                                      .name_bytes = strlen(p->name),
@@ -70,13 +70,11 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
 static zr_result measure(struct export *export)
 {
     const struct zr_gpt_file *file = export->file;
-    const struct zr_gpt_shape *shape = &file->shape;
+    const struct zr_shape *shape = &file->shape;
 
-    export->parameters = zr_heap_zalloc(zr_gpt_parameters_count(shape), sizeof *export->parameters);
-    export->units = zr_heap_zalloc(zr_gpt_units_count(shape), sizeof *export->units);
-    if (!export->parameters || !export->units)
-        return ZR_ERR_HOST_MEMORY;
-    zr_gpt_describe(shape, export->parameters, export->units);
+    zr_result result = zr_transformer_open(&export->transformer, shape, file->engine->options.host_arena);
+    if (result)
+        return result;
     export->header_bytes = zr_safetensors_data_at(&(struct zr_safetensors_contents){say_contents, export});
     export->rows_end = (uint64_t)shape->vocabulary * shape->hidden;
     export->padding = (uint64_t)(shape->vocabulary_padded - shape->vocabulary) * shape->hidden;
@@ -190,14 +188,13 @@ zr_result zr_gpt_export(const struct zr_gpt_file *file)
     zr_result result = zr_engine_synchronize(file->engine);
 
     /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
-    result = zr_agree(file->comm, result ? result : start(&export));
+    result = zr_comm_all_status(file->comm, result ? result : start(&export));
     if (!result)
-        result = zr_agree(file->comm, write_mine(&export));
+        result = zr_comm_all_status(file->comm, write_mine(&export));
     if (!result)
-        result = zr_agree(file->comm, first ? make_visible(&export) : ZR_OK);
+        result = zr_comm_all_status(file->comm, first ? make_visible(&export) : ZR_OK);
     if (result && first)
         zr_gpt_export_clean_up(file->path);
-    zr_heap_free(export.units);
-    zr_heap_free(export.parameters);
+    zr_transformer_close(&export.transformer);
     return result;
 }

@@ -3,13 +3,13 @@
 #ifndef ZR_TRAIN_SAFETENSORS_GPT_H
 #define ZR_TRAIN_SAFETENSORS_GPT_H
 
-#include "zero/gpt.h"
+#include "zero/model/transformer.h"
 
 struct zr_gpt_file {
     const char *path;
     zr_engine *engine; /* all borrowed */
     zr_comm *comm;
-    struct zr_gpt_shape shape;
+    struct zr_shape shape;
 };
 
 /* Writes the parameters in fp32, without rows of padding. Every rank writes what it owns to its place in one

@@ -11,6 +11,7 @@
 #include "alloc/heap/heap.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/safetensors_read.h"
+#include "zero/engine/engine.h"
 #include "zero/train/safetensors_gpt.h"
 
 enum { EMBEDDINGS = 2, BLOCK_PARAMETERS = 12 }; /* of zr_gpt_describe()'s list */
@@ -28,9 +29,9 @@ struct place {
 struct import {
     const struct zr_gpt_file *gpt;
     struct zr_safetensors file;
-    struct zr_parameter *parameters; /* [count], zr_heap */
-    struct zr_unit *units;           /* zr_heap */
-    struct place *places;            /* [count], zr_heap */
+    struct zr_transformer transformer;
+    const struct zr_parameter *parameters; /* [count], the transformer's */
+    struct place *places;                  /* [count], zr_heap */
     size_t count;
     uint64_t layers; /* that the file has tensors of */
     struct zr_safetensors_tensor head;
@@ -171,7 +172,7 @@ static zr_result other_size(const struct import *import, const char *option, uin
 /* The sizes that flags give are told by the flag, wte first. */
 static zr_result check_embeddings(const struct import *import)
 {
-    const struct zr_gpt_shape *shape = &import->gpt->shape;
+    const struct zr_shape *shape = &import->gpt->shape;
     const struct zr_safetensors_tensor *wte = &import->places[0].tensor, *wpe = &import->places[1].tensor;
 
     if (!import->places[0].found || !import->places[1].found || wte->dimensions != 2 || wpe->dimensions != 2)
@@ -264,19 +265,20 @@ static zr_result check_head(const struct import *import)
 
 static zr_result start(struct import *import)
 {
-    const struct zr_gpt_shape *shape = &import->gpt->shape;
+    const struct zr_shape *shape = &import->gpt->shape;
     zr_result result = zr_safetensors_open(&import->file, import->gpt->path);
 
     if (result)
         return result;
-    import->count = zr_gpt_parameters_count(shape);
-    import->parameters = zr_heap_zalloc(import->count, sizeof *import->parameters);
-    import->units = zr_heap_zalloc(zr_gpt_units_count(shape), sizeof *import->units);
+    result = zr_transformer_open(&import->transformer, shape, import->gpt->engine->options.host_arena);
+    if (result)
+        return result;
+    import->parameters = import->transformer.parameters;
+    import->count = import->transformer.model.list.parameters_count;
     import->places = zr_heap_zalloc(import->count, sizeof *import->places);
     import->piece = zr_heap_alloc(ZR_CHECKPOINT_PIECE);
-    if (!import->parameters || !import->units || !import->places || !import->piece)
+    if (!import->places || !import->piece)
         return ZR_ERR_HOST_MEMORY;
-    zr_gpt_describe(shape, import->parameters, import->units);
     json_t *root = import->file.root;
     result = check_whole(import, json_object_get(root, "__metadata__"));
     for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at)) {
@@ -298,8 +300,7 @@ static void finish(struct import *import)
     zr_safetensors_close(&import->file);
     zr_heap_free(import->piece);
     zr_heap_free(import->places);
-    zr_heap_free(import->units);
-    zr_heap_free(import->parameters);
+    zr_transformer_close(&import->transformer);
 }
 
 /* ---- The data ------------------------------------------------------------------------------------------ */
@@ -385,9 +386,9 @@ zr_result zr_gpt_import(const struct zr_gpt_file *file)
     zr_result result = zr_engine_synchronize(file->engine);
 
     /* The engine is written to when every rank has found the file good. */
-    result = zr_agree(file->comm, result ? result : start(&import));
+    result = zr_comm_all_status(file->comm, result ? result : start(&import));
     if (!result)
-        result = zr_agree(file->comm, read_mine(&import));
+        result = zr_comm_all_status(file->comm, read_mine(&import));
     finish(&import);
     return result ? result : zr_engine_publish(file->engine, 0);
 }

@@ -1,11 +1,12 @@
 /* safetensors_read.h: reads a safetensors file of any origin: everything in it is taken for hostile until it
- * has been checked. jansson reads the header, in zr_heap memory. zero/safetensors.h has the format.
+ * has been checked. jansson reads the header, in zr_heap memory. zero/checkpoint/safetensors.h has the
+ * format.
  *
  * Errors are ZR_ERR_FORMAT with words that name the file, or ZR_ERR_IO. One struct belongs to one thread. */
 #ifndef ZR_TRAIN_SAFETENSORS_READ_H
 #define ZR_TRAIN_SAFETENSORS_READ_H
 
-#include "zero/safetensors.h"
+#include "zero/checkpoint/safetensors.h"
 
 #define ZR_SAFETENSORS_PATH_ROOM 4608
 

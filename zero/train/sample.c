@@ -175,7 +175,8 @@ static void show(struct shown *shown, int32_t token)
 
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
 {
-    struct window window = {.tokens = zr_gpt_tokens(options->model), .room = options->shape.sequence};
+    struct window window = {.tokens = zr_trainer_input(options->trainer, ZR_INPUT_TOKENS),
+                            .room = options->shape.sequence};
     struct shown shown = {.out = out, .bytes = options->bytes};
     const char *prompt = options->prompt;
     float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
@@ -191,7 +192,9 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     if (window.count == 0)
         window_push(&window, options->bytes ? '\n' : 0); /* something to start from, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
-        result = zr_gpt_logits(options->model, window.count, logits);
+        /* what follows cannot be seen by the tokens before it, but must be tokens */
+        memset(window.tokens + window.count, 0, (window.room - window.count) * sizeof *window.tokens);
+        result = zr_trainer_answer(options->trainer, window.room, window.count - 1, logits);
         if (result)
             break;
         token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));

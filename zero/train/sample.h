@@ -4,11 +4,11 @@
 #define ZR_TRAIN_SAMPLE_H
 
 #include "alloc/base/file.h"
-#include "zero/gpt.h"
+#include "zero/model/transformer.h"
 
 struct zr_sample_options {
-    zr_gpt *model; /* borrowed; its token buffer is overwritten */
-    struct zr_gpt_shape shape;
+    zr_trainer *trainer; /* borrowed; its tokens are overwritten */
+    struct zr_shape shape;
     bool bytes;         /* tokens are bytes: the text is shown; else token numbers are */
     const char *prompt; /* "": a newline (bytes) or token 0. With tokens: numbers, spaces between */
     size_t count;       /* tokens to make */

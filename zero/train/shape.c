@@ -15,13 +15,16 @@ static size_t head_channels(size_t hidden)
     return hidden >= 4096 ? 128 : hidden >= 256 ? 64 : hidden >= 64 ? 16 : 4;
 }
 
-static double count(const struct zr_gpt_shape *shape, double layers, double hidden)
+static double count(const struct zr_shape *shape, double layers, double hidden)
 {
-    double tables = (double)shape->vocabulary_padded + (double)shape->sequence;
-    return layers * (12 * hidden * hidden + 13 * hidden) + (tables + 2) * hidden;
+    struct zr_shape other = *shape;
+    other.layers = (size_t)layers;
+    other.hidden = (size_t)hidden;
+    other.heads = other.hidden / head_channels(other.hidden);
+    return zr_shape_elements(&other);
 }
 
-void zr_shape_choose(struct zr_gpt_shape *shape, double parameters)
+void zr_shape_choose(struct zr_shape *shape, double parameters)
 {
     double usual = 64 * exp2((log10(parameters) - 8) / 2), best = INFINITY;
     for (size_t width = 4; width <= WIDEST; width += head_channels(width)) {

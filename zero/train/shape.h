@@ -2,10 +2,10 @@
 #ifndef ZR_TRAIN_SHAPE_H
 #define ZR_TRAIN_SHAPE_H
 
-#include "zero/gpt.h"
+#include "zero/model/transformer.h"
 
 /* Fills in layers, hidden and heads so that the model has about `parameters` of them, with proportions that
  * are usual for the size; vocabulary_padded and sequence are read. Deterministic. */
-void zr_shape_choose(struct zr_gpt_shape *shape, double parameters);
+void zr_shape_choose(struct zr_shape *shape, double parameters);
 
 #endif

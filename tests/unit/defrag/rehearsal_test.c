@@ -8,8 +8,8 @@
 #include "tests/support/records.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
-#include "zero/plan.h"
-#include "zero/replica.h"
+#include "zero/plan/plan.h"
+#include "zero/step/trainer_state.h"
 
 enum { GRANULE = 64 << 10 };
 
@@ -173,33 +173,47 @@ static void test_refused(void)
 
 /* ---- Training ------------------------------------------------------------------------------------------ */
 
+static zr_result load_nothing(void *state, unsigned micro_batch)
+{
+    (void)state;
+    (void)micro_batch;
+    return ZR_OK;
+}
+
+static zr_result rate_zero(void *state, double loss, float *rate)
+{
+    (void)state;
+    (void)loss;
+    *rate = 0;
+    return ZR_OK;
+}
+
 /* A model with the places of its plan, and the driver calls after its first step. Between steps comes what
  * uses the same blocks otherwise. */
-static zr_result train(const struct zr_plan_request *run, const struct zr_replica_options *options,
+static zr_result train(const struct zr_plan_request *run, const struct zr_trainer_state_options *options,
                        uint64_t *late_calls)
 {
-    struct zr_replica replica;
+    struct zr_trainer_state state;
     struct zr_step_report report;
     uint64_t calls = 0;
     double loss;
-    zr_result result = zr_replica_open(&replica, options);
+    zr_result result = zr_trainer_state_open(&state, options);
     if (result != ZR_OK)
         return result;
     result = zr_rehearsal_install(*run->places, options->arena);
     for (unsigned step = 0; result == ZR_OK && step < 6; step++) {
         calls = step == 1 ? stats_of(options->arena).backend_calls_count : calls;
-        for (unsigned m = 0; result == ZR_OK && m < run->micro_batches; m++)
-            result = zr_gpt_train(replica.model, &loss);
-        if (result == ZR_OK)
-            result = zr_engine_step(replica.engine, 0, &report);
+        result =
+            zr_trainer_step(state.trainer, &(struct zr_step_calls){NULL, load_nothing, rate_zero}, &report);
         if (result == ZR_OK && step > 1)
-            result = zr_gpt_evaluate(replica.model, step == 3 ? 1 : run->shape.batch, &loss);
+            result = zr_trainer_evaluate(state.trainer,
+                                         (step == 3 ? 1 : run->shape.batch) * run->shape.sequence, &loss);
         if (result == ZR_OK && step == 2)
-            result = zr_gpt_logits(replica.model, 1, &(float){0});
+            result = zr_trainer_answer(state.trainer, run->shape.sequence, 0, &(float){0});
         if (result == ZR_OK && step == 4) /* as a checkpoint does */
-            result = zr_engine_synchronize(replica.engine);
+            result = zr_engine_synchronize(state.engine);
     }
-    zr_replica_close(&replica);
+    zr_trainer_state_close(&state);
     *late_calls = stats_of(options->arena).backend_calls_count - calls;
     return result;
 }
@@ -217,18 +231,18 @@ static void check_trained(struct zr_plan_request run)
     run.places = &places;
     struct zr_comm_options comm_options = {
         .arena = bench.arena, .host_arena = host_arena, .kernels = zr_kernels_null()};
-    struct zr_replica_options options = {.arena = bench.arena,
-                                         .host_arena = host_arena,
-                                         .kernels = zr_kernels_null(),
-                                         .parallel = {.threads = 1},
-                                         .shape = run.shape,
-                                         .stage = run.stage,
-                                         .micro_batches = run.micro_batches,
-                                         .reduce = run.reduce,
-                                         .precision = run.precision};
+    struct zr_trainer_state_options options = {.arena = bench.arena,
+                                               .host_arena = host_arena,
+                                               .kernels = zr_kernels_null(),
+                                               .parallel = {.threads = 1},
+                                               .shape = run.shape,
+                                               .stage = run.stage,
+                                               .micro_batches = run.micro_batches,
+                                               .reduce = run.reduce,
+                                               .precision = run.precision};
     zr_result result = zr_plan_make(&plan, &run);
     if (result == ZR_OK)
-        result = zr_replica_bucket_bytes(
+        result = zr_trainer_state_bucket_bytes(
             &(struct zr_bucket_request){&run.shape, run.precision, run.world, run.bucket_bytes}, host_arena,
             &comm_options.bucket_bytes);
     if (result == ZR_OK)
@@ -252,7 +266,7 @@ static void check_trained(struct zr_plan_request run)
  * a plan once placed no more than 8,192. */
 static void test_training(void)
 {
-    static const struct zr_gpt_shape shapes[] = {
+    static const struct zr_shape shapes[] = {
         {.layers = 6, .hidden = 384, .heads = 6, .sequence = 128, .batch = 8},
         {.layers = 3, .hidden = 60, .heads = 5, .sequence = 17, .batch = 3},
         {.layers = 1, .hidden = 8, .heads = 1, .sequence = 2, .batch = 1},

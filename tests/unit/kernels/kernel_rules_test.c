@@ -104,7 +104,7 @@ static void check_null(void)
     for (size_t i = 0; i < count; i++)
         whole = whole && operations[i] != NULL;
     tap_ok(whole, "the null table has all %zu operations", count);
-    const struct zr_linear linear = {3, 5, 7};
+    const struct zr_linear linear = {.rows = 3, .in = 5, .out = 7};
     const struct zr_head head = {NULL, 3, 5, 11, 16};
     double flops = 0;
     struct zr_kernel_context silent = {0}, counting = {.flops = &flops};
@@ -214,7 +214,7 @@ static void check_normal(struct zr_kernel_context *c, const struct zr_kernels *k
 static void check_addresses(struct zr_kernel_context *c, const struct zr_kernels *kernels)
 {
     enum { ROWS = 19, IN = 45, OUT = 83 };
-    struct zr_linear l = {ROWS, IN, OUT};
+    struct zr_linear l = {.rows = ROWS, .in = IN, .out = OUT};
     struct tensor *x = input(ROWS * IN, 0, 1), *w = input(IN * OUT, 0, 1), *first = output(ROWS * OUT);
     bool same = true;
     kernels->linear_forward(c, &l, x->at, w->at, NULL, first->at);
@@ -252,7 +252,7 @@ static void check_mode(struct zr_kernel_context *c, const struct zr_kernels *ker
 /* All three forms of a product without the library: shapes beyond one block in every direction. */
 static void check_refused_library(struct zr_kernel_context *c, const struct zr_kernels *kernels)
 {
-    struct zr_linear l = {70, 300, 270};
+    struct zr_linear l = {.rows = 70, .in = 300, .out = 270};
     struct tensor *x = input(l.rows * l.in, 0, 1), *w = input(l.in * l.out, 0, 1), *b = input(l.out, 0, 1);
     struct tensor *dy = input(l.rows * l.out, 0, 1), *y = output(l.rows * l.out), *dx = output(x->n);
     struct tensor *dw = output(w->n), *db = output(l.out), *with = output(y->n);

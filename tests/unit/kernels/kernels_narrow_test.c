@@ -197,7 +197,7 @@ static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
 
 static double case_linear(struct zr_kernel_context *c, const struct shape *s)
 {
-    struct zr_linear l = {rows_of(s), s->channels, s->wide};
+    struct zr_linear l = {.rows = rows_of(s), .in = s->channels, .out = s->wide};
     struct tensor *x = narrow_input(l.rows * l.in, 0, 1), *w = narrow_input(l.in * l.out, 0, 1),
                   *bias = narrow_input(l.out, 0, 1);
     struct tensor *y = narrow_output(l.rows * l.out), *bare = narrow_output(y->n),

@@ -13,6 +13,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
 #include "tests/support/folder.h"
+#include "tests/support/shape_list.h"
 #include "tests/support/tap.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/crc64.h"
@@ -32,13 +33,13 @@ struct stand {
     struct zr_checkpoint checkpoint;
 };
 
-static const struct zr_gpt_shape shape = {.layers = 3,
-                                          .hidden = 21,
-                                          .heads = 3,
-                                          .vocabulary = 60,
-                                          .vocabulary_padded = 64,
-                                          .sequence = 13,
-                                          .batch = 2};
+static const struct zr_shape shape = {.layers = 3,
+                                      .hidden = 21,
+                                      .heads = 3,
+                                      .vocabulary = 60,
+                                      .vocabulary_padded = 64,
+                                      .sequence = 13,
+                                      .batch = 2};
 
 struct scene {
     int (*act)(struct stand *stand, const struct scene *scene);
@@ -70,14 +71,14 @@ static zr_result open_memory(struct stand *stand)
 
 static zr_result open_engine(struct stand *stand, const struct scene *scene)
 {
-    struct zr_parameter *parameters = zr_heap_zalloc(zr_gpt_parameters_count(&shape), sizeof *parameters);
-    struct zr_unit *units = zr_heap_zalloc(zr_gpt_units_count(&shape), sizeof *units);
+    struct zr_parameter *parameters = zr_heap_zalloc(shape_parameters_count(&shape), sizeof *parameters);
+    struct zr_unit *units = zr_heap_zalloc(shape_units_count(&shape), sizeof *units);
     struct zr_kernel_limits limits;
 
-    zr_gpt_limits(&shape, 1, &limits);
+    zr_shape_limits(&shape, 1, &limits);
     stand->context = (struct zr_kernel_context){.parallel = {.threads = 1}, .isa = ZR_ISA_PLAIN};
     stand->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
-    zr_gpt_describe(&shape, parameters, units);
+    shape_describe(&shape, parameters, units);
     if (zr_arena_alloc(stand->arena,
                        &(struct zr_request){.bytes = stand->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
                        &stand->context.workspace))
@@ -92,9 +93,9 @@ static zr_result open_engine(struct stand *stand, const struct scene *scene)
                                     .context = &stand->context,
                                     .comm = stand->comm,
                                     .list = {.parameters = parameters,
-                                             .parameters_count = zr_gpt_parameters_count(&shape),
+                                             .parameters_count = shape_parameters_count(&shape),
                                              .units = units,
-                                             .units_count = zr_gpt_units_count(&shape)},
+                                             .units_count = shape_units_count(&shape)},
                                     .stage = scene->stage,
                                     .seed = 5,
                                     .optimizer = {.epsilon = 1e-8f}});

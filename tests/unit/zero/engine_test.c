@@ -13,8 +13,8 @@
 #include "tests/support/engine_rig.h"
 #include "tests/support/half.h"
 #include "tests/support/tap.h"
-#include "zero/engine.h"
-#include "zero/layout.h"
+#include "zero/engine/engine.h"
+#include "zero/engine/layout.h"
 #include "zero/zr_zero.h"
 
 /* Odd sizes, a tied unit with two contributions, vectors and matrices; enough units alike that stage 3 finds

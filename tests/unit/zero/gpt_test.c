@@ -8,9 +8,10 @@
 
 #include "alloc/base/fault.h"
 #include "tests/support/kernels_reference.h"
+#include "tests/support/shape_list.h"
 #include "tests/support/tap.h"
-#include "zero/plan.h"
-#include "zero/replica.h"
+#include "zero/plan/plan.h"
+#include "zero/step/trainer_state.h"
 
 enum {
     L = 2,
@@ -26,13 +27,13 @@ enum {
     STEPS = 20
 };
 
-static const struct zr_gpt_shape shape = {.layers = L,
-                                          .hidden = C,
-                                          .heads = A,
-                                          .vocabulary = V,
-                                          .vocabulary_padded = VP,
-                                          .sequence = T,
-                                          .batch = B};
+static const struct zr_shape shape = {.layers = L,
+                                      .hidden = C,
+                                      .heads = A,
+                                      .vocabulary = V,
+                                      .vocabulary_padded = VP,
+                                      .sequence = T,
+                                      .batch = B};
 static const struct zr_optimizer_options adamw = {
     .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
 static const float rate = 3e-3f;
@@ -47,7 +48,7 @@ static void lay_out(void)
 {
     struct zr_parameter parameters[4 + 12 * L];
     struct zr_unit units[3 + L];
-    zr_gpt_describe(&shape, parameters, units);
+    shape_describe(&shape, parameters, units);
     total = 0;
     for (size_t i = 0; i < 4 + 12 * L; i++) {
         at[i] = total;
@@ -66,8 +67,10 @@ struct kept {
 static int32_t tokens[ROWS], targets[ROWS];
 static const struct zr_embedding embedding = {tokens, B, T, C};
 static const struct zr_layernorm norm = {ROWS, C};
-static const struct zr_linear qkv_shape = {ROWS, C, 3 * C}, proj_shape = {ROWS, C, C},
-                              fc_shape = {ROWS, C, WIDE}, down_shape = {ROWS, WIDE, C};
+static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
+                              proj_shape = {.rows = ROWS, .in = C, .out = C},
+                              fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
+                              down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static const struct zr_attention attention = {B, T, C, A, 0};
 static const struct zr_head head = {targets, ROWS, C, V, VP};
 
@@ -168,12 +171,12 @@ struct rig {
     zr_backend *backend;
     zr_arena *arena, *host_arena;
     zr_comm *comm;
-    struct zr_replica replica;
+    struct zr_trainer_state state;
 };
 
 static zr_result rig_open(struct rig *rig, enum zr_recompute recompute)
 {
-    struct zr_gpt_shape with = shape;
+    struct zr_shape with = shape;
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
     zr_result result;
     memset(rig, 0, sizeof *rig);
@@ -192,15 +195,16 @@ static zr_result rig_open(struct rig *rig, enum zr_recompute recompute)
                 .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
             0, 1);
     if (result == ZR_OK)
-        result = zr_replica_open(&rig->replica, &(struct zr_replica_options){.arena = rig->arena,
-                                                                             .host_arena = rig->host_arena,
-                                                                             .kernels = kernels,
-                                                                             .isa = zr_isa_best(),
-                                                                             .parallel = {.threads = 1},
-                                                                             .comm = rig->comm,
-                                                                             .shape = with,
-                                                                             .seed = 5,
-                                                                             .optimizer = adamw});
+        result = zr_trainer_state_open(&rig->state,
+                                       &(struct zr_trainer_state_options){.arena = rig->arena,
+                                                                          .host_arena = rig->host_arena,
+                                                                          .kernels = kernels,
+                                                                          .isa = zr_isa_best(),
+                                                                          .parallel = {.threads = 1},
+                                                                          .comm = rig->comm,
+                                                                          .shape = with,
+                                                                          .seed = 5,
+                                                                          .optimizer = adamw});
     return result;
 }
 
@@ -208,7 +212,7 @@ static zr_result rig_open(struct rig *rig, enum zr_recompute recompute)
 static size_t rig_close(struct rig *rig)
 {
     size_t tensors = 0, records = 0;
-    zr_replica_close(&rig->replica);
+    zr_trainer_state_close(&rig->state);
     if (rig->comm)
         zr_comm_destroy(rig->comm);
     if (rig->arena)
@@ -227,17 +231,38 @@ static void random_batch(unsigned step, struct rig *rig)
         tokens[i] = (int32_t)(nrand48(state) % V);
         targets[i] = (int32_t)(nrand48(state) % V);
     }
-    memcpy(zr_gpt_tokens(rig->replica.model), tokens, sizeof tokens);
-    memcpy(zr_gpt_targets(rig->replica.model), targets, sizeof targets);
+    memcpy(zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS), tokens, sizeof tokens);
+    memcpy(zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS), targets, sizeof targets);
+}
+
+struct asked {
+    struct rig *rig;
+    unsigned step;
+    double loss;
+};
+
+static zr_result load(void *state, unsigned micro_batch)
+{
+    const struct asked *asked = state;
+    (void)micro_batch;
+    random_batch(asked->step, asked->rig);
+    return ZR_OK;
+}
+
+static zr_result update(void *state, double loss, float *the_rate)
+{
+    ((struct asked *)state)->loss = loss;
+    *the_rate = rate;
+    return ZR_OK;
 }
 
 static zr_result one_step(struct rig *rig, unsigned step, double *loss, double *gradient_norm)
 {
     struct zr_step_report report = {0};
-    random_batch(step, rig);
-    zr_result result = zr_gpt_train(rig->replica.model, loss);
-    if (result == ZR_OK)
-        result = zr_engine_step(rig->replica.engine, rate, &report);
+    struct asked asked = {rig, step, NAN};
+    zr_result result =
+        zr_trainer_step(rig->state.trainer, &(struct zr_step_calls){&asked, load, update}, &report);
+    *loss = asked.loss;
     *gradient_norm = report.gradient_norm;
     return result;
 }
@@ -252,10 +277,10 @@ static void test_against_reference(void)
     double *w = calloc(4 * total, sizeof *w), *g = w + total, *m = g + total, *v = m + total;
 
     tap_result(rig_open(&rig, ZR_RECOMPUTE_NONE), ZR_OK, "a model on one rank");
-    tap_is(zr_engine_elements(rig.replica.engine), total, "it has the elements of its list");
-    for (size_t i = 0; i < zr_engine_segments_count(rig.replica.engine); i++) {
+    tap_is(zr_engine_elements(rig.state.engine), total, "it has the elements of its list");
+    for (size_t i = 0; i < zr_engine_segments_count(rig.state.engine); i++) {
         struct zr_shard_segment segment;
-        zr_engine_segment(rig.replica.engine, i, &segment);
+        zr_engine_segment(rig.state.engine, i, &segment);
         for (size_t e = 0; e < segment.count; e++)
             w[segment.global_index + e] = (double)segment.parameter[e];
     }
@@ -337,7 +362,7 @@ static void test_blame(void)
 
     tap_result(rig_open(&rig, ZR_RECOMPUTE_FULL), ZR_OK, "a model to spoil");
     tap_result(one_step(&rig, 1, &loss, &gradient_norm), ZR_OK, "a good step");
-    zr_engine_segment(rig.replica.engine, 2 + 12 + 8, &segment); /* h.1.mlp.c_fc.weight */
+    zr_engine_segment(rig.state.engine, 2 + 12 + 8, &segment); /* h.1.mlp.c_fc.weight */
     float before = segment.parameter[7];
     segment.parameter[7] = NAN;
     tap_result(one_step(&rig, 2, &loss, &gradient_norm), ZR_ERR_CORRUPT,
@@ -349,10 +374,11 @@ static void test_blame(void)
                "so does an activation that overflows");
     tap_ok(strstr(zr_last_error(), "h.1."), "the words name the place: %s", zr_last_error());
     segment.parameter[7] = segment.parameter[8] = before;
-    tap_result(zr_gpt_evaluate(rig.replica.model, B + 1, &loss), ZR_ERR_INVALID, "a batch above the shape's");
+    tap_result(zr_trainer_evaluate(rig.state.trainer, (B + 1) * T, &loss), ZR_ERR_INVALID,
+               "a batch above the shape's");
     float logits[V];
-    tap_result(zr_gpt_logits(rig.replica.model, 0, logits), ZR_ERR_INVALID, "logits after no token");
-    tap_result(zr_gpt_logits(rig.replica.model, T + 1, logits), ZR_ERR_INVALID, "logits after too many");
+    tap_result(zr_trainer_answer(rig.state.trainer, 0, 0, logits), ZR_ERR_INVALID, "logits after no token");
+    tap_result(zr_trainer_answer(rig.state.trainer, T, T, logits), ZR_ERR_INVALID, "logits after too many");
     tap_is(rig_close(&rig), 0, "nothing is left behind after all that");
 }
 
@@ -385,23 +411,100 @@ static void test_shapes(void)
 {
     const struct {
         const char *words;
-        struct zr_gpt_shape shape;
+        struct zr_shape shape;
     } bad[] = {
-        {"no layers", {0, 8, 2, 10, 10, 4, 1, 0}},
-        {"no hidden", {1, 0, 2, 10, 10, 4, 1, 0}},
-        {"no heads", {1, 8, 0, 10, 10, 4, 1, 0}},
-        {"heads that do not divide", {1, 8, 3, 10, 10, 4, 1, 0}},
-        {"no vocabulary", {1, 8, 2, 0, 10, 4, 1, 0}},
-        {"padding below the vocabulary", {1, 8, 2, 10, 9, 4, 1, 0}},
-        {"no sequence", {1, 8, 2, 10, 10, 0, 1, 0}},
-        {"no batch", {1, 8, 2, 10, 10, 4, 0, 0}},
-        {"a batch beyond addresses", {1, 8, 2, 10, 10, 4, SIZE_MAX / 8, 0}},
-        {"hidden beyond addresses", {1, (size_t)1 << 40, 2, 10, 10, 4, 1, 0}},
-        {"layers beyond counting", {SIZE_MAX, 8, 2, 10, 10, 4, 1, 0}},
+        {"no layers",
+         {.layers = 0,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"no hidden",
+         {.layers = 1,
+          .hidden = 0,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"no heads",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 0,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"heads that do not divide",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 3,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"no vocabulary",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 0,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"padding below the vocabulary",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 9,
+          .sequence = 4,
+          .batch = 1}},
+        {"no sequence",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 0,
+          .batch = 1}},
+        {"no batch",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 0}},
+        {"a batch beyond addresses",
+         {.layers = 1,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = SIZE_MAX / 8}},
+        {"hidden beyond addresses",
+         {.layers = 1,
+          .hidden = (size_t)1 << 40,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
+        {"layers beyond counting",
+         {.layers = SIZE_MAX,
+          .hidden = 8,
+          .heads = 2,
+          .vocabulary = 10,
+          .vocabulary_padded = 10,
+          .sequence = 4,
+          .batch = 1}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        tap_result(zr_gpt_shape_check(&bad[i].shape), ZR_ERR_INVALID, "%s", bad[i].words);
-    tap_result(zr_gpt_shape_check(&shape), ZR_OK, "a good shape");
+        tap_result(zr_shape_check(&bad[i].shape), ZR_ERR_INVALID, "%s", bad[i].words);
+    tap_result(zr_shape_check(&shape), ZR_OK, "a good shape");
 }
 
 int main(void)

@@ -124,7 +124,7 @@ static double linear_value(void *state)
 
 static void check_linear(struct zr_kernel_context *c)
 {
-    struct one o = {.linear = {11, 13, 37}};
+    struct one o = {.linear = {.rows = 11, .in = 13, .out = 37}};
     o.x = model_input(11 * 13, 0, 1), o.w = model_input(13 * 37, 0, 1), o.b = model_input(37, 0, 1),
     o.dy = model_input(11 * 37, 0, 1);
     o.scratch = model_output(11 * 37);
@@ -225,8 +225,10 @@ enum {
 static int32_t tokens[ROWS], targets[ROWS];
 static const struct zr_embedding embedding = {tokens, B, T, C};
 static const struct zr_layernorm norm = {ROWS, C};
-static const struct zr_linear qkv_shape = {ROWS, C, 3 * C}, proj_shape = {ROWS, C, C},
-                              fc_shape = {ROWS, C, WIDE}, down_shape = {ROWS, WIDE, C};
+static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
+                              proj_shape = {.rows = ROWS, .in = C, .out = C},
+                              fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
+                              down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static const struct zr_attention attention = {B, T, C, A, 0};
 static const struct zr_head head = {targets, ROWS, C, V, VP};
 

@@ -13,24 +13,26 @@ enum { SEQUENCE = 8, VOCABULARY = 256, ROOM = 1 << 16 };
 
 /* ---- The double ---------------------------------------------------------------------------------------- */
 
-/* In the place of zero/gpt.c, which the linker then leaves out. */
+/* In the place of zero/step/trainer.c, which the linker then leaves out. */
 static struct {
     int32_t tokens[SEQUENCE];
     void (*logits)(size_t call, size_t count, float *logits);
     size_t calls, fails_at; /* 0: never */
+    bool untidy;            /* what follows the last token was not cleared */
     size_t counts[4096];
     int32_t last[4096]; /* the token before each call's answer */
     int32_t first[4096];
 } model;
 
-int32_t *zr_gpt_tokens(zr_gpt *unused)
+void *zr_trainer_input(zr_trainer *unused, unsigned input)
 {
     (void)unused;
-    return model.tokens;
+    return input == ZR_INPUT_TOKENS ? model.tokens : NULL;
 }
 
-zr_result zr_gpt_logits(zr_gpt *unused, size_t count, float *logits)
+zr_result zr_trainer_answer(zr_trainer *unused, size_t rows, size_t row, float *logits)
 {
+    size_t count = row + 1;
     (void)unused;
     if (++model.calls == model.fails_at)
         return zr_fail(ZR_ERR_MEMORY, "no room for logits");
@@ -39,7 +41,8 @@ zr_result zr_gpt_logits(zr_gpt *unused, size_t count, float *logits)
         model.first[model.calls] = model.tokens[0];
         model.last[model.calls] = model.tokens[count - 1];
     }
-    memset(model.tokens + count, 0, (SEQUENCE - count) * sizeof *model.tokens); /* as the real one does */
+    for (size_t i = count; i < rows; i++)
+        model.untidy |= model.tokens[i] != 0;
     model.logits(model.calls, count, logits);
     return ZR_OK;
 }

@@ -10,7 +10,7 @@
 #include "tests/support/records.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
-#include "zero/plan.h"
+#include "zero/plan/plan.h"
 #include "zero/train/shape.h"
 
 static unsigned long long state;
@@ -273,7 +273,7 @@ static void test_lists(void)
 /* ---- GPT plans ----------------------------------------------------------------------------------------- */
 
 /* Of a rank of a run; the rest of the request is the same for all. */
-static struct zr_plan_request request_of(const struct zr_gpt_shape *shape, const struct sample *run,
+static struct zr_plan_request request_of(const struct zr_shape *shape, const struct sample *run,
                                          unsigned stage)
 {
     return (struct zr_plan_request){.shape = *shape,
@@ -286,21 +286,21 @@ static struct zr_plan_request request_of(const struct zr_gpt_shape *shape, const
                                     .host_arena = host_arena};
 }
 
-static zr_result plan(struct zr_byte_plan *out, const struct zr_gpt_shape *shape, const struct sample *run,
+static zr_result plan(struct zr_byte_plan *out, const struct zr_shape *shape, const struct sample *run,
                       unsigned stage)
 {
     struct zr_plan_request request = request_of(shape, run, stage);
     return zr_plan_make(out, &request);
 }
 
-static struct zr_gpt_shape draw_shape(void)
+static struct zr_shape draw_shape(void)
 {
-    struct zr_gpt_shape shape = {.layers = draw(1, 9),
-                                 .heads = draw(1, 4),
-                                 .vocabulary = draw(2, 3000),
-                                 .sequence = draw(1, 40),
-                                 .batch = draw(1, 4),
-                                 .recompute = (enum zr_recompute)draw(0, 2)};
+    struct zr_shape shape = {.layers = draw(1, 9),
+                             .heads = draw(1, 4),
+                             .vocabulary = draw(2, 3000),
+                             .sequence = draw(1, 40),
+                             .batch = draw(1, 4),
+                             .recompute = (enum zr_recompute)draw(0, 2)};
     shape.hidden = shape.heads * draw(1, 40);
     shape.vocabulary_padded = (shape.vocabulary + 63) / 64 * 64;
     return shape;
@@ -311,7 +311,7 @@ static void test_plans(void)
     enum { PLANS = 60 };
     unsigned more = 0, failed = 0, other_comm = 0, more_state = 0;
     for (unsigned i = 0; i < PLANS; i++) {
-        struct zr_gpt_shape shape = draw_shape();
+        struct zr_shape shape = draw_shape();
         struct zr_byte_plan plans[4];
         struct sample run = {.world = (unsigned)draw(1, 12),
                              .micro_batches = (unsigned)draw(1, 3),
@@ -344,7 +344,7 @@ static uint64_t up(uint64_t n, uint64_t to)
     return (n + to - 1) / to * to;
 }
 
-static struct units units_of(const struct zr_gpt_shape *shape, const struct sample *run)
+static struct units units_of(const struct zr_shape *shape, const struct sample *run)
 {
     uint64_t c = shape->hidden, to = 256 / element_bytes(run) * run->world, tensor = 64 / element_bytes(run);
     const uint64_t tensors[] = {c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c};
@@ -357,7 +357,7 @@ static struct units units_of(const struct zr_gpt_shape *shape, const struct samp
 
 /* K reductions of Ψ' and one gather; at stage 3 each micro-batch gathers for forward and for backward, since
  * what is gathered is freed after its use. To the element. */
-static void check_volume(const struct zr_gpt_shape *shape, const struct sample *run)
+static void check_volume(const struct zr_shape *shape, const struct sample *run)
 {
     struct units u = units_of(shape, run);
     uint64_t k = run->micro_batches, blocks = shape->layers * u.block;
@@ -379,7 +379,7 @@ static void check_volume(const struct zr_gpt_shape *shape, const struct sample *
 
 /* Reduced once a step: one reduction and one gather whatever K is, the tied embedding added up before it,
  * and no sums beside whole gradients. */
-static void check_once(const struct zr_gpt_shape *shape, const struct sample *run)
+static void check_once(const struct zr_shape *shape, const struct sample *run)
 {
     struct units u = units_of(shape, run);
     uint64_t once = u.wte + u.wpe + shape->layers * u.block + u.norm;
@@ -398,13 +398,13 @@ static void check_once(const struct zr_gpt_shape *shape, const struct sample *ru
 
 static void test_volume(void)
 {
-    struct zr_gpt_shape shape = {.layers = 12,
-                                 .hidden = 40,
-                                 .heads = 2,
-                                 .vocabulary = 250,
-                                 .vocabulary_padded = 256,
-                                 .sequence = 24,
-                                 .batch = 2};
+    struct zr_shape shape = {.layers = 12,
+                             .hidden = 40,
+                             .heads = 2,
+                             .vocabulary = 250,
+                             .vocabulary_padded = 256,
+                             .sequence = 24,
+                             .batch = 2};
     for (unsigned world = 3; world <= 8; world += 5)
         for (unsigned at = 0; at < 4 * 3; at++) {
             const unsigned k = (const unsigned[]){1, 2, 3, 5}[at / 3];
@@ -417,14 +417,14 @@ static void test_volume(void)
 
 /* ---- Large runs ---------------------------------------------------------------------------------------- */
 
-static struct zr_gpt_shape chosen(double parameters)
+static struct zr_shape chosen(double parameters)
 {
-    struct zr_gpt_shape shape = {.vocabulary = 256, .vocabulary_padded = 256, .sequence = 128, .batch = 8};
+    struct zr_shape shape = {.vocabulary = 256, .vocabulary_padded = 256, .sequence = 128, .batch = 8};
     zr_shape_choose(&shape, parameters);
     return shape;
 }
 
-static double plan_elements(const struct zr_gpt_shape *shape)
+static double plan_elements(const struct zr_shape *shape)
 {
     double c = (double)shape->hidden;
     return (double)(shape->vocabulary_padded + shape->sequence + 2) * c +
@@ -435,9 +435,9 @@ static void test_shapes(void)
 {
     static const double asked[] = {2e4, 1e5, 1e6, 1.2e7, 1.24e8, 1.5e9, 7.5e9, 1.75e11, 1e12};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        struct zr_gpt_shape shape = chosen(asked[i]);
+        struct zr_shape shape = chosen(asked[i]);
         double got = plan_elements(&shape), limit = asked[i] < 1e6 ? 0.05 : asked[i] < 1e9 ? 0.011 : 0.006;
-        tap_ok(fabs(got / asked[i] - 1) <= limit && zr_gpt_shape_check(&shape) == ZR_OK,
+        tap_ok(fabs(got / asked[i] - 1) <= limit && zr_shape_check(&shape) == ZR_OK,
                "--params %g: %zu layers of %zu channels, %g parameters", asked[i], shape.layers, shape.hidden,
                got);
     }
@@ -460,7 +460,7 @@ static void test_formulas(void)
 {
     /* 7.5e9 parameters on 64 ranks, one micro-batch, mixed: as ZeRO's paper has them, in GB */
     static const double published[] = {120, 31.4, 16.6, 1.9};
-    struct zr_gpt_shape shape = chosen(7.5e9);
+    struct zr_shape shape = chosen(7.5e9);
     double elements = plan_elements(&shape);
     for (unsigned i = 0; i < 6; i++)
         for (unsigned stage = 0; stage < 4; stage++) {
@@ -484,7 +484,7 @@ static void test_formulas(void)
 static size_t comm_bytes(double parameters, unsigned world, size_t bucket_bytes)
 {
     struct zr_byte_plan got;
-    struct zr_gpt_shape shape = chosen(parameters);
+    struct zr_shape shape = chosen(parameters);
     if (zr_plan_make(&got, &(struct zr_plan_request){.shape = shape,
                                                      .stage = 3,
                                                      .world = world,

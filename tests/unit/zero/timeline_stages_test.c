@@ -5,8 +5,8 @@
 
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
-#include "zero/plan.h"
-#include "zero/timeline.h"
+#include "zero/plan/plan.h"
+#include "zero/plan/timeline.h"
 
 enum { LAYERS = 6, HIDDEN = 64, HEADS = 4, VOCABULARY = 192, SEQUENCE = 24, BATCH = 3, RANKS = 4 };
 enum { WTE, WPE, BLOCK, LN_F = BLOCK + LAYERS, UNITS }; /* in order of use; the head is tied to wte */
@@ -130,13 +130,15 @@ static void reduce(struct hands *hands, unsigned unit, unsigned micro_batch)
 
 static void forward(struct hands *hands, unsigned stage)
 {
-    begin_use(hands, stage, WTE);
+    fetch(hands, stage, WTE);
     begin_use(hands, stage, WPE);
+    begin_use(hands, stage, WTE);
     end_use(hands, WPE);
     end_use(hands, WTE);
     for (unsigned u = BLOCK; u < LN_F; u++) {
+        fetch(hands, stage, u);
+        fetch(hands, stage, u + 1 < LN_F ? u + 1 : WTE); /* ln_f is small: the head's is */
         begin_use(hands, stage, u);
-        fetch(hands, stage, u + 1);
         compute(hands, block_flops());
         end_use(hands, u);
     }
@@ -146,8 +148,9 @@ static void forward(struct hands *hands, unsigned stage)
 
 static void backward(struct hands *hands, unsigned stage, unsigned m)
 {
-    begin_use(hands, stage, WTE); /* the head: loss, and both gradients */
+    fetch(hands, stage, WTE);
     fetch(hands, stage, LN_F - 1);
+    begin_use(hands, stage, WTE); /* the head: loss, and both gradients */
     stage_gradients(hands, WTE, m);
     compute(hands, 3 * 2 * rows * c * VOCABULARY);
     end_use(hands, WTE);
@@ -157,9 +160,10 @@ static void backward(struct hands *hands, unsigned stage, unsigned m)
     end_use(hands, LN_F);
     reduce(hands, LN_F, m);
     for (unsigned u = LN_F; u-- > BLOCK;) {
-        begin_use(hands, stage, u);
+        fetch(hands, stage, u);
         if (u > BLOCK)
             fetch(hands, stage, u - 1);
+        begin_use(hands, stage, u);
         stage_gradients(hands, u, m);
         compute(hands, 2 * block_flops());
         end_use(hands, u);

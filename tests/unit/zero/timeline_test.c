@@ -5,8 +5,9 @@
 
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
-#include "zero/plan.h"
-#include "zero/timeline.h"
+#include "zero/plan/plan.h"
+#include "zero/plan/timeline.h"
+#include "zero/step/trainer.h"
 
 enum { LAYERS = 5, HIDDEN = 64, HEADS = 4, VOCABULARY = 192, SEQUENCE = 24, BATCH = 3 };
 
@@ -22,16 +23,16 @@ struct run {
     struct zr_timeline timeline;
 };
 
-static struct zr_gpt_shape shape_of(const struct run *run)
+static struct zr_shape shape_of(const struct run *run)
 {
-    return (struct zr_gpt_shape){.layers = run->layers ? run->layers : LAYERS,
-                                 .hidden = HIDDEN,
-                                 .heads = HEADS,
-                                 .vocabulary = VOCABULARY,
-                                 .vocabulary_padded = VOCABULARY,
-                                 .sequence = SEQUENCE,
-                                 .batch = BATCH,
-                                 .recompute = run->recompute};
+    return (struct zr_shape){.layers = run->layers ? run->layers : LAYERS,
+                             .hidden = HIDDEN,
+                             .heads = HEADS,
+                             .vocabulary = VOCABULARY,
+                             .vocabulary_padded = VOCABULARY,
+                             .sequence = SEQUENCE,
+                             .batch = BATCH,
+                             .recompute = run->recompute};
 }
 
 static void rehearse(struct run *run)
@@ -81,10 +82,10 @@ static void test_alone(void)
     double want = 3 * LAYERS * block_flops() + head_flops();
 
     rehearse(&run);
-    struct zr_gpt_shape shape = shape_of(&run);
+    struct zr_shape shape = shape_of(&run);
     tap_ok(close_to(run.timeline.flops, want), "one rank: %.0f operations, by hand %.0f", run.timeline.flops,
            want);
-    tap_ok(close_to(zr_gpt_flops(&shape), want), "which is the model's formula");
+    tap_ok(close_to(zr_shape_flops(&shape), want), "which is the model's formula");
     double published = 72 * rows * LAYERS * c * c * (1 + SEQUENCE / (6 * c) + VOCABULARY / (12 * LAYERS * c));
     tap_ok(close_to(want, published), "and the published one");
     tap_ok(close_to(run.timeline.step_seconds, want / 1e9), "a step takes operations / speed");
@@ -160,7 +161,7 @@ static void test_between(unsigned stage, unsigned micro_batches)
 
     for (size_t i = 0; i < t->events_count; i++) {
         const struct zr_timeline_event *event = &t->events[i];
-        if (event->kind != ZR_TIMELINE_GATHER && event->kind != ZR_TIMELINE_REDUCE)
+        if (event->kind != ZR_ACTION_GATHER && event->kind != ZR_ACTION_REDUCE)
             continue;
         overlaps += event->begin_seconds < stream - 1e-12;
         stream = event->end_seconds;
@@ -171,11 +172,10 @@ static void test_between(unsigned stage, unsigned micro_batches)
            "stage %u, %u micro-batches: %.1f ms = %.1f computing + %.1f of %.1f waiting", stage,
            micro_batches, 1e3 * t->step_seconds, 1e3 * computing, 1e3 * t->waited_seconds,
            1e3 * t->comm_seconds);
-    tap_ok(
-        overlaps == 0 && sums > 0 &&
-            close_to(t->phases[ZR_TIMELINE_GATHER].busy_seconds + t->phases[ZR_TIMELINE_REDUCE].busy_seconds,
-                     t->comm_seconds),
-        "its %u transfers go one after the other, and add up", sums);
+    tap_ok(overlaps == 0 && sums > 0 &&
+               close_to(t->phases[ZR_ACTION_GATHER].busy_seconds + t->phases[ZR_ACTION_REDUCE].busy_seconds,
+                        t->comm_seconds),
+           "its %u transfers go one after the other, and add up", sums);
     zr_timeline_end(&run.timeline);
 }
 
@@ -192,14 +192,14 @@ static void test_stages(void)
                two.plan.persistent_by_tag_bytes[ZR_TAG_PARAM] / 3,
            "a model that stage 3 shards wholly");
     /* The tied embedding travels more often at both; the blocks and vectors are what doubles. */
-    double gathers = three.timeline.phases[ZR_TIMELINE_GATHER].busy_seconds,
-           spreads = two.timeline.phases[ZR_TIMELINE_GATHER].busy_seconds;
+    double gathers = three.timeline.phases[ZR_ACTION_GATHER].busy_seconds,
+           spreads = two.timeline.phases[ZR_ACTION_GATHER].busy_seconds;
     double wpe =
         3.0 * SEQUENCE * c / 1e6; /* gathered in forward alone: 3 / 4 of its elements, 4 bytes each */
     tap_ok(close_to(gathers, 2 * spreads - wpe), "stage 3 gathers for forward and backward: %.4f s, %.4f",
            gathers, 2 * spreads - wpe);
-    tap_ok(close_to(three.timeline.phases[ZR_TIMELINE_REDUCE].busy_seconds,
-                    two.timeline.phases[ZR_TIMELINE_REDUCE].busy_seconds),
+    tap_ok(close_to(three.timeline.phases[ZR_ACTION_REDUCE].busy_seconds,
+                    two.timeline.phases[ZR_ACTION_REDUCE].busy_seconds),
            "and reduces as stage 2 does");
     zr_timeline_end(&three.timeline);
     zr_timeline_end(&two.timeline);
@@ -279,11 +279,11 @@ static void test_schedule(unsigned stage, double bytes_per_second)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-static const struct zr_timeline_event *find(const struct zr_timeline *t, enum zr_timeline_kind kind,
+static const struct zr_timeline_event *find(const struct zr_timeline *t, enum zr_action_kind kind,
                                             const char *unit, unsigned nth)
 {
     for (size_t i = 0; i < t->events_count; i++)
-        if (t->events[i].kind == kind && strcmp(t->events[i].unit, unit) == 0 && nth-- == 0)
+        if (t->events[i].kind == kind && strcmp(t->events[i].name, unit) == 0 && nth-- == 0)
             return &t->events[i];
     return NULL;
 }
@@ -293,11 +293,11 @@ static void test_events(void)
     struct run run = {.world = 4, .stage = 3, .layers = 12, .flops_per_second = 1e9, .bytes_per_second = 1e9};
     rehearse(&run);
     const struct zr_timeline *t = &run.timeline;
-    const struct zr_timeline_event *forward = find(t, ZR_TIMELINE_FORWARD, "h.3", 0),
-                                   *backward = find(t, ZR_TIMELINE_BACKWARD, "h.3", 0),
-                                   *ahead = find(t, ZR_TIMELINE_GATHER, "h.4", 0),
-                                   *head = find(t, ZR_TIMELINE_BACKWARD, "wte", 0),
-                                   *reduce = find(t, ZR_TIMELINE_REDUCE, "h.3", 0);
+    const struct zr_timeline_event *forward = find(t, ZR_ACTION_FORWARD, "h.3", 0),
+                                   *backward = find(t, ZR_ACTION_BACKWARD, "h.3", 0),
+                                   *ahead = find(t, ZR_ACTION_GATHER, "h.4", 0),
+                                   *head = find(t, ZR_ACTION_BACKWARD, "head", 0),
+                                   *reduce = find(t, ZR_ACTION_REDUCE, "h.3", 0);
     bool all = forward && backward && ahead && head && reduce;
 
     tap_ok(all, "a block is computed, gathered and reduced");
@@ -312,11 +312,11 @@ static void test_events(void)
            "the next block is gathered behind this one");
     tap_ok(close_to(reduce->begin_seconds, backward->end_seconds),
            "gradients are reduced when they are there");
-    tap_ok(find(t, ZR_TIMELINE_GATHER, "h.3", 1) && !find(t, ZR_TIMELINE_GATHER, "h.3", 2),
+    tap_ok(find(t, ZR_ACTION_GATHER, "h.3", 1) && !find(t, ZR_ACTION_GATHER, "h.3", 2),
            "a block is gathered twice");
-    tap_is(t->phases[ZR_TIMELINE_FORWARD].count + t->phases[ZR_TIMELINE_BACKWARD].count +
-               t->phases[ZR_TIMELINE_GATHER].count + t->phases[ZR_TIMELINE_REDUCE].count +
-               t->phases[ZR_TIMELINE_OPTIMIZER].count,
+    tap_is(t->phases[ZR_ACTION_FORWARD].count + t->phases[ZR_ACTION_BACKWARD].count +
+               t->phases[ZR_ACTION_GATHER].count + t->phases[ZR_ACTION_REDUCE].count +
+               t->phases[ZR_ACTION_UPDATE].count,
            t->events_count, "the phases count every event");
     zr_timeline_end(&run.timeline);
 
@@ -330,20 +330,20 @@ static void test_events(void)
 
 /* ---- Stages 2 and 3 on paper -------------------------------------------------------------------------
  *
- * Three units a, b, c of 4,096 elements on four ranks. Forward through one takes 3 s and backward 5 s; a
- * gather or a reduction of one takes T. While a unit computes the next one is gathered; a reduction starts
- * when its gradients are made. Two units' gradients are staged at a time, so those of a wait for c's
- * reduction.
+ * Three modules a, b, c with a unit of 4,096 elements each on four ranks, and a loss that takes no time.
+ * Forward through one takes 3 s and backward 5 s; a gather or a reduction of one takes T. Before a unit
+ * computes the next one is asked for; a reduction starts when its gradients are made. c stays gathered from
+ * forward to backward. Two units' gradients are staged at a time, so those of a wait for c's reduction.
  *
  * Stage 3, T = 2, from the beginning of the step:
  *
- *   computing   |wait a|  a   |  b   |  c   |wait c|   c    |   b    |   a    |wait a|
- *               0      2      5      8      11     13       18       23       28     30
- *   gathers     a 0-2, b 2-4, c 5-7;  c 11-13, b 13-15, a 20-22 (behind c's reduction)
- *   reductions  c 18-20, b 23-25, a 28-30
+ *   computing   |wait a|  a   |  b   |  c   |   c    |   b    |   a    |wait a|
+ *               0      2      5      8      11       16       21       26     28
+ *   gathers     a 0-2, b 2-4, c 5-7, b 8-10, a 18-20 (behind c's reduction)
+ *   reductions  c 16-18, b 21-23, a 26-28
  *
- * T = 6: gathers a 0-6, b 6-12, c 12-18, c 21-27, b 27-33, then c's reduction 33-39, a 39-45, b's reduction
- * 45-51 and a's 51-57; computing a 6-9, b 12-15, c 18-21, c 27-32, b 33-38, a 45-50.
+ * T = 6: gathers a 0-6, b 6-12, c 12-18, b 18-24, then c's reduction 26-32, a 32-38, b's reduction 38-44 and
+ * a's 44-50; computing a 6-9, b 12-15, c 18-21, c 21-26, b 26-31, a 38-43.
  *
  * Stage 2, T = 2, a step that begins when the update before has just been done, and its parameters spread:
  *
@@ -352,11 +352,11 @@ static void test_events(void)
  *   reductions  c 16-18, b 21-23, a 26-28
  *   spreads     a 28-30, b 30-32, c 32-34, behind the next step's forward
  *
- * T = 6: computing a 6-9, b 12-15, c 18-21, c 21-26, b 26-31, a 31-37 (of which one second waits for room);
+ * T = 6: computing a 6-9, b 12-15, c 18-21, c 21-26, b 26-31, a 32-37 (one second is a wait for room);
  * reductions c 26-32, b 32-38, a 38-44; spreads a 44-50, b 50-56, c 56-62. */
 struct written {
-    enum zr_timeline_kind kind;
-    char unit[2];
+    enum zr_action_kind kind;
+    char unit[8];
     unsigned nth;
     double begin_seconds, end_seconds;
 };
@@ -370,110 +370,134 @@ struct paper {
 static const struct paper papers[] = {
     {3,
      2,
-     30,
-     6,
-     {{ZR_TIMELINE_GATHER, "a", 0, 0, 2},
-      {ZR_TIMELINE_GATHER, "b", 0, 2, 4},
-      {ZR_TIMELINE_GATHER, "c", 0, 5, 7},
-      {ZR_TIMELINE_GATHER, "c", 1, 11, 13},
-      {ZR_TIMELINE_GATHER, "b", 1, 13, 15},
-      {ZR_TIMELINE_GATHER, "a", 1, 20, 22},
-      {ZR_TIMELINE_FORWARD, "a", 0, 2, 5},
-      {ZR_TIMELINE_FORWARD, "b", 0, 5, 8},
-      {ZR_TIMELINE_FORWARD, "c", 0, 8, 11},
-      {ZR_TIMELINE_BACKWARD, "c", 0, 13, 18},
-      {ZR_TIMELINE_BACKWARD, "b", 0, 18, 23},
-      {ZR_TIMELINE_BACKWARD, "a", 0, 23, 28},
-      {ZR_TIMELINE_REDUCE, "c", 0, 18, 20},
-      {ZR_TIMELINE_REDUCE, "b", 0, 23, 25},
-      {ZR_TIMELINE_REDUCE, "a", 0, 28, 30},
-      {ZR_TIMELINE_OPTIMIZER, "", 0, 30, 30}}},
+     28,
+     4,
+     {{ZR_ACTION_GATHER, "a", 0, 0, 2},
+      {ZR_ACTION_GATHER, "b", 0, 2, 4},
+      {ZR_ACTION_GATHER, "c", 0, 5, 7},
+      {ZR_ACTION_GATHER, "b", 1, 8, 10},
+      {ZR_ACTION_GATHER, "a", 1, 18, 20},
+      {ZR_ACTION_FORWARD, "a", 0, 2, 5},
+      {ZR_ACTION_FORWARD, "b", 0, 5, 8},
+      {ZR_ACTION_FORWARD, "c", 0, 8, 11},
+      {ZR_ACTION_BACKWARD, "loss", 0, 11, 11},
+      {ZR_ACTION_BACKWARD, "c", 0, 11, 16},
+      {ZR_ACTION_BACKWARD, "b", 0, 16, 21},
+      {ZR_ACTION_BACKWARD, "a", 0, 21, 26},
+      {ZR_ACTION_REDUCE, "c", 0, 16, 18},
+      {ZR_ACTION_REDUCE, "b", 0, 21, 23},
+      {ZR_ACTION_REDUCE, "a", 0, 26, 28},
+      {ZR_ACTION_UPDATE, "", 0, 28, 28}}},
     {3,
      6,
-     57,
-     33,
-     {{ZR_TIMELINE_GATHER, "a", 0, 0, 6},
-      {ZR_TIMELINE_GATHER, "b", 0, 6, 12},
-      {ZR_TIMELINE_GATHER, "c", 0, 12, 18},
-      {ZR_TIMELINE_GATHER, "c", 1, 21, 27},
-      {ZR_TIMELINE_GATHER, "b", 1, 27, 33},
-      {ZR_TIMELINE_GATHER, "a", 1, 39, 45},
-      {ZR_TIMELINE_FORWARD, "a", 0, 6, 9},
-      {ZR_TIMELINE_FORWARD, "b", 0, 12, 15},
-      {ZR_TIMELINE_FORWARD, "c", 0, 18, 21},
-      {ZR_TIMELINE_BACKWARD, "c", 0, 27, 32},
-      {ZR_TIMELINE_BACKWARD, "b", 0, 33, 38},
-      {ZR_TIMELINE_BACKWARD, "a", 0, 45, 50},
-      {ZR_TIMELINE_REDUCE, "c", 0, 33, 39},
-      {ZR_TIMELINE_REDUCE, "b", 0, 45, 51},
-      {ZR_TIMELINE_REDUCE, "a", 0, 51, 57},
-      {ZR_TIMELINE_OPTIMIZER, "", 0, 57, 57}}},
+     50,
+     26,
+     {{ZR_ACTION_GATHER, "a", 0, 0, 6},
+      {ZR_ACTION_GATHER, "b", 0, 6, 12},
+      {ZR_ACTION_GATHER, "c", 0, 12, 18},
+      {ZR_ACTION_GATHER, "b", 1, 18, 24},
+      {ZR_ACTION_GATHER, "a", 1, 32, 38},
+      {ZR_ACTION_FORWARD, "a", 0, 6, 9},
+      {ZR_ACTION_FORWARD, "b", 0, 12, 15},
+      {ZR_ACTION_FORWARD, "c", 0, 18, 21},
+      {ZR_ACTION_BACKWARD, "loss", 0, 21, 21},
+      {ZR_ACTION_BACKWARD, "c", 0, 21, 26},
+      {ZR_ACTION_BACKWARD, "b", 0, 26, 31},
+      {ZR_ACTION_BACKWARD, "a", 0, 38, 43},
+      {ZR_ACTION_REDUCE, "c", 0, 26, 32},
+      {ZR_ACTION_REDUCE, "b", 0, 38, 44},
+      {ZR_ACTION_REDUCE, "a", 0, 44, 50},
+      {ZR_ACTION_UPDATE, "", 0, 50, 50}}},
     {2,
      2,
      28,
      4,
-     {{ZR_TIMELINE_FORWARD, "a", 0, 2, 5},
-      {ZR_TIMELINE_FORWARD, "b", 0, 5, 8},
-      {ZR_TIMELINE_FORWARD, "c", 0, 8, 11},
-      {ZR_TIMELINE_BACKWARD, "c", 0, 11, 16},
-      {ZR_TIMELINE_BACKWARD, "b", 0, 16, 21},
-      {ZR_TIMELINE_BACKWARD, "a", 0, 21, 26},
-      {ZR_TIMELINE_REDUCE, "c", 0, 16, 18},
-      {ZR_TIMELINE_REDUCE, "b", 0, 21, 23},
-      {ZR_TIMELINE_REDUCE, "a", 0, 26, 28},
-      {ZR_TIMELINE_OPTIMIZER, "", 0, 28, 28},
-      {ZR_TIMELINE_GATHER, "a", 0, 28, 30},
-      {ZR_TIMELINE_GATHER, "b", 0, 30, 32},
-      {ZR_TIMELINE_GATHER, "c", 0, 32, 34}}},
+     {{ZR_ACTION_FORWARD, "a", 0, 2, 5},
+      {ZR_ACTION_FORWARD, "b", 0, 5, 8},
+      {ZR_ACTION_FORWARD, "c", 0, 8, 11},
+      {ZR_ACTION_BACKWARD, "loss", 0, 11, 11},
+      {ZR_ACTION_BACKWARD, "c", 0, 11, 16},
+      {ZR_ACTION_BACKWARD, "b", 0, 16, 21},
+      {ZR_ACTION_BACKWARD, "a", 0, 21, 26},
+      {ZR_ACTION_REDUCE, "c", 0, 16, 18},
+      {ZR_ACTION_REDUCE, "b", 0, 21, 23},
+      {ZR_ACTION_REDUCE, "a", 0, 26, 28},
+      {ZR_ACTION_UPDATE, "", 0, 28, 28},
+      {ZR_ACTION_GATHER, "a", 0, 28, 30},
+      {ZR_ACTION_GATHER, "b", 0, 30, 32},
+      {ZR_ACTION_GATHER, "c", 0, 32, 34}}},
     {2,
      6,
      44,
      20,
-     {{ZR_TIMELINE_FORWARD, "a", 0, 6, 9},
-      {ZR_TIMELINE_FORWARD, "b", 0, 12, 15},
-      {ZR_TIMELINE_FORWARD, "c", 0, 18, 21},
-      {ZR_TIMELINE_BACKWARD, "c", 0, 21, 26},
-      {ZR_TIMELINE_BACKWARD, "b", 0, 26, 31},
-      {ZR_TIMELINE_BACKWARD, "a", 0, 31, 37},
-      {ZR_TIMELINE_REDUCE, "c", 0, 26, 32},
-      {ZR_TIMELINE_REDUCE, "b", 0, 32, 38},
-      {ZR_TIMELINE_REDUCE, "a", 0, 38, 44},
-      {ZR_TIMELINE_OPTIMIZER, "", 0, 44, 44},
-      {ZR_TIMELINE_GATHER, "a", 0, 44, 50},
-      {ZR_TIMELINE_GATHER, "b", 0, 50, 56},
-      {ZR_TIMELINE_GATHER, "c", 0, 56, 62}}},
+     {{ZR_ACTION_FORWARD, "a", 0, 6, 9},
+      {ZR_ACTION_FORWARD, "b", 0, 12, 15},
+      {ZR_ACTION_FORWARD, "c", 0, 18, 21},
+      {ZR_ACTION_BACKWARD, "loss", 0, 21, 21},
+      {ZR_ACTION_BACKWARD, "c", 0, 21, 26},
+      {ZR_ACTION_BACKWARD, "b", 0, 26, 31},
+      {ZR_ACTION_BACKWARD, "a", 0, 32, 37},
+      {ZR_ACTION_REDUCE, "c", 0, 26, 32},
+      {ZR_ACTION_REDUCE, "b", 0, 32, 38},
+      {ZR_ACTION_REDUCE, "a", 0, 38, 44},
+      {ZR_ACTION_UPDATE, "", 0, 44, 44},
+      {ZR_ACTION_GATHER, "a", 0, 44, 50},
+      {ZR_ACTION_GATHER, "b", 0, 50, 56},
+      {ZR_ACTION_GATHER, "c", 0, 56, 62}}},
 };
 
 enum { PAPER_UNITS = 3, PAPER_ELEMENTS = 4096, PAPER_RANKS = 4 };
 
-/* Each unit in use for so long; backward makes its gradients. */
-static zr_result compute(zr_engine *engine, struct zr_timeline *t, unsigned unit, bool backward)
+static zr_result three_seconds(struct zr_module_pass *pass)
 {
-    unsigned next = backward ? unit - 1 : unit + 1; /* wraps below 0: none */
-    const void *base;
-    void *gradients;
-    bool accumulate;
-    zr_result result = zr_engine_gather(engine, unit, &base);
-    if (result == ZR_OK && next < PAPER_UNITS)
-        result = zr_engine_prefetch(engine, next);
-    if (result == ZR_OK && backward)
-        result = zr_engine_gradients(engine, unit, &gradients, &accumulate);
-    t->clock.flops += backward ? 5 : 3;
-    zr_engine_release(engine, unit);
-    return result == ZR_OK && backward ? zr_engine_reduce(engine, unit) : result;
+    *pass->context->flops += 3;
+    return ZR_OK;
 }
 
-static zr_result paper_step(zr_engine *engine, struct zr_timeline *t)
+static zr_result five_seconds(struct zr_module_pass *pass)
+{
+    *pass->context->flops += 5;
+    return ZR_OK;
+}
+
+static zr_result no_time(struct zr_module_pass *pass)
+{
+    (void)pass;
+    return ZR_OK;
+}
+
+static const struct zr_module_type paper_type = {
+    .output_columns = 1, .output_tag = ZR_TAG_ACTIVATION, .forward = three_seconds, .backward = five_seconds};
+static const struct zr_module_type loss_type = {.name = "loss", .forward = no_time, .backward = no_time};
+
+static void listen(void *state, const struct zr_action *action, bool done)
+{
+    zr_timeline_action(state, action, done);
+}
+
+static zr_result load_nothing(void *state, unsigned micro_batch)
+{
+    (void)state;
+    (void)micro_batch;
+    return ZR_OK;
+}
+
+static zr_result rate_zero(void *state, double loss, float *rate)
+{
+    (void)state;
+    *rate = (float)(0 * loss);
+    return ZR_OK;
+}
+
+static zr_result paper_step(zr_trainer *trainer, struct zr_timeline *t)
 {
     struct zr_step_report report;
-    zr_result result = ZR_OK;
+    t->model = trainer->model;
+    trainer->observe = listen;
+    trainer->observe_state = t;
     zr_timeline_step_begin(t);
-    for (unsigned u = 0; u < PAPER_UNITS && result == ZR_OK; u++)
-        result = compute(engine, t, u, false);
-    for (unsigned u = PAPER_UNITS; u-- > 0 && result == ZR_OK;)
-        result = compute(engine, t, u, true);
-    if (result == ZR_OK)
-        result = zr_engine_step(engine, 0, &report);
+    zr_result result =
+        zr_trainer_step(trainer, &(struct zr_step_calls){NULL, load_nothing, rate_zero}, &report);
     return result == ZR_OK ? zr_timeline_step_end(t, NULL) : result;
 }
 
@@ -483,13 +507,20 @@ static zr_result paper_run(const struct paper *paper, struct zr_timeline *t, zr_
     struct zr_parameter parameters[PAPER_UNITS] = {{.name = ""}};
     struct zr_unit units[PAPER_UNITS] = {{.name = ""}};
     struct zr_kernel_context context = {.flops = &t->clock.flops};
-    zr_engine *engine = NULL;
+    struct zr_module modules[PAPER_UNITS + 1];
+    zr_trainer *trainer = NULL;
     zr_comm *comm = NULL;
     for (unsigned u = 0; u < PAPER_UNITS; u++) {
         parameters[u] =
             (struct zr_parameter){.name = {(char)('a' + u)}, .unit = u, .shape = {PAPER_ELEMENTS}};
         units[u] = (struct zr_unit){.name = {(char)('a' + u)}, .contributions = 1};
+        modules[u] = (struct zr_module){&paper_type, {u}, 1};
     }
+    modules[PAPER_UNITS] = (struct zr_module){.type = &loss_type};
+    const struct zr_model model = {.list = {parameters, PAPER_UNITS, units, PAPER_UNITS},
+                                   .modules = modules,
+                                   .modules_count = PAPER_UNITS + 1,
+                                   .rows = 1};
     zr_result result = zr_comm_null_create(
         &comm,
         &(struct zr_comm_options){
@@ -498,18 +529,18 @@ static zr_result paper_run(const struct paper *paper, struct zr_timeline *t, zr_
     if (result != ZR_OK)
         return result;
     zr_comm_null_set_clock(comm, &t->clock);
-    result = zr_engine_create(
-        &engine, &(struct zr_engine_options){.arena = arena,
-                                             .host_arena = host_arena,
-                                             .kernels = zr_kernels_null(),
-                                             .context = &context,
-                                             .comm = comm,
-                                             .list = {parameters, PAPER_UNITS, units, PAPER_UNITS},
-                                             .stage = paper->stage,
-                                             .timeline = t});
+    result = zr_trainer_create(
+        &trainer,
+        &(struct zr_trainer_options){.engine = &(struct zr_engine_options){.arena = arena,
+                                                                           .host_arena = host_arena,
+                                                                           .kernels = zr_kernels_null(),
+                                                                           .context = &context,
+                                                                           .comm = comm,
+                                                                           .stage = paper->stage},
+                                     .model = &model});
     for (unsigned step = 0; step < 2 && result == ZR_OK; step++)
-        result = paper_step(engine, t);
-    zr_engine_destroy(engine);
+        result = paper_step(trainer, t);
+    zr_trainer_destroy(trainer);
     zr_result closed = zr_comm_destroy(comm);
     return result == ZR_OK ? closed : result;
 }
@@ -538,9 +569,9 @@ static void test_paper(const struct paper *paper)
         const struct zr_timeline_event *got = find(&t, want->kind, want->unit, want->nth);
         tap_ok(got && fabs(got->begin_seconds - want->begin_seconds) < 1e-9 &&
                    fabs(got->end_seconds - want->end_seconds) < 1e-9,
-               "%s %s %u: %.2f to %.2f s, on paper %.0f to %.0f", zr_timeline_kind_name(want->kind),
-               want->unit, want->nth, got ? got->begin_seconds : NAN, got ? got->end_seconds : NAN,
-               want->begin_seconds, want->end_seconds);
+               "%s %s %u: %.2f to %.2f s, on paper %.0f to %.0f", zr_action_kind_name(want->kind), want->unit,
+               want->nth, got ? got->begin_seconds : NAN, got ? got->end_seconds : NAN, want->begin_seconds,
+               want->end_seconds);
     }
     tap_is(t.events_count, written, "and there is nothing else");
     zr_timeline_end(&t);
@@ -566,7 +597,7 @@ static bool same_events(const struct zr_timeline *a, const struct zr_timeline *b
     for (uint32_t i = 0; same && i < a->events_count; i++) {
         const struct zr_timeline_event *x = by_order(a, i), *y = by_order(b, i);
         same = x && y && x->kind == y->kind && x->micro_batch == y->micro_batch &&
-               strcmp(x->unit, y->unit) == 0 &&
+               strcmp(x->name, y->name) == 0 &&
                fabs(x->begin_seconds - y->begin_seconds) <= 1e-9 * a->step_seconds &&
                fabs(x->end_seconds - y->end_seconds) <= 1e-9 * a->step_seconds;
     }
@@ -576,7 +607,7 @@ static bool same_events(const struct zr_timeline *a, const struct zr_timeline *b
 static bool same_phases(const struct zr_timeline *a, const struct zr_timeline *b)
 {
     bool same = true;
-    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
+    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++) {
         const struct zr_timeline_phase *x = &a->phases[kind], *y = &b->phases[kind];
         same &= x->count == y->count && close_to(x->busy_seconds, y->busy_seconds) &&
                 fabs(x->begin_seconds - y->begin_seconds) <= 1e-9 * a->step_seconds &&

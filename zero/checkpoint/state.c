@@ -1,0 +1,427 @@
+/* state.c: an engine's state as one safetensors file: zr_engine_save() and zr_engine_load(). Above
+ * replicas.c, whose segments it writes and reads.
+ *
+ * The file has the parameters under their names (in fp32: their masters, where parameters have two bytes, so
+ * that engines of any precision may load it), then "optimizer.momentum.NAME" and
+ * "optimizer.variance.NAME", each kind in order of the list and without padding. So the place of an element
+ * depends neither on the stage nor on the number of ranks, every rank writes and reads its own part at once,
+ * and the bytes are the same whoever wrote them. The header is made from the parameter list both times: a
+ * file is accepted if it has that very header, and nothing in it needs to be believed. The checksum adds up
+ * one hash per element, of its place and its bits, so that ranks can each add their part. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/file.h"
+#include "zero/comm/status.h"
+#include "zero/engine/engine.h"
+#include "zero/checkpoint/safetensors.h"
+
+enum {
+    STATE_PATH_ROOM = 4096,
+    PATH_BYTES_MAX = STATE_PATH_ROOM - (int)sizeof ".partial",
+    STATE_PIECE_ELEMENTS = 16384, /* read at a time */
+    STATE_KINDS_MAX = 3,
+    STEPS_DIGITS = 20,    /* decimal */
+    CHECKSUM_DIGITS = 16, /* hexadecimal, as every word of the loss scale */
+    SCALE_WORDS = 3
+};
+
+/* What is in the header and not in the engine. */
+struct numbers {
+    uint64_t steps, checksum;
+    uint64_t scale[SCALE_WORDS]; /* struct zr_loss_scale; zeros: not of fp16 */
+};
+
+struct state {
+    zr_engine *engine;
+    struct zr_file file;
+    unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance */
+    uint64_t elements; /* of each kind */
+    struct zr_safetensors_contents contents;
+    uint64_t data_at_bytes;                     /* where the first tensor begins */
+    uint64_t steps_at_bytes, checksum_at_bytes; /* where the numbers are */
+    uint64_t scale_at_bytes;
+    float *piece; /* [STATE_PIECE_ELEMENTS], for loading */
+    struct numbers numbers;
+};
+
+/* ---- All ranks ----------------------------------------------------------------------------------------- */
+
+/* The sum of all ranks' parts, and of what else counts. */
+static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
+{
+    uint64_t all[ZR_MAX_WORLD] = {mine};
+    zr_result result = ZR_OK;
+
+    if (state->engine->world > 1)
+        result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
+    *out = state->numbers.steps * UINT64_C(0xd6e8feb86659fd93);
+    for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors: no changed bit is lost */
+        *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
+    for (unsigned p = 0; p < state->engine->world; p++)
+        *out += all[p];
+    return result;
+}
+
+struct digest {
+    uint64_t words[2];
+};
+
+static void digest_add(uint64_t *digest, const char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        *digest = (*digest ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
+}
+
+/* A sink: what the header would be. */
+static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
+{
+    (void)at_bytes;
+    digest_add(whose, data, bytes);
+    return ZR_OK;
+}
+
+/* Every rank is about to write its part of one file: of the same path, and with the same header. Else each
+ * would leave a hollow file, and say that all went well. */
+static zr_result check_same_file(const struct state *state, const char *path)
+{
+    struct digest mine = {{0, 0}}, all[ZR_MAX_WORLD];
+    zr_result result;
+
+    if (state->engine->world == 1)
+        return ZR_OK;
+    digest_add(&mine.words[0], path, strlen(path) + 1);
+    result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
+    if (result == ZR_OK)
+        result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
+    for (unsigned r = 1; r < state->engine->world && result == ZR_OK; r++) {
+        if (all[r].words[0] != all[0].words[0])
+            return zr_fail(ZR_ERR_INVALID,
+                           "rank %u saves to another path than rank 0; give all ranks the same (here '%s')",
+                           r, path);
+        if (all[r].words[1] != all[0].words[1])
+            return zr_fail(ZR_ERR_INVALID,
+                           "rank %u would save another parameter list, number of steps or loss scale than "
+                           "rank 0; make them agree (zr_engine_publish(), zr_engine_set_scaling())",
+                           r);
+    }
+    return result;
+}
+
+/* ---- The loss scale ------------------------------------------------------------------------------------ */
+
+static void note_scaling(struct state *state)
+{
+    struct zr_loss_scale scaling;
+    uint32_t bits;
+    if (zr_engine_precision(state->engine) != ZR_PRECISION_FP16)
+        return;
+    zr_engine_scaling(state->engine, &scaling);
+    memcpy(&bits, &scaling.scale, sizeof bits);
+    state->numbers.scale[0] = (uint64_t)bits << 32 | scaling.good_steps;
+    state->numbers.scale[1] = (uint64_t)scaling.hysteresis_left << 32 | scaling.skipped_in_row;
+    state->numbers.scale[2] = scaling.skipped_steps;
+}
+
+/* A state of another precision has none, and the engine keeps its own. */
+static zr_result take_scaling(const struct state *state, const char *path)
+{
+    const uint64_t *words = state->numbers.scale;
+    struct zr_loss_scale scaling = {.good_steps = (unsigned)words[0],
+                                    .hysteresis_left = (unsigned)(words[1] >> 32),
+                                    .skipped_in_row = (unsigned)words[1],
+                                    .skipped_steps = words[2]};
+    uint32_t bits = (uint32_t)(words[0] >> 32);
+    memcpy(&scaling.scale, &bits, sizeof bits);
+    if (bits == 0 || zr_engine_set_scaling(state->engine, &scaling) == ZR_OK)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; load another file", path, zr_last_error());
+}
+
+/* ---- The header ---------------------------------------------------------------------------------------- */
+
+static const char *optimizer_name(const struct zr_engine *engine)
+{
+    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
+}
+
+/* zr_safetensors_contents.say of a state. The numbers have one length whatever they are. */
+static void say_contents(struct zr_safetensors_header *header, void *whose)
+{
+    static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
+    struct state *state = whose;
+    const struct zr_layout *layout = &state->engine->layout;
+    char name[ZR_SAFETENSORS_NAME_MAX];
+
+    zr_safetensors_note(header, "format", "zr-state");
+    zr_safetensors_note(header, "version", "2");
+    zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
+    zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
+    state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
+    zr_safetensors_note(header, "checksum", "%016" PRIx64, state->numbers.checksum);
+    state->checksum_at_bytes = zr_safetensors_at(header) - CHECKSUM_DIGITS;
+    const uint64_t *scale = state->numbers.scale;
+    zr_safetensors_note(header, "loss_scale", "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, scale[0], scale[1],
+                        scale[2]);
+    state->scale_at_bytes = zr_safetensors_at(header) - (uint64_t)SCALE_WORDS * CHECKSUM_DIGITS;
+    for (unsigned kind = 0; kind < state->kinds; kind++)
+        for (size_t i = 0; i < layout->parameters_count; i++) {
+            const struct zr_parameter *p = &layout->parameters[i].parameter;
+            int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
+            zr_assert(length >= 0 && (size_t)length < sizeof name);
+            zr_safetensors_tensor(header,
+                                  &(struct zr_safetensors_entry){
+                                      .name = name,
+                                      .name_bytes = (size_t)length,
+                                      .rows = p->shape[0],
+                                      .columns = p->shape[1],
+                                      .first = kind * state->elements + layout->parameters[i].global_index});
+        }
+}
+
+/* A sink: the header that is there has these very bytes. */
+static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
+{
+    const struct state *state = whose;
+    char *there = (char *)state->piece;
+    zr_assert(bytes <= STATE_PIECE_ELEMENTS * sizeof *state->piece);
+    zr_result result = zr_file_read_at(&state->file, at_bytes, there, bytes);
+    return result == ZR_OK && memcmp(data, there, bytes) != 0 ? ZR_ERR_FORMAT : result;
+}
+
+static void state_start(struct state *out, zr_engine *engine)
+{
+    *out = (struct state){.engine = engine, .file = {.fd = -1}, .elements = zr_engine_elements(engine)};
+    out->kinds = zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
+    out->contents = (struct zr_safetensors_contents){say_contents, out};
+    out->data_at_bytes = zr_safetensors_data_at(&out->contents);
+}
+
+/* The same on every rank: none waits for one whose call does not fit. Saving changes nothing that is in use.
+ */
+static zr_result check_call(const zr_engine *engine, const char *call, const char *path, bool changes)
+{
+    zr_result result = ZR_OK;
+    if (!engine)
+        return zr_engine_check_call(engine, call, path);
+    if (engine->dry)
+        return zr_fail(ZR_ERR_INVALID,
+                       "an engine with the null kernels has nothing to save, and reads nothing");
+    if (!path || !path[0])
+        result = zr_fail(ZR_ERR_INVALID, "%s() needs a path", call);
+    else if (strlen(path) > PATH_BYTES_MAX)
+        result = zr_fail(ZR_ERR_INVALID, "%s(): the path is longer than %d bytes", call, PATH_BYTES_MAX);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, call);
+    if (result == ZR_OK && changes)
+        result = zr_engine_check_unused(engine, call);
+    return zr_comm_all_status(engine->options.comm, result);
+}
+
+/* ---- The elements -------------------------------------------------------------------------------------- */
+
+static uint64_t checksum_of(uint64_t place, const float *values, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        uint64_t z = (place + i + 1) * UINT64_C(0x9e3779b97f4a7c15) + bits;
+        z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+        sum += z ^ (z >> 31);
+    }
+    return sum;
+}
+
+static float *tensor_of(const struct zr_shard_segment *segment, unsigned kind)
+{
+    return kind == 0 ? segment->parameter : kind == 1 ? segment->momentum : segment->variance;
+}
+
+enum transfer { STATE_SAVE, STATE_VERIFY, STATE_LOAD };
+
+static zr_result transfer_run(const struct state *state, enum transfer how, uint64_t place, float *values,
+                              size_t count, uint64_t *sum)
+{
+    for (size_t done = 0, part; done < count; done += part) {
+        uint64_t at_bytes = state->data_at_bytes + (place + done) * sizeof(float);
+        float *here = how == STATE_VERIFY ? state->piece : values + done;
+        zr_result result;
+        part = count - done < STATE_PIECE_ELEMENTS ? count - done : STATE_PIECE_ELEMENTS;
+        result = how == STATE_SAVE ? zr_file_write_at(&state->file, at_bytes, here, part * sizeof(float))
+                                   : zr_file_read_at(&state->file, at_bytes, here, part * sizeof(float));
+        if (result != ZR_OK)
+            return result;
+        *sum += checksum_of(place + done, here, part);
+    }
+    return ZR_OK;
+}
+
+/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. */
+static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
+{
+    zr_result result = ZR_OK;
+    *sum = 0;
+    for (size_t i = 0; i < zr_engine_segments_count(state->engine); i++) {
+        struct zr_shard_segment segment;
+        zr_engine_segment(state->engine, i, &segment);
+        for (unsigned kind = 0; kind < state->kinds && result == ZR_OK; kind++)
+            result = transfer_run(state, how, kind * state->elements + segment.global_index,
+                                  tensor_of(&segment, kind), segment.count, sum);
+    }
+    return result;
+}
+
+/* ---- Saving -------------------------------------------------------------------------------------------- */
+
+/* Rank 0's part: the header, and the new file under its name. */
+static zr_result finish(struct state *state, const char *partial, const char *path)
+{
+    zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                          &(struct zr_safetensors_sink){zr_safetensors_write, &state->file});
+    if (result == ZR_OK)
+        result = zr_file_sync(&state->file);
+    if (result == ZR_OK)
+        result = zr_path_rename(&(struct zr_rename){.from = partial, .to = path});
+    return result == ZR_OK ? zr_path_sync_name(path) : result;
+}
+
+zr_result zr_engine_save(zr_engine *engine, const char *path)
+{
+    struct state state;
+    char partial[STATE_PATH_ROOM];
+    uint64_t mine = 0;
+    zr_result result = check_call(engine, __func__, path, false);
+
+    if (result != ZR_OK)
+        return result;
+    state_start(&state, engine);
+    state.numbers.steps = zr_engine_steps_done(engine);
+    note_scaling(&state);
+    result = check_same_file(&state, path);
+    if (result != ZR_OK)
+        return result;
+    snprintf(partial, sizeof partial, "%s.partial", path);
+    result = zr_engine_synchronize(engine);
+    if (result == ZR_OK) /* every rank empties it before any rank writes */
+        result = zr_file_create(&state.file, partial, ZR_CREATE_REPLACE);
+    result = zr_comm_all_status(engine->options.comm, result);
+    if (result == ZR_OK) {
+        result = transfer_all(&state, STATE_SAVE, &mine);
+        result = result == ZR_OK ? zr_file_sync(&state.file) : result;
+        result = zr_comm_all_status(engine->options.comm, result);
+    }
+    if (result == ZR_OK)
+        result = add_up(&state, mine, &state.numbers.checksum);
+    if (result == ZR_OK)
+        result = zr_comm_all_status(engine->options.comm,
+                                    engine->rank == 0 ? finish(&state, partial, path) : ZR_OK);
+    zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
+    if (result != ZR_OK && engine->rank == 0)
+        zr_path_unlink(partial);
+    return result;
+}
+
+/* ---- Loading ------------------------------------------------------------------------------------------- */
+
+static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_t digits, unsigned base,
+                             uint64_t *out)
+{
+    char text[STEPS_DIGITS];
+    zr_result result = zr_file_read_at(&state->file, at_bytes, text, digits);
+
+    *out = 0;
+    for (size_t i = 0; i < digits && result == ZR_OK; i++) {
+        const char *all = "0123456789abcdef", *digit = memchr(all, text[i], base);
+        if (!digit || __builtin_mul_overflow(*out, base, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(digit - all), out))
+            result = ZR_ERR_FORMAT;
+    }
+    return result;
+}
+
+/* Takes the numbers out of the header, and compares it as a whole with what it has to be. */
+static zr_result check_header(struct state *state, const char *path)
+{
+    zr_result result = read_digits(state, state->steps_at_bytes, STEPS_DIGITS, 10, &state->numbers.steps);
+    if (result == ZR_OK)
+        result = read_digits(state, state->checksum_at_bytes, CHECKSUM_DIGITS, 16, &state->numbers.checksum);
+    for (unsigned i = 0; i < SCALE_WORDS && result == ZR_OK; i++)
+        result = read_digits(state, state->scale_at_bytes + (uint64_t)i * CHECKSUM_DIGITS, CHECKSUM_DIGITS,
+                             16, &state->numbers.scale[i]);
+    if (result == ZR_OK)
+        result = zr_safetensors_put(&state->contents, state->data_at_bytes,
+                                    &(struct zr_safetensors_sink){compare, state});
+    if (result == ZR_ERR_FORMAT)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' does not have the header of this model's state; it is no file of "
+                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s)",
+                       path, optimizer_name(state->engine));
+    return result;
+}
+
+static zr_result open_to_load(struct state *state, const char *path)
+{
+    uint64_t bytes = 0, want = state->data_at_bytes + state->kinds * state->elements * sizeof(float);
+    zr_result result = zr_take(state->engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS,
+                               sizeof(float), (void **)&state->piece);
+    if (result == ZR_OK)
+        result = zr_file_open_regular(&state->file, path);
+    if (result == ZR_OK)
+        result = zr_file_size(&state->file, &bytes);
+    if (result == ZR_OK)
+        result = check_header(state, path);
+    if (result == ZR_OK && bytes != want)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64,
+                       path, bytes, want);
+    return result;
+}
+
+/* One pass over the data on all ranks, which ends with the same answer on all of them. */
+static zr_result load_pass(const struct state *state, enum transfer how, const char *path)
+{
+    uint64_t mine, sum = 0;
+    zr_result result = zr_comm_all_status(state->engine->options.comm, transfer_all(state, how, &mine));
+    if (result == ZR_OK)
+        result = add_up(state, mine, &sum);
+    if (result == ZR_OK && sum != state->numbers.checksum)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it does not fit its checksum; load another file",
+                       path);
+    return result;
+}
+
+/* The values themselves. A file that has been proved may still go away, or change, meanwhile: only then part
+ * of the values is new, and ZR_ERR_CORRUPT says so, whatever went wrong. */
+static zr_result replace_values(const struct state *state, const char *path)
+{
+    zr_result result = load_pass(state, STATE_LOAD, path);
+    if (result == ZR_OK)
+        result = zr_engine_publish(state->engine, state->numbers.steps);
+    if (result == ZR_OK || result == ZR_ERR_PEER)
+        return result;
+    return zr_fail(ZR_ERR_CORRUPT, "part of the values may be new, load again: %s", zr_last_error());
+}
+
+zr_result zr_engine_load(zr_engine *engine, const char *path)
+{
+    struct state state;
+    zr_result result = check_call(engine, __func__, path, true);
+
+    if (result != ZR_OK)
+        return result;
+    state_start(&state, engine);
+    result = zr_engine_synchronize(engine);
+    result = zr_comm_all_status(engine->options.comm, result == ZR_OK ? open_to_load(&state, path) : result);
+    if (result == ZR_OK)
+        result = load_pass(&state, STATE_VERIFY, path);
+    if (result == ZR_OK)
+        result = take_scaling(&state, path);
+    if (result == ZR_OK)
+        result = replace_values(&state, path);
+    zr_file_close(&state.file);
+    zr_drop(engine->options.host_arena, &state.piece);
+    return result;
+}

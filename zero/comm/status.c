@@ -1,0 +1,54 @@
+/* status.c: ranks tell each other how they fared; see status.h. */
+#include "zero/comm/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+
+#define WORDS_BYTES 512
+
+/* Gives every rank the words of rank `from`, as many at a time as fit `all` for the whole world. */
+static zr_result share_words(zr_comm *comm, unsigned from, char words[WORDS_BYTES], char *all,
+                             size_t all_bytes)
+{
+    size_t piece = all_bytes / zr_comm_world(comm);
+    piece = piece < WORDS_BYTES ? piece : WORDS_BYTES;
+    for (size_t done = 0; done < WORDS_BYTES; done += piece) {
+        size_t part = WORDS_BYTES - done < piece ? WORDS_BYTES - done : piece;
+        zr_result result = zr_comm_exchange(comm, words + done, part, all);
+        if (result)
+            return result;
+        memcpy(words + done, all + from * part, part);
+    }
+    words[WORDS_BYTES - 1] = '\0';
+    return ZR_OK;
+}
+
+zr_result zr_comm_all_status(zr_comm *comm, zr_result mine)
+{
+    unsigned world = zr_comm_world(comm);
+    char words[WORDS_BYTES] = "", all[16384];
+    uint8_t said = (uint8_t)mine;
+
+    if (world == 1)
+        return mine;
+    if (world > sizeof all)
+        return zr_fail(ZR_ERR_INVALID, "%u ranks cannot agree on one result: this version has room for %zu",
+                       world, sizeof all);
+    if (mine)
+        snprintf(words, sizeof words, "%s", zr_last_error());
+    zr_result result = zr_comm_exchange(comm, &said, sizeof said, all);
+    if (result)
+        return result;
+    for (unsigned p = 0; p < world; p++) {
+        zr_result theirs = (zr_result)(uint8_t)all[p];
+        if (theirs == ZR_OK)
+            continue;
+        result = share_words(comm, p, words, all, sizeof all);
+        if (result)
+            return result;
+        return p == 0 ? zr_fail(theirs, "%s", words) : zr_fail(theirs, "rank %u: %s", p, words);
+    }
+    return ZR_OK;
+}

@@ -1,0 +1,235 @@
+/* engine.c: the life of a stage engine: its persistent memory and the first values. */
+#include "zero/engine/engine.h"
+
+#include <string.h>
+
+#include "alloc/base/struct_bytes.h"
+
+static zr_result take_pools(struct zr_engine *engine)
+{
+    zr_arena *arena = engine->options.arena;
+    const struct zr_engine_options *o = &engine->options;
+    zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
+                               (void **)&engine->parameters);
+    if (result == ZR_OK)
+        result = zr_take(arena, ZR_TAG_GRAD, engine->gradients_elements, engine->gradient_bytes,
+                         (void **)&engine->gradients);
+    if (result == ZR_OK && zr_engine_keeps_sums(engine))
+        result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
+                         (void **)&engine->sums);
+    if (result == ZR_OK && zr_engine_is_narrow(engine))
+        result =
+            zr_take(arena, ZR_TAG_MASTER, engine->states_elements, sizeof(float), (void **)&engine->master);
+    if (result == ZR_OK)
+        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
+                         (void **)&engine->momentum);
+    if (result == ZR_OK && o->optimizer.kind == ZR_OPTIMIZER_ADAMW)
+        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
+                         (void **)&engine->variance);
+    if (result == ZR_OK && !engine->dry)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
+                         sizeof *engine->squares, (void **)&engine->squares);
+    return result;
+}
+
+/* The first values of what this rank holds of a unit. */
+static void initialise_unit(struct zr_engine *engine, size_t index)
+{
+    const struct zr_kernels *kernels = engine->options.kernels;
+    struct zr_kernel_context *context = engine->options.context;
+    const struct zr_layout_unit *unit = &engine->layout.units[index];
+    const struct zr_unit_state *state = &engine->units[index];
+    struct zr_owned owned = zr_engine_owned(engine, index);
+    size_t from = owned.from, to = owned.to;
+    float *base = owned.master;
+
+    if (!engine->master && state->resident) { /* needs nobody's help */
+        from = 0;
+        to = unit->padded_elements;
+        base = zr_engine_parameter_place(engine, state->parameters_at);
+    }
+
+    for (size_t i = 0; i < unit->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
+        struct zr_overlap part;
+        if (!zr_layout_overlap(p, from, to, &part))
+            continue;
+        float *values = base + (part.offset - from);
+        if (p->parameter.init_deviation == 0)
+            kernels->fill(context, part.count, p->parameter.init_mean, values);
+        else
+            kernels->init_normal(context, part.count, engine->options.seed, part.global_index,
+                                 p->parameter.init_mean, p->parameter.init_deviation, values);
+    }
+}
+
+/* Every value depends on the seed and the global index alone; padding is zero for ever. Of two bytes each
+ * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
+static zr_result initialise(struct zr_engine *engine)
+{
+    const struct zr_kernels *kernels = engine->options.kernels;
+    struct zr_kernel_context *context = engine->options.context;
+    size_t states_bytes = engine->states_elements * sizeof(float);
+    bool spreads = engine->master && engine->options.stage > 0 && engine->world > 1;
+    zr_result result = ZR_OK;
+
+    kernels->clear(context, engine->parameters_elements * engine->parameter_bytes, engine->parameters);
+    kernels->clear(context, engine->gradients_elements * engine->gradient_bytes, engine->gradients);
+    kernels->clear(context, states_bytes, engine->momentum);
+    if (engine->variance)
+        kernels->clear(context, states_bytes, engine->variance);
+    if (engine->master)
+        kernels->clear(context, states_bytes, engine->master);
+    zr_engine_start_scaling(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        initialise_unit(engine, u);
+        zr_engine_round_masters(engine, u);
+        if (spreads && engine->units[u].resident)
+            result = zr_engine_spread_parameters(engine, u);
+    }
+    return result;
+}
+
+/* Numbers the segments of this rank, see zr_engine_segment(). */
+static void number_segments(struct zr_engine *engine)
+{
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_layout_unit *unit = &engine->layout.units[u];
+        engine->units[u].first_segment = engine->segments_count;
+        for (size_t i = 0; i < unit->parameters_count; i++) {
+            struct zr_overlap overlap;
+            engine->segments_count += zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i],
+                                                        engine->rank * unit->shard_elements,
+                                                        (engine->rank + 1) * unit->shard_elements, &overlap);
+        }
+    }
+}
+
+/* Copies the options and fills in what they leave open. */
+static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_options *options)
+{
+    struct zr_optimizer_options *optimizer = &engine->options.optimizer;
+    engine->options = *options;
+    if (engine->options.micro_batches == 0)
+        engine->options.micro_batches = 1;
+    if (optimizer->groups_count == 0) {
+        for (unsigned g = 0; g < ZR_GROUPS_MAX; g++)
+            optimizer->groups[g] =
+                (struct zr_parameter_group){.rate_factor = 1, .decay_factor = g != ZR_GROUP_NO_DECAY};
+        optimizer->groups_count = ZR_GROUPS_MAX;
+    }
+    for (size_t i = 0; i < options->list.parameters_count; i++)
+        if (options->list.parameters[i].group >= optimizer->groups_count)
+            return zr_fail(ZR_ERR_INVALID, "parameter %s is in group %u of %u",
+                           options->list.parameters[i].name, options->list.parameters[i].group,
+                           optimizer->groups_count);
+    engine->rank = zr_comm_rank(options->comm);
+    engine->world = zr_comm_world(options->comm);
+    engine->dry = options->kernels == zr_kernels_null();
+    return ZR_OK;
+}
+
+zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options)
+{
+    struct zr_engine_options own;
+    struct zr_engine *engine;
+
+    if (out)
+        *out = NULL;
+    if (!out || !options)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
+    zr_result result = ZR_STRUCT_COPY(zr_engine_options, prefetch_distance, &own, options);
+    options = &own;
+    if (result == ZR_OK)
+        result = zr_engine_check_options(options);
+    if (result == ZR_OK)
+        result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *engine, (void **)&engine);
+    if (result != ZR_OK)
+        return result;
+    memset(engine, 0, sizeof *engine);
+    result = keep_options(engine, options);
+    if (result == ZR_OK)
+        result =
+            zr_layout_make(&engine->layout, &(struct zr_layout_request){.list = &options->list,
+                                                                        .world = engine->world,
+                                                                        .precision = options->precision,
+                                                                        .host_arena = options->host_arena});
+    if (result != ZR_OK)
+        goto unwind;
+    engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays end here */
+    result = zr_take(options->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *engine->units,
+                     (void **)&engine->units);
+    if (result != ZR_OK)
+        goto unwind;
+    memset(engine->units, 0, engine->layout.units_count * sizeof *engine->units);
+    zr_engine_place(engine);
+    result = take_pools(engine);
+    if (result != ZR_OK)
+        goto unwind;
+    number_segments(engine);
+    result = initialise(engine);
+    if (result == ZR_OK)
+        result = zr_engine_synchronize(engine);
+    if (result == ZR_OK)
+        result = zr_engine_verify_replicas(engine);
+    if (result != ZR_OK)
+        goto unwind;
+    *out = engine;
+    return ZR_OK;
+
+unwind:
+    zr_engine_destroy(engine);
+    return result;
+}
+
+void zr_engine_destroy(zr_engine *engine)
+{
+    if (!engine)
+        return;
+    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena;
+    if (engine->units) {
+        zr_engine_synchronize(
+            engine); /* a lost peer has ended the communicator's work too: nothing still writes */
+        for (size_t u = 0; u < engine->layout.units_count; u++) {
+            zr_drop(arena, &engine->units[u].sum_shard);
+            zr_drop(arena, &engine->units[u].staging);
+            zr_drop(arena, &engine->units[u].gathered);
+        }
+    }
+    zr_drop(host_arena, &engine->squares);
+    zr_drop(arena, &engine->variance);
+    zr_drop(arena, &engine->momentum);
+    zr_drop(arena, &engine->master);
+    zr_drop(arena, &engine->sums);
+    zr_drop(arena, &engine->gradients);
+    zr_drop(arena, &engine->parameters);
+    zr_drop(host_arena, &engine->units);
+    if (engine->layout.units)
+        zr_layout_end(&engine->layout);
+    zr_drop(host_arena, &engine);
+}
+
+enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine)
+{
+    return engine ? engine->options.optimizer.kind : ZR_OPTIMIZER_ADAMW;
+}
+
+enum zr_precision zr_engine_precision(const zr_engine *engine)
+{
+    return engine ? engine->options.precision : ZR_PRECISION_FP32;
+}
+
+uint64_t zr_engine_steps_done(const zr_engine *engine)
+{
+    return engine ? engine->steps_done : 0;
+}
+
+uint64_t zr_engine_elements(const zr_engine *engine)
+{
+    return engine ? engine->layout.elements : 0;
+}
+
+uint64_t zr_engine_padded_elements(const zr_engine *engine)
+{
+    return engine ? engine->layout.pool_elements : 0;
+}

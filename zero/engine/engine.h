@@ -1,0 +1,184 @@
+/* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
+ * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
+ * replicas.c, engine_check.c (what is refused).
+ *
+ * Of each unit a rank holds, by stage:
+ *
+ *                 parameters    gradients                          optimizer state
+ *   0             whole         whole                              whole
+ *   1             whole         whole                              shard
+ *   2             whole         shard, whole ones pass staging     shard
+ *   3             shard, whole  shard, whole ones pass staging     shard
+ *                 while in use
+ *
+ * Where parameters have two bytes, their fp32 masters lie as the optimizer state does.
+ * All shards of one kind lie in one pool, in order of use. What is whole for a while (staging, gathered) is
+ * a block of its own, taken and freed in the order of the program, so that a plan sees the same bytes. */
+#ifndef ZR_ENGINE_H
+#define ZR_ENGINE_H
+
+#include "zero/engine/layout.h"
+#include "zero/comm/take.h"
+#include "zero/zr_zero.h"
+
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_HELD_UNITS_MAX = 2 };
+
+struct zr_unit_state {
+    /* Parameters. */
+    bool resident;              /* they are kept whole */
+    size_t parameters_at;       /* elements before the unit, or its shard, in the pool */
+    void *gathered;             /* whole, for now; NULL: not */
+    unsigned users;             /* who gathered it and did not release it yet, at every stage */
+    zr_ticket parameter_ticket; /* they are being spread or gathered */
+    /* Gradients. */
+    bool held;               /* asked for, and not yet handed over; at every stage */
+    void *staging;           /* whole, on their way; NULL: none, or there is a pool of whole gradients */
+    bool staged;             /* handed over, and in the queue of staging blocks */
+    unsigned next_staged;    /* the unit after it in that queue */
+    float *sum_shard;        /* sum of several rounds, this rank's part; only within a step; see reduce.c */
+    unsigned rounds_done;    /* gradients handed over in this step */
+    zr_ticket reduce_ticket; /* they are being reduced */
+
+    size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
+};
+
+struct zr_engine {
+    struct zr_engine_options options;
+    struct zr_layout layout;
+    struct zr_unit_state *units;            /* [layout.units_count] */
+    size_t parameter_bytes, gradient_bytes; /* of one element */
+
+    char *parameters; /* [parameters_elements]: units or their shards, by zr_unit_state.parameters_at */
+    size_t parameters_elements;
+    char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
+    size_t gradients_elements;
+    float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
+                  * the place of shards of two bytes */
+    float *momentum, *variance; /* [states_elements]: stage 0 pool_elements, else shards_elements */
+    float *master;              /* [states_elements], NULL in fp32: the parameters are their own */
+    size_t states_elements;
+    bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
+
+    unsigned gathered_most;                 /* units that may be gathered at a time */
+    unsigned used_units;                    /* with users */
+    size_t gathered_units;                  /* with a gathered block */
+    size_t staging_limit, staging_elements; /* elements that may be staged, and are */
+    unsigned held_units;                    /* whose gradients are held */
+    unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
+
+    double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
+    uint64_t steps_done;
+    struct zr_loss_scale scaling;
+    size_t segments_count; /* of this rank, see zr_engine_segment() */
+    unsigned rank, world;
+    bool dry; /* null kernels: nothing may be read */
+};
+
+/* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
+void zr_engine_place(struct zr_engine *engine);
+
+/* Refusals, ZR_ERR_INVALID, of engine_check.c; `call` is the public function. The engine or another pointer
+ * that it needs is NULL; and, besides, there is no such unit. */
+zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other);
+zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
+                               const void *other);
+/* A step is under way: gradients have been asked for or handed over. */
+zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call);
+/* Some unit is gathered, and its values are about to change. */
+zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call);
+zr_result zr_engine_check_options(const struct zr_engine_options *options);
+
+/* Gradients that a unit gets in a step. */
+static inline unsigned zr_engine_rounds(const struct zr_engine *engine, size_t unit)
+{
+    return engine->layout.units[unit].unit.contributions * engine->options.micro_batches;
+}
+
+static inline bool zr_engine_is_narrow(const struct zr_engine *engine)
+{
+    return engine->options.precision != ZR_PRECISION_FP32;
+}
+
+/* The rounds of a step add up where they are made, and are reduced after the last (or never, by one rank).
+ * Micro-batches of two bytes add up in fp32 even there, or late ones would be rounded away. */
+static inline bool zr_engine_adds_in_place(const struct zr_engine *engine)
+{
+    return engine->options.reduce == ZR_REDUCE_ONCE ||
+           (engine->world == 1 && (!zr_engine_is_narrow(engine) || engine->options.micro_batches == 1));
+}
+
+/* Whether the sums of micro-batches have a pool of their own. */
+static inline bool zr_engine_keeps_sums(const struct zr_engine *engine)
+{
+    return engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine) &&
+           (zr_engine_is_narrow(engine) || !engine->shards_gradients);
+}
+
+/* What gradients and parameters are to the communicator. */
+static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engine)
+{
+    return engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
+           : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
+                                                            : ZR_COMM_FP32;
+}
+
+static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
+{
+    return engine->parameters + at_elements * engine->parameter_bytes;
+}
+
+/* This rank's part of a unit's parameters. */
+static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
+{
+    size_t at = engine->units[unit].parameters_at;
+    if (engine->units[unit].resident)
+        at += engine->rank * engine->layout.units[unit].shard_elements;
+    return zr_engine_parameter_place(engine, at);
+}
+
+/* Where the reduced gradients of this rank's shard lie when all rounds are done. */
+struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
+
+/* What this rank updates of a unit: all of it at stage 0, else its shard. */
+struct zr_owned {
+    size_t from, to; /* elements of the unit; all below is of element `from` */
+    struct zr_numbers parameters;
+    float *master;              /* in fp32 the parameters */
+    float *momentum, *variance; /* variance NULL: there is none */
+};
+struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
+/* Rounds this rank's masters into its parameters; nothing to do in fp32. */
+void zr_engine_round_masters(struct zr_engine *engine, size_t unit);
+/* Element `index` of numbers. */
+static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
+{
+    return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
+                               numbers.precision};
+}
+
+/* The first state of the loss scaling, and what a step's end does to it. `finite`: every gradient was. False:
+ * no smaller scale is left to try. */
+void zr_engine_start_scaling(struct zr_engine *engine);
+bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
+
+/* What an operation of the communicator moves, as whoever watches a null communicator's clock sees it. */
+enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
+static inline unsigned zr_engine_label(size_t unit, enum zr_engine_label what)
+{
+    return 2 * (unsigned)unit + (unsigned)what;
+}
+
+/* Starts to spread this rank's part of whole units to all ranks, in place. */
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket);
+/* The same of a unit that is kept whole. */
+zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit);
+/* Frees what was gathered ahead and is not in use: its values are about to change. */
+zr_result zr_engine_drop_gathered(struct zr_engine *engine);
+/* Waits for a unit's reduction and frees the staging block, if there is one. */
+zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
+
+/* The parameter that holds element `element` of a unit, NULL for padding. */
+const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,
+                                                         size_t element);
+
+#endif

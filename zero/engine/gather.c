@@ -1,0 +1,118 @@
+/* gather.c: parameters for use. What is kept whole is waited for where it still spreads after an update; a
+ * unit of shards is gathered into a block of its own (tag gathered), at most two units at a time, and freed
+ * when its last user has released it. */
+#include "zero/engine/engine.h"
+
+bool zr_engine_gathers(const zr_engine *engine)
+{
+    return engine && engine->shards_parameters;
+}
+
+size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
+{
+    if (!engine || parameter >= engine->layout.parameters_count)
+        return SIZE_MAX;
+    return engine->layout.parameters[parameter].offset;
+}
+
+static zr_result start_gathering(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
+                               engine->parameter_bytes, &state->gathered);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    engine->gathered_units++;
+    result = zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
+                                .destination = state->gathered,
+                                .shard_bytes = u->shard_elements * engine->parameter_bytes,
+                                .source_stays = true, /* a step begins with the reduction of its gradients */
+                                .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
+                                .type = zr_engine_comm_type(engine)},
+        &state->parameter_ticket);
+    return result;
+}
+
+static void drop_unit(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->options.arena, &engine->units[unit].gathered);
+    engine->gathered_units--;
+}
+
+zr_result zr_engine_drop_gathered(struct zr_engine *engine)
+{
+    zr_result first = ZR_OK;
+    for (size_t u = 0; engine->gathered_units > 0 && u < engine->layout.units_count; u++) {
+        struct zr_unit_state *state = &engine->units[u];
+        if (!state->gathered || state->users > 0)
+            continue;
+        zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+        state->parameter_ticket = 0;
+        first = first == ZR_OK ? result : first;
+        drop_unit(engine, u);
+    }
+    return first;
+}
+
+zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
+{
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
+    if (result != ZR_OK)
+        return result;
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->resident || state->gathered || engine->gathered_units >= engine->gathered_most)
+        return ZR_OK;
+    return start_gathering(engine, unit);
+}
+
+/* Room for one more unit; what was gathered on a hint that turned out wrong goes first. */
+static zr_result make_room(struct zr_engine *engine)
+{
+    return engine->gathered_units < engine->gathered_most ? ZR_OK : zr_engine_drop_gathered(engine);
+}
+
+zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
+{
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, base);
+    if (result != ZR_OK)
+        return result;
+    struct zr_unit_state *state = &engine->units[unit];
+    if (state->users == 0 && engine->used_units >= engine->gathered_most)
+        return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %u others are in use; release one first",
+                       engine->layout.units[unit].unit.name, engine->gathered_most);
+
+    if (!state->resident && !state->gathered) {
+        result = make_room(engine);
+        if (result == ZR_OK)
+            result = start_gathering(engine, unit);
+    }
+    if (result == ZR_OK)
+        result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+    if (result != ZR_OK)
+        return result;
+    state->parameter_ticket = 0;
+    if (state->users++ == 0)
+        engine->used_units++;
+    *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;
+    return ZR_OK;
+}
+
+void zr_engine_release(zr_engine *engine, unsigned unit)
+{
+    if (zr_engine_check_unit(engine, __func__, unit, engine) != ZR_OK)
+        return;
+    struct zr_unit_state *state = &engine->units[unit];
+    if (state->users == 0) {
+        zr_fail(ZR_ERR_INVALID, "unit %s is released once more than it was gathered",
+                engine->layout.units[unit].unit.name);
+        return;
+    }
+    if (--state->users > 0)
+        return;
+    engine->used_units--;
+    if (state->gathered)
+        drop_unit(engine, unit);
+}

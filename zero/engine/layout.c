@@ -1,0 +1,178 @@
+/* layout.c: the flat partition of a parameter list into units and shards. */
+#include "zero/engine/layout.h"
+
+#include <string.h>
+
+#include "alloc/base/sort.h"
+#include "zero/comm/take.h"
+
+uint64_t zr_parameter_elements(const struct zr_parameter *parameter)
+{
+    uint64_t elements;
+    if (!parameter)
+        return 0;
+    if (parameter->shape[1] == 0)
+        return parameter->shape[0];
+    if (__builtin_mul_overflow((uint64_t)parameter->shape[0], (uint64_t)parameter->shape[1], &elements))
+        return 0;
+    return elements;
+}
+
+uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; list && i < list->parameters_count; i++) {
+        uint64_t elements = zr_parameter_elements(&list->parameters[i]);
+        if (elements == 0 || __builtin_add_overflow(total, elements, &total))
+            return 0;
+    }
+    return total;
+}
+
+static bool round_up(size_t value, size_t multiple, size_t *out)
+{
+    size_t rest = value % multiple;
+    return !__builtin_add_overflow(value, rest ? multiple - rest : 0, out);
+}
+
+/* Places the parameters of one unit and returns its padded size through `unit`. */
+static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
+{
+    size_t offset = 0, next = unit->first_parameter;
+    size_t tensor_align = ZR_TENSOR_ALIGN_BYTES / layout->element_bytes;
+    size_t align = ZR_SHARD_ALIGN_BYTES / layout->element_bytes * layout->world;
+    while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
+        struct zr_layout_parameter *parameter = &layout->parameters[next];
+        parameter->global_index = layout->elements;
+        parameter->elements = zr_parameter_elements(&parameter->parameter);
+        if (!round_up(offset, tensor_align, &parameter->offset) || parameter->elements == 0 ||
+            __builtin_add_overflow(parameter->offset, parameter->elements, &offset))
+            return zr_fail(ZR_ERR_INVALID, "parameter %s has no elements, or too many to count",
+                           parameter->parameter.name);
+        layout->elements += parameter->elements;
+        next++;
+    }
+    unit->parameters_count = next - unit->first_parameter;
+    if (unit->parameters_count == 0)
+        return zr_fail(ZR_ERR_INVALID, "unit %s has no parameters; they must come sorted by unit",
+                       unit->unit.name);
+    if (!round_up(offset, align, &unit->padded_elements))
+        return zr_fail(ZR_ERR_INVALID, "unit %s is too large for %u ranks", unit->unit.name, layout->world);
+    unit->shard_elements = unit->padded_elements / layout->world;
+    unit->pool_offset = layout->pool_elements;
+    unit->shard_offset = layout->shards_elements;
+    if (__builtin_add_overflow(layout->pool_elements, unit->padded_elements, &layout->pool_elements))
+        return zr_fail(ZR_ERR_INVALID, "the parameter list has more elements than addresses");
+    layout->shards_elements += unit->shard_elements;
+    return ZR_OK;
+}
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+static bool before(const void *a, const void *b)
+{
+    const struct zr_layout_parameter *one = a, *other = b;
+    return strcmp(one->parameter.name, other->parameter.name) < 0;
+}
+
+/* What a file of zr_engine_save() can have as a key, and is not one of its own. */
+static zr_result check_name(const struct zr_parameter *parameter)
+{
+    static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
+    const char *name = parameter->name;
+    if (!memchr(name, '\0', sizeof parameter->name))
+        return zr_fail(ZR_ERR_INVALID, "a parameter's name has no end: '%.*s'; it has %zu letters at most",
+                       (int)sizeof parameter->name, name, sizeof parameter->name - 1);
+    if (!name[0])
+        return zr_fail(ZR_ERR_INVALID, "a parameter of unit %u has no name", parameter->unit);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (strncmp(name, taken[i], strlen(taken[i])) == 0 || strcmp(name, "__metadata__") == 0)
+            return zr_fail(ZR_ERR_INVALID, "no parameter can be called %s: a saved state has that of its own",
+                           name);
+    return ZR_OK;
+}
+
+/* Sorts the layout's parameters, the only room there is, which then are filled again in the list's order. */
+static zr_result check_names(struct zr_layout *layout, const struct zr_parameter_list *list)
+{
+    struct zr_layout_parameter *sorted = layout->parameters;
+    for (size_t u = 0; u < list->units_count; u++)
+        if (!memchr(list->units[u].name, '\0', sizeof list->units[u].name))
+            return zr_fail(ZR_ERR_INVALID, "a unit's name has no end: '%.*s'; it has %zu letters at most",
+                           (int)sizeof list->units[u].name, list->units[u].name,
+                           sizeof list->units[u].name - 1);
+    for (size_t i = 0; i < list->parameters_count; i++) {
+        zr_result result = check_name(&list->parameters[i]);
+        if (result != ZR_OK)
+            return result;
+        sorted[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
+    }
+    zr_sort_in_place(&(struct zr_sort_records){sorted, list->parameters_count, sizeof *sorted, before});
+    for (size_t i = 1; i < list->parameters_count; i++)
+        if (strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
+            return zr_fail(ZR_ERR_INVALID, "two parameters are called %s; give each a name of its own",
+                           sorted[i].parameter.name);
+    return ZR_OK;
+}
+
+zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request)
+{
+    const struct zr_parameter_list *list = request->list;
+    zr_arena *host_arena = request->host_arena;
+    zr_result result;
+    memset(layout, 0, sizeof *layout);
+    if (list->parameters_count == 0 || list->units_count == 0 || request->world == 0)
+        return zr_fail(ZR_ERR_INVALID, "a layout needs at least one parameter, one unit and one rank");
+    layout->world = request->world;
+    layout->element_bytes = zr_precision_bytes(request->precision);
+    layout->host_arena = host_arena;
+    layout->parameters_count = list->parameters_count;
+    layout->units_count = list->units_count;
+    result = zr_take(host_arena, ZR_TAG_OTHER, list->parameters_count, sizeof *layout->parameters,
+                     (void **)&layout->parameters);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, list->units_count, sizeof *layout->units,
+                         (void **)&layout->units);
+    if (result == ZR_OK)
+        result = check_names(layout, list);
+    if (result != ZR_OK)
+        goto unwind;
+    for (size_t i = 0; i < list->parameters_count; i++)
+        layout->parameters[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
+    for (size_t u = 0, next = 0; u < list->units_count; u++) {
+        layout->units[u] = (struct zr_layout_unit){.unit = list->units[u], .first_parameter = next};
+        result = lay_unit(layout, &layout->units[u], u);
+        if (result != ZR_OK)
+            goto unwind;
+        next += layout->units[u].parameters_count;
+        if (u + 1 == list->units_count && next != list->parameters_count) {
+            result = zr_fail(ZR_ERR_INVALID, "parameter %s belongs to no unit, or comes out of order",
+                             list->parameters[next].name);
+            goto unwind;
+        }
+    }
+    return ZR_OK;
+
+unwind:
+    zr_layout_end(layout);
+    return result;
+}
+
+void zr_layout_end(struct zr_layout *layout)
+{
+    zr_drop(layout->host_arena, &layout->units);
+    zr_drop(layout->host_arena, &layout->parameters);
+}
+
+bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                       struct zr_overlap *out)
+{
+    size_t first = parameter->offset > from ? parameter->offset : from;
+    size_t end = parameter->offset + parameter->elements < to ? parameter->offset + parameter->elements : to;
+    if (first >= end)
+        return false;
+    *out = (struct zr_overlap){.offset = first,
+                               .count = end - first,
+                               .global_index = parameter->global_index + (first - parameter->offset)};
+    return true;
+}

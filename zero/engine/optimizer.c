@@ -1,0 +1,311 @@
+/* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
+ * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
+#include "zero/engine/engine.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+
+static zr_result wait_for_gradients(struct zr_engine *engine)
+{
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
+        struct zr_unit_state *state = &engine->units[u];
+        unsigned rounds = zr_engine_rounds(engine, u);
+        if (state->rounds_done != rounds)
+            return zr_fail(ZR_ERR_INVALID,
+                           "unit %s has %u of %u gradient contributions at the end of the step",
+                           engine->layout.units[u].unit.name, state->rounds_done, rounds);
+        zr_result result = zr_engine_end_reduction(engine, u);
+        if (result != ZR_OK)
+            return result;
+    }
+    return zr_engine_drop_gathered(engine);
+}
+
+/* Names the first gradient that is not finite. Every rank comes here: the norm is the same on all of them. */
+static zr_result blame_gradient(struct zr_engine *engine)
+{
+    struct {
+        uint64_t unit, element;
+    } mine = {UINT64_MAX, 0}, all[ZR_MAX_WORLD];
+    zr_result result;
+
+    for (size_t u = engine->layout.units_count;
+         u-- > 0;) { /* backward runs from the last unit to the first */
+        size_t shard = engine->layout.units[u].shard_elements;
+        size_t at = engine->options.kernels->find_nonfinite_in(engine->options.context, shard,
+                                                               zr_engine_shard_gradients(engine, u));
+        if (at < shard) {
+            mine.unit = u;
+            mine.element = engine->rank * shard + at;
+            break;
+        }
+    }
+    result = zr_comm_exchange(engine->options.comm, &mine, sizeof mine, all);
+    if (result != ZR_OK)
+        return result;
+    unsigned first = 0;
+    for (unsigned r = 1; r < engine->world; r++)
+        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
+            first = r;
+    if (all[first].unit == UINT64_MAX)
+        return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed although every gradient is finite; "
+                                       "lower the learning rate (--lr)");
+    const struct zr_layout_parameter *parameter =
+        zr_engine_parameter_at(engine, all[first].unit, all[first].element);
+    const char *name = parameter ? parameter->parameter.name : "padding";
+    uint64_t element = parameter ? all[first].element - parameter->offset : all[first].element;
+    if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
+                       "skipped, the last with a loss scale of %g, and none smaller is left to try; lower "
+                       "the learning rate (--lr), or train in bf16",
+                       name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "the gradient of %s is not finite (element %" PRIu64 "); nothing was updated; "
+                   "lower the learning rate (--lr) or clip (--clip)",
+                   name, element);
+}
+
+/* The norm of all gradients: squares in fixed blocks of each shard, added in the global order of the
+ * elements, unit by unit and within a unit rank by rank: the same bits on every rank and at every stage. */
+static zr_result gradient_norm(struct zr_engine *engine, double *norm)
+{
+    size_t units = engine->layout.units_count;
+    double *mine = engine->squares, *all = mine + units, total = 0;
+    for (size_t u = 0; u < units; u++)
+        mine[u] = engine->options.kernels->sum_of_squares_in(engine->options.context,
+                                                             engine->layout.units[u].shard_elements,
+                                                             zr_engine_shard_gradients(engine, u));
+    zr_result result = zr_comm_exchange(engine->options.comm, mine, units * sizeof *mine, all);
+    if (result != ZR_OK)
+        return result;
+    for (size_t u = 0; u < units; u++)
+        for (unsigned r = 0; r < engine->world; r++)
+            total += all[r * units + u];
+    *norm = sqrt(total);
+    return ZR_OK;
+}
+
+struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    bool whole = engine->options.stage == 0;
+    size_t state = whole ? u->pool_offset : u->shard_offset;
+    void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                             : zr_engine_shard(engine, unit);
+    return (struct zr_owned){
+        .from = whole ? 0 : engine->rank * u->shard_elements,
+        .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
+        .parameters = {parameters, engine->options.precision},
+        .master = engine->master ? engine->master + state : parameters,
+        .momentum = engine->momentum + state,
+        .variance = engine->variance ? engine->variance + state : NULL,
+    };
+}
+
+void zr_engine_round_masters(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned = zr_engine_owned(engine, unit);
+    if (engine->master)
+        engine->options.kernels->convert(engine->options.context, owned.to - owned.from,
+                                         (struct zr_numbers){owned.master, ZR_PRECISION_FP32},
+                                         owned.parameters);
+}
+
+/* ---- The update ---------------------------------------------------------------------------------------- */
+
+/* What is the same for all parameters of a step. */
+struct update {
+    float rate, gradient_scale, correction1, correction2;
+};
+
+static void update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
+                        const struct update *update, const struct zr_update *numbers)
+{
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    const struct zr_parameter_group *group = &o->groups[parameter->group];
+    const struct zr_kernels *kernels = engine->options.kernels;
+    float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
+
+    if (o->kind == ZR_OPTIMIZER_SGD)
+        kernels->update_sgd(engine->options.context,
+                            &(struct zr_sgd){.rate = rate,
+                                             .momentum_factor = o->momentum_factor,
+                                             .weight_decay = weight_decay,
+                                             .gradient_scale = update->gradient_scale},
+                            numbers);
+    else
+        kernels->update_adamw(engine->options.context,
+                              &(struct zr_adamw){.rate = rate,
+                                                 .beta1 = o->beta1,
+                                                 .beta2 = o->beta2,
+                                                 .epsilon = o->epsilon,
+                                                 .weight_decay = weight_decay,
+                                                 .gradient_scale = update->gradient_scale,
+                                                 .correction1 = update->correction1,
+                                                 .correction2 = update->correction2},
+                              numbers);
+}
+
+/* `gradients` are those of element owned.from on. */
+static void update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                        const struct update *update)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_owned owned = zr_engine_owned(engine, unit);
+
+    for (size_t i = 0; i < u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        struct zr_overlap overlap;
+        if (!zr_layout_overlap(p, owned.from, owned.to, &overlap))
+            continue;
+        size_t skip = overlap.offset - owned.from;
+        struct zr_update numbers = {.n = overlap.count,
+                                    .gradient = zr_numbers_at(gradients, skip),
+                                    .master = owned.master + skip,
+                                    .momentum = owned.momentum + skip,
+                                    .variance = owned.variance ? owned.variance + skip : NULL};
+        if (engine->master)
+            numbers.parameter = zr_numbers_at(owned.parameters, skip);
+        update_part(engine, &p->parameter, update, &numbers);
+    }
+}
+
+/* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
+ * they come unit by unit into blocks of their own: one in use, one on its way. */
+struct whole_sums {
+    float *block[2];
+    zr_ticket ticket[2];
+};
+
+static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.stage == 0 && zr_engine_is_narrow(engine) && engine->world > 1 &&
+           unit < engine->layout.units_count && zr_engine_rounds(engine, unit) > 1 &&
+           !zr_engine_adds_in_place(engine);
+}
+
+static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *sums, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
+                               (void **)&sums->block[unit % 2]);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = zr_engine_shard_gradients(engine, unit).at,
+                                                      .destination = sums->block[unit % 2],
+                                                      .shard_bytes = u->shard_elements * sizeof(float),
+                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                              &sums->ticket[unit % 2]);
+}
+
+/* The gradients of all that this rank updates of a unit. */
+static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums *sums, size_t unit,
+                                    struct zr_numbers *out)
+{
+    zr_result result = ZR_OK;
+    *out = zr_engine_shard_gradients(engine, unit);
+    if (engine->options.stage == 0 && engine->world > 1)
+        *out = (struct zr_numbers){engine->gradients +
+                                       engine->layout.units[unit].pool_offset * engine->gradient_bytes,
+                                   engine->options.precision};
+    if (needs_whole_sums(engine, unit)) {
+        if (!sums->block[unit % 2])
+            result = start_whole_sums(engine, sums, unit);
+        if (result == ZR_OK && needs_whole_sums(engine, unit + 1))
+            result = start_whole_sums(engine, sums, unit + 1);
+        if (result == ZR_OK)
+            result = zr_comm_wait(engine->options.comm, sums->ticket[unit % 2]);
+        *out = (struct zr_numbers){sums->block[unit % 2], ZR_PRECISION_FP32};
+    }
+    return result;
+}
+
+static void end_round(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
+    engine->units[unit].rounds_done = 0;
+}
+
+/* Updates unit after unit; each starts to spread while the next is updated. */
+static zr_result update_all(struct zr_engine *engine, const struct update *update)
+{
+    struct whole_sums sums = {0};
+    zr_result result = ZR_OK;
+
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        struct zr_numbers gradients;
+        result = updating_gradients(engine, &sums, u, &gradients);
+        if (result != ZR_OK)
+            break;
+        update_unit(engine, u, gradients, update);
+        zr_drop(engine->options.arena, &sums.block[u % 2]);
+        end_round(engine, u);
+        if (engine->options.stage == 0 || engine->world == 1 || !engine->units[u].resident)
+            continue;
+        result = zr_engine_spread_parameters(engine, u);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */
+            zr_comm_wait(engine->options.comm, sums.ticket[i]);
+        zr_drop(engine->options.arena, &sums.block[i]);
+    }
+    return result;
+}
+
+/* ---- The step ------------------------------------------------------------------------------------------ */
+
+/* What the gradients are worth: their norm, whether they are to be used, and by what they are multiplied. */
+static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)
+{
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double norm;
+    zr_result result = gradient_norm(engine, &norm);
+    if (result != ZR_OK)
+        return result;
+    report->gradient_norm = norm / (double)report->loss_scale;
+    report->skipped = !isfinite(norm);
+    if (report->skipped && engine->options.precision != ZR_PRECISION_FP16)
+        return blame_gradient(engine);
+    if (!zr_engine_follow_scaling(engine, !report->skipped))
+        return blame_gradient(engine);
+    if (options->clip > 0 && !report->skipped && report->gradient_norm > options->clip)
+        report->clip_scale = (float)(options->clip / report->gradient_norm);
+    *scale = report->clip_scale / report->loss_scale;
+    return ZR_OK;
+}
+
+zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
+{
+    zr_result result = zr_engine_check_call(engine, __func__, report);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
+    if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
+    if (result == ZR_OK)
+        result = wait_for_gradients(engine);
+    if (result != ZR_OK)
+        return result;
+
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double step = (double)(engine->steps_done + 1);
+    float scale = 1;
+    *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
+    if (!engine->dry)
+        result = judge_gradients(engine, report, &scale);
+    if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
+        for (size_t u = 0; u < engine->layout.units_count; u++)
+            end_round(engine, u);
+    if (result != ZR_OK || report->skipped)
+        return result;
+    result = update_all(engine, &(struct update){.rate = rate,
+                                                 .gradient_scale = scale,
+                                                 .correction1 = (float)(1 - pow(options->beta1, step)),
+                                                 .correction2 = (float)(1 - pow(options->beta2, step))});
+    if (result == ZR_OK)
+        engine->steps_done++;
+    return result;
+}

@@ -1,0 +1,213 @@
+/* replicas.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of the
+ * model that this rank owns, for checkpoints. */
+#include "zero/engine/engine.h"
+
+#include <inttypes.h>
+
+zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket)
+{
+    size_t shard_bytes = engine->layout.units[unit].shard_elements * zr_precision_bytes(whole.precision);
+    bool narrow = whole.precision != ZR_PRECISION_FP32;
+    return zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
+                                .destination = whole.at,
+                                .shard_bytes = shard_bytes,
+                                .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
+                                .type = narrow ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
+        ticket);
+}
+
+zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    return zr_engine_spread(engine, unit,
+                            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
+                                                engine->options.precision},
+                            &state->parameter_ticket);
+}
+
+const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,
+                                                         size_t element)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    for (size_t i = 0; i < u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        if (element >= p->offset && element - p->offset < p->elements)
+            return p;
+    }
+    return NULL;
+}
+
+zr_result zr_engine_synchronize(zr_engine *engine)
+{
+    zr_result first = zr_engine_check_call(engine, __func__, engine);
+    if (first != ZR_OK)
+        return first;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_unit_state *state = &engine->units[u];
+        zr_result reduced = zr_engine_end_reduction(engine, u);
+        zr_result gathered = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+        state->parameter_ticket = 0;
+        if (first == ZR_OK)
+            first = reduced != ZR_OK ? reduced : gathered;
+    }
+    /* Peers may still gather from this rank's shard. */
+    return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
+}
+
+/* Makes whole again what this rank holds of a unit beyond its shard. */
+static zr_result spread_unit(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    float *states[] = {engine->momentum, engine->variance, engine->master};
+    zr_ticket *ticket = &state->parameter_ticket; /* operations end in order: the last stands for all */
+    zr_result result = ZR_OK;
+
+    if (state->resident)
+        result = zr_engine_spread_parameters(engine, unit);
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        if (result != ZR_OK || engine->options.stage > 0 || !states[i])
+            continue;
+        struct zr_numbers whole = {states[i] + engine->layout.units[unit].pool_offset, ZR_PRECISION_FP32};
+        result = zr_engine_spread(engine, unit, whole, ticket);
+    }
+    return result;
+}
+
+zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
+{
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
+    if (result != ZR_OK)
+        return result;
+    result = zr_engine_drop_gathered(engine);
+    engine->steps_done = steps_done;
+    for (size_t u = 0; u < engine->layout.units_count;
+         u++) /* at stage 0 what is not this rank's comes after */
+        zr_engine_round_masters(engine, u);
+    if (engine->world == 1)
+        return result;
+    for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
+        result = spread_unit(engine, u);
+    if (result == ZR_OK)
+        result = zr_engine_synchronize(engine);
+    return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
+}
+
+/* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
+static uint64_t replica_checksum(const struct zr_engine *engine)
+{
+    uint64_t sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
+    if (engine->master && engine->options.stage == 0)
+        sum = (sum ^ engine->options.kernels->checksum(
+                         engine->options.context, engine->states_elements * sizeof(float), engine->master)) *
+              UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_unit_state *state = &engine->units[u];
+        if (!state->resident)
+            continue;
+        sum = (sum ^ engine->options.kernels->checksum(
+                         engine->options.context,
+                         engine->layout.units[u].padded_elements * engine->parameter_bytes,
+                         engine->parameters + state->parameters_at * engine->parameter_bytes)) *
+              UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return sum;
+}
+
+zr_result zr_engine_verify_replicas(zr_engine *engine)
+{
+    uint64_t mine, all[ZR_MAX_WORLD];
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+
+    if (result != ZR_OK || engine->dry || engine->world == 1)
+        return result;
+    result = zr_engine_synchronize(engine);
+    if (result != ZR_OK)
+        return result;
+    mine = replica_checksum(engine);
+    result = zr_comm_exchange(engine->options.comm, &mine, sizeof mine, all);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned r = 1; r < engine->world; r++)
+        if (all[r] != all[0])
+            return zr_fail(ZR_ERR_CORRUPT,
+                           "rank %u does not hold the same parameters as rank 0 (checksum %016" PRIx64
+                           ", not %016" PRIx64 "): the ranks differ in arguments, build or processor",
+                           r, all[r], all[0]);
+    return ZR_OK;
+}
+
+zr_result zr_engine_verify_finite(zr_engine *engine)
+{
+    zr_result result = zr_engine_synchronize(engine);
+    if (result != ZR_OK || engine->dry)
+        return result;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_layout_unit *unit = &engine->layout.units[u];
+        const struct zr_unit_state *state = &engine->units[u];
+        size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
+        size_t at = engine->options.kernels->find_nonfinite_in(
+            engine->options.context, count,
+            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
+                                engine->options.precision});
+        if (at == count)
+            continue;
+        at += state->resident ? 0 : engine->rank * unit->shard_elements;
+        const struct zr_layout_parameter *p = zr_engine_parameter_at(engine, u, at);
+        return zr_fail(ZR_ERR_CORRUPT, "parameter %s is not finite at element %zu after %" PRIu64 " steps",
+                       p ? p->parameter.name : "padding", p ? at - p->offset : at, engine->steps_done);
+    }
+    return ZR_OK;
+}
+
+size_t zr_engine_segments_count(const zr_engine *engine)
+{
+    return engine ? engine->segments_count : 0;
+}
+
+/* The last unit whose segments begin at `index` or before: the one that has it. */
+static size_t unit_of_segment(const struct zr_engine *engine, size_t index)
+{
+    size_t low = 0, high = engine->layout.units_count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (engine->units[middle].first_segment <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_segment *out)
+{
+    if (!out)
+        return;
+    *out = (struct zr_shard_segment){0};
+    if (index >= zr_engine_segments_count(engine))
+        return;
+    size_t u = unit_of_segment(engine, index), left = index - engine->units[u].first_segment;
+    const struct zr_layout_unit *unit = &engine->layout.units[u];
+    size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
+    struct zr_owned owned = zr_engine_owned(engine, u);
+    for (size_t i = 0; i < unit->parameters_count; i++) {
+        struct zr_overlap part;
+        if (!zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i], from, to, &part) ||
+            left-- > 0)
+            continue;
+        size_t skip = part.offset - owned.from;
+        *out = (struct zr_shard_segment){
+            .global_index = part.global_index,
+            .count = part.count,
+            .parameter = owned.master + skip,
+            .momentum = owned.momentum + skip,
+            .variance = owned.variance ? owned.variance + skip : NULL,
+        };
+        return;
+    }
+}

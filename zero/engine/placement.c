@@ -1,0 +1,122 @@
+/* placement.c: what a stage keeps whole and what it shards.
+ *
+ * A stage pays for what it shards with room for what passes through whole: staging for gradients at stages 2
+ * and 3, gathered parameters at stage 3. Sharding happens where the pools shrink by at least as much, so at
+ * every moment of a step a stage holds no more than the one below. */
+#include "zero/engine/engine.h"
+
+enum { LARGEST_MOST = ZR_PREFETCH_MOST + 1 };
+
+/* The sum of the `count` largest units of at most `limit` elements each; count <= LARGEST_MOST. */
+static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count)
+{
+    size_t largest[LARGEST_MOST + 1] = {0}, sum = 0;
+    for (size_t u = 0; u < layout->units_count; u++) {
+        size_t elements = layout->units[u].padded_elements;
+        if (elements > limit)
+            continue;
+        unsigned place = count;
+        for (; place > 0 && largest[place - 1] < elements; place--)
+            largest[place] = largest[place - 1];
+        largest[place] = elements;
+    }
+    for (unsigned i = 0; i < count; i++)
+        sum += largest[i];
+    return sum;
+}
+
+/* Elements that may be staged at a time: two units, so that the reduction of one hides behind the computation
+ * of the other's gradients; and, where it costs nothing, a little for a small unit between two large ones. */
+static size_t staging_limit(const struct zr_layout *layout, bool with_small)
+{
+    size_t two = largest_units(layout, SIZE_MAX, 2), second = two - largest_units(layout, SIZE_MAX, 1);
+    return two + (with_small ? second / 16 : 0);
+}
+
+/* Stage 2 in the place of stage 1: shards and staging, where there were whole gradients, and a shard of sums
+ * with several micro-batches, which then is all that is kept. */
+static void place_gradients(struct zr_engine *engine)
+{
+    const struct zr_layout *layout = &engine->layout;
+    size_t below_bytes = layout->pool_elements * engine->gradient_bytes;
+    bool sums = engine->world > 1 && engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine);
+    size_t shard_bytes = layout->shards_elements * (sums ? sizeof(float) : engine->gradient_bytes);
+
+    if (sums)
+        below_bytes += layout->shards_elements * sizeof(float);
+    for (int with_small = 1;
+         engine->options.stage >= 2 && engine->world > 1 && with_small >= 0 && !engine->shards_gradients;
+         with_small--) {
+        engine->staging_limit = staging_limit(layout, with_small);
+        engine->shards_gradients =
+            shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
+    }
+    engine->gradients_elements = engine->shards_gradients ? layout->shards_elements : layout->pool_elements;
+    if (engine->shards_gradients && zr_engine_keeps_sums(engine))
+        engine->gradients_elements = 0;
+}
+
+/* What stage 3 saves, in elements, when units above `limit` stay whole. */
+static size_t saved_elements(const struct zr_engine *engine, size_t limit)
+{
+    const struct zr_layout *layout = &engine->layout;
+    size_t saved = 0, room = largest_units(layout, limit, engine->gathered_most);
+    for (size_t u = 0; u < layout->units_count; u++)
+        if (layout->units[u].padded_elements <= limit)
+            saved += layout->units[u].padded_elements - layout->units[u].shard_elements;
+    return saved > room ? saved - room : 0;
+}
+
+/* The size of the largest unit below `bound`, 0: there is none. */
+static size_t next_size(const struct zr_layout *layout, size_t bound)
+{
+    size_t next = 0;
+    for (size_t u = 0; u < layout->units_count; u++) {
+        size_t elements = layout->units[u].padded_elements;
+        next = elements < bound && elements > next ? elements : next;
+    }
+    return next;
+}
+
+/* The size of unit above which stage 3 keeps parameters whole: what saves most. 0: all of them. A large unit
+ * needs its own room when it is gathered, and may take more than its shards save. */
+static size_t resident_limit(const struct zr_engine *engine)
+{
+    const struct zr_layout *layout = &engine->layout;
+    size_t best = 0, best_saved = 0;
+    for (size_t limit = next_size(layout, SIZE_MAX); limit > 0; limit = next_size(layout, limit)) {
+        size_t saved = saved_elements(engine, limit);
+        if (saved > best_saved) {
+            best_saved = saved;
+            best = limit;
+        }
+    }
+    return best;
+}
+
+static void place_parameters(struct zr_engine *engine)
+{
+    const struct zr_layout *layout = &engine->layout;
+    size_t limit = engine->options.stage >= 3 && engine->world > 1 ? resident_limit(engine) : 0;
+
+    for (size_t u = 0; u < layout->units_count; u++) {
+        const struct zr_layout_unit *unit = &layout->units[u];
+        struct zr_unit_state *state = &engine->units[u];
+        state->resident = unit->padded_elements > limit;
+        state->parameters_at = engine->parameters_elements;
+        engine->parameters_elements += state->resident ? unit->padded_elements : unit->shard_elements;
+        engine->shards_parameters |= !state->resident;
+    }
+}
+
+void zr_engine_place(struct zr_engine *engine)
+{
+    engine->parameter_bytes = engine->gradient_bytes = zr_precision_bytes(engine->options.precision);
+    engine->gathered_most =
+        1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
+    engine->first_staged = engine->last_staged = ZR_NO_UNIT;
+    engine->states_elements =
+        engine->options.stage == 0 ? engine->layout.pool_elements : engine->layout.shards_elements;
+    place_gradients(engine);
+    place_parameters(engine);
+}

@@ -1,0 +1,302 @@
+/* reduce.c: gradients on their way to their owners.
+ *
+ * Stages 0 and 1 keep whole gradients. A unit with one round per step is reduced in place: at stage 1 each
+ * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several rounds (the tied
+ * embedding, micro-batches) the shard of the sum lies aside, since the place where gradients are written is
+ * needed again, and since elements of two bytes add up in fp32; at stage 0 the shards are spread after the
+ * last, or, where the place is of two bytes, unit by unit when they are used. Stage 2 keeps shards, and
+ * gradients pass a staging block each: blocks are freed in the order in which they were handed over, when
+ * room is needed for the next, so that reductions hide behind the computation of later gradients. At every
+ * stage and for every element the same sums are added in the same order. */
+#include "zero/engine/engine.h"
+
+/* ---- Places -------------------------------------------------------------------------------------------- */
+
+struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t at =
+        engine->shards_gradients ? u->shard_offset : u->pool_offset + engine->rank * u->shard_elements;
+    if (engine->units[unit].sum_shard)
+        return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
+    if (engine->sums)
+        return (struct zr_numbers){engine->sums + u->shard_offset, ZR_PRECISION_FP32};
+    return (struct zr_numbers){engine->gradients + at * engine->gradient_bytes, engine->options.precision};
+}
+
+static void *whole_gradients(const struct zr_engine *engine, size_t unit)
+{
+    if (engine->shards_gradients)
+        return engine->units[unit].staging;
+    return engine->gradients + engine->layout.units[unit].pool_offset * engine->gradient_bytes;
+}
+
+/* What lies between the tensors of a unit is reduced with them, and must be zero. */
+static void clear_padding(struct zr_engine *engine, size_t unit, char *values)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t end = 0;
+    for (size_t i = 0; i <= u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        size_t next = i < u->parameters_count ? p->offset : u->padded_elements;
+        if (next > end)
+            engine->options.kernels->clear(engine->options.context, (next - end) * engine->gradient_bytes,
+                                           values + end * engine->gradient_bytes);
+        end = i < u->parameters_count ? p->offset + p->elements : end;
+    }
+}
+
+/* ---- Staging ------------------------------------------------------------------------------------------- */
+
+static void enqueue(struct zr_engine *engine, unsigned unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    state->staged = true;
+    state->next_staged = ZR_NO_UNIT;
+    if (engine->last_staged == ZR_NO_UNIT)
+        engine->first_staged = unit;
+    else
+        engine->units[engine->last_staged].next_staged = unit;
+    engine->last_staged = unit;
+}
+
+static void dequeue(struct zr_engine *engine, unsigned unit)
+{
+    unsigned before = ZR_NO_UNIT;
+    for (unsigned u = engine->first_staged; u != unit; u = engine->units[u].next_staged)
+        before = u;
+    unsigned after = engine->units[unit].next_staged;
+    if (before == ZR_NO_UNIT)
+        engine->first_staged = after;
+    else
+        engine->units[before].next_staged = after;
+    if (engine->last_staged == unit)
+        engine->last_staged = before;
+    engine->units[unit].staged = false;
+}
+
+zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
+    state->reduce_ticket = 0;
+    if (state->staged) {
+        dequeue(engine, (unsigned)unit);
+        engine->staging_elements -= engine->layout.units[unit].padded_elements;
+        zr_drop(engine->options.arena, &state->staging);
+    }
+    return result;
+}
+
+/* Whether the oldest reduction has to end before a unit's gradients get a block: for want of room, or
+ * because it is of an earlier micro-batch, and has had a whole forward pass to end behind. */
+static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
+{
+    unsigned oldest = engine->first_staged;
+    if (oldest == ZR_NO_UNIT)
+        return false;
+    unsigned here = engine->units[unit].rounds_done / engine->layout.units[unit].unit.contributions;
+    unsigned there =
+        (engine->units[oldest].rounds_done - 1) / engine->layout.units[oldest].unit.contributions;
+    return there < here ||
+           engine->staging_elements + engine->layout.units[unit].padded_elements > engine->staging_limit;
+}
+
+/* A block for a unit's gradients, and nothing but zeros in its padding. */
+static zr_result stage(struct zr_engine *engine, unsigned unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    size_t elements = engine->layout.units[unit].padded_elements;
+    zr_result result = ZR_OK;
+
+    while (result == ZR_OK && must_end_oldest(engine, unit))
+        result = zr_engine_end_reduction(engine, engine->first_staged);
+    if (result == ZR_OK)
+        result =
+            zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->staging);
+    if (result != ZR_OK)
+        return zr_name_unit(result, engine->layout.units[unit].unit.name);
+    engine->staging_elements += elements;
+    clear_padding(engine, unit, state->staging);
+    return ZR_OK;
+}
+
+/* The rules of a stage that stages gradients hold at all. */
+static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
+{
+    const char *name = engine->layout.units[unit].unit.name;
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->rounds_done >= zr_engine_rounds(engine, unit))
+        return zr_fail(ZR_ERR_INVALID, "unit %s has had all %u gradients of this step; end the step", name,
+                       state->rounds_done);
+    if (!state->held && engine->held_units >= ZR_HELD_UNITS_MAX)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the gradients of unit %s are asked for while two other units wait to be handed over",
+                       name);
+    return ZR_OK;
+}
+
+zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate)
+{
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, base && accumulate ? base : NULL);
+    if (result == ZR_OK)
+        result = check_asking(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    struct zr_unit_state *state = &engine->units[unit];
+    result = zr_engine_end_reduction(engine, unit); /* of an earlier round */
+    if (result == ZR_OK && engine->shards_gradients && !state->staging)
+        result = stage(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    if (!state->held) {
+        state->held = true;
+        engine->held_units++;
+    }
+    *base = whole_gradients(engine, unit);
+    *accumulate = zr_engine_adds_in_place(engine) && state->rounds_done > 0;
+    return ZR_OK;
+}
+
+/* ---- Reducing ------------------------------------------------------------------------------------------ */
+
+static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    void *gradients = whole_gradients(engine, unit);
+    float scale = 1.0f / (float)engine->world;
+    enum zr_comm_type type = zr_engine_comm_type(engine);
+    zr_ticket *ticket = &engine->units[unit].reduce_ticket;
+
+    if (engine->options.stage == 0)
+        return zr_comm_all_reduce(engine->options.comm,
+                                  &(struct zr_all_reduce){.buffer = gradients,
+                                                          .shard_elements = u->shard_elements,
+                                                          .scale = scale,
+                                                          .type = type,
+                                                          .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                                  ticket);
+    return zr_comm_reduce_scatter(
+        engine->options.comm,
+        &(struct zr_reduce_scatter){.source = gradients,
+                                    .destination = zr_engine_shard_gradients(engine, unit).at,
+                                    .shard_elements = u->shard_elements,
+                                    .scale = scale,
+                                    .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS),
+                                    .type = type},
+        ticket);
+}
+
+/* One rank's own gradients, added to its fp32 sums by all its threads. */
+struct addition {
+    const struct zr_kernels *kernels;
+    const char *from;
+    enum zr_precision precision;
+    float *to;
+    size_t elements;
+    bool accumulate;
+};
+
+static void add_part(void *argument, unsigned part, unsigned parts)
+{
+    enum { GRAIN = 1024 };
+    const struct addition *a = argument;
+    size_t grains = (a->elements + GRAIN - 1) / GRAIN;
+    size_t from = grains * part / parts * GRAIN, to = grains * (part + 1) / parts * GRAIN;
+    const void *source = a->from + from * zr_precision_bytes(a->precision);
+    to = to < a->elements ? to : a->elements;
+    if (from < to)
+        a->kernels->sum_numbers_in_order(&(struct zr_sum){.n = to - from,
+                                                          .from = &source,
+                                                          .count = 1,
+                                                          .precision = a->precision,
+                                                          .scale = 1,
+                                                          .accumulate = a->accumulate,
+                                                          .to = {a->to + from, ZR_PRECISION_FP32}});
+}
+
+static void add_alone(struct zr_engine *engine, size_t unit, float *sum)
+{
+    const struct zr_parallel *parallel = &engine->options.context->parallel;
+    struct addition addition = {.kernels = engine->options.kernels,
+                                .from = whole_gradients(engine, unit),
+                                .precision = engine->options.precision,
+                                .to = sum,
+                                .elements = engine->layout.units[unit].padded_elements,
+                                .accumulate = engine->units[unit].rounds_done > 0};
+    if (engine->dry)
+        return;
+    if (parallel->run)
+        parallel->run(parallel->state, add_part, &addition);
+    else
+        add_part(&addition, 0, 1);
+}
+
+static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    bool several = zr_engine_rounds(engine, unit) > 1, narrow = zr_engine_is_narrow(engine);
+    zr_result result = ZR_OK;
+
+    if ((narrow ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
+        result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
+                         (void **)&state->sum_shard);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
+    if (engine->world == 1) {
+        add_alone(engine, unit, sum.at);
+        return ZR_OK;
+    }
+    result = zr_comm_reduce_scatter(
+        engine->options.comm,
+        &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
+                                    .destination = sum.at,
+                                    .shard_elements = u->shard_elements,
+                                    .scale = 1.0f / (float)engine->world,
+                                    .accumulate = state->rounds_done > 0,
+                                    .type = zr_engine_comm_type(engine),
+                                    .wide = narrow && several,
+                                    .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+        &state->reduce_ticket);
+    if (result != ZR_OK || engine->options.stage != 0 || narrow ||
+        state->rounds_done + 1 < zr_engine_rounds(engine, unit))
+        return result;
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = sum.at,
+                                                      .destination = whole_gradients(engine, unit),
+                                                      .shard_bytes = u->shard_elements * sizeof(float),
+                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                              &state->reduce_ticket);
+}
+
+zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
+{
+    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
+    if (result != ZR_OK)
+        return result;
+    struct zr_unit_state *state = &engine->units[unit];
+    unsigned rounds = zr_engine_rounds(engine, unit);
+
+    if (state->rounds_done >= rounds)
+        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",
+                       engine->layout.units[unit].unit.name, state->rounds_done + 1, rounds);
+    if (!state->held)
+        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
+                       engine->layout.units[unit].unit.name);
+    bool aside = engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine));
+    bool in_place = !aside && engine->world > 1 && state->rounds_done + 1 == rounds;
+    if (aside)
+        result = reduce_aside(engine, unit);
+    else if (in_place)
+        result = reduce_in_place(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    state->rounds_done++;
+    state->held = false;
+    engine->held_units--;
+    if (engine->shards_gradients)
+        enqueue(engine, unit);
+    return ZR_OK;
+}

@@ -1,0 +1,410 @@
+/* llama.c: LLaMA as a table: its tensors, and its modules with their slots, forward and backward.
+ *
+ *   embedding   y = embed_tokens[token]
+ *   block       middle = x + o(attention(rotary(q, k), v))     of input_layernorm(x)
+ *               y = middle + down(silu(gate) up)               of post_attention_layernorm(middle)
+ *   final       y = norm(x)
+ *   head        lm_head, or embed_tokens where it is tied
+ *
+ * Norms are root mean square norms. Weights are [out, in], as torch.nn.Linear has them; names are Hugging
+ * Face's. q, k and v lie side by side in one slot, so that attention reads them as GPT-2's. */
+#include <math.h>
+#include <string.h>
+
+#include "zero/model/transformer.h"
+
+enum { COSINES = ZR_INPUTS_COMMON, SINES, INPUTS };
+static const float epsilon = 1e-5f; /* of the norms */
+
+/* ---- Embedding ----------------------------------------------------------------------------------------- */
+
+static zr_result embed(struct zr_module_pass *pass)
+{
+    struct zr_embedding embedding = zr_pass_embedding(pass);
+    pass->kernels->embedding_forward(pass->context, &embedding, pass->parameters[0][0], NULL, pass->y);
+    return ZR_OK;
+}
+
+static zr_result embed_backward(struct zr_module_pass *pass)
+{
+    struct zr_embedding embedding = zr_pass_embedding(pass);
+    pass->kernels->embedding_backward(pass->context, &embedding, pass->dy, pass->gradients[0][0],
+                                      zr_pass_shape(pass)->vocabulary_padded, NULL, 0, pass->accumulate[0]);
+    return ZR_OK;
+}
+
+/* ---- Block --------------------------------------------------------------------------------------------- */
+
+/* Its parameters, in the order of the list. */
+enum { NORM1_W, Q_W, K_W, V_W, O_W, NORM2_W, GATE_W, UP_W, DOWN_W, BLOCK_PARAMETERS };
+
+enum {
+    NORM1,
+    NORM1_RSTD,
+    QKV, /* q and k after their rotation */
+    LSE,
+    PROBABILITIES,
+    ATTENTION,
+    MIDDLE,
+    NORM2,
+    NORM2_RSTD,
+    GATE,
+    UP,
+    PRODUCT,
+    D_GATE,
+    D_UP,   /* first the gradient of the product */
+    D_NORM, /* of a norm's output, and before that of attention's */
+    D_QKV,
+    BLOCK_SLOTS
+};
+
+/* Columns. */
+struct widths {
+    size_t c, head, q, kv, qkv, ffn;
+};
+
+static struct widths widths_of(const struct zr_shape *shape)
+{
+    struct widths w = {.c = shape->hidden, .head = shape->hidden / shape->heads, .ffn = shape->ffn};
+    w.q = shape->hidden;
+    w.kv = shape->kv_heads * w.head;
+    w.qkv = w.q + 2 * w.kv;
+    return w;
+}
+
+static void describe_slots(struct zr_transformer *t)
+{
+    const struct widths w = widths_of(&t->shape);
+    size_t a = t->shape.heads;
+    const struct zr_slot slots[BLOCK_SLOTS] = {
+        [NORM1] = {"input_layernorm", w.c, 0, 0},
+        [NORM1_RSTD] = {"input_layernorm rstd", 1, ZR_SLOT_FLOATS, 0},
+        [QKV] = {"self_attn q, k and v", w.qkv, 0, 0},
+        [LSE] = {"self_attn log-sums", a, ZR_SLOT_FLOATS, 0},
+        [PROBABILITIES] = {"self_attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED},
+        [ATTENTION] = {"self_attn", w.c, 0, 0},
+        [MIDDLE] = {"self_attn.o_proj", w.c, 0, 0},
+        [NORM2] = {"post_attention_layernorm", w.c, 0, 0},
+        [NORM2_RSTD] = {"post_attention_layernorm rstd", 1, ZR_SLOT_FLOATS, 0},
+        [GATE] = {"mlp.gate_proj", w.ffn, 0, 0},
+        [UP] = {"mlp.up_proj", w.ffn, 0, 0},
+        [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0},
+        [D_GATE] = {"gradient of mlp.gate_proj", w.ffn, 0, ZR_SLOT_TEMPORARY},
+        [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, ZR_SLOT_TEMPORARY},
+        [D_NORM] = {"gradient of a norm", w.c, 0, ZR_SLOT_TEMPORARY},
+        [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, ZR_SLOT_TEMPORARY},
+    };
+    memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
+}
+
+/* Element `column` of the rows at `base`. */
+static void *column_of(const struct zr_module_pass *pass, const void *base, size_t column)
+{
+    return (char *)base + column * zr_precision_bytes(pass->context->precision);
+}
+
+static void norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
+{
+    pass->kernels->rmsnorm_forward(pass->context,
+                                   &(struct zr_rmsnorm){.rows = pass->rows,
+                                                        .channels = zr_pass_shape(pass)->hidden,
+                                                        .epsilon = epsilon,
+                                                        .x = x,
+                                                        .w = w,
+                                                        .y = y,
+                                                        .rstd = rstd});
+}
+
+/* Turns q and k, which lie side by side, or their gradients back. */
+static void rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    const struct widths w = widths_of(shape);
+    pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
+                                                             .sequence = shape->sequence,
+                                                             .heads = shape->heads + shape->kv_heads,
+                                                             .width = w.head,
+                                                             .stride = w.qkv,
+                                                             .cosines = pass->inputs[COSINES],
+                                                             .sines = pass->inputs[SINES],
+                                                             .x = qkv,
+                                                             .inverse = inverse});
+}
+
+/* Weights are turned, and there is no bias. */
+static void multiply(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
+                     const void *w, void *y)
+{
+    pass->kernels->linear_forward(pass->context, linear, x, w, NULL, y);
+}
+
+static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
+{
+    return (struct zr_linear){.rows = pass->rows, .in = in, .out = out, .turned = true};
+}
+
+/* Of q, k or v, which are columns of wider rows. */
+static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out, bool first)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear linear = linear_of(pass, w.c, out);
+    linear.y_stride = w.qkv;
+    linear.accumulate_dx = !first;
+    return linear;
+}
+
+static zr_result block(struct zr_module_pass *pass)
+{
+    const struct zr_kernels *k = pass->kernels;
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_attention attention = zr_pass_attention(pass);
+    struct zr_linear q = column_linear(pass, w.q, true), kv = column_linear(pass, w.kv, false),
+                     o = linear_of(pass, w.q, w.c), wide = linear_of(pass, w.c, w.ffn),
+                     down = linear_of(pass, w.ffn, w.c);
+    void **s = pass->slots, *const *p = pass->parameters[0];
+
+    norm(pass, pass->x, p[NORM1_W], s[NORM1], s[NORM1_RSTD]);
+    multiply(pass, &q, s[NORM1], p[Q_W], s[QKV]);
+    multiply(pass, &kv, s[NORM1], p[K_W], column_of(pass, s[QKV], w.q));
+    multiply(pass, &kv, s[NORM1], p[V_W], column_of(pass, s[QKV], w.q + w.kv));
+    rotate(pass, s[QKV], false);
+    k->attention_forward(pass->context, &attention, s[QKV], s[ATTENTION], s[LSE], s[PROBABILITIES]);
+    multiply(pass, &o, s[ATTENTION], p[O_W], s[MIDDLE]);
+    k->add(pass->context, pass->rows * w.c, pass->x, s[MIDDLE], s[MIDDLE]);
+
+    norm(pass, s[MIDDLE], p[NORM2_W], s[NORM2], s[NORM2_RSTD]);
+    multiply(pass, &wide, s[NORM2], p[GATE_W], s[GATE]);
+    multiply(pass, &wide, s[NORM2], p[UP_W], s[UP]);
+    k->swiglu_forward(pass->context, &(struct zr_swiglu){pass->rows * w.ffn, s[GATE], s[UP], s[PRODUCT]});
+    if (!pass->y)
+        return ZR_OK;
+    multiply(pass, &down, s[PRODUCT], p[DOWN_W], pass->y);
+    k->add(pass->context, pass->rows * w.c, s[MIDDLE], pass->y, pass->y);
+    return ZR_OK;
+}
+
+static void multiply_backward(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
+                              unsigned parameter, const void *dy, void *dx)
+{
+    pass->kernels->linear_backward(pass->context, linear, x, pass->parameters[0][parameter], dy, dx,
+                                   pass->gradients[0][parameter], NULL, pass->accumulate[0]);
+}
+
+/* Adds to dx, the residual path's. */
+static void norm_backward(struct zr_module_pass *pass, const void *x, unsigned parameter, const float *rstd,
+                          const void *dy)
+{
+    pass->kernels->rmsnorm_backward(pass->context,
+                                    &(struct zr_rmsnorm_backward){.rows = pass->rows,
+                                                                  .channels = zr_pass_shape(pass)->hidden,
+                                                                  .x = x,
+                                                                  .w = pass->parameters[0][parameter],
+                                                                  .dy = dy,
+                                                                  .rstd = rstd,
+                                                                  .dx = pass->dx,
+                                                                  .dw = pass->gradients[0][parameter],
+                                                                  .accumulate_dx = true,
+                                                                  .accumulate = pass->accumulate[0]});
+}
+
+/* d (output) -> d (middle) */
+static zr_result feed_forward_backward(struct zr_module_pass *pass)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
+    void **s = pass->slots;
+    zr_result result = zr_module_take(pass, D_UP);
+    if (result == ZR_OK)
+        result = zr_module_take(pass, D_GATE);
+    if (result != ZR_OK)
+        return result;
+    multiply_backward(pass, &down, s[PRODUCT], DOWN_W, pass->dx, s[D_UP]);
+    pass->kernels->swiglu_backward(
+        pass->context,
+        &(struct zr_swiglu_backward){pass->rows * w.ffn, s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
+    result = zr_module_take(pass, D_NORM);
+    if (result != ZR_OK)
+        return result;
+    multiply_backward(pass, &wide, s[NORM2], GATE_W, s[D_GATE], s[D_NORM]);
+    zr_module_drop(pass, D_GATE);
+    wide.accumulate_dx = true;
+    multiply_backward(pass, &wide, s[NORM2], UP_W, s[D_UP], s[D_NORM]);
+    zr_module_drop(pass, D_UP);
+    norm_backward(pass, s[MIDDLE], NORM2_W, s[NORM2_RSTD], s[D_NORM]);
+    zr_module_drop(pass, D_NORM);
+    return ZR_OK;
+}
+
+/* d (middle) -> d (input) */
+static zr_result attention_backward(struct zr_module_pass *pass)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_attention attention = zr_pass_attention(pass);
+    struct zr_linear q = column_linear(pass, w.q, true), kv = column_linear(pass, w.kv, false),
+                     o = linear_of(pass, w.q, w.c);
+    void **s = pass->slots;
+    zr_result result = zr_module_take(pass, D_NORM);
+    if (result == ZR_OK)
+        result = zr_module_take(pass, D_QKV);
+    if (result != ZR_OK)
+        return result;
+    multiply_backward(pass, &o, s[ATTENTION], O_W, pass->dx, s[D_NORM]);
+    pass->kernels->attention_backward(pass->context, &attention, s[QKV], s[ATTENTION], s[LSE],
+                                      s[PROBABILITIES], s[D_NORM], s[D_QKV]);
+    rotate(pass, s[D_QKV], true);
+    multiply_backward(pass, &q, s[NORM1], Q_W, s[D_QKV], s[D_NORM]);
+    multiply_backward(pass, &kv, s[NORM1], K_W, column_of(pass, s[D_QKV], w.q), s[D_NORM]);
+    multiply_backward(pass, &kv, s[NORM1], V_W, column_of(pass, s[D_QKV], w.q + w.kv), s[D_NORM]);
+    zr_module_drop(pass, D_QKV);
+    norm_backward(pass, pass->x, NORM1_W, s[NORM1_RSTD], s[D_NORM]);
+    zr_module_drop(pass, D_NORM);
+    return ZR_OK;
+}
+
+static zr_result block_backward(struct zr_module_pass *pass)
+{
+    zr_result result = feed_forward_backward(pass);
+    return result == ZR_OK ? attention_backward(pass) : result;
+}
+
+/* ---- Final norm ---------------------------------------------------------------------------------------- */
+
+static zr_result final_norm(struct zr_module_pass *pass)
+{
+    norm(pass, pass->x, pass->parameters[0][0], pass->y, pass->slots[0]);
+    return ZR_OK;
+}
+
+static zr_result final_norm_backward(struct zr_module_pass *pass)
+{
+    pass->kernels->rmsnorm_backward(pass->context,
+                                    &(struct zr_rmsnorm_backward){.rows = pass->rows,
+                                                                  .channels = zr_pass_shape(pass)->hidden,
+                                                                  .x = pass->x,
+                                                                  .w = pass->parameters[0][0],
+                                                                  .dy = pass->dy,
+                                                                  .rstd = pass->slots[0],
+                                                                  .dx = pass->dx,
+                                                                  .dw = pass->gradients[0][0],
+                                                                  .accumulate = pass->accumulate[0]});
+    return ZR_OK;
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+static zr_result prepare(struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    pass->kernels->rotary_table(pass->context,
+                                &(struct zr_rotary_table){.sequence = shape->sequence,
+                                                          .width = shape->hidden / shape->heads,
+                                                          .theta = shape->rope_theta,
+                                                          .cosines = pass->inputs[COSINES],
+                                                          .sines = pass->inputs[SINES]});
+    return ZR_OK;
+}
+
+static void describe_types(struct zr_transformer *t)
+{
+    size_t c = t->shape.hidden;
+    t->slots[ZR_TYPE_FINAL][0] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0};
+    describe_slots(t);
+    t->types[ZR_TYPE_EMBEDDING] = (struct zr_module_type){.name = "embeddings",
+                                                          .output_columns = c,
+                                                          .output_tag = ZR_TAG_CHECKPOINT,
+                                                          .backward_reads_none = true,
+                                                          .forward = embed,
+                                                          .backward = embed_backward};
+    t->types[ZR_TYPE_BLOCK] = (struct zr_module_type){.output_columns = c,
+                                                      .output_tag = ZR_TAG_CHECKPOINT,
+                                                      .output_name = "mlp.down_proj",
+                                                      .slots = t->slots[ZR_TYPE_BLOCK],
+                                                      .slots_count = BLOCK_SLOTS,
+                                                      .in_place = true,
+                                                      .recomputes = true,
+                                                      .forward = block,
+                                                      .backward = block_backward};
+    t->types[ZR_TYPE_FINAL] = (struct zr_module_type){.output_columns = c,
+                                                      .output_tag = ZR_TAG_ACTIVATION,
+                                                      .slots = t->slots[ZR_TYPE_FINAL],
+                                                      .slots_count = 1,
+                                                      .forward = final_norm,
+                                                      .backward = final_norm_backward};
+    t->types[ZR_TYPE_HEAD] = zr_head_type;
+}
+
+static void describe(struct zr_transformer *t)
+{
+    const struct zr_shape *shape = &t->shape;
+    const struct widths w = widths_of(shape);
+    float deviation = 0.02f, residual = deviation / sqrtf(2.0f * (float)shape->layers); /* as GPT-2's */
+    const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c, 0,
+                                           deviation, ZR_GROUP_EMBEDDINGS};
+    const struct zr_tensor lm_head = {"weight",  shape->vocabulary_padded, w.c, 0,
+                                      deviation, ZR_GROUP_MATRICES};
+    const struct zr_tensor final = {"weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS};
+    const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
+        [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS},
+        [Q_W] = {"self_attn.q_proj.weight", w.q, w.c, 0, deviation, ZR_GROUP_MATRICES},
+        [K_W] = {"self_attn.k_proj.weight", w.kv, w.c, 0, deviation, ZR_GROUP_MATRICES},
+        [V_W] = {"self_attn.v_proj.weight", w.kv, w.c, 0, deviation, ZR_GROUP_MATRICES},
+        [O_W] = {"self_attn.o_proj.weight", w.c, w.q, 0, residual, ZR_GROUP_MATRICES},
+        [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS},
+        [GATE_W] = {"mlp.gate_proj.weight", w.ffn, w.c, 0, deviation, ZR_GROUP_MATRICES},
+        [UP_W] = {"mlp.up_proj.weight", w.ffn, w.c, 0, deviation, ZR_GROUP_MATRICES},
+        [DOWN_W] = {"mlp.down_proj.weight", w.c, w.ffn, 0, residual, ZR_GROUP_MATRICES},
+    };
+    unsigned first = 0, unit = 0;
+
+    describe_types(t);
+    t->model.inputs[COSINES] =
+        (struct zr_input){"rotary cosines", shape->sequence * (w.head / 2), ZR_SLOT_FLOATS};
+    t->model.inputs[SINES] =
+        (struct zr_input){"rotary sines", shape->sequence * (w.head / 2), ZR_SLOT_FLOATS};
+    t->model.inputs_count = INPUTS;
+    t->model.prepare = prepare;
+    zr_transformer_add_unit(t, &(struct zr_unit_tensors){"embed_tokens", "model.embed_tokens.", 0,
+                                                         shape->tied ? 2 : 1, &embed_tokens, 1});
+    zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, &first, 1);
+    for (size_t l = 0; l < shape->layers; l++) {
+        unit++;
+        zr_transformer_add_unit(
+            t, &(struct zr_unit_tensors){"layers.%zu", "model.layers.%zu.", l, 1, tensors, BLOCK_PARAMETERS});
+        zr_transformer_add_module(t, ZR_TYPE_BLOCK, &unit, 1);
+    }
+    unit++;
+    zr_transformer_add_unit(t, &(struct zr_unit_tensors){"norm", "model.norm.", 0, 1, &final, 1});
+    zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
+    unit++;
+    if (!shape->tied)
+        zr_transformer_add_unit(t, &(struct zr_unit_tensors){"lm_head", "lm_head.", 0, 1, &lm_head, 1});
+    zr_transformer_add_module(t, ZR_TYPE_HEAD, shape->tied ? &first : &unit, 1);
+}
+
+/* Elements of the matrices of a block. */
+static double block_matrices(const struct zr_shape *shape)
+{
+    double c = (double)shape->hidden,
+           kv = c / (double)shape->heads * (double)(shape->kv_heads ? shape->kv_heads : shape->heads);
+    double ffn = shape->ffn ? (double)shape->ffn : 8 * c / 3;
+    return 2 * c * c + 2 * c * kv + 3 * c * ffn;
+}
+
+static double elements(const struct zr_shape *shape)
+{
+    double c = (double)shape->hidden, tables = (shape->tied ? 1 : 2) * (double)shape->vocabulary_padded;
+    return (double)shape->layers * (block_matrices(shape) + 2 * c) + (tables + 1) * c;
+}
+
+static double block_flops(const struct zr_shape *shape)
+{
+    return 2 * block_matrices(shape) + 4 * (double)shape->hidden * (double)shape->sequence;
+}
+
+const struct zr_architecture_table zr_architecture_llama = {.name = "llama",
+                                                            .units = 3,
+                                                            .parameters = 3,
+                                                            .block_parameters = BLOCK_PARAMETERS,
+                                                            .describe = describe,
+                                                            .elements = elements,
+                                                            .block_flops = block_flops};

@@ -1,0 +1,134 @@
+/* transformer.h: the bundled models: a shape, and the struct zr_model that an architecture makes of it. An
+ * architecture is a table in a file of its own (gpt2.c, llama.c): its tensors, its modules with their slots,
+ * forward and backward. A row is a token; the inputs are tokens and targets, [batch, sequence] each. */
+#ifndef ZR_MODEL_TRANSFORMER_H
+#define ZR_MODEL_TRANSFORMER_H
+
+#include "zero/zr_zero.h"
+
+enum zr_architecture { ZR_ARCH_GPT2 = 0, ZR_ARCH_LLAMA, ZR_ARCH_COUNT };
+const char *zr_architecture_name(enum zr_architecture architecture); /* "gpt2", "llama" */
+
+struct zr_shape {
+    size_t layers, hidden, heads;
+    size_t vocabulary;        /* entries that can be predicted */
+    size_t vocabulary_padded; /* rows stored */
+    size_t sequence;          /* tokens per sequence; of GPT-2 also the positions in wpe */
+    size_t batch;             /* sequences per rank and micro-batch */
+    enum zr_recompute recompute;
+    enum zr_architecture architecture;
+    /* LLaMA's. */
+    size_t kv_heads;   /* that keys and values have; divides heads */
+    size_t ffn;        /* width of the feed-forward layer */
+    double rope_theta; /* base of the rotary angles */
+    bool tied;         /* the head is the embedding; GPT-2's always is */
+};
+
+/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, anything is zero, or it
+ * overflows. */
+zr_result zr_shape_check(const struct zr_shape *shape);
+/* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta) with what the architecture usually has. */
+void zr_shape_complete(struct zr_shape *shape);
+
+/* The optimizer's groups: vectors do not decay; the embeddings may have a rate of their own. */
+enum zr_transformer_group {
+    ZR_GROUP_VECTORS = ZR_GROUP_NO_DECAY,
+    ZR_GROUP_MATRICES = ZR_GROUP_DECAY,
+    ZR_GROUP_EMBEDDINGS,
+    ZR_TRANSFORMER_GROUPS_COUNT
+};
+
+/* The inputs of every architecture; others may follow. */
+enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
+
+/* Elements without padding, in floating point: of shapes beyond counting too. */
+double zr_shape_elements(const struct zr_shape *shape);
+/* What the kernels must be ready for. */
+void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out);
+/* Floating-point operations of the model's matrix products, forward and backward, for one micro-batch of a
+ * rank: without what recomputation does again, and without padding. Of GPT-2 that is
+ * 72 B T L C^2 (1 + T / 6C + V / 12LC), as Narayanan et al. count (see kernels/null.c); what is counted there
+ * for --recompute none. */
+double zr_shape_flops(const struct zr_shape *shape);
+
+/* ---- What architectures are made of -------------------------------------------------------------------- */
+
+enum { ZR_TYPE_EMBEDDING = 0, ZR_TYPE_BLOCK, ZR_TYPE_FINAL, ZR_TYPE_HEAD, ZR_TYPES_COUNT };
+
+/* A model and the arrays that it points to. Do not move it. */
+struct zr_transformer {
+    struct zr_shape shape;
+    struct zr_model model;
+    zr_arena *host_arena;
+    struct zr_module_type types[ZR_TYPES_COUNT];
+    struct zr_slot slots[ZR_TYPES_COUNT][ZR_MODULE_SLOTS_MAX]; /* of the types */
+    struct zr_parameter *parameters;
+    struct zr_unit *units;
+    struct zr_module *modules;
+};
+
+/* Takes records from the host arena. ZR_ERR_INVALID: see zr_shape_check(). */
+zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape, zr_arena *host_arena);
+void zr_transformer_close(struct zr_transformer *transformer);
+
+/* A tensor of a unit, as an architecture's table has it. Matrices have two sizes, vectors one. */
+struct zr_tensor {
+    const char *name; /* after the unit's prefix */
+    size_t rows, columns;
+    float mean, deviation;
+    unsigned group;
+};
+
+/* A unit of `count` tensors, appended to the model's lists. */
+struct zr_unit_tensors {
+    const char *name;   /* "h.%zu", with `layer` in it; or one without */
+    const char *prefix; /* of its parameters' names, likewise */
+    size_t layer;
+    unsigned contributions;
+    const struct zr_tensor *tensors;
+    size_t count;
+};
+void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr_unit_tensors *unit);
+/* A module that reads the last unit; or units[count] of the caller's choice. */
+void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type, const unsigned *units,
+                               unsigned count);
+
+/* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
+struct zr_architecture_table {
+    const char *name;
+    /* units and parameters besides those of blocks, and of each block */
+    unsigned units, parameters, block_parameters;
+    void (*describe)(struct zr_transformer *transformer);
+    double (*elements)(const struct zr_shape *shape);
+    double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
+};
+extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
+
+/* Linear to logits, softmax and cross-entropy: the head of every architecture. Its unit's first parameter is
+ * [vocabulary_padded, hidden]. */
+extern const struct zr_module_type zr_head_type;
+
+/* The shape of the model that a pass is of. */
+static inline const struct zr_shape *zr_pass_shape(const struct zr_module_pass *pass)
+{
+    return pass->model->shape;
+}
+static inline struct zr_embedding zr_pass_embedding(const struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return (struct zr_embedding){.tokens = pass->inputs[ZR_INPUT_TOKENS],
+                                 .batch = pass->rows / shape->sequence,
+                                 .sequence = shape->sequence,
+                                 .channels = shape->hidden};
+}
+static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return (struct zr_attention){.batch = pass->rows / shape->sequence,
+                                 .sequence = shape->sequence,
+                                 .channels = shape->hidden,
+                                 .heads = shape->heads,
+                                 .kv_heads = shape->kv_heads};
+}
+
+#endif

@@ -1,0 +1,372 @@
+/* plan.c: the byte plan, by a rehearsal on the sim backend. */
+#include "zero/plan/plan.h"
+
+#include <string.h>
+
+#include "alloc/plan/plan.h"
+#include "zero/engine/engine.h"
+#include "zero/step/trainer_state.h"
+#include "zero/plan/timeline.h"
+
+/* Micro-batches of a step that are rehearsed: the first, one that begins as every later one does, the last.
+ * By a clock two in the middle have to go alike; where they do not, twice as many are. */
+enum { MICRO_BATCHES_MOST = 3, MICRO_BATCHES_TIMED = 4 };
+
+/* What places may cost beside best fit, since with them no step calls the driver: the granules between what
+ * is kept and what passes, or this part of all. */
+enum { PLACES_COST_GRANULES = 2, PLACES_COST_DIVISOR = 200 };
+
+/* What is rehearsed, and what comes of it. */
+struct rehearsal {
+    const struct zr_plan_request *request;
+    unsigned asked, micro_batches; /* in a step, and of those rehearsed */
+    zr_arena *arena;
+    size_t granule_bytes; /* of the arena */
+    zr_comm *comm;
+    struct zr_trainer_state state;
+    zr_rehearsal *places;        /* to keep to, or NULL */
+    zr_rehearsal **found_places; /* NULL: nobody asks for places; *found_places NULL: none are found */
+    uint64_t sent_by_step;       /* elements, in the last step */
+    uint64_t sent_by_middle;     /* in its last micro-batch but one */
+    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
+};
+
+static uint64_t sent_elements(const struct rehearsal *rehearsal)
+{
+    struct zr_comm_counters counters;
+    zr_comm_counters_get(rehearsal->comm, &counters);
+    return counters.sent_elements;
+}
+
+static unsigned left_out(const struct rehearsal *rehearsal)
+{
+    return rehearsal->asked - rehearsal->micro_batches;
+}
+
+/* The last micro-batch but one stands for those that are left out, if it goes as the one before it. */
+static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_timeline_mark marks[3])
+{
+    struct zr_timeline *timeline = rehearsal->request->timeline;
+    struct zr_timeline_repeat repeat = {.micro_batch = rehearsal->micro_batches - 2,
+                                        .times = left_out(rehearsal),
+                                        .begin = marks[1],
+                                        .end = marks[2]};
+    bool leaves_out = left_out(rehearsal) > 0;
+    if (leaves_out)
+        rehearsal->repeats = zr_timeline_repeats(&marks[0], &marks[1], &marks[2]);
+    return zr_timeline_step_end(timeline, leaves_out && rehearsal->repeats ? &repeat : NULL);
+}
+
+static uint64_t allocations_of(const struct rehearsal *rehearsal)
+{
+    struct zr_arena_stats stats = {0};
+    zr_arena_get_stats(rehearsal->arena, &stats);
+    return stats.allocations_count;
+}
+
+/* A step under way. */
+struct step {
+    struct rehearsal *rehearsal;
+    zr_rehearsal *watch;              /* of its allocations; NULL: none */
+    struct zr_timeline_mark marks[3]; /* at the last three beginnings of micro-batches */
+    uint64_t begun;                   /* elements sent when the last of them began */
+    uint64_t allocated;               /* allocations then */
+};
+
+/* Listens to the executor. */
+static void observe(void *state, const struct zr_action *action, bool done)
+{
+    struct step *step = state;
+    struct rehearsal *rehearsal = step->rehearsal;
+    struct zr_timeline *timeline = rehearsal->request->timeline;
+    if (action->kind == ZR_ACTION_LOAD && !done) {
+        if (timeline) {
+            step->marks[0] = step->marks[1];
+            step->marks[1] = step->marks[2];
+            step->marks[2] = zr_timeline_mark_now(timeline);
+        }
+        if (step->watch)
+            zr_rehearsal_pass(step->watch);
+        if (action->micro_batch + 1 == rehearsal->micro_batches)
+            rehearsal->sent_by_middle = sent_elements(rehearsal) - step->begun;
+        step->begun = sent_elements(rehearsal);
+        step->allocated = allocations_of(rehearsal);
+    }
+    if (timeline)
+        zr_timeline_action(timeline, action, done);
+}
+
+static zr_result load_nothing(void *state, unsigned micro_batch)
+{
+    (void)state;
+    (void)micro_batch;
+    return ZR_OK;
+}
+
+static zr_result rate_zero(void *state, double loss, float *rate)
+{
+    (void)state;
+    (void)loss;
+    *rate = 0;
+    return ZR_OK;
+}
+
+/* *last_pass: allocations of the last micro-batch and the step's end. */
+static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch, uint64_t *last_pass)
+{
+    zr_trainer *trainer = rehearsal->state.trainer;
+    struct zr_timeline *timeline = rehearsal->request->timeline;
+    uint64_t before = sent_elements(rehearsal);
+    struct step step = {.rehearsal = rehearsal, .watch = watch, .begun = before};
+    struct zr_step_report report;
+
+    if (timeline) {
+        timeline->model = trainer->model;
+        zr_timeline_step_begin(timeline);
+    }
+    trainer->observe = observe;
+    trainer->observe_state = &step;
+    zr_result result =
+        zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero}, &report);
+    trainer->observe = NULL;
+    if (result == ZR_OK && timeline)
+        result = end_timed_step(rehearsal, step.marks);
+    rehearsal->sent_by_step = sent_elements(rehearsal) - before;
+    *last_pass = allocations_of(rehearsal) - step.allocated;
+    return result;
+}
+
+/* Places are a gain and no need: where there are no addresses to look for them, the plan is made without.
+ * (Not so where memory runs out: that may be so on one rank alone, and all must come to the same plan.) */
+static zr_result do_without(zr_result result)
+{
+    return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
+}
+
+/* The second step starts as every later one does. */
+static zr_result rehearse_steps(struct rehearsal *rehearsal)
+{
+    uint64_t last_pass;
+    zr_rehearsal *watch = NULL;
+    bool found = false;
+    zr_result result = rehearse_step(rehearsal, NULL, &last_pass);
+
+    if (result == ZR_OK && rehearsal->found_places)
+        result = do_without(
+            zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
+    if (result == ZR_OK)
+        result = rehearse_step(rehearsal, watch, &last_pass);
+    if (result == ZR_OK && watch) {
+        zr_result placed = zr_rehearsal_place(watch, &found);
+        found &= placed == ZR_OK;
+        result = do_without(placed);
+    }
+    if (found)
+        *rehearsal->found_places = watch;
+    else
+        zr_rehearsal_destroy(watch);
+    return result;
+}
+
+/* What tags reach is noted from here on. */
+static zr_result note_reached(zr_arena *arena)
+{
+    struct zr_tag_limits none = {.total_bytes = SIZE_MAX};
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        none.by_tag_bytes[tag] = SIZE_MAX;
+    return zr_arena_set_tag_limits(arena, &none);
+}
+
+static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
+{
+    if (engine->world == 1)
+        return;
+    if (engine->options.stage >= 2 && !engine->shards_gradients)
+        out->whole_gradients = out->elements;
+    for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)
+        if (engine->units[u].resident)
+            out->whole_parameters += engine->layout.units[u].padded_elements;
+    if (out->whole_parameters > out->elements) /* all, and padding */
+        out->whole_parameters = out->elements;
+}
+
+static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
+                 const struct zr_arena_stats *stats)
+{
+    out->elements = zr_engine_elements(rehearsal->state.engine);
+    note_whole(out, rehearsal->state.engine);
+    out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
+    out->peak_bytes = stats->peak_live_bytes;
+    out->peak_reserved_bytes = stats->peak_reserved_bytes;
+    memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
+    memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
+}
+
+static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
+{
+    const struct zr_plan_request *request = rehearsal->request;
+    struct zr_arena_stats stats;
+    double loss;
+    zr_result result = zr_trainer_state_open(
+        &rehearsal->state, &(struct zr_trainer_state_options){
+                               .arena = rehearsal->arena,
+                               .host_arena = request->host_arena,
+                               .kernels = zr_kernels_null(),
+                               .isa = request->isa,
+                               .parallel = {.threads = request->threads},
+                               .comm = rehearsal->comm,
+                               .shape = request->shape,
+                               .stage = request->stage,
+                               .micro_batches = rehearsal->micro_batches,
+                               .reduce = request->reduce,
+                               .precision = request->precision,
+                               .optimizer = request->optimizer,
+                               .flops = request->timeline ? &request->timeline->clock.flops : NULL});
+    if (result != ZR_OK)
+        return result;
+    if (rehearsal->places)
+        result = zr_rehearsal_install(rehearsal->places, rehearsal->arena);
+    if (result == ZR_OK)
+        result = rehearse_steps(rehearsal);
+    if (result == ZR_OK)
+        result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
+    if (result == ZR_OK)
+        result = zr_arena_get_stats(rehearsal->arena, &stats);
+    if (result == ZR_OK)
+        result = zr_arena_get_high_water(rehearsal->arena, &out->tag_limits);
+    if (result == ZR_OK)
+        note(out, rehearsal, &stats);
+    zr_trainer_state_close(&rehearsal->state);
+    return result;
+}
+
+/* One rehearsal, on an arena and a communicator of its own. */
+static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehearsal)
+{
+    const struct zr_plan_request *request = rehearsal->request;
+    zr_backend *backend = NULL;
+    zr_result result;
+
+    memset(out, 0, sizeof *out);
+    rehearsal->arena = NULL;
+    rehearsal->comm = NULL;
+    result =
+        zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
+    if (result != ZR_OK)
+        return result;
+    result =
+        zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
+    if (result == ZR_OK)
+        result = note_reached(rehearsal->arena);
+    if (result != ZR_OK)
+        goto unwind;
+    rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;
+    size_t bucket_bytes;
+    result = zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
+                                                                       .precision = request->precision,
+                                                                       .world = request->world,
+                                                                       .cap_bytes = request->bucket_bytes},
+                                           request->host_arena, &bucket_bytes);
+    if (result != ZR_OK)
+        goto unwind;
+    result = zr_comm_null_create(&rehearsal->comm,
+                                 &(struct zr_comm_options){.arena = rehearsal->arena,
+                                                           .host_arena = request->host_arena,
+                                                           .kernels = zr_kernels_null(),
+                                                           .bucket_bytes = bucket_bytes},
+                                 request->rank, request->world);
+    if (result != ZR_OK)
+        goto unwind;
+    if (request->timeline)
+        result = zr_comm_null_set_clock(rehearsal->comm, &request->timeline->clock);
+    if (result == ZR_OK)
+        result = rehearse(out, rehearsal);
+    zr_result closed = zr_comm_destroy(rehearsal->comm);
+    if (result == ZR_OK)
+        result = closed;
+
+unwind:
+    if (rehearsal->arena) {
+        size_t leaked = 0;
+        zr_arena_destroy(rehearsal->arena, &leaked);
+        if (result == ZR_OK && leaked)
+            result = zr_fail(ZR_ERR_CORRUPT, "the rehearsal of the plan left %zu bytes behind", leaked);
+    }
+    zr_backend_destroy(backend);
+    return result;
+}
+
+/* By the clock: as many micro-batches as it takes until one goes as the one before it. */
+static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehearsal)
+{
+    struct zr_timeline *timeline = rehearsal->request->timeline;
+    const struct zr_comm_clock start = timeline->clock;
+    zr_result result = ZR_OK;
+
+    rehearsal->repeats = rehearsal->request->walks_all;
+    rehearsal->micro_batches = rehearsal->repeats ? rehearsal->asked : MICRO_BATCHES_TIMED;
+    for (bool again = true; result == ZR_OK && again; rehearsal->micro_batches *= 2) {
+        if (rehearsal->micro_batches >= rehearsal->asked) {
+            rehearsal->micro_batches = rehearsal->asked;
+            rehearsal->repeats = true; /* there is nothing left out */
+        }
+        timeline->clock = start;
+        result = rehearse_alone(out, rehearsal);
+        again = !rehearsal->repeats;
+    }
+    return result;
+}
+
+bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t granule_bytes)
+{
+    size_t more_bytes = plain_bytes / PLACES_COST_DIVISOR;
+    if (more_bytes < PLACES_COST_GRANULES * granule_bytes)
+        more_bytes = PLACES_COST_GRANULES * granule_bytes;
+    return placed_bytes <= plain_bytes + more_bytes;
+}
+
+/* Once more, as the run will go, with the places that were found. *places is NULL after it where the plan is
+ * better off without: there are no addresses for them, or they cost more than they are worth. */
+static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_rehearsal **places)
+{
+    struct zr_byte_plan placed;
+    rehearsal->places = *places;
+    zr_result result = rehearse_alone(&placed, rehearsal);
+    if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
+        return result;
+    if (result == ZR_OK && zr_plan_prefers_places(placed.peak_reserved_bytes, out->peak_reserved_bytes,
+                                                  rehearsal->granule_bytes)) {
+        *out = placed;
+        return ZR_OK;
+    }
+    zr_rehearsal_destroy(*places);
+    *places = NULL;
+    return ZR_OK;
+}
+
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request)
+{
+    zr_rehearsal *places = NULL;
+    struct rehearsal rehearsal = {.request = request,
+                                  .asked = request->micro_batches ? request->micro_batches : 1};
+    zr_result result;
+
+    rehearsal.micro_batches = rehearsal.asked;
+    if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all)
+        rehearsal.micro_batches = MICRO_BATCHES_MOST;
+    rehearsal.found_places = request->live_only ? NULL : &places;
+    if (request->timeline) {
+        rehearsal.found_places = NULL;
+        result = rehearse_timed(out, &rehearsal);
+    } else {
+        result = rehearse_alone(out, &rehearsal);
+    }
+    rehearsal.found_places = NULL;
+    if (result == ZR_OK && places)
+        result = rehearse_placed(out, &rehearsal, &places);
+    if (request->places)
+        *request->places = result == ZR_OK ? places : NULL;
+    if (!request->places || result != ZR_OK)
+        zr_rehearsal_destroy(places);
+    return result;
+}

@@ -1,0 +1,45 @@
+/* plan.h: the byte plan: what each category of memory will take on a rank, found by running the very same
+ * engine and model on the sim backend with the null kernels and the null communicator. */
+#ifndef ZR_BYTE_PLAN_H
+#define ZR_BYTE_PLAN_H
+
+#include "defrag/zr_defrag.h"
+#include "zero/model/transformer.h"
+
+struct zr_plan_request {
+    struct zr_shape shape;
+    unsigned stage, rank, world, threads;
+    unsigned micro_batches; /* per step; 0: 1 */
+    enum zr_reduce_when reduce;
+    enum zr_precision precision;
+    struct zr_optimizer_options optimizer;
+    size_t bucket_bytes; /* the cap of a bucket */
+    size_t granule_bytes;
+    enum zr_isa isa;
+    zr_arena *host_arena;         /* records of the run, freed before the call returns */
+    struct zr_timeline *timeline; /* zr_plan_make() fills it; started by the caller. NULL: none */
+    bool live_only;               /* what is live is wanted, not what is reserved: no places are looked for */
+    bool walks_all; /* every micro-batch is rehearsed, not the first, the last and one for all others */
+    /* Gets the places that the plan's reserved bytes count on, of the caller; NULL if there are none. NULL:
+     * not wanted. */
+    zr_rehearsal **places;
+};
+
+struct zr_byte_plan {
+    uint64_t elements;                      /* parameters, without padding */
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* at the first moment of the peak; other is 0 */
+    size_t peak_bytes;
+    size_t persistent_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
+    size_t peak_reserved_bytes;
+    /* Elements that the stage would shard and keeps whole, since sharding takes more than it saves. */
+    uint64_t whole_parameters, whole_gradients;
+    uint64_t sent_elements_per_step;
+    /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
+    struct zr_tag_limits tag_limits;
+};
+
+zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);
+/* Whether a step is to have places: they may take two granules more than best fit does, or half a percent. */
+bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t granule_bytes);
+
+#endif

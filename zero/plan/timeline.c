@@ -1,0 +1,249 @@
+/* timeline.c: keeps what a rehearsal does, by its clock; see timeline.h. */
+#include "zero/plan/timeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/sort.h"
+#include "zero/comm/take.h"
+#include "zero/engine/engine.h"
+#include "zero/model/activations.h"
+
+void zr_timeline_end(struct zr_timeline *timeline)
+{
+    zr_drop(timeline->host_arena, &timeline->events);
+    timeline->events_count = timeline->events_room = 0;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+void zr_timeline_step_begin(struct zr_timeline *timeline)
+{
+    const struct zr_comm_clock *clock = &timeline->clock;
+
+    timeline->running = true;
+    timeline->step_begin_seconds = zr_comm_clock_now(clock);
+    timeline->flops = clock->flops;
+    timeline->comm_seconds = clock->busy_seconds;
+    timeline->waited_seconds = clock->waited_seconds;
+    timeline->sent_bytes = clock->sent_bytes;
+    memset(timeline->phases, 0, sizeof timeline->phases);
+    timeline->events_count = 0;
+    timeline->micro_batch = 0;
+}
+
+static bool is_before(const void *left, const void *right)
+{
+    const struct zr_timeline_event *a = left, *b = right;
+    return a->begin_seconds != b->begin_seconds ? a->begin_seconds < b->begin_seconds : a->order < b->order;
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+static zr_result make_room(struct zr_timeline *timeline)
+{
+    size_t room = timeline->events_room ? 2 * timeline->events_room : 256;
+    struct zr_timeline_event *more;
+    zr_result result = zr_take(timeline->host_arena, ZR_TAG_OTHER, room, sizeof *more, (void **)&more);
+    if (result != ZR_OK)
+        return result;
+    if (timeline->events_count > 0)
+        memcpy(more, timeline->events, timeline->events_count * sizeof *more);
+    zr_drop(timeline->host_arena, &timeline->events);
+    timeline->events = more;
+    timeline->events_room = room;
+    return ZR_OK;
+}
+
+static void count_event(struct zr_timeline *timeline, const struct zr_timeline_event *event)
+{
+    struct zr_timeline_phase *phase = &timeline->phases[event->kind];
+    if (phase->count == 0 || event->begin_seconds < phase->begin_seconds)
+        phase->begin_seconds = event->begin_seconds;
+    if (phase->count == 0 || event->end_seconds > phase->end_seconds)
+        phase->end_seconds = event->end_seconds;
+    phase->busy_seconds += event->end_seconds - event->begin_seconds;
+    phase->count++;
+}
+
+/* Appends an event that was counted, if there is room for one more. */
+static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
+{
+    if (timeline->events_count >= timeline->events_most)
+        return;
+    if (timeline->events_count == timeline->events_room && timeline->result == ZR_OK)
+        timeline->result = make_room(timeline);
+    event.order = (uint32_t)timeline->events_count;
+    if (timeline->result == ZR_OK)
+        timeline->events[timeline->events_count++] = event;
+}
+
+/* Times of the clock become those of the step. */
+static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
+{
+    if (!timeline->running)
+        return; /* an evaluation */
+    event.micro_batch = timeline->micro_batch;
+    event.begin_seconds -= timeline->step_begin_seconds;
+    event.end_seconds -= timeline->step_begin_seconds;
+    count_event(timeline, &event);
+    append(timeline, event);
+}
+
+static void note(struct zr_timeline *timeline, struct zr_timeline_event event, const char *name)
+{
+    snprintf(event.name, sizeof event.name, "%s", name);
+    keep(timeline, event);
+}
+
+/* The communicator has got an operation: parameters or gradients of a unit. */
+static void note_operation(void *state, unsigned label)
+{
+    struct zr_timeline *timeline = state;
+    bool gradients = label % 2 == ZR_LABEL_GRADIENTS;
+    if (timeline->running)
+        note(timeline,
+             (struct zr_timeline_event){.kind = gradients ? ZR_ACTION_REDUCE : ZR_ACTION_GATHER,
+                                        .begin_seconds = timeline->clock.begin_seconds,
+                                        .end_seconds = timeline->clock.end_seconds},
+             timeline->model->list.units[label / 2].name);
+}
+
+void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *action, bool done)
+{
+    bool update = action->kind == ZR_ACTION_UPDATE;
+    timeline->micro_batch = action->micro_batch;
+    if (!done)
+        timeline->action_flops = timeline->clock.flops;
+    if (!done || (!update && action->kind != ZR_ACTION_FORWARD && action->kind != ZR_ACTION_RECOMPUTE &&
+                  action->kind != ZR_ACTION_BACKWARD))
+        return;
+    double now = zr_comm_clock_now(&timeline->clock);
+    double computing = (timeline->clock.flops - timeline->action_flops) / timeline->clock.flops_per_second;
+    note(timeline,
+         (struct zr_timeline_event){
+             .kind = action->kind, .begin_seconds = now - computing, .end_seconds = now},
+         update ? "" : zr_model_module_name(timeline->model, action->index));
+}
+
+void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flops_per_second,
+                       double bytes_per_second)
+{
+    zr_assert(flops_per_second > 0 && bytes_per_second > 0);
+    *out = (struct zr_timeline){.host_arena = host_arena,
+                                .events_most = ZR_TIMELINE_EVENTS_MAX,
+                                .clock = {.flops_per_second = flops_per_second,
+                                          .bytes_per_second = bytes_per_second,
+                                          .submitted = note_operation,
+                                          .state = out}};
+}
+
+/* ---- The end of a step --------------------------------------------------------------------------------- */
+
+struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
+{
+    const struct zr_comm_clock *clock = &timeline->clock;
+    double now = zr_comm_clock_now(clock), behind = clock->end_seconds - now;
+    struct zr_timeline_mark mark = {.seconds = now,
+                                    .behind_seconds = behind > 0 ? behind : 0,
+                                    .flops = clock->flops,
+                                    .comm_seconds = clock->busy_seconds,
+                                    .waited_seconds = clock->waited_seconds,
+                                    .sent_bytes = clock->sent_bytes};
+    memcpy(mark.phases, timeline->phases, sizeof mark.phases);
+    return mark;
+}
+
+/* But for rounding: the clock is a sum of many terms. */
+static bool alike(double a, double b, double scale)
+{
+    double difference = a > b ? a - b : b - a;
+    return difference <= 1e-9 * scale;
+}
+
+bool zr_timeline_repeats(const struct zr_timeline_mark *a, const struct zr_timeline_mark *b,
+                         const struct zr_timeline_mark *c)
+{
+    double length = c->seconds - b->seconds;
+    return alike(b->seconds - a->seconds, length, length) &&
+           alike(b->behind_seconds, c->behind_seconds, length + c->behind_seconds);
+}
+
+static struct zr_timeline_event moved(struct zr_timeline_event event, double seconds, unsigned micro_batches)
+{
+    event.begin_seconds += seconds;
+    event.end_seconds += seconds;
+    event.micro_batch += micro_batches;
+    return event;
+}
+
+/* The events as if the micro-batch had been gone through so many times more. Where not all of a rehearsal are
+ * kept, those of the micro-batch may be cut off: then there is no room for what follows them either. */
+static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    struct zr_timeline_event *events = timeline->events;
+    size_t count = timeline->events_count, first = 0, end;
+    double length = repeat->end.seconds - repeat->begin.seconds;
+
+    timeline->events = NULL;
+    timeline->events_count = timeline->events_room = 0;
+    for (; first < count && events[first].micro_batch < repeat->micro_batch; first++)
+        append(timeline, events[first]);
+    for (end = first; end < count && events[end].micro_batch == repeat->micro_batch;)
+        end++;
+    for (unsigned i = 0; i <= repeat->times && end > first; i++) {
+        for (size_t at = first; at < end; at++)
+            append(timeline, moved(events[at], i * length, i));
+        if (timeline->events_count == timeline->events_most || timeline->result != ZR_OK)
+            break;
+    }
+    for (size_t at = end; at < count; at++)
+        append(timeline, moved(events[at], repeat->times * length, repeat->times));
+    zr_drop(timeline->host_arena, &events);
+}
+
+/* The phases likewise. What was noted after the micro-batch, and the last time of what was noted in it, comes
+ * as much later as the others take. */
+static void repeat_phases(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    double later = repeat->times * (repeat->end.seconds - repeat->begin.seconds);
+    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+        struct zr_timeline_phase *phase = &timeline->phases[kind];
+        const struct zr_timeline_phase *begin = &repeat->begin.phases[kind], *end = &repeat->end.phases[kind];
+        if (phase->count > begin->count)
+            phase->end_seconds += later;
+        if (end->count == 0 && phase->count > 0)
+            phase->begin_seconds += later; /* the optimizer's */
+        phase->count += repeat->times * (end->count - begin->count);
+        phase->busy_seconds += repeat->times * (end->busy_seconds - begin->busy_seconds);
+    }
+}
+
+zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
+{
+    const struct zr_comm_clock *clock = &timeline->clock;
+
+    timeline->running = false;
+    timeline->step_seconds = zr_comm_clock_now(clock) - timeline->step_begin_seconds;
+    timeline->flops = clock->flops - timeline->flops;
+    timeline->comm_seconds = clock->busy_seconds - timeline->comm_seconds;
+    timeline->waited_seconds = clock->waited_seconds - timeline->waited_seconds;
+    timeline->sent_bytes = clock->sent_bytes - timeline->sent_bytes;
+    if (repeat && repeat->times > 0) {
+        timeline->step_seconds += repeat->times * (repeat->end.seconds - repeat->begin.seconds);
+        timeline->flops += repeat->times * (repeat->end.flops - repeat->begin.flops);
+        timeline->comm_seconds += repeat->times * (repeat->end.comm_seconds - repeat->begin.comm_seconds);
+        timeline->waited_seconds +=
+            repeat->times * (repeat->end.waited_seconds - repeat->begin.waited_seconds);
+        timeline->sent_bytes += repeat->times * (repeat->end.sent_bytes - repeat->begin.sent_bytes);
+        repeat_phases(timeline, repeat);
+        repeat_events(timeline, repeat);
+    }
+    timeline->left_out = 0;
+    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++)
+        timeline->left_out += timeline->phases[kind].count;
+    timeline->left_out -= timeline->events_count;
+    zr_sort_in_place(&(struct zr_sort_records){timeline->events, timeline->events_count,
+                                               sizeof *timeline->events, is_before});
+    return timeline->result;
+}

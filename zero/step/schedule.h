@@ -1,0 +1,53 @@
+/* schedule.h: a step as data: the list of actions that the one executor (trainer.c) carries out, and that the
+ * byte plan and the timeline go through by the same executor. Builders make lists; nothing else decides what
+ * happens when.
+ *
+ * Before a module runs, the units that it reads are gathered; those of later modules are gathered ahead of
+ * them, as many at a time as the prefetch distance allows. A unit of less than a sixteenth of the one after
+ * it is gathered when it is needed: there is more to hide of the one after it. A unit is released after a
+ * module unless the next one that reads parameters reads it too. */
+#ifndef ZR_STEP_SCHEDULE_H
+#define ZR_STEP_SCHEDULE_H
+
+#include "zero/zr_zero.h"
+
+enum zr_action_kind {
+    ZR_ACTION_LOAD = 0,  /* a micro-batch comes in */
+    ZR_ACTION_GATHER,    /* a unit's parameters are asked for; whoever reads them waits */
+    ZR_ACTION_FORWARD,   /* a module */
+    ZR_ACTION_RECOMPUTE, /* a module's forward once more, for its slots */
+    ZR_ACTION_BACKWARD,  /* a module; of the last one forward as well */
+    ZR_ACTION_RELEASE,   /* a unit's parameters */
+    ZR_ACTION_REDUCE,    /* a unit's gradients are handed over */
+    ZR_ACTION_UPDATE,    /* gradients are awaited, and the optimizer runs */
+    ZR_ACTION_KINDS
+};
+const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", .. */
+
+struct zr_action {
+    enum zr_action_kind kind;
+    unsigned index; /* of the module (forward, recompute, backward) or the unit (gather, release, reduce) */
+    unsigned micro_batch;
+};
+
+struct zr_schedule {
+    zr_arena *host_arena;
+    struct zr_action *actions; /* [count] */
+    size_t count, room;
+};
+
+struct zr_schedule_request {
+    const struct zr_model *model;
+    unsigned micro_batches;
+    unsigned prefetch_distance; /* units gathered ahead of the one in use; 0: 1 */
+    bool recompute;             /* modules that recompute do so */
+    zr_arena *host_arena;       /* of the list */
+};
+
+/* One micro-batch after the other, forward and backward, then the update. */
+zr_result zr_schedule_accumulate(struct zr_schedule *out, const struct zr_schedule_request *request);
+/* Forward alone, once: an evaluation. */
+zr_result zr_schedule_forward(struct zr_schedule *out, const struct zr_schedule_request *request);
+void zr_schedule_end(struct zr_schedule *schedule);
+
+#endif

@@ -1,0 +1,450 @@
+/* trainer.c: carries out lists of actions: training steps, evaluations, answers. */
+#include "zero/step/trainer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "alloc/base/struct_bytes.h"
+#include "defrag/zr_defrag.h"
+
+/* One run through a list. */
+struct run {
+    zr_trainer *trainer;
+    const struct zr_step_calls *calls;
+    struct zr_step_report *report;
+    size_t rows;
+    bool keeps;    /* what backward needs */
+    float *answer; /* instead of the last module's forward: what it says after `answer_row` */
+    size_t answer_row;
+};
+
+static bool is_last(const zr_trainer *trainer, size_t module)
+{
+    return module + 1 == trainer->model->modules_count;
+}
+
+/* ---- A pass through a module --------------------------------------------------------------------------- */
+
+/* The parameters of a module, waited for where they are still on their way. */
+static zr_result use_units(const struct run *run, struct zr_module_pass *pass)
+{
+    zr_trainer *trainer = run->trainer;
+    const struct zr_module *module = &trainer->model->modules[pass->module];
+    for (unsigned i = 0; i < module->units_count; i++) {
+        const struct zr_layout_unit *unit = &trainer->engine->layout.units[module->units[i]];
+        const void **base = &trainer->parameters[module->units[i]];
+        zr_result result = *base ? ZR_OK : zr_engine_gather(trainer->engine, module->units[i], base);
+        if (result != ZR_OK)
+            return result;
+        for (size_t p = 0; p < unit->parameters_count; p++)
+            pass->parameters[i][p] =
+                (char *)*base + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
+                                    trainer->engine->parameter_bytes;
+    }
+    return ZR_OK;
+}
+
+static zr_result use_gradients(const struct run *run, struct zr_module_pass *pass)
+{
+    zr_trainer *trainer = run->trainer;
+    const struct zr_module *module = &trainer->model->modules[pass->module];
+    for (unsigned i = 0; i < module->units_count; i++) {
+        const struct zr_layout_unit *unit = &trainer->engine->layout.units[module->units[i]];
+        void *base;
+        zr_result result =
+            zr_engine_gradients(trainer->engine, module->units[i], &base, &pass->accumulate[i]);
+        if (result != ZR_OK)
+            return result;
+        for (size_t p = 0; p < unit->parameters_count; p++)
+            pass->gradients[i][p] =
+                (char *)base + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
+                                   trainer->engine->gradient_bytes;
+    }
+    return ZR_OK;
+}
+
+static void open_pass(const struct run *run, size_t module, struct zr_module_pass *out)
+{
+    zr_trainer *trainer = run->trainer;
+    struct zr_activations *store = &trainer->activations;
+    memset(out, 0, sizeof *out);
+    out->model = trainer->model;
+    out->kernels = trainer->engine->options.kernels;
+    out->context = trainer->engine->options.context;
+    out->module = module;
+    out->rows = run->rows;
+    out->inputs = store->inputs;
+    out->x = module > 0 ? store->outputs[module - 1] : NULL;
+    out->slots = zr_activations_slots(store, module);
+    out->losses = store->losses;
+    out->activations = store;
+}
+
+/* ---- Values that are not finite ------------------------------------------------------------------------ */
+
+static zr_result inspect_values(const struct run *run, size_t module, const struct zr_slot *slot,
+                                const void *values)
+{
+    const zr_trainer *trainer = run->trainer;
+    const struct zr_engine_options *o = &trainer->engine->options;
+    size_t together = trainer->model->rows_together > 0 ? trainer->model->rows_together : 1;
+    size_t count = run->rows * slot->columns, at, row;
+    if (!values || count == 0)
+        return ZR_OK;
+    at = o->kernels->find_nonfinite_in(
+        o->context, count,
+        (struct zr_numbers){(void *)values, slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision});
+    if (at == count)
+        return ZR_OK;
+    row = at / slot->columns;
+    return zr_fail(ZR_ERR_CORRUPT, "the first value that is not finite is in %s%s%s, sequence %zu, token %zu",
+                   zr_model_module_name(trainer->model, module), slot->name ? "." : "",
+                   slot->name ? slot->name : "", row / together, row % together);
+}
+
+/* What a module has written, in the order of its slots. */
+static zr_result inspect(const struct run *run, const struct zr_module_pass *pass)
+{
+    const struct zr_module_type *type = run->trainer->model->modules[pass->module].type;
+    zr_result result = ZR_OK;
+    for (unsigned s = 0; s < type->slots_count && result == ZR_OK; s++)
+        if (type->slots[s].type != ZR_SLOT_INTEGERS)
+            result = inspect_values(run, pass->module, &type->slots[s], pass->slots[s]);
+    return result == ZR_OK
+               ? inspect_values(run, pass->module,
+                                &(struct zr_slot){type->output_name, type->output_columns, 0, 0}, pass->y)
+               : result;
+}
+
+/* ---- Actions ------------------------------------------------------------------------------------------- */
+
+/* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). */
+static zr_result load(const struct run *run, unsigned micro_batch)
+{
+    zr_rehearsal_rewind(run->trainer->activations.arena);
+    return run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
+}
+
+static zr_result forward(const struct run *run, size_t module, bool again)
+{
+    zr_trainer *trainer = run->trainer;
+    struct zr_activations *store = &trainer->activations;
+    const struct zr_module_type *type = trainer->model->modules[module].type;
+    struct zr_module_pass pass;
+    zr_result result = zr_activations_take(store, module, !again);
+    if (result != ZR_OK)
+        return result;
+    open_pass(run, module, &pass);
+    pass.y = again ? NULL : store->outputs[module];
+    result = use_units(run, &pass);
+    if (result == ZR_OK)
+        result = run->answer && is_last(trainer, module) ? type->answer(&pass, run->answer_row, run->answer)
+                                                         : type->forward(&pass);
+    if (result == ZR_OK && trainer->inspects && !is_last(trainer, module))
+        result = inspect(run, &pass);
+    if (result == ZR_OK && !again)
+        zr_activations_put(store, module, run->keeps);
+    return result;
+}
+
+static double mean_loss(const struct run *run)
+{
+    double sum = 0;
+    if (run->trainer->engine->dry)
+        return 0;
+    for (size_t i = 0; i < run->rows; i++)
+        sum += run->trainer->activations.losses[i];
+    return sum / (double)run->rows;
+}
+
+static zr_result add_loss(const struct run *run)
+{
+    double loss = mean_loss(run);
+    run->trainer->loss_sum += loss;
+    return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT; /* diagnose() finds the words */
+}
+
+static zr_result backward(const struct run *run, size_t module)
+{
+    zr_trainer *trainer = run->trainer;
+    const struct zr_engine_options *o = &trainer->engine->options;
+    const struct zr_module_type *type = trainer->model->modules[module].type;
+    struct zr_module_pass pass;
+    void *dy, *dx;
+    zr_result result = zr_activations_get(&trainer->activations, module, &dy, &dx);
+    if (result != ZR_OK)
+        return result;
+    open_pass(run, module, &pass);
+    if (!type->backward_reads_none)
+        result = use_units(run, &pass);
+    if (result == ZR_OK)
+        result = use_gradients(run, &pass);
+    if (result != ZR_OK)
+        return result;
+    pass.dy = dy;
+    pass.dx = dx;
+    pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
+    result = type->backward(&pass);
+    if (result == ZR_OK && is_last(trainer, module))
+        result = add_loss(run);
+    if (result == ZR_OK)
+        zr_activations_end(&trainer->activations, module);
+    return result;
+}
+
+static zr_result update(const struct run *run)
+{
+    zr_trainer *trainer = run->trainer;
+    float rate = 0;
+    zr_result result = run->calls->update(run->calls->state,
+                                          trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
+    return result == ZR_OK ? zr_engine_step(trainer->engine, rate, run->report) : result;
+}
+
+static void release(zr_trainer *trainer, unsigned unit)
+{
+    if (trainer->parameters[unit])
+        zr_engine_release(trainer->engine, unit);
+    trainer->parameters[unit] = NULL;
+}
+
+static zr_result act(const struct run *run, const struct zr_action *action)
+{
+    switch (action->kind) {
+    case ZR_ACTION_LOAD:
+        return load(run, action->micro_batch);
+    case ZR_ACTION_GATHER:
+        return zr_engine_prefetch(run->trainer->engine, action->index);
+    case ZR_ACTION_FORWARD:
+        return forward(run, action->index, false);
+    case ZR_ACTION_RECOMPUTE:
+        return forward(run, action->index, true);
+    case ZR_ACTION_BACKWARD:
+        return backward(run, action->index);
+    case ZR_ACTION_RELEASE:
+        release(run->trainer, action->index);
+        return ZR_OK;
+    case ZR_ACTION_REDUCE:
+        return zr_engine_reduce(run->trainer->engine, action->index);
+    case ZR_ACTION_UPDATE:
+        return update(run);
+    default:
+        return zr_fail(ZR_ERR_INVALID, "action number %d is none", (int)action->kind);
+    }
+}
+
+/* Whatever a pass holds; after one that went well there is nothing. */
+static void drop_pass(zr_trainer *trainer)
+{
+    for (unsigned u = 0; u < trainer->model->list.units_count; u++)
+        release(trainer, u);
+    zr_activations_drop(&trainer->activations);
+}
+
+static zr_result run_list(const struct run *run, const struct zr_schedule *schedule)
+{
+    zr_trainer *trainer = run->trainer;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < schedule->count && result == ZR_OK; i++) {
+        if (trainer->observe)
+            trainer->observe(trainer->observe_state, &schedule->actions[i], false);
+        result = act(run, &schedule->actions[i]);
+        if (trainer->observe && result == ZR_OK)
+            trainer->observe(trainer->observe_state, &schedule->actions[i], true);
+    }
+    return result;
+}
+
+/* The loss is not finite: find out where that began, by the same pass with every result looked at. */
+static zr_result diagnose(zr_trainer *trainer, size_t rows)
+{
+    drop_pass(trainer);
+    zr_result result = zr_engine_verify_finite(trainer->engine);
+    if (result != ZR_OK)
+        return result;
+    if (zr_engine_gathers(trainer->engine)) /* the other ranks may be going on: nothing can be gathered */
+        return zr_fail(ZR_ERR_CORRUPT, "the loss is not finite although this rank's parameters are; "
+                                       "--stage 2 has the same losses and finds where it arose");
+    zr_rehearsal_rewind(trainer->activations.arena);
+    trainer->inspects = true;
+    result = run_list(&(struct run){.trainer = trainer, .rows = rows}, &trainer->forward);
+    trainer->inspects = false;
+    drop_pass(trainer);
+    if (result != ZR_OK)
+        return result;
+    size_t last = trainer->model->modules_count - 1;
+    return zr_fail(
+        ZR_ERR_CORRUPT, "the loss is not finite although everything up to %s is: it arose in the %s",
+        zr_model_module_name(trainer->model, last - 1), zr_model_module_name(trainer->model, last));
+}
+
+/* ---- Calls --------------------------------------------------------------------------------------------- */
+
+zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls,
+                          struct zr_step_report *report)
+{
+    if (!trainer || !calls || !calls->load || !calls->update || !report)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs a trainer, both calls, and a place for the report",
+                       __func__);
+    struct run run = {
+        .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
+    trainer->loss_sum = 0;
+    zr_result result = run_list(&run, &trainer->step);
+    if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
+        return diagnose(trainer, run.rows);
+    if (result != ZR_OK)
+        drop_pass(trainer);
+    return result;
+}
+
+static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t rows, const void *out)
+{
+    if (!trainer || !out)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs a trainer, and a place for what it finds", call);
+    const struct zr_model *model = trainer->model;
+    size_t together = model->rows_together > 0 ? model->rows_together : 1;
+    if (rows == 0 || rows > model->rows || rows % together)
+        return zr_fail(ZR_ERR_INVALID, "%s() of %zu rows; the model takes %zu to %zu, by %zu", call, rows,
+                       together, model->rows, together);
+    return ZR_OK;
+}
+
+zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
+{
+    zr_result result = check_rows(trainer, __func__, rows, loss);
+    if (result != ZR_OK)
+        return result;
+    struct run run = {.trainer = trainer, .rows = rows};
+    zr_rehearsal_rewind(trainer->activations.arena);
+    result = run_list(&run, &trainer->forward);
+    if (result == ZR_OK) {
+        *loss = mean_loss(&run);
+        if (!isfinite(*loss))
+            return diagnose(trainer, rows);
+    }
+    drop_pass(trainer);
+    return result;
+}
+
+zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float *out)
+{
+    zr_result result = check_rows(trainer, __func__, rows, out);
+    if (result != ZR_OK)
+        return result;
+    const struct zr_model *model = trainer->model;
+    if (row >= rows || !model->modules[model->modules_count - 1].type->answer)
+        return zr_fail(ZR_ERR_INVALID, "%s() after row %zu of %zu, of a model that answers %zu numbers",
+                       __func__, row, rows, model->answer_count);
+    struct run run = {.trainer = trainer, .rows = rows, .answer = out, .answer_row = row};
+    zr_rehearsal_rewind(trainer->activations.arena);
+    result = run_list(&run, &trainer->forward);
+    drop_pass(trainer);
+    return result;
+}
+
+zr_engine *zr_trainer_engine(zr_trainer *trainer)
+{
+    return trainer ? trainer->engine : NULL;
+}
+
+void *zr_trainer_input(zr_trainer *trainer, unsigned input)
+{
+    return trainer && input < trainer->model->inputs_count ? trainer->activations.inputs[input] : NULL;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static zr_result make_lists(zr_trainer *trainer, const struct zr_trainer_options *options)
+{
+    const struct zr_engine_options *o = &trainer->engine->options;
+    struct zr_schedule_request request = {.model = trainer->model,
+                                          .micro_batches = o->micro_batches,
+                                          .prefetch_distance = o->prefetch_distance,
+                                          .recompute = options->recompute == ZR_RECOMPUTE_FULL,
+                                          .host_arena = o->host_arena};
+    zr_result result = zr_schedule_accumulate(&trainer->step, &request);
+    if (result == ZR_OK)
+        result = zr_schedule_forward(&trainer->forward, &request);
+    return result;
+}
+
+/* Fills the inputs: the model's constants, and tokens that are none yet. */
+static zr_result prepare(zr_trainer *trainer)
+{
+    const struct zr_model *model = trainer->model;
+    struct zr_activations *store = &trainer->activations;
+    const struct zr_engine_options *o = &trainer->engine->options;
+    struct zr_module_pass pass;
+    for (unsigned i = 0; i < model->inputs_count; i++)
+        o->kernels->clear(o->context,
+                          model->inputs[i].elements *
+                              zr_slot_bytes(model->inputs[i].type, store->element_bytes),
+                          store->inputs[i]);
+    open_pass(&(struct run){.trainer = trainer, .rows = model->rows}, 0, &pass);
+    return model->prepare ? model->prepare(&pass) : ZR_OK;
+}
+
+zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options)
+{
+    struct zr_trainer_options own;
+    struct zr_engine_options engine;
+    zr_trainer *trainer = NULL;
+
+    if (out)
+        *out = NULL;
+    if (!out || !options || !options->engine || !options->engine->arena || !options->engine->host_arena)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs options, arenas among them, and a place for the trainer",
+                       __func__);
+    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, recompute, &own, options);
+    if (result == ZR_OK)
+        result = ZR_STRUCT_COPY(zr_engine_options, prefetch_distance, &engine, own.engine);
+    if (result == ZR_OK)
+        result = zr_model_check(own.model);
+    if (result == ZR_OK)
+        result = zr_take(engine.host_arena, ZR_TAG_OTHER, 1, sizeof *trainer, (void **)&trainer);
+    if (result != ZR_OK)
+        return result;
+    memset(trainer, 0, sizeof *trainer);
+    trainer->model = own.model;
+    engine.list = own.model->list;
+    result = zr_engine_create(&trainer->engine, &engine);
+    if (result == ZR_OK)
+        result = zr_take(engine.host_arena, ZR_TAG_OTHER, own.model->list.units_count,
+                         sizeof *trainer->parameters, (void **)&trainer->parameters);
+    if (result == ZR_OK) {
+        memset(trainer->parameters, 0, own.model->list.units_count * sizeof *trainer->parameters);
+        result = zr_activations_open(
+            &trainer->activations,
+            &(struct zr_activations_options){.model = own.model,
+                                             .arena = engine.arena,
+                                             .host_arena = engine.host_arena,
+                                             .element_bytes = zr_precision_bytes(engine.precision),
+                                             .recompute = own.recompute});
+    }
+    if (result == ZR_OK)
+        result = make_lists(trainer, &own);
+    if (result == ZR_OK)
+        result = prepare(trainer);
+    if (result == ZR_OK)
+        *out = trainer;
+    else if (trainer->engine)
+        zr_trainer_destroy(trainer);
+    else
+        zr_drop(engine.host_arena, &trainer);
+    return result;
+}
+
+void zr_trainer_destroy(zr_trainer *trainer)
+{
+    if (!trainer)
+        return;
+    zr_arena *host_arena = trainer->engine->options.host_arena;
+    if (trainer->activations.arena)
+        drop_pass(trainer);
+    zr_schedule_end(&trainer->forward);
+    zr_schedule_end(&trainer->step);
+    zr_activations_close(&trainer->activations);
+    zr_drop(host_arena, &trainer->parameters);
+    zr_engine_destroy(trainer->engine);
+    zr_drop(host_arena, &trainer);
+}

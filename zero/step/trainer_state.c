@@ -1,0 +1,99 @@
+/* trainer_state.c: builds scratch, model and trainer in one order. */
+#include "zero/step/trainer_state.h"
+
+#include <string.h>
+
+#include "zero/comm/take.h"
+
+static zr_result open_context(struct zr_trainer_state *state)
+{
+    const struct zr_trainer_state_options *o = &state->options;
+    struct zr_kernel_context *context = &state->context;
+    struct zr_kernel_limits limits;
+    zr_result result;
+
+    zr_shape_limits(&state->transformer.shape, o->parallel.threads, &limits);
+    context->parallel = o->parallel;
+    context->isa = o->isa;
+    context->precision = o->precision;
+    context->flops = o->flops;
+    context->workspace_bytes = zr_kernel_workspace_bytes(&limits, o->isa);
+    result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
+    if (result != ZR_OK || o->kernels == zr_kernels_null())
+        return result;
+    if (zr_kernel_open(context) != 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the kernels could not start: %s", zr_kernel_why());
+    state->context_open = true;
+    return ZR_OK;
+}
+
+zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
+                                        size_t *out)
+{
+    struct zr_shape one = *request->shape; /* all blocks are alike */
+    struct zr_transformer transformer;
+    struct zr_layout layout;
+    size_t largest = 0, element_bytes = zr_precision_bytes(request->precision);
+
+    *out = request->cap_bytes;
+    one.layers = 1;
+    zr_result result = zr_transformer_open(&transformer, &one, host_arena);
+    if (result != ZR_OK)
+        return result;
+    result = zr_layout_make(&layout, &(struct zr_layout_request){.list = &transformer.model.list,
+                                                                 .world = request->world,
+                                                                 .precision = request->precision,
+                                                                 .host_arena = host_arena});
+    if (result == ZR_OK) {
+        for (size_t u = 0; u < layout.units_count; u++)
+            largest = layout.units[u].padded_elements > largest ? layout.units[u].padded_elements : largest;
+        zr_layout_end(&layout);
+        if (largest * element_bytes < request->cap_bytes)
+            *out = largest * element_bytes;
+    }
+    zr_transformer_close(&transformer);
+    return result;
+}
+
+zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options)
+{
+    memset(out, 0, sizeof *out);
+    out->options = *options;
+    zr_result result = zr_transformer_open(&out->transformer, &options->shape, options->host_arena);
+    if (result == ZR_OK)
+        result = open_context(out);
+    if (result == ZR_OK)
+        result = zr_trainer_create(
+            &out->trainer, &(struct zr_trainer_options){
+                               .engine = &(struct zr_engine_options){.arena = options->arena,
+                                                                     .host_arena = options->host_arena,
+                                                                     .kernels = options->kernels,
+                                                                     .context = &out->context,
+                                                                     .comm = options->comm,
+                                                                     .stage = options->stage,
+                                                                     .micro_batches = options->micro_batches,
+                                                                     .reduce = options->reduce,
+                                                                     .precision = options->precision,
+                                                                     .loss_scaling = options->loss_scaling,
+                                                                     .seed = options->seed,
+                                                                     .optimizer = options->optimizer},
+                               .model = &out->transformer.model,
+                               .recompute = options->shape.recompute});
+    if (result == ZR_OK)
+        out->engine = zr_trainer_engine(out->trainer);
+    else
+        zr_trainer_state_close(out);
+    return result;
+}
+
+void zr_trainer_state_close(struct zr_trainer_state *state)
+{
+    if (!state->options.arena)
+        return;
+    zr_trainer_destroy(state->trainer);
+    if (state->context_open)
+        zr_kernel_close(&state->context);
+    zr_drop(state->options.arena, &state->context.workspace);
+    zr_transformer_close(&state->transformer);
+    memset(state, 0, sizeof *state);
+}
