@@ -2,16 +2,11 @@
  * precision on the reference operations: same first values, same batches, twenty steps of AdamW with
  * clipping. And what the model's memory comes to: nothing left behind, whichever of its allocations fails. */
 #define _GNU_SOURCE
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "alloc/base/fault.h"
 #include "tests/support/kernels_reference.h"
-#include "tests/support/shape_list.h"
 #include "tests/support/tap.h"
+#include "tests/support/trainer_rig.h"
 #include "zero/plan/plan.h"
-#include "zero/step/trainer_state.h"
 
 enum {
     L = 2,
@@ -34,27 +29,18 @@ static const struct zr_shape shape = {.layers = L,
                                       .vocabulary_padded = VP,
                                       .sequence = T,
                                       .batch = B};
-static const struct zr_optimizer_options adamw = {
-    .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
-static const float rate = 3e-3f;
-
 /* ---- The trainer in double precision ------------------------------------------------------------------- */
 
 /* Where each parameter lies in one long vector, in the order of the list. */
-static size_t at[4 + 12 * L], elements[4 + 12 * L], total;
-static bool decays[4 + 12 * L];
+static size_t at[4 + 12 * L], total;
 
-static void lay_out(void)
+static void lay_out(const struct rig *rig)
 {
-    struct zr_parameter parameters[4 + 12 * L];
-    struct zr_unit units[3 + L];
-    shape_describe(&shape, parameters, units);
+    const struct zr_parameter_list *list = &rig->state.transformer.model.list;
     total = 0;
-    for (size_t i = 0; i < 4 + 12 * L; i++) {
+    for (size_t i = 0; i < list->parameters_count; i++) {
         at[i] = total;
-        elements[i] = zr_parameter_elements(&parameters[i]);
-        decays[i] = parameters[i].shape[1] != 0;
-        total += elements[i];
+        total += zr_parameter_elements(&list->parameters[i]);
     }
 }
 
@@ -64,15 +50,12 @@ struct kept {
     double middle[N], normal2[N], mean2[ROWS], rstd2[ROWS], wide[ROWS * WIDE], active[ROWS * WIDE];
 };
 
-static int32_t tokens[ROWS], targets[ROWS];
-static const struct zr_embedding embedding = {tokens, B, T, C};
 static const struct zr_layernorm norm = {ROWS, C};
 static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               proj_shape = {.rows = ROWS, .in = C, .out = C},
                               fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static const struct zr_attention attention = {B, T, C, A, 0};
-static const struct zr_head head = {targets, ROWS, C, V, VP};
 
 static void block_forward(struct kept *k, const double *w, size_t first, double *x)
 {
@@ -122,14 +105,16 @@ static void block_backward(const struct kept *k, const double *w, double *g, siz
 }
 
 /* The mean loss of the batch; g gets the gradients of all parameters. */
-static double reference_pass(const double *w, double *g)
+static double reference_pass(const struct rig *rig, const double *w, double *g)
 {
     static struct kept kept[L];
     static double x[N], normal[N], mean[ROWS], rstd[ROWS], losses[ROWS], row[VP], dn[N], d[N];
     size_t last = 2 + 12 * L;
     double sum = 0;
 
-    memset(g, 0, total * sizeof *g);
+    const struct zr_embedding embedding = {rig->tokens, B, T, C};
+    const struct zr_head head = {rig->targets, ROWS, C, V, VP};
+
     reference_embedding(&embedding, w + at[0], w + at[1], x);
     for (size_t l = 0; l < L; l++)
         block_forward(&kept[l], w, 2 + 12 * l, x);
@@ -145,126 +130,13 @@ static double reference_pass(const double *w, double *g)
     return sum / ROWS;
 }
 
-/* Returns the norm before clipping. */
-static double reference_step(double *w, const double *g, double *m, double *v, int step)
-{
-    double squares = 0, scale = 1, b1 = (double)adamw.beta1, b2 = (double)adamw.beta2;
-    for (size_t i = 0; i < total; i++)
-        squares += g[i] * g[i];
-    if (sqrt(squares) > (double)adamw.clip)
-        scale = (double)adamw.clip / sqrt(squares);
-    for (size_t p = 0; p < 4 + 12 * L; p++)
-        for (size_t i = at[p]; i < at[p] + elements[p]; i++) {
-            double gi = g[i] * scale;
-            m[i] = b1 * m[i] + (1 - b1) * gi;
-            v[i] = b2 * v[i] + (1 - b2) * gi * gi;
-            double update =
-                m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + (double)adamw.epsilon);
-            w[i] -= (double)rate * (update + (decays[p] ? (double)adamw.weight_decay * w[i] : 0));
-        }
-    return sqrt(squares);
-}
-
 /* ---- The model under test ------------------------------------------------------------------------------ */
 
-struct rig {
-    zr_backend *backend;
-    zr_arena *arena, *host_arena;
-    zr_comm *comm;
-    struct zr_trainer_state state;
-};
-
-static zr_result rig_open(struct rig *rig, enum zr_recompute recompute)
+static zr_result gpt_open(struct rig *rig, enum zr_recompute recompute)
 {
     struct zr_shape with = shape;
-    const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
-    zr_result result;
-    memset(rig, 0, sizeof *rig);
     with.recompute = recompute;
-    result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
-    if (result == ZR_OK)
-        result = zr_arena_create(
-            &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
-    if (result == ZR_OK)
-        result = zr_arena_create(
-            &rig->host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
-    if (result == ZR_OK)
-        result = zr_comm_null_create(
-            &rig->comm,
-            &(struct zr_comm_options){
-                .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
-            0, 1);
-    if (result == ZR_OK)
-        result = zr_trainer_state_open(&rig->state,
-                                       &(struct zr_trainer_state_options){.arena = rig->arena,
-                                                                          .host_arena = rig->host_arena,
-                                                                          .kernels = kernels,
-                                                                          .isa = zr_isa_best(),
-                                                                          .parallel = {.threads = 1},
-                                                                          .comm = rig->comm,
-                                                                          .shape = with,
-                                                                          .seed = 5,
-                                                                          .optimizer = adamw});
-    return result;
-}
-
-/* Ends the rig; returns the bytes that were left behind. */
-static size_t rig_close(struct rig *rig)
-{
-    size_t tensors = 0, records = 0;
-    zr_trainer_state_close(&rig->state);
-    if (rig->comm)
-        zr_comm_destroy(rig->comm);
-    if (rig->arena)
-        zr_arena_destroy(rig->arena, &tensors);
-    if (rig->host_arena)
-        zr_arena_destroy(rig->host_arena, &records);
-    if (rig->backend)
-        zr_backend_destroy(rig->backend);
-    return tensors + records;
-}
-
-static void random_batch(unsigned step, struct rig *rig)
-{
-    unsigned short state[3] = {(unsigned short)step, 77, 3};
-    for (size_t i = 0; i < ROWS; i++) {
-        tokens[i] = (int32_t)(nrand48(state) % V);
-        targets[i] = (int32_t)(nrand48(state) % V);
-    }
-    memcpy(zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS), tokens, sizeof tokens);
-    memcpy(zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS), targets, sizeof targets);
-}
-
-struct asked {
-    struct rig *rig;
-    unsigned step;
-    double loss;
-};
-
-static zr_result load(void *state, unsigned micro_batch)
-{
-    const struct asked *asked = state;
-    (void)micro_batch;
-    random_batch(asked->step, asked->rig);
-    return ZR_OK;
-}
-
-static zr_result update(void *state, double loss, float *the_rate)
-{
-    ((struct asked *)state)->loss = loss;
-    *the_rate = rate;
-    return ZR_OK;
-}
-
-static zr_result one_step(struct rig *rig, unsigned step, double *loss, double *gradient_norm)
-{
-    struct zr_step_report report = {0};
-    struct asked asked = {rig, step, NAN};
-    zr_result result =
-        zr_trainer_step(rig->state.trainer, &(struct zr_step_calls){&asked, load, update}, &report);
-    *loss = asked.loss;
-    *gradient_norm = report.gradient_norm;
-    return result;
+    return rig_open(rig, &with);
 }
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
@@ -272,38 +144,16 @@ static zr_result one_step(struct rig *rig, unsigned step, double *loss, double *
 static void test_against_reference(void)
 {
     struct rig rig;
-    double worst_loss = 0, worst_norm = 0, first = 0, last = 0;
-    lay_out();
-    double *w = calloc(4 * total, sizeof *w), *g = w + total, *m = g + total, *v = m + total;
+    struct rig_distance far;
 
-    tap_result(rig_open(&rig, ZR_RECOMPUTE_NONE), ZR_OK, "a model on one rank");
+    tap_result(gpt_open(&rig, ZR_RECOMPUTE_NONE), ZR_OK, "a model on one rank");
+    lay_out(&rig);
     tap_is(zr_engine_elements(rig.state.engine), total, "it has the elements of its list");
-    for (size_t i = 0; i < zr_engine_segments_count(rig.state.engine); i++) {
-        struct zr_shard_segment segment;
-        zr_engine_segment(rig.state.engine, i, &segment);
-        for (size_t e = 0; e < segment.count; e++)
-            w[segment.global_index + e] = (double)segment.parameter[e];
-    }
-    for (unsigned step = 1; step <= STEPS; step++) {
-        double loss, gradient_norm;
-        zr_result result = one_step(&rig, step, &loss, &gradient_norm);
-        if (result != ZR_OK) {
-            tap_result(result, ZR_OK, "step %u", step);
-            break;
-        }
-        double want = reference_pass(w, g), want_norm = reference_step(w, g, m, v, (int)step);
-        worst_loss = fmax(worst_loss, fabs(loss - want));
-        worst_norm = fmax(worst_norm, fabs(gradient_norm - want_norm) / want_norm);
-        first = step == 1 ? loss : first;
-        last = loss;
-    }
-    tap_ok(worst_loss < 1e-5, "%d losses are a double-precision trainer's within 1e-5 (worst %.1e)", STEPS,
-           worst_loss);
-    tap_ok(worst_norm < 1e-4, "so are the gradient norms, within 1e-4 of themselves (worst %.1e)",
-           worst_norm);
-    tap_ok(first != last, "the loss moves: %.4f to %.4f", first, last);
+    tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+    tap_ok(far.loss < 1e-5, "losses are a double-precision trainer's within 1e-5 (worst %.1e)", far.loss);
+    tap_ok(far.norm < 1e-4, "so are the gradient norms, within 1e-4 of themselves (worst %.1e)", far.norm);
+    tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss, far.last_loss);
     tap_is(rig_close(&rig), 0, "nothing is left behind");
-    free(w);
 }
 
 /* The three ways to recompute: same bits; each plan is what the run measures, and its places call no driver.
@@ -325,7 +175,7 @@ static void test_recompute(void)
         struct zr_arena_stats stats;
         uint64_t calls = 0;
         bool same = true;
-        tap_result(rig_open(&rig, recompute), ZR_OK, "recompute %d: a model", recompute);
+        tap_result(gpt_open(&rig, recompute), ZR_OK, "recompute %d: a model", recompute);
         request.shape.recompute = recompute;
         request.host_arena = rig.host_arena;
         tap_result(zr_plan_make(&plan, &request), ZR_OK, "recompute %d: a plan", recompute);
@@ -336,7 +186,7 @@ static void test_recompute(void)
             double loss = NAN, gradient_norm;
             zr_arena_get_stats(rig.arena, &stats);
             calls = step == 2 ? stats.backend_calls_count : calls;
-            one_step(&rig, step, &loss, &gradient_norm);
+            rig_train(&rig, step, &loss, &gradient_norm);
             same &= recompute == ZR_RECOMPUTE_NONE || memcmp(&loss, &want[step - 1], sizeof loss) == 0;
             if (recompute == ZR_RECOMPUTE_NONE)
                 want[step - 1] = loss;
@@ -360,17 +210,17 @@ static void test_blame(void)
     double loss, gradient_norm;
     struct zr_shard_segment segment;
 
-    tap_result(rig_open(&rig, ZR_RECOMPUTE_FULL), ZR_OK, "a model to spoil");
-    tap_result(one_step(&rig, 1, &loss, &gradient_norm), ZR_OK, "a good step");
+    tap_result(gpt_open(&rig, ZR_RECOMPUTE_FULL), ZR_OK, "a model to spoil");
+    tap_result(rig_train(&rig, 1, &loss, &gradient_norm), ZR_OK, "a good step");
     zr_engine_segment(rig.state.engine, 2 + 12 + 8, &segment); /* h.1.mlp.c_fc.weight */
     float before = segment.parameter[7];
     segment.parameter[7] = NAN;
-    tap_result(one_step(&rig, 2, &loss, &gradient_norm), ZR_ERR_CORRUPT,
+    tap_result(rig_train(&rig, 2, &loss, &gradient_norm), ZR_ERR_CORRUPT,
                "a parameter that is NaN ends the run");
     tap_ok(strstr(zr_last_error(), "h.1.mlp.c_fc.weight"), "the words name it: %s", zr_last_error());
     segment.parameter[7] = 3e38f;
     segment.parameter[8] = 3e38f;
-    tap_result(one_step(&rig, 2, &loss, &gradient_norm), ZR_ERR_CORRUPT,
+    tap_result(rig_train(&rig, 2, &loss, &gradient_norm), ZR_ERR_CORRUPT,
                "so does an activation that overflows");
     tap_ok(strstr(zr_last_error(), "h.1."), "the words name the place: %s", zr_last_error());
     segment.parameter[7] = segment.parameter[8] = before;
@@ -393,9 +243,9 @@ static void test_faults(void)
             struct rig rig;
             double loss, gradient_norm;
             zr_fault_set(sites[s], nth);
-            zr_result result = rig_open(&rig, ZR_RECOMPUTE_NONE);
+            zr_result result = gpt_open(&rig, ZR_RECOMPUTE_NONE);
             if (result == ZR_OK)
-                result = one_step(&rig, 1, &loss, &gradient_norm);
+                result = rig_train(&rig, 1, &loss, &gradient_norm);
             zr_fault_set(sites[s], 0);
             leaked += rig_close(&rig);
             if (result == ZR_OK)
@@ -409,101 +259,27 @@ static void test_faults(void)
 
 static void test_shapes(void)
 {
-    const struct {
+    static const struct {
         const char *words;
-        struct zr_shape shape;
+        size_t field, value;
     } bad[] = {
-        {"no layers",
-         {.layers = 0,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"no hidden",
-         {.layers = 1,
-          .hidden = 0,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"no heads",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 0,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"heads that do not divide",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 3,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"no vocabulary",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 0,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"padding below the vocabulary",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 9,
-          .sequence = 4,
-          .batch = 1}},
-        {"no sequence",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 0,
-          .batch = 1}},
-        {"no batch",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 0}},
-        {"a batch beyond addresses",
-         {.layers = 1,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = SIZE_MAX / 8}},
-        {"hidden beyond addresses",
-         {.layers = 1,
-          .hidden = (size_t)1 << 40,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
-        {"layers beyond counting",
-         {.layers = SIZE_MAX,
-          .hidden = 8,
-          .heads = 2,
-          .vocabulary = 10,
-          .vocabulary_padded = 10,
-          .sequence = 4,
-          .batch = 1}},
+        {"no layers", offsetof(struct zr_shape, layers), 0},
+        {"no hidden", offsetof(struct zr_shape, hidden), 0},
+        {"no heads", offsetof(struct zr_shape, heads), 0},
+        {"heads that do not divide", offsetof(struct zr_shape, heads), 3},
+        {"no vocabulary", offsetof(struct zr_shape, vocabulary), 0},
+        {"padding below the vocabulary", offsetof(struct zr_shape, vocabulary_padded), V - 1},
+        {"no sequence", offsetof(struct zr_shape, sequence), 0},
+        {"no batch", offsetof(struct zr_shape, batch), 0},
+        {"a batch beyond addresses", offsetof(struct zr_shape, batch), SIZE_MAX / 8},
+        {"hidden beyond addresses", offsetof(struct zr_shape, hidden), (size_t)1 << 40},
+        {"layers beyond counting", offsetof(struct zr_shape, layers), SIZE_MAX},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        tap_result(zr_shape_check(&bad[i].shape), ZR_ERR_INVALID, "%s", bad[i].words);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct zr_shape with = shape;
+        *(size_t *)(void *)((char *)&with + bad[i].field) = bad[i].value;
+        tap_result(zr_shape_check(&with), ZR_ERR_INVALID, "%s", bad[i].words);
+    }
     tap_result(zr_shape_check(&shape), ZR_OK, "a good shape");
 }
 

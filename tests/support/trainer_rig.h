@@ -1,0 +1,179 @@
+/* trainer_rig.h: a bundled model under a trainer of one rank, random batches, and the comparison of its
+ * losses with a trainer of the test's own in double precision. */
+#ifndef ZR_TEST_TRAINER_RIG_H
+#define ZR_TEST_TRAINER_RIG_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/step/trainer_state.h"
+
+static const struct zr_optimizer_options rig_adamw = {
+    .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
+static const float rig_rate = 3e-3f;
+
+struct rig {
+    zr_backend *backend;
+    zr_arena *arena, *host_arena;
+    zr_comm *comm;
+    struct zr_trainer_state state;
+    int32_t *tokens, *targets; /* the trainer's inputs */
+};
+
+/* After a failure, too, rig_close() releases what there is. */
+static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
+{
+    const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
+    zr_result result;
+    memset(rig, 0, sizeof *rig);
+    result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
+    if (result == ZR_OK)
+        result = zr_arena_create(
+            &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
+    if (result == ZR_OK)
+        result = zr_arena_create(
+            &rig->host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
+    if (result == ZR_OK)
+        result = zr_comm_null_create(
+            &rig->comm,
+            &(struct zr_comm_options){
+                .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
+            0, 1);
+    if (result == ZR_OK)
+        result = zr_trainer_state_open(&rig->state,
+                                       &(struct zr_trainer_state_options){.arena = rig->arena,
+                                                                          .host_arena = rig->host_arena,
+                                                                          .kernels = kernels,
+                                                                          .isa = zr_isa_best(),
+                                                                          .parallel = {.threads = 1},
+                                                                          .comm = rig->comm,
+                                                                          .shape = *shape,
+                                                                          .seed = 5,
+                                                                          .optimizer = rig_adamw});
+    if (result == ZR_OK) {
+        rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
+        rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);
+    }
+    return result;
+}
+
+/* Ends the rig; returns the bytes that were left behind. */
+static inline size_t rig_close(struct rig *rig)
+{
+    size_t tensors = 0, records = 0;
+    zr_trainer_state_close(&rig->state);
+    if (rig->comm)
+        zr_comm_destroy(rig->comm);
+    if (rig->arena)
+        zr_arena_destroy(rig->arena, &tensors);
+    if (rig->host_arena)
+        zr_arena_destroy(rig->host_arena, &records);
+    if (rig->backend)
+        zr_backend_destroy(rig->backend);
+    return tensors + records;
+}
+
+struct rig_step {
+    struct rig *rig;
+    unsigned step;
+    double loss;
+};
+
+static inline zr_result rig_load(void *state, unsigned micro_batch)
+{
+    const struct rig_step *asked = state;
+    const struct zr_shape *shape = &asked->rig->state.transformer.shape;
+    unsigned short random[3] = {(unsigned short)asked->step, 77, 3};
+    (void)micro_batch;
+    for (size_t i = 0; i < shape->batch * shape->sequence; i++) {
+        asked->rig->tokens[i] = (int32_t)(nrand48(random) % (long)shape->vocabulary);
+        asked->rig->targets[i] = (int32_t)(nrand48(random) % (long)shape->vocabulary);
+    }
+    return ZR_OK;
+}
+
+static inline zr_result rig_update(void *state, double loss, float *rate)
+{
+    ((struct rig_step *)state)->loss = loss;
+    *rate = rig_rate;
+    return ZR_OK;
+}
+
+/* On a random batch of the step's own, which stays in the inputs. */
+static inline zr_result rig_train(struct rig *rig, unsigned step, double *loss, double *gradient_norm)
+{
+    struct zr_step_report report = {0};
+    struct rig_step asked = {rig, step, (double)NAN};
+    zr_result result =
+        zr_trainer_step(rig->state.trainer, &(struct zr_step_calls){&asked, rig_load, rig_update}, &report);
+    *loss = asked.loss;
+    *gradient_norm = report.gradient_norm;
+    return result;
+}
+
+/* ---- A trainer in double precision --------------------------------------------------------------------- */
+
+/* The mean loss of the rig's batch; g gets the gradients of all parameters. Both vectors hold the parameters
+ * one after the other, in the order of the list. */
+typedef double (*rig_reference)(const struct rig *rig, const double *w, double *g);
+
+/* AdamW with clipping. Returns the norm before it. */
+static inline double rig_reference_step(const struct rig *rig, double *w, const double *g, double *m,
+                                        double *v, int step)
+{
+    const struct zr_parameter_list *list = &rig->state.transformer.model.list;
+    double squares = 0, scale = 1, b1 = (double)rig_adamw.beta1, b2 = (double)rig_adamw.beta2;
+    size_t total = zr_parameter_list_elements(list), i = 0;
+    for (size_t e = 0; e < total; e++)
+        squares += g[e] * g[e];
+    if (sqrt(squares) > (double)rig_adamw.clip)
+        scale = (double)rig_adamw.clip / sqrt(squares);
+    for (size_t p = 0; p < list->parameters_count; p++) {
+        double decay = list->parameters[p].shape[1] ? (double)rig_adamw.weight_decay : 0;
+        for (size_t end = i + zr_parameter_elements(&list->parameters[p]); i < end; i++) {
+            double gi = g[i] * scale;
+            m[i] = b1 * m[i] + (1 - b1) * gi;
+            v[i] = b2 * v[i] + (1 - b2) * gi * gi;
+            double update =
+                m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + (double)rig_adamw.epsilon);
+            w[i] -= (double)rig_rate * (update + decay * w[i]);
+        }
+    }
+    return sqrt(squares);
+}
+
+/* The largest differences over some steps: of losses, and of norms by their size. */
+struct rig_distance {
+    double loss, norm, first_loss, last_loss;
+};
+
+static inline zr_result rig_compare(struct rig *rig, rig_reference reference, unsigned steps,
+                                    struct rig_distance *out)
+{
+    size_t total = zr_engine_elements(rig->state.engine);
+    double *w = calloc(4 * total, sizeof *w), *g = w + total, *m = g + total, *v = m + total;
+    zr_result result = w ? ZR_OK : ZR_ERR_MEMORY;
+    *out = (struct rig_distance){0};
+    for (size_t i = 0; result == ZR_OK && i < zr_engine_segments_count(rig->state.engine); i++) {
+        struct zr_shard_segment segment;
+        zr_engine_segment(rig->state.engine, i, &segment);
+        for (size_t e = 0; e < segment.count; e++)
+            w[segment.global_index + e] = (double)segment.parameter[e];
+    }
+    for (unsigned step = 1; step <= steps && result == ZR_OK; step++) {
+        double loss, norm, want, want_norm;
+        result = rig_train(rig, step, &loss, &norm);
+        memset(g, 0, total * sizeof *g);
+        want = reference(rig, w, g);
+        want_norm = rig_reference_step(rig, w, g, m, v, (int)step);
+        out->loss = fmax(out->loss, fabs(loss - want));
+        out->norm = fmax(out->norm, fabs(norm - want_norm) / want_norm);
+        out->first_loss = step == 1 ? loss : out->first_loss;
+        out->last_loss = loss;
+    }
+    free(w);
+    return result;
+}
+
+#endif

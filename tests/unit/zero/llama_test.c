@@ -1,0 +1,268 @@
+/* llama_test.c: zr-train's LLaMA against one written here from the papers, number by number in double
+ * precision with a tape for the gradients: RMSNorm (Zhang and Sennrich, 2019), rotary embedding (Su et al.,
+ * 2021), SwiGLU (Shazeer, 2020), grouped queries (Ainslie et al., 2023). It knows of the kernels only which
+ * weights there are. */
+#include "tests/support/tap.h"
+#include "tests/support/trainer_rig.h"
+
+/* ---- Numbers that remember how they were made ---------------------------------------------------------- */
+
+enum { NODES_MOST = 1 << 20 };
+
+/* d(this) / d(from[i]) = slope[i] */
+struct node {
+    double value, gradient, slope[2];
+    unsigned from[2];
+};
+static struct node *tape;
+static unsigned nodes;
+
+typedef unsigned number;
+
+static number make(double value, number a, double slope_a, number b, double slope_b)
+{
+    if (nodes == NODES_MOST)
+        abort();
+    tape[nodes] = (struct node){value, 0, {slope_a, slope_b}, {a, b}};
+    return nodes++;
+}
+
+static double of(number a)
+{
+    return tape[a].value;
+}
+
+static number constant(double value)
+{
+    return make(value, 0, 0, 0, 0);
+}
+
+static number add(number a, number b)
+{
+    return make(of(a) + of(b), a, 1, b, 1);
+}
+
+static number multiply(number a, number b)
+{
+    return make(of(a) * of(b), a, of(b), b, of(a));
+}
+
+static number times(number a, double factor)
+{
+    return make(of(a) * factor, a, factor, 0, 0);
+}
+
+static number power(number a, double exponent)
+{
+    return make(pow(of(a), exponent), a, exponent * pow(of(a), exponent - 1), 0, 0);
+}
+
+static number exponential(number a)
+{
+    return make(exp(of(a)), a, exp(of(a)), 0, 0);
+}
+
+static number logarithm(number a)
+{
+    return make(log(of(a)), a, 1 / of(a), 0, 0);
+}
+
+static void differentiate(number loss)
+{
+    tape[loss].gradient = 1;
+    for (number i = nodes; i-- > 0;)
+        for (int k = 0; k < 2; k++)
+            tape[tape[i].from[k]].gradient += tape[i].slope[k] * tape[i].gradient;
+}
+
+/* ---- The model ----------------------------------------------------------------------------------------- */
+
+enum { WIDE = 64, TOKENS = 32 }; /* the largest row and sequence below */
+
+/* y = W x, W [out, in] */
+static void linear(number w, const number *x, size_t in, size_t out, number *y)
+{
+    for (size_t o = 0; o < out; o++) {
+        y[o] = constant(0);
+        for (size_t i = 0; i < in; i++)
+            y[o] = add(y[o], multiply(w + (number)(o * in + i), x[i]));
+    }
+}
+
+static void norm(number w, const number *x, size_t n, number *y)
+{
+    number squares = constant(0);
+    for (size_t i = 0; i < n; i++)
+        squares = add(squares, multiply(x[i], x[i]));
+    number factor = power(add(times(squares, 1 / (double)n), constant(1e-5)), -0.5);
+    for (size_t i = 0; i < n; i++)
+        y[i] = multiply(w + (number)i, multiply(x[i], factor));
+}
+
+/* The pair (i, i + D / 2) of a head turns by t theta^(-2 i / D). */
+static void rotate(number *x, size_t width, size_t t, double theta)
+{
+    for (size_t i = 0; i < width / 2; i++) {
+        double angle = (double)t * pow(theta, -2 * (double)i / (double)width);
+        number a = x[i], b = x[i + width / 2];
+        x[i] = add(times(a, cos(angle)), times(b, -sin(angle)));
+        x[i + width / 2] = add(times(a, sin(angle)), times(b, cos(angle)));
+    }
+}
+
+static number dot(const number *a, const number *b, size_t n)
+{
+    number sum = constant(0);
+    for (size_t i = 0; i < n; i++)
+        sum = add(sum, multiply(a[i], b[i]));
+    return sum;
+}
+
+/* One query over the keys and values of `count` tokens. */
+static void attend(const number *q, number k[][WIDE], number v[][WIDE], size_t first, size_t width,
+                   size_t count, number *out)
+{
+    number weights[TOKENS], sum = constant(0);
+    for (size_t t = 0; t < count; t++) {
+        weights[t] = exponential(times(dot(q, k[t] + first, width), 1 / sqrt((double)width)));
+        sum = add(sum, weights[t]);
+    }
+    sum = power(sum, -1);
+    for (size_t i = 0; i < width; i++) {
+        out[i] = constant(0);
+        for (size_t t = 0; t < count; t++)
+            out[i] = add(out[i], multiply(multiply(weights[t], sum), v[t][first + i]));
+    }
+}
+
+/* Moves on in the vector of parameters. */
+static number take(number *w, size_t elements)
+{
+    number first = *w;
+    *w += (number)elements;
+    return first;
+}
+
+static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
+{
+    static number k[TOKENS][WIDE], v[TOKENS][WIDE];
+    size_t c = shape->hidden, width = c / shape->heads, kv = width * shape->kv_heads, f = shape->ffn;
+    number norm1 = take(w, c), wq = take(w, c * c), wk = take(w, kv * c), wv = take(w, kv * c),
+           wo = take(w, c * c), norm2 = take(w, c), gate = take(w, f * c), up = take(w, f * c),
+           down = take(w, c * f);
+    for (size_t t = 0; t < shape->sequence; t++) {
+        number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE];
+        norm(norm1, x[t], c, y);
+        linear(wq, y, c, c, q);
+        linear(wk, y, c, kv, k[t]);
+        linear(wv, y, c, kv, v[t]);
+        for (size_t h = 0; h < shape->kv_heads; h++)
+            rotate(k[t] + h * width, width, t, shape->rope_theta);
+        for (size_t h = 0; h < shape->heads; h++) {
+            size_t shared = h / (shape->heads / shape->kv_heads);
+            rotate(q + h * width, width, t, shape->rope_theta);
+            attend(q + h * width, k, v, shared * width, width, t + 1, mixed + h * width);
+        }
+        linear(wo, mixed, c, c, y);
+        for (size_t i = 0; i < c; i++)
+            x[t][i] = add(x[t][i], y[i]);
+        norm(norm2, x[t], c, y);
+        linear(gate, y, c, f, g);
+        linear(up, y, c, f, u);
+        for (size_t i = 0; i < f; i++) /* g sigmoid(g) u */
+            u[i] = multiply(multiply(g[i], power(add(constant(1), exponential(times(g[i], -1))), -1)), u[i]);
+        linear(down, u, f, c, y);
+        for (size_t i = 0; i < c; i++)
+            x[t][i] = add(x[t][i], y[i]);
+    }
+}
+
+/* Sum of the losses of a sequence. */
+static number sequence_loss(const struct zr_shape *shape, const int32_t *tokens, const int32_t *targets)
+{
+    static number x[TOKENS][WIDE];
+    size_t c = shape->hidden;
+    number w = 1, embedding = take(&w, shape->vocabulary_padded * c), loss = constant(0);
+    for (size_t t = 0; t < shape->sequence; t++)
+        for (size_t i = 0; i < c; i++)
+            x[t][i] = embedding + (number)((size_t)tokens[t] * c + i);
+    for (size_t l = 0; l < shape->layers; l++)
+        block(shape, &w, x);
+    number last = take(&w, c), head = shape->tied ? embedding : w;
+    for (size_t t = 0; t < shape->sequence; t++) {
+        number y[WIDE], logits[WIDE], sum = constant(0);
+        norm(last, x[t], c, y);
+        linear(head, y, c, shape->vocabulary, logits);
+        for (size_t v = 0; v < shape->vocabulary; v++)
+            sum = add(sum, exponential(logits[v]));
+        loss = add(loss, add(logarithm(sum), times(logits[targets[t]], -1)));
+    }
+    return loss;
+}
+
+/* Number 0 is nothing; the parameters follow. */
+static double reference_pass(const struct rig *rig, const double *w, double *g)
+{
+    const struct zr_shape *shape = &rig->state.transformer.shape;
+    size_t total = zr_engine_elements(rig->state.engine);
+    double sum = 0, rows = (double)(shape->batch * shape->sequence);
+    for (size_t b = 0; b < shape->batch; b++) {
+        nodes = 0;
+        constant(0);
+        for (size_t i = 0; i < total; i++)
+            constant(w[i]);
+        number loss =
+            times(sequence_loss(shape, rig->tokens + b * shape->sequence, rig->targets + b * shape->sequence),
+                  1 / rows);
+        differentiate(loss);
+        for (size_t i = 0; i < total; i++)
+            g[i] += tape[1 + i].gradient;
+        sum += of(loss);
+    }
+    return sum;
+}
+
+/* ---- Tests --------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *words;
+    struct zr_shape shape;
+} models[] = {
+    {"four heads on two, a head of its own",
+     {.layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 20, .sequence = 7, .batch = 2}},
+    {"one head of keys and values, tied",
+     {.layers = 1, .hidden = 24, .heads = 4, .kv_heads = 1, .ffn = 33, .sequence = 5, .tied = true}},
+    {"as many as heads, another base, all recomputed",
+     {.layers = 3,
+      .hidden = 8,
+      .heads = 2,
+      .sequence = 12,
+      .rope_theta = 500,
+      .recompute = ZR_RECOMPUTE_FULL}},
+};
+
+int main(void)
+{
+    enum { STEPS = 20, V = 29, VP = 32 };
+    tape = calloc(NODES_MOST, sizeof *tape);
+    if (!tape)
+        return 1;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct zr_shape shape = models[i].shape;
+        struct rig rig;
+        struct rig_distance far;
+        shape.architecture = ZR_ARCH_LLAMA;
+        shape.vocabulary = V;
+        shape.vocabulary_padded = VP;
+        shape.batch = shape.batch ? shape.batch : 1;
+        tap_result(rig_open(&rig, &shape), ZR_OK, "%s: a model", models[i].words);
+        tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+        tap_ok(far.loss < 1e-5, "losses are the reference's within 1e-5 (worst %.1e)", far.loss);
+        tap_ok(far.norm < 1e-4, "gradient norms within 1e-4 of themselves (worst %.1e)", far.norm);
+        tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss,
+               far.last_loss);
+        tap_is(rig_close(&rig), 0, "nothing is left behind");
+    }
+    free(tape);
+    return tap_done();
+}
