@@ -18,6 +18,8 @@ ODD = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, steps=3, clip=0.5, wei
            lr_vectors=2, eval_every=0)
 # Wide enough that buckets of 64 KiB and 1 MiB are less than a layer in bf16 and fp32 alike, and of 64 MiB are not.
 WIDE = dict(layers=4, hidden=216, heads=3, seq=5, batch=1, steps=2, eval_every=0)
+# Four heads of queries on two of keys and values, and a feed-forward layer that fills no vector.
+LLAMA = {**ODD, "arch": "llama", "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 37}
 RANKS, ROUNDS, BUCKETS = (1, 2, 3, 4, 8), (1, 3, 4), (65536, 1 << 20, 64 << 20)
 COMMS = ("local",) if mpi_missing() else ("local", "mpi")
 
@@ -26,7 +28,7 @@ bases = {}
 
 def base(ranks, accumulate=1, precision="fp32", shape=ODD):
     """The run that others are compared with: stage 0, one thread. Some evaluate, which must not change them."""
-    key = ranks, accumulate, precision, shape["hidden"]
+    key = ranks, accumulate, precision, shape["hidden"]  # which differs between the shapes
     if key not in bases:
         evaluated = {"eval_every": 1} if accumulate == 1 and shape is ODD else {}
         bases[key] = logged(ranks=ranks, accumulate=accumulate, precision=precision, stage=0, threads=1,
@@ -83,6 +85,18 @@ for precision in ("fp32", "bf16"):
     sizes = [sorted(ring.get((precision, bucket), ())) for bucket in BUCKETS]
     ok(all(len(one) == 1 for one in sizes) and sizes[0] < sizes[1] < sizes[2],
        f"{precision}: buckets of each size are another ring, at every stage the same one: {sizes} bytes")
+
+for precision in ("fp32", "bf16"):
+    for row in pairwise(4, stage=(0, 1, 2, 3), bucket_bytes=(4096, 65536), recompute=("none", "selective", "full"),
+                        threads=(1, 2), comm=COMMS):
+        want, words = base(2, precision=precision, shape=LLAMA), " ".join(f"{k} {v}" for k, v in row.items())
+        got = logged(ranks=2, precision=precision, **row, **LLAMA)
+        same(got.bits, want.bits, f"LLaMA, {precision}: {words}") or note(got.err)
+        if row["stage"] == 3:
+            ok(gathers(got), "and its parameters are gathered")
+tied = [logged(ranks=3, stage=stage, tie_embeddings=True, **LLAMA) for stage in (0, 3)]
+same(tied[1].bits, tied[0].bits, "LLaMA with a tied head on 3 ranks: stage 3 is stage 0")
+ok(tied[0].losses != base(3, shape=LLAMA).losses, "which is another model than with a head of its own")
 
 again = logged(ranks=3, stage=3, **ODD)
 same(again.bits, base(3, 1).bits, "3 ranks, stage 3, and the same again")
