@@ -69,7 +69,8 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     const struct zr_shape *shape = &config->shape;
     char number[ZR_NUMBER_ROOM];
     zr_text_print(&page->text, "%s with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
-                  shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT", zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
+                  shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT",
+                  zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
                   shape->vocabulary);
     zr_text_print(&page->text, "%u %s, ZeRO stage %u, %s; %u %s each\n", config->ranks,
                   config->ranks == 1 ? "rank" : "ranks", config->stage,

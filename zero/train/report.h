@@ -5,6 +5,8 @@
 #ifndef ZR_TRAIN_REPORT_H
 #define ZR_TRAIN_REPORT_H
 
+#include <jansson.h>
+
 #include "zero/train/args.h"
 #include "zero/train/limit.h"
 
@@ -61,9 +63,8 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
 zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found);
 /* How long a step of the plan takes at --flops and --bandwidth, and what happens in it when. */
 zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline);
-/* The same for --json: an entry with a comma after it; nothing for NULL. */
-void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config *config,
-                              const struct zr_timeline *timeline);
+/* The same as an object for --json, the caller's; NULL: no memory, or a number that is not finite. */
+json_t *zr_report_timeline_json(const struct zr_train_config *config, const struct zr_timeline *timeline);
 /* Whether a step has taken and sent all that one does: only then do measured and planned agree. */
 static inline bool zr_run_updated(const struct zr_run_report *run)
 {

@@ -1,10 +1,13 @@
-/* report_json.c: --json, a stream of small prints; written to FILE.partial and renamed, so that whoever waits
- * for the file never reads half of it. */
+/* report_json.c: --json, written member by member, so that one rank of thousands at a time takes memory. It
+ * goes to FILE.partial and is renamed, so that whoever waits for the file never reads half of it. */
 #define _GNU_SOURCE
-#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
 #include "zero/train/number.h"
 #include "zero/train/report.h"
 
@@ -14,6 +17,7 @@ struct json_output {
     struct zr_file file;
     struct zr_text text;
     bool aside; /* a file of ours under `partial`, else standard output */
+    bool begun, failed;
     char partial[ZR_TRAIN_PATH_ROOM + 16];
     char buffer[8192];
 };
@@ -29,7 +33,8 @@ static zr_result output_open(struct json_output *out, const char *path)
 {
     zr_result result = ZR_OK;
 
-    out->aside = false;
+    *out = (struct json_output){.aside = false};
+    json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     if (strcmp(path, "-") == 0) {
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
     } else {
@@ -46,7 +51,10 @@ static zr_result output_open(struct json_output *out, const char *path)
 
 static zr_result output_close(struct json_output *out, const char *path)
 {
+    zr_text_print(&out->text, "%s", "\n}\n");
     zr_result result = zr_text_flush(&out->text);
+    if (!result && out->failed)
+        result = zr_fail(ZR_ERR_MEMORY, "no memory to write %s", path);
     if (strcmp(path, "-") == 0)
         return result;
     if (!result && out->aside)
@@ -69,37 +77,76 @@ void zr_report_clean_up(const char *path)
     unlink(partial);
 }
 
-/* ---- What it says -------------------------------------------------------------------------------------- */
+/* ---- Values -------------------------------------------------------------------------------------------- */
 
-static void print_tags(struct zr_text *text, const char *key, const size_t by_tag_bytes[ZR_TAG_COUNT],
-                       size_t total)
+static int append(const char *bytes, size_t count, void *state)
 {
-    zr_text_print(text, "\"%s\": {", key);
-    for (int tag = 0; tag < ZR_TAG_COUNT; tag++)
-        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), by_tag_bytes[tag]);
-    zr_text_print(text, "\"total\": %zu}", total);
+    return zr_text_print(state, "%.*s", (int)count, bytes) == ZR_OK ? 0 : -1;
+}
+
+/* Takes the value; NULL stands for memory that was refused. */
+static void dump(struct json_output *out, json_t *value)
+{
+    out->failed |= json_dump_callback(value, append, &out->text, JSON_ENCODE_ANY) != 0;
+    json_decref(value);
+}
+
+/* A member of the one object that the file is. */
+static void add(struct json_output *out, const char *key, json_t *value)
+{
+    zr_text_print(&out->text, "%s\"%s\": ", out->begun ? ",\n" : "{", key);
+    out->begun = true;
+    dump(out, value);
+}
+
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *count_of(uint64_t value)
+{
+    return json_integer((json_int_t)value);
+}
+
+static json_t *tags(const size_t by_tag_bytes[ZR_TAG_COUNT], int tags_count, size_t total)
+{
+    json_t *object = json_object();
+    for (int tag = 0; tag < tags_count; tag++)
+        json_object_set_new(object, zr_tag_name((zr_tag)tag), count_of(by_tag_bytes[tag]));
+    json_object_set_new(object, "total", count_of(total));
+    return object;
 }
 
 /* What is kept between steps; the state alone is what ZeRO's formulas speak of. */
-static void print_kept(struct zr_text *text, const char *key, const size_t by_tag_bytes[ZR_TAG_COUNT])
+static json_t *kept(const size_t by_tag_bytes[ZR_TAG_COUNT])
 {
     size_t total = 0;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
         total += by_tag_bytes[tag];
-    zr_text_print(text, "\"%s\": {", key);
-    for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
-        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), by_tag_bytes[tag]);
-    zr_text_print(text, "\"state\": %zu, \"total\": %zu}", zr_report_state_bytes(by_tag_bytes), total);
+    json_t *object = tags(by_tag_bytes, ZR_TAG_OTHER, total);
+    json_object_set_new(object, "state", count_of(zr_report_state_bytes(by_tag_bytes)));
+    return object;
 }
 
-/* What the plan holds a run to. */
-static void print_tag_limits(struct zr_text *text, const struct zr_tag_limits *tag_limits)
+static json_t *list(const double *values, size_t count)
 {
-    zr_text_print(text, "\"planned_most_bytes\": {");
-    for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
-        zr_text_print(text, "\"%s\": %zu, ", zr_tag_name((zr_tag)tag), tag_limits->by_tag_bytes[tag]);
-    zr_text_print(text, "\"total\": %zu}", tag_limits->total_bytes);
+    json_t *array = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, number(values[i]));
+    return array;
 }
+
+static json_t *hex_list(const double *values, size_t count)
+{
+    char text[ZR_NUMBER_ROOM];
+    json_t *array = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, json_string(zr_number_hex(text, values[i])));
+    return array;
+}
+
+/* ---- Ranks --------------------------------------------------------------------------------------------- */
 
 /* What there is to say of ranks. */
 struct ranks_view {
@@ -109,152 +156,134 @@ struct ranks_view {
     bool sent;     /* elements are known: of a run none of whose steps was updated they are not */
 };
 
-static void print_travelling(struct zr_text *text, const struct ranks_view *view, const char *name,
-                             uint64_t count)
+static void set_measured(json_t *object, const struct ranks_view *view, const struct zr_rank_report *rank)
 {
-    if (view->sent)
-        zr_text_print(text, ", \"%s\": %" PRIu64, name, count);
-    else
-        zr_text_print(text, ", \"%s\": null", name);
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {{"peak_reserved_bytes", rank->peak_reserved_bytes},
+                  {"peak_host_reserved_bytes", rank->peak_host_reserved_bytes},
+                  {"peak_rss_bytes", rank->peak_resident_bytes},
+                  {"rss_anonymous_bytes", rank->resident_anonymous_bytes},
+                  {"rss_shared_bytes", rank->resident_shared_bytes},
+                  {"stranded_bytes", rank->stranded_bytes},
+                  {"driver_calls_last_step", rank->driver_calls_last_step},
+                  {"comm_busy_ns", rank->comm_busy_ns},
+                  {"comm_exposed_ns", rank->comm_exposed_ns}};
+    json_object_set_new(object, "received_bytes_per_step",
+                        view->sent ? count_of(rank->received_bytes_per_step) : json_null());
+    json_object_set_new(object, "peak_bytes", tags(rank->peak_by_tag_bytes, ZR_TAG_COUNT, rank->peak_bytes));
+    json_object_set_new(object, "persistent_bytes", kept(rank->kept_by_tag_bytes));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(object, counts[i].key, count_of(counts[i].value));
 }
 
-static void print_rank(struct zr_text *text, const struct ranks_view *view, const struct zr_rank_report *rank)
+static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
-    zr_text_print(text,
-                  "{\"rank\": %u, \"whole_parameters\": %" PRIu64 ", \"whole_gradients\": %" PRIu64 ",\n   ",
-                  rank->rank, rank->whole_parameters, rank->whole_gradients);
-    print_tags(text, "planned_bytes", rank->planned_by_tag_bytes, rank->planned_bytes);
-    zr_text_print(text, ",\n   ");
-    print_tag_limits(text, &rank->tag_limits);
-    zr_text_print(text, ",\n   ");
-    print_kept(text, "planned_persistent_bytes", rank->planned_kept_by_tag_bytes);
-    zr_text_print(text, ",\n   \"planned_reserved_bytes\": %zu", rank->planned_reserved_bytes);
-    print_travelling(text, view, "sent_elements_per_step", rank->sent_elements_per_step);
-    if (view->measured) {
-        print_travelling(text, view, "received_bytes_per_step", rank->received_bytes_per_step);
-        zr_text_print(text, ",\n   ");
-        print_tags(text, "peak_bytes", rank->peak_by_tag_bytes, rank->peak_bytes);
-        zr_text_print(text, ",\n   ");
-        print_kept(text, "persistent_bytes", rank->kept_by_tag_bytes);
-        zr_text_print(text,
-                      ",\n   \"peak_reserved_bytes\": %zu, \"peak_host_reserved_bytes\": %zu, "
-                      "\"peak_rss_bytes\": %zu, \"rss_anonymous_bytes\": %zu, "
-                      "\"rss_shared_bytes\": %zu, \"stranded_bytes\": %zu",
-                      rank->peak_reserved_bytes, rank->peak_host_reserved_bytes, rank->peak_resident_bytes,
-                      rank->resident_anonymous_bytes, rank->resident_shared_bytes, rank->stranded_bytes);
-        zr_text_print(text,
-                      ",\n   \"driver_calls_last_step\": %" PRIu64 ", \"comm_busy_ns\": %" PRIu64
-                      ", \"comm_exposed_ns\": %" PRIu64,
-                      rank->driver_calls_last_step, rank->comm_busy_ns, rank->comm_exposed_ns);
-    }
-    zr_text_print(text, "}");
+    json_t *object =
+        json_pack("{s:i, s:I, s:I}", "rank", (int)rank->rank, "whole_parameters",
+                  (json_int_t)rank->whole_parameters, "whole_gradients", (json_int_t)rank->whole_gradients);
+    json_object_set_new(object, "planned_bytes",
+                        tags(rank->planned_by_tag_bytes, ZR_TAG_COUNT, rank->planned_bytes));
+    json_object_set_new(object, "planned_most_bytes",
+                        tags(rank->tag_limits.by_tag_bytes, ZR_TAG_OTHER, rank->tag_limits.total_bytes));
+    json_object_set_new(object, "planned_persistent_bytes", kept(rank->planned_kept_by_tag_bytes));
+    json_object_set_new(object, "planned_reserved_bytes", count_of(rank->planned_reserved_bytes));
+    json_object_set_new(object, "sent_elements_per_step",
+                        view->sent ? count_of(rank->sent_elements_per_step) : json_null());
+    if (view->measured)
+        set_measured(object, view, rank);
+    return object;
 }
 
-static void print_ranks(struct zr_text *text, const struct ranks_view *view)
+static void add_ranks(struct json_output *out, const struct ranks_view *view)
 {
-    zr_text_print(text, " \"ranks\": [");
+    zr_text_print(&out->text, ",\n\"ranks\": [");
     for (unsigned r = 0; r < view->world; r++) {
-        zr_text_print(text, r ? ",\n  " : "\n  ");
-        print_rank(text, view, &view->ranks[r]);
+        zr_text_print(&out->text, r ? ",\n " : "\n ");
+        dump(out, rank_object(view, &view->ranks[r]));
     }
-    zr_text_print(text, "\n ]}\n");
+    zr_text_print(&out->text, "\n]");
 }
 
-static void print_list(struct zr_text *text, const char *key, const double *values, size_t count, bool hex)
-{
-    char number[ZR_NUMBER_ROOM];
-    zr_text_print(text, " \"%s\": [", key);
-    for (size_t i = 0; i < count; i++) {
-        zr_text_print(text, "%s", i == 0 ? "" : i % 8 ? ", " : ",\n  ");
-        if (hex)
-            zr_text_print(text, "\"%s\"", zr_number_hex(number, values[i]));
-        else
-            zr_text_print(text, "%s", zr_number_exact(number, values[i]));
-    }
-    zr_text_print(text, "],\n");
-}
+/* ---- A run, and a plan --------------------------------------------------------------------------------- */
 
-static void print_head(struct zr_text *text, const struct zr_train_config *config, uint64_t parameters,
-                       unsigned world)
+static void add_shape(struct json_output *out, const struct zr_train_config *config, uint64_t parameters,
+                      unsigned world)
 {
     const struct zr_shape *shape = &config->shape;
-    zr_text_print(text, "{\"version\": 1, \"world_size\": %u, \"stage\": %u, \"parameters\": %" PRIu64 ",\n",
-                  world, config->stage, parameters);
-    zr_text_print(text, " \"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"accumulate\": %u,\n",
-                  shape->layers, shape->hidden, shape->heads, config->micro_batches);
-    zr_text_print(text, " \"precision\": \"%s\",\n", zr_precision_name((enum zr_precision)config->precision));
+    add(out, "version", count_of(1));
+    add(out, "world_size", count_of(world));
+    add(out, "stage", count_of(config->stage));
+    add(out, "parameters", count_of(parameters));
+    add(out, "arch", json_string(zr_architecture_name(shape->architecture)));
+    add(out, "layers", count_of(shape->layers));
+    add(out, "hidden", count_of(shape->hidden));
+    add(out, "heads", count_of(shape->heads));
+    add(out, "accumulate", count_of(config->micro_batches));
+    add(out, "precision", json_string(zr_precision_name((enum zr_precision)config->precision)));
 }
 
 zr_result zr_report_json(const struct zr_run_report *run)
 {
     const char *path = run->config->json;
     struct json_output out;
-    struct zr_text *text = &out.text;
-    char number[2][ZR_NUMBER_ROOM];
 
     if (!path[0])
         return ZR_OK;
     zr_result result = output_open(&out, path);
     if (result)
         return result;
-    print_head(text, run->config, run->parameters, run->world);
-    zr_text_print(text, " \"steps\": %zu, \"first_step\": %" PRIu64 ",\n", run->steps_count,
-                  run->resumed_step + 1);
-    print_list(text, "loss", run->loss, run->steps_count, false);
-    print_list(text, "loss_hex", run->loss, run->steps_count, true);
-    zr_text_print(text, " \"tokens_per_second\": %s, \"seconds\": %s,\n",
-                  zr_number_exact(number[0], run->tokens_per_second),
-                  zr_number_exact(number[1], run->seconds));
-    print_list(text, "step_seconds", run->step_seconds, run->steps_count, false);
-    zr_text_print(text, " \"val_loss\": %s,\n",
-                  run->validated ? zr_number_exact(number[0], run->validation_loss) : "null");
-    if (run->scaling.scale > 0)
-        zr_text_print(text, " \"loss_scale\": %s, \"skipped_steps\": %" PRIu64 ",\n",
-                      zr_number_exact(number[0], (double)run->scaling.scale), run->scaling.skipped_steps);
-    if (run->sample) {
-        zr_text_print(text, " \"sample\": ");
-        zr_text_json_string(text, run->sample, run->sample_bytes);
-        zr_text_print(text, ",\n");
+    add_shape(&out, run->config, run->parameters, run->world);
+    add(&out, "steps", count_of(run->steps_count));
+    add(&out, "first_step", count_of(run->resumed_step + 1));
+    add(&out, "loss", list(run->loss, run->steps_count));
+    add(&out, "loss_hex", hex_list(run->loss, run->steps_count));
+    add(&out, "tokens_per_second", number(run->tokens_per_second));
+    add(&out, "seconds", number(run->seconds));
+    add(&out, "step_seconds", list(run->step_seconds, run->steps_count));
+    add(&out, "val_loss", run->validated ? number(run->validation_loss) : json_null());
+    if (run->scaling.scale > 0) {
+        add(&out, "loss_scale", number((double)run->scaling.scale));
+        add(&out, "skipped_steps", count_of(run->scaling.skipped_steps));
     }
-    zr_report_print_timeline(text, run->config, run->timeline);
-    print_ranks(text, &(struct ranks_view){run->ranks, run->world, true, zr_run_updated(run)});
+    if (run->sample)
+        add(&out, "sample", json_stringn(run->sample, run->sample_bytes));
+    if (run->timeline)
+        add(&out, "timeline", zr_report_timeline_json(run->config, run->timeline));
+    add_ranks(&out, &(struct ranks_view){run->ranks, run->world, true, zr_run_updated(run)});
     return output_close(&out, path);
 }
 
-static void print_found(struct zr_text *text, const struct zr_train_config *config,
-                        const struct zr_limit_found *found)
+static json_t *found_object(const struct zr_train_config *config, const struct zr_limit_found *found)
 {
-    zr_text_print(text,
-                  " \"find_max\": {\"size\": \"%s\", \"value\": %zu, \"memory_limit_bytes\": %zu, "
-                  "\"reserved_bytes\": %zu, \"one_more_reserved_bytes\": ",
-                  config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers", found->value,
-                  config->memory_limit_bytes, found->reserved_bytes);
-    if (found->beyond_reserved_bytes == 0 || found->beyond_reserved_bytes == SIZE_MAX)
-        zr_text_print(text, "null},\n");
-    else
-        zr_text_print(text, "%zu},\n", found->beyond_reserved_bytes);
+    bool known = found->beyond_reserved_bytes != 0 && found->beyond_reserved_bytes != SIZE_MAX;
+    return json_pack("{s:s, s:I, s:I, s:I, s:o}", "size",
+                     config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers", "value",
+                     (json_int_t)found->value, "memory_limit_bytes", (json_int_t)config->memory_limit_bytes,
+                     "reserved_bytes", (json_int_t)found->reserved_bytes, "one_more_reserved_bytes",
+                     known ? count_of(found->beyond_reserved_bytes) : json_null());
 }
 
 /* Whether it fits under --memory-limit, and what would. */
-static void print_advice(struct zr_text *text, const struct zr_train_config *config,
-                         const struct zr_limit_advice *advice)
+static void add_advice(struct json_output *out, const struct zr_train_config *config,
+                       const struct zr_limit_advice *advice)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
-    zr_text_print(text, " \"memory_limit_bytes\": %zu, \"planned_reserved_bytes\": %zu, \"fits\": %s,\n",
-                  config->memory_limit_bytes, advice->plan.peak_reserved_bytes,
-                  advice->fits ? "true" : "false");
-    zr_text_print(text, " \"would_fit\": [");
+    json_t *would_fit = json_array();
+    add(out, "memory_limit_bytes", count_of(config->memory_limit_bytes));
+    add(out, "planned_reserved_bytes", count_of(advice->plan.peak_reserved_bytes));
+    add(out, "fits", json_boolean(advice->fits));
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *choice = &advice->choices[i];
-        zr_text_print(
-            text,
-            "%s{\"stage\": %u, \"reduce\": \"%s\", \"recompute\": \"%s\", \"batch\": %zu, \"layers\": %zu, "
-            "\"reserved_bytes\": %zu}",
-            i ? ",\n  " : "\n  ", choice->stage,
-            (enum zr_reduce_when)choice->reduce == ZR_REDUCE_ONCE ? "once" : "each",
-            recompute[choice->recompute], choice->batch, choice->layers, choice->reserved_bytes);
+        json_array_append_new(
+            would_fit,
+            json_pack("{s:i, s:s, s:s, s:I, s:I, s:I}", "stage", (int)choice->stage, "reduce",
+                      (enum zr_reduce_when)choice->reduce == ZR_REDUCE_ONCE ? "once" : "each", "recompute",
+                      recompute[choice->recompute], "batch", (json_int_t)choice->batch, "layers",
+                      (json_int_t)choice->layers, "reserved_bytes", (json_int_t)choice->reserved_bytes));
     }
-    zr_text_print(text, "],\n");
+    add(out, "would_fit", would_fit);
 }
 
 zr_result zr_report_json_plan(const struct zr_plan_report *plan)
@@ -267,14 +296,15 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
     zr_result result = output_open(&out, config->json);
     if (result)
         return result;
-    print_head(&out.text, config, plan->parameters, config->ranks);
-    zr_text_print(&out.text, " \"steps\": 0, \"dry_run\": %s,\n",
-                  config->dry_run || config->finds_max ? "true" : "false");
+    add_shape(&out, config, plan->parameters, config->ranks);
+    add(&out, "steps", count_of(0));
+    add(&out, "dry_run", json_boolean(config->dry_run || config->finds_max));
     if (plan->found)
-        print_found(&out.text, config, plan->found);
+        add(&out, "find_max", found_object(config, plan->found));
     if (plan->advice)
-        print_advice(&out.text, config, plan->advice);
-    zr_report_print_timeline(&out.text, config, plan->timeline);
-    print_ranks(&out.text, &(struct ranks_view){plan->ranks, plan->ranks ? config->ranks : 0, false, true});
+        add_advice(&out, config, plan->advice);
+    if (plan->timeline)
+        add(&out, "timeline", zr_report_timeline_json(config, plan->timeline));
+    add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->ranks : 0, false, true});
     return output_close(&out, config->json);
 }

@@ -155,75 +155,37 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
 
 /* ---- For programs -------------------------------------------------------------------------------------- */
 
-static void print_number(struct zr_text *text, const char *key, double value)
+static json_t *phases_object(const struct zr_timeline *t)
 {
-    char number[ZR_NUMBER_ROOM];
-    zr_text_print(text, "\"%s\": %s", key, zr_number_exact(number, value));
-}
-
-static void print_span(struct zr_text *text, double begin_seconds, double end_seconds)
-{
-    print_number(text, "begin", begin_seconds);
-    zr_text_print(text, ", ");
-    print_number(text, "end", end_seconds);
-}
-
-static void print_json_phases(struct zr_text *text, const struct zr_timeline *t)
-{
-    bool several = false;
-    zr_text_print(text, "  \"phases\": {");
+    json_t *phases = json_object();
     for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
-        if (kind == ZR_ACTION_LOAD || kind == ZR_ACTION_RELEASE) /* which take no time */
-            continue;
         const struct zr_timeline_phase *phase = &t->phases[kind];
-        zr_text_print(text, "%s\n   \"%s\": {\"count\": %" PRIu64 ", ", several ? "," : "",
-                      zr_action_kind_name((enum zr_action_kind)kind), phase->count);
-        several = true;
-        print_span(text, phase->begin_seconds, phase->end_seconds);
-        zr_text_print(text, ", ");
-        print_number(text, "busy", phase->busy_seconds);
-        zr_text_print(text, "}");
+        if (kind != ZR_ACTION_LOAD && kind != ZR_ACTION_RELEASE) /* which take no time */
+            json_object_set_new(phases, zr_action_kind_name((enum zr_action_kind)kind),
+                                json_pack("{s:I, s:f, s:f, s:f}", "count", (json_int_t)phase->count, "begin",
+                                          phase->begin_seconds, "end", phase->end_seconds, "busy",
+                                          phase->busy_seconds));
     }
-    zr_text_print(text, "},\n");
+    return phases;
 }
 
-void zr_report_print_timeline(struct zr_text *text, const struct zr_train_config *config,
-                              const struct zr_timeline *t)
+json_t *zr_report_timeline_json(const struct zr_train_config *config, const struct zr_timeline *t)
 {
-    if (!t)
-        return;
     struct figures f = figures_of(config, t);
-    const struct {
-        const char *key;
-        double value;
-    } numbers[] = {
-        {"flops_per_second", config->flops_per_second},
-        {"bytes_per_second", config->bytes_per_second},
-        {"step_seconds", t->step_seconds},
-        {"tokens_per_second", f.tokens_per_second},
-        {"computing_seconds", f.computing_seconds},
-        {"waiting_seconds", t->waited_seconds},
-        {"communication_seconds", t->comm_seconds},
-        {"communication_hidden", f.hidden},
-        {"flops", t->flops},
-        {"model_flops", f.model_flops},
-        {"utilisation", f.utilisation},
-    };
-    zr_text_print(text, " \"timeline\": {");
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        zr_text_print(text, i > 0 && i % 3 == 0 ? "\n  " : "");
-        print_number(text, numbers[i].key, numbers[i].value);
-        zr_text_print(text, ", ");
-    }
-    zr_text_print(text, "\"sent_bytes\": %" PRIu64 ",\n", t->sent_bytes);
-    print_json_phases(text, t);
-    zr_text_print(text, "  \"events_left_out\": %" PRIu64 ", \"events\": [", t->left_out);
+    json_t *events = json_array();
     for (size_t i = 0; i < t->events_count; i++) {
         const struct zr_timeline_event *event = &t->events[i];
-        zr_text_print(text, "%s\n   {\"kind\": \"%s\", \"unit\": \"%s\", \"micro_batch\": %u, ", i ? "," : "",
-                      zr_action_kind_name(event->kind), event->name, event->micro_batch);
-        print_span(text, event->begin_seconds, event->end_seconds);
-        zr_text_print(text, "}");
+        json_array_append_new(events,
+                              json_pack("{s:s, s:s, s:i, s:f, s:f}", "kind", zr_action_kind_name(event->kind),
+                                        "unit", event->name, "micro_batch", (int)event->micro_batch, "begin",
+                                        event->begin_seconds, "end", event->end_seconds));
     }
-    zr_text_print(text, "]},\n");
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:o, s:o}",
+                     "flops_per_second", config->flops_per_second, "bytes_per_second",
+                     config->bytes_per_second, "step_seconds", t->step_seconds, "tokens_per_second",
+                     f.tokens_per_second, "computing_seconds", f.computing_seconds, "waiting_seconds",
+                     t->waited_seconds, "communication_seconds", t->comm_seconds, "communication_hidden",
+                     f.hidden, "flops", t->flops, "model_flops", f.model_flops, "utilisation", f.utilisation,
+                     "sent_bytes", (json_int_t)t->sent_bytes, "events_left_out", (json_int_t)t->left_out,
+                     "phases", phases_object(t), "events", events);
 }

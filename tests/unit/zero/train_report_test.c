@@ -11,7 +11,9 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/heap/heap.h"
 #include "tests/support/folder.h"
+#include "tests/support/records.h"
 #include "tests/support/tap.h"
 #include "zero/train/chart.h"
 #include "zero/train/log.h"
@@ -677,7 +679,7 @@ static void test_schedule(void)
 
 int main(void)
 {
-    if (!mkdtemp(folder))
+    if (!mkdtemp(folder) || records_begin() != ZR_OK || zr_heap_start(host_arena) != ZR_OK)
         return 1;
     snprintf(path, sizeof path, "%s/run.json", folder);
     setenv("LC_ALL", "C", 1);
@@ -694,5 +696,9 @@ int main(void)
     test_apart();
     unlink(path);
     rmdir(folder);
+    size_t leaked = 1;
+    zr_heap_stop(&leaked);
+    tap_is(leaked, 0, "no JSON is left in the heap");
+    tap_is(records_end(), 0, "nor anything in the arena");
     return tap_done();
 }
