@@ -18,7 +18,7 @@
 #include "zero/train/checkpoint.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
-#include "zero/train/safetensors_gpt.h"
+#include "zero/train/model_file.h"
 #include "zero/train/safetensors_read.h"
 
 /* ---- A model of a few elements ------------------------------------------------------------------------- */
@@ -316,7 +316,7 @@ static inline bool fuzz_gpt(const unsigned char *data, size_t bytes, zr_result *
     struct fuzz_watch watch = fuzz_engine_start();
     if (!fuzz_write(data, bytes))
         return false;
-    *result = zr_gpt_import(&(struct zr_gpt_file){
+    *result = zr_model_import(&(struct zr_model_file){
         .path = fuzz_path, .engine = fuzz_rig.engine, .comm = fuzz_rig.comm, .shape = fuzz_shape});
     bool good = fuzz_answer(*result) && fuzz_watch_end(&watch, bytes);
     if (*result == ZR_OK) {

@@ -33,7 +33,7 @@ static inline int fuzz_save_rank(struct zr_local_world *local, unsigned rank, vo
     snprintf(path, sizeof path, "%s/state-%u", saving->folder, saving->world);
     must(zr_engine_save(rig.engine, path) == ZR_OK);
     snprintf(path, sizeof path, "%s/model-%u", saving->folder, saving->world);
-    must(zr_gpt_export(&(struct zr_gpt_file){
+    must(zr_model_export(&(struct zr_model_file){
              .path = path, .engine = rig.engine, .comm = rig.comm, .shape = fuzz_shape}) == ZR_OK);
     must(zr_comm_barrier(rig.comm) == ZR_OK); /* who ends first does not cost the others their words */
     return rig_close(&rig) == 0 ? 0 : 1;

@@ -103,13 +103,19 @@ for words, text, data in (
         ("a name that is there twice", header.replace(b'"ln_f.bias"', b'"wpe.weight"'), values),
         ("a field that is missing", header[:one] + b'"data_offset5"' + header[one + 14:], values)):
     broken(words, text.ljust(len(text) if words.startswith("values") else -(-len(text) // 8) * 8), data)
-try:
-    import safetensors
+
+
+def package_agrees(file, want):
+    try:
+        import safetensors
+    except ImportError:
+        return
     theirs = {name: (entry["dtype"], list(entry["shape"]), bytes(entry["data"]))
-              for name, entry in safetensors.deserialize(model)}
-    same(theirs, tensors, "the safetensors package reads the same")
-except ImportError:
-    pass
+              for name, entry in safetensors.deserialize(contents(file))}
+    same(theirs, want, "the safetensors package reads the same")
+
+
+package_agrees(first, tensors)
 
 # ---- Files of other makers
 frozen = dict(lr=0, steps=1)  # a step that changes nothing
@@ -203,18 +209,38 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
     refused(f"a file that is {name}", path(name), [])
 
 # ---- Models in several files, and in folders
-os.mkdir(path("hf"))
-with open(path("hf/model.safetensors.index.json"), "w") as file:
-    json.dump({"weight_map": {name: "model-00001-of-00002.safetensors" for name in tensors}}, file)
-parts = [{name: tensor for name, tensor in tensors.items() if (name[:3] in ("wte", "wpe", "h.0")) == begins}
-         for begins in (True, False)]
-for i, part in enumerate(parts):
-    write_safetensors(path(f"hf/model-{i + 1:05}-of-00002.safetensors"), part)
-    refused(f"file {i + 1} of 2", path(f"hf/model-{i + 1:05}-of-00002.safetensors"), ["one of 2 files", "one safetensors file"])
-refused("the index of both", path("hf/model.safetensors.index.json"), ["JSON", "index", "several files"])
-refused("their folder", path("hf"), ["2 files of safetensors", "save it as one"])
-write_safetensors(path("part"), parts[0])
+def in_two(folder, tensors, begins):
+    """Those whose names begin so, and the rest, with their index: the way of Hugging Face's transformers."""
+    os.mkdir(path(folder))
+    names = [f"model-{i + 1:05}-of-00002.safetensors" for i in range(2)]
+    parts = [{name: tensor for name, tensor in tensors.items() if name.startswith(begins) == first}
+             for first in (True, False)]
+    for name, part in zip(names, parts):
+        write_safetensors(path(f"{folder}/{name}"), part)
+    write_index(folder, {tensor: name for name, part in zip(names, parts) for tensor in part})
+    return [path(f"{folder}/{name}") for name in names]
+
+
+def write_index(folder, weight_map):
+    with open(path(f"{folder}/model.safetensors.index.json"), "w") as file:
+        json.dump({"metadata": {}, "weight_map": weight_map}, file)
+
+
+hf, index = in_two("hf", tensors, ("wte", "wpe", "h.0")), path("hf/model.safetensors.index.json")
+for i, part in enumerate(hf):
+    refused(f"file {i + 1} of 2", part, ["one of 2 files", "model.safetensors.index.json"])
+refused("their folder", path("hf"), ["2 files of safetensors", "model.safetensors.index.json"])
+run_ok("2 ranks take the index of both", ranks=2, stage=3, resume=index, export=path("back"), **frozen)
+same_bytes(path("back"), model, "and hold the same model")
+os.link(hf[0], path("part"))
 refused("the first by another name", path("part"), ["a part of a model", "ln_f.bias"])
+for words, weight_map in (("a file outside", {"wte.weight": "../whole.safetensors"}), ("no file", {"wte.weight": 3}),
+                          ("a hidden file", {"wte.weight": ".safetensors"}), ("nothing", {})):
+    write_index("hf", weight_map)
+    refused(f"an index of {words}", index, [])
+write_index("hf", {"wte.weight": "gone.safetensors"})
+run = train(**BASE, ranks=2, resume=index)
+ok(run.code == 3 and "gone.safetensors" in run.err, "a file that is gone is named") or note(run.err[-800:])
 os.mkdir(path("one"))
 os.rename(damaged("whole", lambda t: None), path("one/model.safetensors"))
 refused("a folder with a model in it", path("one"), [f"give --resume '{path('one/model.safetensors')}'"])
@@ -224,6 +250,69 @@ os.rename(path("one/model.safetensors"), path("one/model-00001-of-00001.safetens
 run_ok("by the name of one of one file too", ranks=2, stage=3, resume=path("one/model-00001-of-00001.safetensors"), **frozen)
 refused("a rank's part of a checkpoint", os.path.join(step_folder(saved, 4), "shard-00000-of-00004.safetensors"),
         ["one rank's part", "--save"])
+
+# ---- LLaMA
+KV, FFN = 1, 40
+kv = h // HEADS * KV
+LLAMA = dict(arch="llama", kv_heads=KV, ffn=FFN, rope_theta=500)
+BLOCK = {"input_layernorm": [h], "self_attn.q_proj": [h, h], "self_attn.k_proj": [kv, h], "self_attn.v_proj": [kv, h],
+         "self_attn.o_proj": [h, h], "post_attention_layernorm": [h], "mlp.gate_proj": [FFN, h],
+         "mlp.up_proj": [FFN, h], "mlp.down_proj": [h, FFN]}
+shapes = {"model.embed_tokens.weight": [VOCAB, h], "model.norm.weight": [h], "lm_head.weight": [VOCAB, h],
+          **{f"model.layers.{i}.{name}.weight": shape for i in range(LAYERS) for name, shape in BLOCK.items()}}
+rng = random.Random(6)
+theirs = {name: ("F32", shape, array.array("f", [rng.gauss(0, 0.05) + 1e-30 for _ in range(shape[0] * (shape + [1])[1])]).tobytes())
+          for name, shape in shapes.items()}
+in_two("llama", theirs, ("model.embed", "model.layers.0"))
+index, config = path("llama/model.safetensors.index.json"), path("llama/config.json")
+
+
+def configure(**changes):
+    with open(config, "w") as file:
+        json.dump({"model_type": "llama", "num_attention_heads": HEADS, "num_key_value_heads": KV, "rope_theta": 500,
+                   "rms_norm_eps": 1e-5, "rope_scaling": None, **changes}, file)
+
+
+configure()
+for ranks, stage in ((1, 0), (2, 3), (3, 1)):
+    run_ok(f"LLaMA in two files: {ranks} ranks at stage {stage}", ranks=ranks, stage=stage, resume=index,
+           export=path("back"), **LLAMA, **frozen)
+    same(read_safetensors(path("back"))[0], theirs, "and every name, shape and value comes back")
+run_ok("what zr-train wrote is read again", ranks=2, stage=2, resume=path("back"), export=path("twice"), **LLAMA, **frozen)
+same_bytes(path("twice"), contents(path("back")), "with the same bytes")
+trained = run_ok("and trained, saved and exported", ranks=2, stage=3, resume=index, save=path("llama-saved"),
+                 export=path("trained"), **LLAMA)
+got = read_safetensors(path("trained"))[0]
+same({name: tensor[1] for name, tensor in got.items()}, shapes, "names and shapes stay")
+package_agrees(path("trained"), got)
+ok(all(got[name][2] != theirs[name][2] for name in theirs), "and every tensor has moved")
+run_ok("a saved LLaMA is taken up at stage 1", ranks=1, stage=1, resume=path("llama-saved"), export=path("again"), **LLAMA)
+same_bytes(path("again"), contents(path("trained")), "as it was")
+bare = {name.removeprefix("model."): tensor for name, tensor in theirs.items() if name != "lm_head.weight"}
+bare["layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [2], bytes(8))
+write_safetensors(path("bare"), bare)
+run_ok("names without a prefix, a tied head, a table of angles", ranks=2, stage=3, resume=path("bare"), export=path("back"),
+       tie_embeddings=True, **LLAMA, **frozen)
+same(read_safetensors(path("back"))[0], {name: tensor for name, tensor in theirs.items() if name != "lm_head.weight"},
+     "and hold the same")
+refused("a tied head for one of its own", path("bare"), ["--tie-embeddings"], **LLAMA)
+refused("a head of its own for a tied one", path("trained"), ["lm_head.weight"], tie_embeddings=True, **LLAMA)
+refused("a LLaMA for a GPT-2", path("trained"), ["--arch gpt2"])
+refused("a GPT-2 for a LLaMA", first, ["--arch llama"], **LLAMA)
+for words, changes, needles in (("other KV heads", dict(kv_heads=2), ["--kv-heads 1"]), ("another width", dict(ffn=48), ["--ffn 40"]),
+                                ("another base of angles", dict(rope_theta=10000), ["--rope-theta 500"]),
+                                ("other layers", dict(layers=LAYERS + 1), [f"--layers {LAYERS}"])):
+    refused(words, path("trained"), needles, **{**LLAMA, **changes})
+    needle = needles[0].split()[0]
+    run = train(**{**BASE, **LLAMA, **changes}, ranks=1, stage=0, resume=path("llama-saved"))
+    ok(run.code == 3 and needle in run.err, f"{words}: of a checkpoint too") or note(run.err[-500:])
+run = train(**BASE, ranks=1, stage=0, resume=path("llama-saved"))
+ok(run.code == 3 and "--arch llama" in run.err, "a checkpoint of a LLaMA for a GPT-2: the words say it") or note(run.err[-500:])
+for words, changes, needle in (("heads", dict(num_attention_heads=4), "--heads"), ("a base", dict(rope_theta=10000.0), "rope_theta"),
+                               ("norms", dict(rms_norm_eps=1e-6), "rms_norm_eps"), ("scaled angles", dict(rope_scaling={"factor": 8}), "rope_scaling"),
+                               ("another kind", dict(model_type="mistral"), "mistral")):
+    configure(**changes)
+    refused(f"a config.json of other {words}", index, [needle], **LLAMA)
 
 # ---- Headers with wrong bytes: refused, or harmless
 ROUNDS = int(os.environ.get("ZR_TEST_ROUNDS", "10"))

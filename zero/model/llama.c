@@ -14,7 +14,6 @@
 #include "zero/model/transformer.h"
 
 enum { COSINES = ZR_INPUTS_COMMON, SINES, INPUTS };
-static const float epsilon = 1e-5f; /* of the norms */
 
 /* ---- Embedding ----------------------------------------------------------------------------------------- */
 
@@ -108,7 +107,7 @@ static void norm(struct zr_module_pass *pass, const void *x, const void *w, void
     pass->kernels->rmsnorm_forward(pass->context,
                                    &(struct zr_rmsnorm){.rows = pass->rows,
                                                         .channels = zr_pass_shape(pass)->hidden,
-                                                        .epsilon = epsilon,
+                                                        .epsilon = ZR_LLAMA_NORM_EPSILON,
                                                         .x = x,
                                                         .w = w,
                                                         .y = y,

@@ -24,6 +24,9 @@ struct zr_shape {
     bool tied;         /* the head is the embedding; GPT-2's always is */
 };
 
+/* Of LLaMA's norms. */
+#define ZR_LLAMA_NORM_EPSILON 1e-5f
+
 /* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, anything is zero, or it
  * overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);

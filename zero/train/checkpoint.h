@@ -51,7 +51,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
 
 /* Loads the newest complete step of `folder` (or that very step folder) into the engine, publishes it and
  * stores its number in *step. Where `folder` is a file, it is taken for a GPT-2 as safetensors, and *step is
- * 0: see zr_gpt_import(). Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
+ * 0: see zr_model_import(). Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
  * not one of ours, another shape or seed (the words name the flag). ZR_ERR_CORRUPT: a file is damaged (the
  * words name it). */
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step);

@@ -9,7 +9,7 @@
 
 #define ZR_CHECKPOINT_PATH_ROOM 4608
 #define ZR_CHECKPOINT_PIECE     ((size_t)256 << 10) /* bytes that are summed and written (or read) at a time */
-#define ZR_CHECKPOINT_VERSION   1
+#define ZR_CHECKPOINT_VERSION   2
 #define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
 /* The last entry of a manifest: the CRC-64/XZ of all bytes before this. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_crc64\": \""

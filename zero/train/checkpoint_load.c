@@ -13,7 +13,7 @@
 #include "alloc/base/sort.h"
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/crc64.h"
-#include "zero/train/safetensors_gpt.h"
+#include "zero/train/model_file.h"
 #include "zero/train/safetensors_read.h"
 
 /* Of a world far beyond ZR_MAX_WORLD; jansson makes up to a hundred times as much of it. */
@@ -170,8 +170,8 @@ static zr_result tell_no_checkpoint(const char *folder)
         return zr_fail(
             ZR_ERR_FORMAT,
             "--resume '%s': there is no checkpoint in it, but %zu files of safetensors; if they are "
-            "the parts of one model, save it as one file, and give that file's name",
-            folder, count);
+            "the parts of one model, give its index: --resume '%s/model.safetensors.index.json'",
+            folder, count, folder);
     if (count == 1)
         return zr_fail(ZR_ERR_FORMAT,
                        "--resume '%s': there is no checkpoint in it; to start from the model in it, give "
@@ -250,19 +250,52 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
     return ZR_OK;
 }
 
+/* What of a shape is no size. */
+static zr_result check_architecture(const struct zr_shape *shape, json_t *object, const char *name)
+{
+    const char *arch = json_string_value(json_object_get(object, "arch")),
+               *ours = zr_architecture_name(shape->architecture);
+    json_t *theta = json_object_get(object, "rope_theta"), *tied = json_object_get(object, "tied");
+
+    if (!arch || !json_is_number(theta) || !json_is_boolean(tied))
+        return damaged(name, "its shape is incomplete");
+    if (strcmp(arch, ours) != 0)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is a checkpoint of another model: it was saved with --arch %.16s, this run has "
+                       "%s; resume with --arch %.16s",
+                       name, arch, ours, arch);
+    if (json_number_value(theta) != shape->rope_theta)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' was saved with --rope-theta %.17g, this run has %.17g; resume with that", name,
+                       json_number_value(theta), shape->rope_theta);
+    if (json_is_true(tied) != shape->tied)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --tie-embeddings; resume %s it", name,
+                       json_is_true(tied) ? "with" : "without", json_is_true(tied) ? "with" : "without");
+    return ZR_OK;
+}
+
 static zr_result check_shape(const struct load *load, json_t *root, const char *name)
 {
-    const struct zr_shape *shape = &load->checkpoint->shape;
+    struct zr_shape complete = load->checkpoint->shape, *shape = &complete;
+    zr_shape_complete(shape);
     const struct {
         const char *key, *option;
         uint64_t ours;
     } wanted[] = {
-        {"layers", "--layers", shape->layers},  {"hidden", "--hidden", shape->hidden},
-        {"heads", "--heads", shape->heads},     {"vocabulary", "--vocab", shape->vocabulary},
-        {"sequence", "--seq", shape->sequence}, {"vocabulary_padded", "--vocab", shape->vocabulary_padded},
+        {"layers", "--layers", shape->layers},
+        {"hidden", "--hidden", shape->hidden},
+        {"heads", "--heads", shape->heads},
+        {"vocabulary", "--vocab", shape->vocabulary},
+        {"sequence", "--seq", shape->sequence},
+        {"vocabulary_padded", "--vocab", shape->vocabulary_padded},
+        {"kv_heads", "--kv-heads", shape->kv_heads},
+        {"ffn", "--ffn", shape->ffn},
     };
     json_t *object = json_object_get(root, "shape");
     uint64_t theirs;
+    zr_result result = check_architecture(shape, object, name);
+    if (result)
+        return result;
 
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         if (!get_whole(object, wanted[i].key, &theirs))
@@ -686,10 +719,10 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
 
     *step = 0;
     if (zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE)
-        return zr_gpt_import(&(struct zr_gpt_file){.path = checkpoint->folder,
-                                                   .engine = checkpoint->engine,
-                                                   .comm = checkpoint->comm,
-                                                   .shape = checkpoint->shape});
+        return zr_model_import(&(struct zr_model_file){.path = checkpoint->folder,
+                                                       .engine = checkpoint->engine,
+                                                       .comm = checkpoint->comm,
+                                                       .shape = checkpoint->shape});
     zr_result result = zr_engine_synchronize(checkpoint->engine);
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     if (!result)

@@ -194,9 +194,11 @@ static void print_manifest(struct zr_text *text, const struct save *save)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
     const struct zr_checkpoint *checkpoint = save->checkpoint;
-    const struct zr_shape *shape = &checkpoint->shape;
+    struct zr_shape complete = checkpoint->shape, *shape = &complete;
     unsigned world = zr_comm_world(checkpoint->comm);
     char name[64];
+
+    zr_shape_complete(shape);
 
     zr_text_print(text, "{\"version\": %d, \"format\": \"%s\",\n \"step\": %llu, \"seed\": %llu,\n",
                   ZR_CHECKPOINT_VERSION, ZR_CHECKPOINT_FORMAT, (unsigned long long)save->step,
@@ -209,10 +211,13 @@ static void print_manifest(struct zr_text *text, const struct save *save)
     zr_text_print(text, " \"dtype\": \"F32\",\n"); /* of every tensor in the shards */
     print_precision(text, checkpoint->engine);
     zr_text_print(text,
-                  " \"shape\": {\"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
+                  " \"shape\": {\"arch\": \"%s\", \"kv_heads\": %zu, \"ffn\": %zu, \"rope_theta\": %.17g, "
+                  "\"tied\": %s,\n  \"layers\": %zu, \"hidden\": %zu, \"heads\": %zu, \"vocabulary\": %zu, "
                   "\"vocabulary_padded\": %zu, \"sequence\": %zu, \"batch\": %zu, \"recompute\": \"%s\"},\n",
-                  shape->layers, shape->hidden, shape->heads, shape->vocabulary, shape->vocabulary_padded,
-                  shape->sequence, shape->batch, recompute[shape->recompute]);
+                  zr_architecture_name(shape->architecture), shape->kv_heads, shape->ffn, shape->rope_theta,
+                  shape->tied ? "true" : "false", shape->layers, shape->hidden, shape->heads,
+                  shape->vocabulary, shape->vocabulary_padded, shape->sequence, shape->batch,
+                  recompute[shape->recompute]);
     zr_text_print(text, " \"shards\": [");
     for (unsigned p = 0; p < world; p++) {
         const struct shard_facts *facts = &save->facts[p];

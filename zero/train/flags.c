@@ -112,7 +112,7 @@ const struct zr_flag zr_flags[] = {
     TEXT("save", files, "DIR", save, "checkpoints go here; SIGUSR1 saves at once, SIGTERM saves and ends"),
     COUNT("save-every", files, save_every, "0", 0, 1e12, "steps between checkpoints; 0: after the last only"),
     COUNT("keep", files, keep, "0", 0, 1000000, "newest checkpoints that stay in the folder; 0: all"),
-    TEXT("resume", files, "DIR|FILE", resume, "go on from the newest checkpoint, or a GPT-2 as safetensors"),
+    TEXT("resume", files, "DIR|FILE", resume, "go on from the newest checkpoint, or start from a model as safetensors"),
     TEXT("export", files, "FILE", export, "the model as one safetensors file, after the last step"),
     TEXT("log", files, "FILE.jsonl", log, "a line of JSON per step"),
     TEXT("json", files, "FILE", json, "all numbers of the run; - is standard output"),

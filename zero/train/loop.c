@@ -12,7 +12,7 @@
 #include "zero/train/checkpoint.h"
 #include "zero/train/log.h"
 #include "zero/train/progress.h"
-#include "zero/train/safetensors_gpt.h"
+#include "zero/train/model_file.h"
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
 #include "zero/train/terminal.h"
@@ -155,10 +155,10 @@ static zr_result export(struct loop *loop)
     if (!config->export[0] || loop->history.ended)
         return ZR_OK;
     zr_local_busy(loop->rank.local, loop->rank.rank, true);
-    result = zr_gpt_export(&(struct zr_gpt_file){.path = config->export,
-                                                 .engine = loop->rank.state.engine,
-                                                 .comm = loop->rank.comm,
-                                                 .shape = config->shape});
+    result = zr_model_export(&(struct zr_model_file){.path = config->export,
+                                                     .engine = loop->rank.state.engine,
+                                                     .comm = loop->rank.comm,
+                                                     .shape = config->shape});
     zr_local_busy(loop->rank.local, loop->rank.rank, false);
     loop->alike = result != ZR_OK;
     if (result == ZR_OK && speaks(loop)) {

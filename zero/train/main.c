@@ -14,7 +14,7 @@
 #include "zero/train/number.h"
 #include "zero/train/rank.h"
 #include "zero/train/report.h"
-#include "zero/train/safetensors_gpt.h"
+#include "zero/train/model_file.h"
 #include "zero/train/terminal.h"
 
 /* How long SIGTERM lets a step under way go on, if the ranks get on: who cannot wait so long sends it again.
@@ -28,7 +28,7 @@ static void clean_up(void *argument)
     const struct zr_train_config *run = argument;
     zr_checkpoint_clean_up(run->save);
     zr_report_clean_up(run->json);
-    zr_gpt_export_clean_up(run->export);
+    zr_model_export_clean_up(run->export);
 }
 
 /* What is wrong with the text is said once, before any rank exists. */

@@ -136,8 +136,8 @@ static zr_result read_header(struct zr_safetensors *file)
     if (too_long && ((const char *)&header)[0] == '{')
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is a JSON text and no safetensors file; if it is the index of a model in several "
-            "files, save the model as one, and give that",
+            "'%s' is a JSON text and no safetensors file; the index of a model in several files is called "
+            "*.index.json",
             file->path);
     if (too_long)
         return damaged(file, "its header would be longer than it is");
@@ -212,7 +212,8 @@ zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char 
                        "'%s': tensor %.100s is made of other numbers than F32, BF16 or F16; convert it first",
                        file->path, name);
     if (json_array_size(shape) < 1 || json_array_size(shape) > ZR_SAFETENSORS_DIMENSIONS)
-        return zr_fail(ZR_ERR_FORMAT, "'%s': tensor %.100s is neither a vector nor a matrix; give a GPT-2",
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': tensor %.100s is neither a vector nor a matrix, and no bundled model has such",
                        file->path, name);
     for (unsigned d = 0; d < out->dimensions; d++)
         if (!get_whole(shape, d, &out->shape[d]) ||

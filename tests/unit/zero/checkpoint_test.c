@@ -471,7 +471,7 @@ static bool case_is_refused(struct stand *stand, const char *name, const char *w
 static const struct {
     const char *object, *key, *value, *word;
 } lies[] = {
-    {NULL, "version", "2", "version 2"},
+    {NULL, "version", "1", "version 1"},
     {NULL, "version", "\"1\"", "no manifest"},
     {NULL, "format", "\"other\"", "no manifest"},
     {NULL, "format", NULL, "no manifest"},
@@ -488,6 +488,13 @@ static const struct {
     {NULL, "shards", "{}", "list of shards"},
     {NULL, "shards", "[1,2]", "entry"},
     {NULL, "shape", "3", "shape"},
+    {"shape", "arch", "\"llama\"", "--arch llama"},
+    {"shape", "arch", NULL, "incomplete"},
+    {"shape", "tied", "false", "--tie-embeddings"},
+    {"shape", "tied", "1", "incomplete"},
+    {"shape", "rope_theta", "500", "--rope-theta 500"},
+    {"shape", "kv_heads", "1", "--kv-heads 1"},
+    {"shape", "ffn", "8", "--ffn 8"},
     {"shape", "layers", "4", "--layers 4"},
     {"shape", "hidden", "24", "--hidden 24"},
     {"shape", "heads", "7", "--heads 7"},

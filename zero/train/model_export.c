@@ -1,4 +1,4 @@
-/* safetensors_export.c: writes a model as one file, all ranks at once; see safetensors_gpt.h. */
+/* model_export.c: writes a model as one file, all ranks at once; see model_file.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,19 +11,24 @@
 #include "zero/train/checkpoint_inside.h"
 #include "zero/train/safetensors_read.h"
 #include "zero/engine/engine.h"
-#include "zero/train/safetensors_gpt.h"
+#include "zero/train/model_file.h"
 
 #define PARTIAL ".partial"
 
+/* A parameter's place among the elements of the engine, and of the file. */
+struct place {
+    uint64_t first, elements; /* counted without padding of units */
+    uint64_t in_file, at; /* of these the first so many are in the file, from this element of its data on */
+};
+
 struct export
 {
-    const struct zr_gpt_file *file;
+    const struct zr_model_file *file;
     char partial[ZR_SAFETENSORS_PATH_ROOM];
     uint64_t header_bytes; /* and the eight before; where the data starts */
     uint64_t bytes;        /* of the whole file */
-    uint64_t rows_end;     /* elements of wte that are written: global [0, rows_end) */
-    uint64_t padding;      /* elements of wte after them, which are not */
     struct zr_transformer transformer;
+    struct place *places; /* [parameters_count], zr_heap */
 };
 
 static bool name_partial(const char *path, char out[ZR_SAFETENSORS_PATH_ROOM])
@@ -36,7 +41,7 @@ static bool name_partial(const char *path, char out[ZR_SAFETENSORS_PATH_ROOM])
     return true;
 }
 
-void zr_gpt_export_clean_up(const char *path)
+void zr_model_export_clean_up(const char *path)
 {
     char partial[ZR_SAFETENSORS_PATH_ROOM];
     if (path[0] && name_partial(path, partial))
@@ -49,37 +54,50 @@ void zr_gpt_export_clean_up(const char *path)
 static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     const struct export *export = whose;
-    const struct zr_shape *shape = &export->file->shape;
-    uint64_t first = 0;
+    const struct zr_shape *shape = &export->transformer.shape;
 
     zr_safetensors_note(header, "format", "pt");
     zr_safetensors_note(header, "n_head", "%zu", shape->heads);
+    if (shape->architecture == ZR_ARCH_LLAMA) {
+        zr_safetensors_note(header, "n_kv_head", "%zu", shape->kv_heads);
+        zr_safetensors_note(header, "rope_theta", "%.17g", shape->rope_theta);
+    }
     for (size_t i = 0; i < export->transformer.model.list.parameters_count; i++) {
         const struct zr_parameter *p = &export->transformer.parameters[i];
-        uint64_t rows = i == 0 ? shape->vocabulary : p->shape[0];
+        uint64_t columns = p->shape[1];
         zr_safetensors_tensor(header, &(struct zr_safetensors_entry){.name = p->name,
                                                                      .name_bytes = strlen(p->name),
-                                                                     .rows = rows,
-                                                                     .columns = p->shape[1],
-                                                                     .first = first});
-        first += rows * (p->shape[1] ? p->shape[1] : 1);
+                                                                     .rows = export->places[i].in_file /
+                                                                             (columns ? columns : 1),
+                                                                     .columns = columns,
+                                                                     .first = export->places[i].at});
     }
 }
 
 /* Lists the parameters, and finds where the data start and end: every rank has to know. */
 static zr_result measure(struct export *export)
 {
-    const struct zr_gpt_file *file = export->file;
-    const struct zr_shape *shape = &file->shape;
-
-    zr_result result = zr_transformer_open(&export->transformer, shape, file->engine->options.host_arena);
+    const struct zr_model_file *file = export->file;
+    uint64_t first = 0, at = 0;
+    zr_result result =
+        zr_transformer_open(&export->transformer, &file->shape, file->engine->options.host_arena);
     if (result)
         return result;
+    size_t count = export->transformer.model.list.parameters_count;
+    export->places = zr_heap_zalloc(count, sizeof *export->places);
+    if (!export->places)
+        return ZR_ERR_HOST_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        const struct zr_parameter *p = &export->transformer.parameters[i];
+        struct place *place = &export->places[i];
+        *place = (struct place){.first = first, .elements = zr_parameter_elements(p), .at = at};
+        place->in_file =
+            zr_model_file_pads(p, i) ? (uint64_t)file->shape.vocabulary * p->shape[1] : place->elements;
+        first += place->elements;
+        at += place->in_file;
+    }
     export->header_bytes = zr_safetensors_data_at(&(struct zr_safetensors_contents){say_contents, export});
-    export->rows_end = (uint64_t)shape->vocabulary * shape->hidden;
-    export->padding = (uint64_t)(shape->vocabulary_padded - shape->vocabulary) * shape->hidden;
-    export->bytes =
-        export->header_bytes + (zr_engine_elements(file->engine) - export->padding) * sizeof(float);
+    export->bytes = export->header_bytes + at * sizeof(float);
     return ZR_OK;
 }
 
@@ -129,31 +147,24 @@ static zr_result start(struct export *export)
     return result;
 }
 
-/* The data are the elements in global order, less the padding of wte, which ends it. */
-static zr_result write_part(const struct export *export, const struct zr_file *file, uint64_t index,
-                            const float *values, size_t count)
+/* Values of one parameter, from element `from` of it on, less rows of padding, which end it. */
+static zr_result write_part(const struct export *export, const struct zr_file *file,
+                            const struct place *place, const struct zr_shard_segment *segment)
 {
-    uint64_t padding_end = export->rows_end + export->padding;
-    if (index < export->rows_end) {
-        uint64_t left = export->rows_end - index;
-        return zr_file_write_at(file, export->header_bytes + index * sizeof(float), values,
-                                (count < left ? count : (size_t)left) * sizeof(float));
-    }
-    if (index + count <= padding_end)
+    uint64_t from = segment->global_index - place->first;
+    if (from >= place->in_file)
         return ZR_OK;
-    if (index < padding_end) {
-        values += padding_end - index;
-        count -= (size_t)(padding_end - index);
-        index = padding_end;
-    }
-    return zr_file_write_at(file, export->header_bytes + (index - export->padding) * sizeof(float), values,
-                            count * sizeof(float));
+    uint64_t left = place->in_file - from;
+    return zr_file_write_at(file, export->header_bytes + (place->at + from) * sizeof(float),
+                            segment->parameter,
+                            (segment->count < left ? segment->count : (size_t)left) * sizeof(float));
 }
 
 static zr_result write_mine(const struct export *export)
 {
     const zr_engine *engine = export->file->engine;
     struct zr_shard_segment segment;
+    const struct place *place = export->places;
     zr_result result = ZR_OK;
     int fd = open(export->partial, O_WRONLY | O_CLOEXEC); /* as rank 0 has made it, not from its start */
 
@@ -164,9 +175,12 @@ static zr_result write_mine(const struct export *export)
                        export->partial, errno);
     struct zr_file file = zr_file_borrow(fd, export->partial);
     for (size_t i = 0; i < zr_engine_segments_count(engine) && !result; i++) {
-        zr_engine_segment(engine, i, &segment); /* never more than one parameter */
-        if (segment.count > 0)
-            result = write_part(export, &file, segment.global_index, segment.parameter, segment.count);
+        zr_engine_segment(engine, i, &segment); /* in global order, never more than one parameter */
+        if (segment.count == 0)
+            continue;
+        while (place->first + place->elements <= segment.global_index)
+            place++;
+        result = write_part(export, &file, place, &segment);
     }
     if (!result)
         result = zr_file_sync(&file);
@@ -181,7 +195,7 @@ static zr_result make_visible(const struct export *export)
     return result ? result : zr_path_sync_name(export->file->path);
 }
 
-zr_result zr_gpt_export(const struct zr_gpt_file *file)
+zr_result zr_model_export(const struct zr_model_file *file)
 {
     struct export export = {.file = file};
     bool first = zr_comm_rank(file->comm) == 0;
@@ -194,7 +208,8 @@ zr_result zr_gpt_export(const struct zr_gpt_file *file)
     if (!result)
         result = zr_comm_all_status(file->comm, first ? make_visible(&export) : ZR_OK);
     if (result && first)
-        zr_gpt_export_clean_up(file->path);
+        zr_model_export_clean_up(file->path);
+    zr_heap_free(export.places);
     zr_transformer_close(&export.transformer);
     return result;
 }

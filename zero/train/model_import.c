@@ -1,0 +1,659 @@
+/* model_import.c: fills an engine from a model in one file or several; see model_file.h. Every rank reads the
+ * headers and, of the data, what it owns. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/sort.h"
+#include "alloc/heap/heap.h"
+#include "zero/engine/engine.h"
+#include "zero/train/checkpoint_inside.h"
+#include "zero/train/model_file.h"
+#include "zero/train/safetensors_read.h"
+
+enum { FILES_MOST = 1024 };
+#define PIECE_ELEMENTS (ZR_CHECKPOINT_PIECE / sizeof(float))
+
+/* What Hugging Face's transformers writes of an architecture. */
+static const struct convention {
+    const char *model_type; /* in config.json */
+    const char *prefix;     /* of all names, or of none */
+    const char *layer;      /* of the names of a layer's tensors, before its number */
+    const char *masks[2];   /* tensors of a layer that say nothing; or NULL */
+    const char *conv1d;     /* of layer 0: tells [in, out] from [out, in]; NULL: always as the list has it */
+} conventions[ZR_ARCH_COUNT] = {
+    [ZR_ARCH_GPT2] = {.model_type = "gpt2",
+                      .prefix = "transformer.",
+                      .layer = "h.",
+                      .masks = {".attn.bias", ".attn.masked_bias"},
+                      .conv1d = "h.0.attn.c_attn.weight"},
+    [ZR_ARCH_LLAMA] = {.model_type = "llama",
+                       .prefix = "model.",
+                       .layer = "model.layers.",
+                       .masks = {".self_attn.rotary_emb.inv_freq", NULL}},
+};
+
+/* A parameter of the model and where its values are. */
+struct place {
+    uint64_t first, elements; /* global; `first` counts without padding */
+    uint64_t filled;          /* elements that the file has; the rest are zero */
+    bool found;
+    const struct zr_safetensors *file;
+    struct zr_safetensors_tensor tensor;
+};
+
+struct named {
+    const char *name;
+    size_t index;
+};
+
+struct import {
+    const struct zr_model_file *model;
+    const struct convention *convention;
+    struct zr_safetensors *files; /* [files_count], zr_heap */
+    size_t files_count;
+    json_t *config; /* config.json; NULL: there is none */
+    struct zr_transformer transformer;
+    const struct zr_parameter *parameters; /* [count], the transformer's */
+    struct place *places;                  /* [count], zr_heap */
+    struct named *names;                   /* [count], zr_heap: the parameters by name */
+    size_t count;
+    uint64_t layers;   /* that the file has tensors of */
+    struct place head; /* of a model whose head is tied */
+    bool linear;       /* GPT-2's matrices are [out, in] */
+    float *piece;      /* [PIECE_ELEMENTS], zr_heap */
+};
+
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *name, const char *tail)
+{
+    size_t length = strlen(name), tail_length = strlen(tail);
+    return length >= tail_length && strcmp(name + length - tail_length, tail) == 0;
+}
+
+/* A file of the folder that the model's path is in. */
+static zr_result beside(const struct import *import, const char *name, char out[ZR_SAFETENSORS_PATH_ROOM])
+{
+    const char *path = import->model->path, *slash = strrchr(path, '/');
+    int folder = slash ? (int)(slash - path) + 1 : 0;
+    if (snprintf(out, ZR_SAFETENSORS_PATH_ROOM, "%.*s%s", folder, path, name) < ZR_SAFETENSORS_PATH_ROOM)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_INVALID, "a path of more than %d bytes is too long", ZR_SAFETENSORS_PATH_ROOM - 1);
+}
+
+/* An object of JSON, which the caller drops. */
+static zr_result read_json(const char *path, json_t **out)
+{
+    struct zr_file file = {.fd = -1};
+    json_error_t error;
+    uint64_t bytes = 0;
+    char *text = NULL;
+    zr_result result = zr_file_open_regular(&file, path);
+
+    if (!result)
+        result = zr_file_size(&file, &bytes);
+    if (!result && bytes > ZR_SAFETENSORS_HEADER_MAX)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is too long to be the JSON of a model", path);
+    if (!result && !(text = zr_heap_alloc(bytes + 1)))
+        result = ZR_ERR_HOST_MEMORY;
+    if (!result)
+        result = zr_file_read_at(&file, 0, text, bytes);
+    if (!result) {
+        json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
+        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        if (!json_is_object(*out)) {
+            json_decref(*out);
+            *out = NULL;
+            result = zr_fail(ZR_ERR_FORMAT, "'%s' is no JSON object; fetch it again", path);
+        }
+    }
+    zr_heap_free(text);
+    zr_file_close(&file);
+    return result;
+}
+
+/* Opens a file that an index names, unless it is open. */
+static zr_result open_part(struct import *import, const char *name)
+{
+    char path[ZR_SAFETENSORS_PATH_ROOM];
+    /* A name alone: nothing outside the folder is ever opened. */
+    if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no safetensors file beside it: '%.100s'",
+                       import->model->path, name ? name : "");
+    zr_result result = beside(import, name, path);
+    if (result)
+        return result;
+    for (size_t i = import->files_count; i-- > 0;) /* names come in the files' order, more or less */
+        if (strcmp(import->files[i].path, path) == 0)
+            return ZR_OK;
+    if (import->files_count == FILES_MOST)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer",
+                       import->model->path, FILES_MOST);
+    result = zr_safetensors_open(&import->files[import->files_count], path);
+    import->files_count += result == ZR_OK;
+    return result;
+}
+
+static zr_result open_index(struct import *import)
+{
+    json_t *index = NULL;
+    zr_result result = read_json(import->model->path, &index);
+    if (result)
+        return result;
+    json_t *map = json_object_get(index, "weight_map");
+    if (json_object_size(map) == 0)
+        result = zr_fail(ZR_ERR_FORMAT,
+                         "'%s' is no index of a model: it has no weight_map; give the model's "
+                         "model.safetensors.index.json, or a file of safetensors",
+                         import->model->path);
+    for (void *at = json_object_iter(map); at && !result; at = json_object_iter_next(map, at))
+        result = open_part(import, json_string_value(json_object_iter_value(at)));
+    json_decref(index);
+    return result;
+}
+
+/* How many files the model is in: "model-00001-of-00002.safetensors" says two; 1 where the name says nothing.
+ */
+static unsigned long count_files(const char *path)
+{
+    const char *name = strrchr(path, '/'), *of = NULL;
+    char *end = NULL;
+    for (const char *at = name ? name : path; (at = strstr(at, "-of-")); at++)
+        of = at;
+    unsigned long count = of && of[4] >= '0' && of[4] <= '9' ? strtoul(of + 4, &end, 10) : 1;
+    return count > 1 && strcmp(end, ".safetensors") == 0 ? count : 1;
+}
+
+static zr_result open_one(struct import *import)
+{
+    const char *path = import->model->path;
+    zr_result result = zr_safetensors_open(&import->files[0], path);
+    if (result)
+        return result;
+    import->files_count = 1;
+    const char *format =
+        json_string_value(json_object_get(json_object_get(import->files[0].root, "__metadata__"), "format"));
+    if (format && strcmp(format, ZR_CHECKPOINT_FORMAT) == 0)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is one rank's part of a checkpoint; give the folder that --save wrote to", path);
+    if (count_files(path) > 1)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is one of %lu files of a model; give the index that names them all "
+                       "(model.safetensors.index.json)",
+                       path, count_files(path));
+    return ZR_OK;
+}
+
+static zr_result open_files(struct import *import)
+{
+    char path[ZR_SAFETENSORS_PATH_ROOM];
+    enum zr_path_kind kind;
+    bool several = ends_with(import->model->path, ".json");
+    import->files = zr_heap_zalloc(several ? FILES_MOST : 1, sizeof *import->files);
+    if (!import->files)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = several ? open_index(import) : open_one(import);
+    if (!result)
+        result = beside(import, "config.json", path);
+    if (!result && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE)
+        result = read_json(path, &import->config);
+    return result;
+}
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+static bool before(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name) < 0;
+}
+
+/* The index of a parameter of this model, or the list's length. */
+static size_t find_parameter(const struct import *import, const char *name)
+{
+    size_t from = 0, to = import->count;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        int order = strcmp(import->names[middle].name, name);
+        if (order == 0)
+            return import->names[middle].index;
+        if (order < 0)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return import->count;
+}
+
+/* Reads the layer of "h.12.attn...."; `rest` is from the dot after it on. False for another name. */
+static bool read_layer(const struct import *import, const char *name, uint64_t *layer, const char **rest)
+{
+    size_t length = strlen(import->convention->layer);
+    if (strncmp(name, import->convention->layer, length) != 0 || name[length] < '0' || name[length] > '9')
+        return false;
+    *layer = 0;
+    for (name += length; *name >= '0' && *name <= '9'; name++)
+        if (*layer > UINT32_MAX) /* no model has as many */
+            return false;
+        else
+            *layer = 10 * *layer + (uint64_t)(*name - '0');
+    *rest = name;
+    return *name == '.';
+}
+
+static bool is_mask(const struct convention *convention, const char *rest)
+{
+    for (size_t i = 0; i < sizeof convention->masks / sizeof *convention->masks; i++)
+        if (convention->masks[i] && strcmp(rest, convention->masks[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The name as the list has it: GPT-2's without the prefix, LLaMA's with it. */
+static const char *plain_name(const struct import *import, const char *full, char room[256])
+{
+    const char *prefix = import->convention->prefix;
+    bool has = strncmp(full, prefix, strlen(prefix)) == 0,
+         wants = strncmp(import->parameters[0].name, prefix, strlen(prefix)) == 0;
+    if (has && !wants)
+        return full + strlen(prefix);
+    if (has == wants || strcmp(full, "lm_head.weight") == 0 || strlen(full) > 200)
+        return full;
+    snprintf(room, 256, "%s%s", prefix, full);
+    return room;
+}
+
+/* Takes note of one entry of a header. */
+static zr_result take_entry(struct import *import, const struct zr_safetensors *file, const char *full,
+                            json_t *entry)
+{
+    char room[256];
+    const char *name = plain_name(import, full, room), *rest;
+    struct place *into;
+    uint64_t layer;
+
+    if (read_layer(import, name, &layer, &rest)) {
+        if (is_mask(import->convention, rest))
+            return ZR_OK; /* the same for all */
+        if (layer >= import->layers)
+            import->layers = layer + 1;
+    }
+    size_t at = find_parameter(import, name);
+    if (at < import->count)
+        into = &import->places[at];
+    else if (strcmp(full, "lm_head.weight") == 0)
+        into = &import->head;
+    else if (import->layers > import->model->shape.layers)
+        return ZR_OK; /* its number of layers is told when all are known */
+    else
+        return zr_fail(ZR_ERR_FORMAT, "'%s' has a tensor that is no part of a model of --arch %s: %.100s",
+                       file->path, zr_architecture_name(import->model->shape.architecture), full);
+    if (into->found)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' has tensor %.48s twice: with and without a prefix, or in two files", file->path,
+                       name);
+    into->found = true;
+    into->file = file;
+    return zr_safetensors_describe(file, full, entry, &into->tensor);
+}
+
+/* ---- Settings ------------------------------------------------------------------------------------------ */
+
+static zr_result other_size(const struct import *import, const char *option, uint64_t theirs, uint64_t ours)
+{
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' is another model: it has %s %" PRIu64 ", this run has %" PRIu64
+                   "; resume with %s %" PRIu64,
+                   import->model->path, option, theirs, ours, option, theirs);
+}
+
+static zr_result check_real(const struct import *import, const char *key, double ours, const char *way_out)
+{
+    json_t *value = json_object_get(import->config, key);
+    double theirs = json_number_value(value);
+    if (!json_is_number(value) || fabs(theirs - ours) <= 1e-6 * ours)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT, "'%s': its config.json has %s %g, and this run %g; %s", import->model->path,
+                   key, theirs, ours, way_out);
+}
+
+/* What the tensors do not tell: a config.json beside them, where there is one, and what zr-train notes. */
+static zr_result check_config(const struct import *import)
+{
+    const struct zr_shape *shape = &import->transformer.shape;
+    bool llama = shape->architecture == ZR_ARCH_LLAMA;
+    const struct {
+        const char *key, *option;
+        uint64_t ours;
+    } sizes[] = {{llama ? "num_attention_heads" : "n_head", "--heads", shape->heads},
+                 {llama ? "num_key_value_heads" : "", "--kv-heads", shape->kv_heads},
+                 {llama ? "head_dim" : "", "--hidden / --heads", shape->hidden / shape->heads}};
+    const char *type = json_string_value(json_object_get(import->config, "model_type"));
+
+    if (type && strcmp(type, import->convention->model_type) != 0)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its config.json says that it is a %.32s, and this run has --arch %s",
+                       import->model->path, type, import->convention->model_type);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        json_t *value = json_object_get(import->config, sizes[i].key);
+        if (json_is_integer(value) && json_integer_value(value) != (json_int_t)sizes[i].ours)
+            return other_size(import, sizes[i].option, (uint64_t)json_integer_value(value), sizes[i].ours);
+    }
+    if (!llama)
+        return ZR_OK;
+    json_t *scaling = json_object_get(import->config, "rope_scaling");
+    if (scaling && !json_is_null(scaling))
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its config.json has rope_scaling, which this version does not compute; give a "
+                       "model without it",
+                       import->model->path);
+    zr_result result = check_real(import, "rope_theta", shape->rope_theta, "resume with --rope-theta");
+    return result ? result
+                  : check_real(import, "rms_norm_eps", (double)ZR_LLAMA_NORM_EPSILON,
+                               "this version has no other; its losses would differ");
+}
+
+/* What zr-train's own export notes. */
+static zr_result check_notes(const struct import *import)
+{
+    const struct zr_shape *shape = &import->transformer.shape;
+    json_t *notes = json_object_get(import->files[0].root, "__metadata__");
+    const struct {
+        const char *key, *option;
+        double ours;
+    } kinds[] = {{"n_head", "--heads", (double)shape->heads},
+                 {"n_kv_head", "--kv-heads", (double)shape->kv_heads},
+                 {"rope_theta", "--rope-theta", shape->rope_theta}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *theirs = json_string_value(json_object_get(notes, kinds[i].key));
+        if (theirs && strtod(theirs, NULL) != kinds[i].ours)
+            return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.20s, this run has %g; give %s %.20s",
+                           import->model->path, kinds[i].option, theirs, kinds[i].ours, kinds[i].option,
+                           theirs);
+    }
+    return ZR_OK;
+}
+
+/* ---- Shapes -------------------------------------------------------------------------------------------- */
+
+static const struct place *place_of(const struct import *import, const char *name)
+{
+    size_t at = find_parameter(import, name);
+    return at < import->count && import->places[at].found && import->places[at].tensor.dimensions == 2
+               ? &import->places[at]
+               : NULL;
+}
+
+/* LLaMA's own sizes, which one tensor of layer 0 each tells. */
+static zr_result check_llama(const struct import *import)
+{
+    const struct zr_shape *shape = &import->transformer.shape;
+    const struct place *k = place_of(import, "model.layers.0.self_attn.k_proj.weight"),
+                       *gate = place_of(import, "model.layers.0.mlp.gate_proj.weight");
+    size_t width = shape->hidden / shape->heads;
+    if (k && k->tensor.shape[0] != width * shape->kv_heads && k->tensor.shape[0] % width == 0)
+        return other_size(import, "--kv-heads", k->tensor.shape[0] / width, shape->kv_heads);
+    if (gate && gate->tensor.shape[0] != shape->ffn)
+        return other_size(import, "--ffn", gate->tensor.shape[0], shape->ffn);
+    if (!shape->tied && !import->places[import->count - 1].found)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' has no lm_head.weight: its head is tied; resume with --tie-embeddings",
+                       import->model->path);
+    return ZR_OK;
+}
+
+/* The sizes that flags give are told by the flag, the vocabulary's first. */
+static zr_result check_sizes(const struct import *import)
+{
+    const struct zr_shape *shape = &import->transformer.shape;
+    bool gpt2 = shape->architecture == ZR_ARCH_GPT2;
+    const struct place *embedding = place_of(import, import->parameters[0].name),
+                       *positions = gpt2 ? place_of(import, "wpe.weight") : embedding;
+    size_t last = import->count - (gpt2 || shape->tied ? 1 : 2);
+
+    if (!embedding || !positions)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is no model of --arch %s: it has no matrices %s; give a folder that --save wrote "
+            "to, or such a model as safetensors",
+            import->model->path, zr_architecture_name(shape->architecture),
+            gpt2 ? "wte.weight and wpe.weight" : import->parameters[0].name);
+    if (embedding->tensor.shape[1] != shape->hidden)
+        return other_size(import, "--hidden", embedding->tensor.shape[1], shape->hidden);
+    if (embedding->tensor.shape[0] != shape->vocabulary &&
+        embedding->tensor.shape[0] != shape->vocabulary_padded)
+        return other_size(import, "--vocab", embedding->tensor.shape[0], shape->vocabulary);
+    if (gpt2 && positions->tensor.shape[0] != shape->sequence)
+        return other_size(import, "--seq", positions->tensor.shape[0], shape->sequence);
+    if (import->layers < shape->layers && !import->places[last].found)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is a part of a model: it ends after %" PRIu64
+                       " layers and has no %s; give the whole model, or the index of its files",
+                       import->model->path, import->layers, import->parameters[last].name);
+    if (import->layers != shape->layers)
+        return other_size(import, "--layers", import->layers, shape->layers);
+    return gpt2 ? ZR_OK : check_llama(import);
+}
+
+static bool has_shape(const struct zr_safetensors_tensor *tensor, uint64_t rows, uint64_t columns)
+{
+    return columns == 0 ? tensor->dimensions == 1 && tensor->shape[0] == rows
+                        : tensor->dimensions == 2 && tensor->shape[0] == rows && tensor->shape[1] == columns;
+}
+
+/* A matrix of a block: those of both embeddings and of the head are never turned. */
+static bool is_turned(const struct import *import, size_t index)
+{
+    const struct zr_parameter *p = &import->parameters[index];
+    return import->linear && p->shape[1] && p->group == ZR_GROUP_MATRICES;
+}
+
+/* Conv1D has [in, out], Linear [out, in]: c_attn, which is not square, tells for all. */
+static zr_result check_shapes(struct import *import)
+{
+    const struct zr_safetensors_tensor *embedding = &import->places[0].tensor;
+    const struct place *conv1d =
+        import->convention->conv1d ? place_of(import, import->convention->conv1d) : NULL;
+    uint64_t first = 0;
+
+    import->linear = conv1d && conv1d->tensor.shape[1] == import->model->shape.hidden;
+    for (size_t i = 0; i < import->count; i++) {
+        const struct zr_parameter *p = &import->parameters[i];
+        struct place *place = &import->places[i];
+        bool turned = is_turned(import, i);
+        uint64_t rows = p->shape[turned], columns = p->shape[!turned];
+
+        place->first = first;
+        place->elements = zr_parameter_elements(p);
+        first += place->elements;
+        if (!place->found)
+            return zr_fail(ZR_ERR_FORMAT, "'%s' has no tensor %s", import->model->path, p->name);
+        place->filled = place->tensor.elements;
+        if (zr_model_file_pads(p, i)) /* may have fewer rows */
+            rows = embedding->shape[0];
+        if (!has_shape(&place->tensor, rows, columns))
+            return zr_fail(ZR_ERR_FORMAT,
+                           "'%s': tensor %s has another shape than [%" PRIu64 "%s%.0" PRIu64
+                           "], which this run's --layers, --hidden, --vocab and --seq give it",
+                           place->file->path, p->name, rows, columns ? ", " : "", columns);
+    }
+    if (import->head.found && !has_shape(&import->head.tensor, embedding->shape[0], embedding->shape[1]))
+        return zr_fail(ZR_ERR_FORMAT, "'%s': lm_head.weight has another shape than %s",
+                       import->head.file->path, import->parameters[0].name);
+    return ZR_OK;
+}
+
+/* The head of this model is the embedding itself: one of its own would be lost. */
+static zr_result check_head(const struct import *import)
+{
+    const struct place *embedding = &import->places[0], *head = &import->head;
+    size_t half = PIECE_ELEMENTS / 2;
+    uint64_t count = embedding->tensor.elements;
+    zr_result result = ZR_OK;
+
+    for (uint64_t done = 0; head->found && done < count && !result; done += half) {
+        struct zr_safetensors_part part = {done, count - done < half ? (size_t)(count - done) : half};
+        result = zr_safetensors_read(embedding->file, &embedding->tensor, &part, import->piece);
+        if (!result)
+            result = zr_safetensors_read(head->file, &head->tensor, &part, import->piece + half);
+        if (!result && memcmp(import->piece, import->piece + half, part.count * sizeof(float)) != 0)
+            return zr_fail(
+                ZR_ERR_FORMAT,
+                "'%s': lm_head.weight is not %s, and this model's head is tied to it; give a model "
+                "whose head is",
+                head->file->path, import->parameters[0].name);
+    }
+    return result;
+}
+
+static zr_result list_parameters(struct import *import)
+{
+    const struct zr_shape *shape = &import->model->shape;
+    zr_result result =
+        zr_transformer_open(&import->transformer, shape, import->model->engine->options.host_arena);
+    if (result)
+        return result;
+    import->convention = &conventions[shape->architecture];
+    import->parameters = import->transformer.parameters;
+    import->count = import->transformer.model.list.parameters_count;
+    import->places = zr_heap_zalloc(import->count, sizeof *import->places);
+    import->names = zr_heap_zalloc(import->count, sizeof *import->names);
+    import->piece = zr_heap_alloc(ZR_CHECKPOINT_PIECE);
+    if (!import->places || !import->names || !import->piece)
+        return ZR_ERR_HOST_MEMORY;
+    for (size_t i = 0; i < import->count; i++)
+        import->names[i] = (struct named){import->parameters[i].name, i};
+    zr_sort_in_place(&(struct zr_sort_records){import->names, import->count, sizeof *import->names, before});
+    return ZR_OK;
+}
+
+static zr_result start(struct import *import)
+{
+    zr_result result = list_parameters(import);
+    if (!result)
+        result = open_files(import);
+    for (size_t f = 0; f < import->files_count && !result; f++) {
+        json_t *root = import->files[f].root;
+        for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at))
+            if (strcmp(json_object_iter_key(at), "__metadata__") != 0)
+                result = take_entry(import, &import->files[f], json_object_iter_key(at),
+                                    json_object_iter_value(at));
+    }
+    if (!result)
+        result = check_notes(import);
+    if (!result)
+        result = check_sizes(import);
+    if (!result)
+        result = check_config(import);
+    if (!result)
+        result = check_shapes(import);
+    if (!result && zr_comm_rank(import->model->comm) == 0)
+        result = check_head(import);
+    return result;
+}
+
+static void finish(struct import *import)
+{
+    for (size_t f = 0; f < import->files_count; f++)
+        zr_safetensors_close(&import->files[f]);
+    json_decref(import->config);
+    zr_heap_free(import->files);
+    zr_heap_free(import->piece);
+    zr_heap_free(import->names);
+    zr_heap_free(import->places);
+    zr_transformer_close(&import->transformer);
+}
+
+/* ---- The data ------------------------------------------------------------------------------------------ */
+
+/* Elements [from, from + count) of a matrix [rows, columns], out of its transposed tensor: a run of rows of
+ * one column after the other. */
+static zr_result read_transposed(const struct import *import, const struct place *place,
+                                 const struct zr_safetensors_part *wanted, float *out)
+{
+    const struct zr_safetensors_tensor *tensor = &place->tensor;
+    uint64_t rows = tensor->shape[1], columns = tensor->shape[0], end = wanted->first + wanted->count;
+    zr_result result = ZR_OK;
+
+    for (uint64_t column = 0; column < columns; column++) {
+        uint64_t row = wanted->first / columns, last = (end - 1) / columns;
+        while (row <= last && !result) {
+            size_t count = last - row + 1 < PIECE_ELEMENTS ? (size_t)(last - row + 1) : PIECE_ELEMENTS;
+            result =
+                zr_safetensors_read(place->file, tensor,
+                                    &(struct zr_safetensors_part){column * rows + row, count}, import->piece);
+            for (size_t i = 0; i < count && !result; i++) {
+                uint64_t index = (row + i) * columns + column;
+                if (index >= wanted->first && index < end)
+                    out[index - wanted->first] = import->piece[i];
+            }
+            row += count;
+        }
+        if (result)
+            return result;
+    }
+    return ZR_OK;
+}
+
+/* Elements of one parameter. */
+static zr_result read_part(const struct import *import, size_t index, const struct zr_safetensors_part *part,
+                           float *out)
+{
+    const struct place *place = &import->places[index];
+    uint64_t there = place->filled > part->first ? place->filled - part->first : 0;
+    struct zr_safetensors_part filled = {part->first, there < part->count ? (size_t)there : part->count};
+    zr_result result = ZR_OK;
+
+    memset(out + filled.count, 0, (part->count - filled.count) * sizeof *out);
+    if (filled.count == 0)
+        return ZR_OK;
+    if (is_turned(import, index))
+        result = read_transposed(import, place, &filled, out);
+    else
+        result = zr_safetensors_read(place->file, &place->tensor, &filled, out);
+    for (size_t i = 0; i < filled.count && !result; i++)
+        if (!isfinite(out[i]))
+            result = zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
+                             place->file->path, import->parameters[index].name);
+    return result;
+}
+
+static zr_result read_mine(const struct import *import)
+{
+    const zr_engine *engine = import->model->engine;
+    struct zr_shard_segment segment;
+    size_t at = 0;
+
+    for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
+        zr_engine_segment(engine, i, &segment); /* in global order, never more than one parameter */
+        if (segment.count == 0)
+            continue;
+        while (import->places[at].first + import->places[at].elements <= segment.global_index)
+            at++;
+        struct zr_safetensors_part part = {segment.global_index - import->places[at].first, segment.count};
+        zr_result result = read_part(import, at, &part, segment.parameter);
+        if (result)
+            return result;
+        memset(segment.momentum, 0, segment.count * sizeof *segment.momentum);
+        if (segment.variance)
+            memset(segment.variance, 0, segment.count * sizeof *segment.variance);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_model_import(const struct zr_model_file *file)
+{
+    struct import import = {.model = file};
+    zr_result result = zr_engine_synchronize(file->engine);
+
+    /* The engine is written to when every rank has found the file good. */
+    result = zr_comm_all_status(file->comm, result ? result : start(&import));
+    if (!result)
+        result = zr_comm_all_status(file->comm, read_mine(&import));
+    finish(&import);
+    return result ? result : zr_engine_publish(file->engine, 0);
+}
