@@ -37,14 +37,20 @@ static const struct zr_linear linears[LAYERS] = {{.rows = ROWS, .in = INPUTS, .o
 
 static zr_result create_engine(struct trainer *t)
 {
-    struct zr_parameter p[PARAMETERS] = {
-        [2 * HEAD] = {"head.weight", {CLASSES_STORED, HIDDEN}, HEAD, ZR_GROUP_DECAY, 0, 0.05f}};
+    struct zr_parameter p[PARAMETERS] = {[2 * HEAD] = {.name = "head.weight",
+                                                       .shape = {CLASSES_STORED, HIDDEN},
+                                                       .unit = HEAD,
+                                                       .group = ZR_GROUP_DECAY,
+                                                       .init_deviation = 0.05f}};
     struct zr_unit units[UNITS] = {[HEAD] = {.name = "head", .contributions = 1}};
     for (unsigned l = 0; l < LAYERS; l++) {
         size_t in = linears[l].in;
         units[l].contributions = 1;
-        p[2 * l] = (struct zr_parameter){"", {in, HIDDEN}, l, ZR_GROUP_DECAY, 0, sqrtf(2.0f / (float)in)};
-        p[2 * l + 1] = (struct zr_parameter){"", {HIDDEN}, l, ZR_GROUP_NO_DECAY, 0, 0};
+        p[2 * l] = (struct zr_parameter){.shape = {in, HIDDEN},
+                                         .unit = l,
+                                         .group = ZR_GROUP_DECAY,
+                                         .init_deviation = sqrtf(2.0f / (float)in)};
+        p[2 * l + 1] = (struct zr_parameter){.shape = {HIDDEN}, .unit = l, .group = ZR_GROUP_NO_DECAY};
         snprintf(units[l].name, sizeof units[l].name, "layer.%u", l);
         snprintf(p[2 * l].name, sizeof p->name, "layer.%u.weight", l);
         snprintf(p[2 * l + 1].name, sizeof p->name, "layer.%u.bias", l);

@@ -40,12 +40,21 @@
 extern "C" {
 #endif
 
+/* Which part of a tensor an engine stores, where a tensor is split over ranks that have engines of their own
+ * (tensor parallelism): rows and columns from `first` on, as many as the parameter's shape has. Those that
+ * lie beyond the whole are padding: zero for ever. A first value depends on the coordinates in the whole. */
+struct zr_tensor_part {
+    size_t whole[2]; /* shape; whole[0] == 0: the parameter is the whole tensor */
+    size_t first[2];
+};
+
 struct zr_parameter {
     char name[64];   /* "h.0.attn.c_attn.weight": each its own; see zr_engine_save() for what is taken */
-    size_t shape[2]; /* shape[1] == 0: a vector */
+    size_t shape[2]; /* as stored; shape[1] == 0: a vector */
     unsigned unit;   /* index into the units; parameters come sorted by unit */
     unsigned group;  /* index into the optimizer's groups */
     float init_mean, init_deviation;
+    struct zr_tensor_part part;
 };
 
 struct zr_unit {
@@ -61,7 +70,7 @@ struct zr_parameter_list {
     size_t units_count;
 };
 
-/* Numbers of elements, without padding. 0 on overflow, and of NULL. */
+/* Numbers of elements as stored, without padding of units. 0 on overflow, and of NULL. */
 ZR_API uint64_t zr_parameter_elements(const struct zr_parameter *parameter);
 ZR_API uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list);
 
@@ -191,7 +200,7 @@ ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_re
 ZR_API enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
 ZR_API enum zr_precision zr_engine_precision(const zr_engine *engine);
 ZR_API uint64_t zr_engine_steps_done(const zr_engine *engine); /* updates: skipped steps do not count */
-ZR_API uint64_t zr_engine_elements(const zr_engine *engine);   /* without padding */
+ZR_API uint64_t zr_engine_elements(const zr_engine *engine);   /* of whole tensors, without padding */
 ZR_API uint64_t zr_engine_padded_elements(const zr_engine *engine);
 
 /* Checks that all ranks hold the same parameters. Collective. ZR_ERR_CORRUPT names a rank that differs. */
@@ -199,12 +208,13 @@ ZR_API zr_result zr_engine_verify_replicas(zr_engine *engine);
 /* Names the first parameter that is not finite. ZR_OK: all are. ZR_ERR_CORRUPT: words name it. Local. */
 ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);
 
-/* What this rank owns, for saving and loading: pieces of whole parameters without padding, in global order.
- * Each element of the model belongs to exactly one rank, at every stage. */
+/* What this rank owns, for saving and loading: pieces of parameters without padding, in global order. Each
+ * element of the model belongs to exactly one rank, at every stage. Of a column slice every row is a piece.
+ */
 struct zr_shard_segment {
-    uint64_t global_index; /* of the first element, counted without padding */
-    size_t count;
-    float *parameter; /* its master, where parameters have two bytes */
+    uint64_t global_index; /* of the first element, in whole tensors one after the other */
+    size_t count;          /* may be 0 */
+    float *parameter;      /* its master, where parameters have two bytes */
     float *momentum;
     float *variance; /* NULL where the optimizer has none */
 };
@@ -230,7 +240,7 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
  * The optimizer's tensors are "optimizer.momentum.NAME" and "optimizer.variance.NAME", so no parameter's name
  * may begin so, nor be empty or "__metadata__": zr_engine_create() refuses that, and two alike.
  * ZR_ERR_INVALID: the ranks differ in the path, or in what is to be saved, or are in the
- * middle of a step; no file is touched. */
+ * middle of a step, or the engine has parts of tensors alone; no file is touched. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
 /* Loads what an engine of the same parameter list and optimizer has saved, at any stage, precision and number
  * of ranks, and makes all replicas whole. The file is read and proved before anything changes. Collective.

@@ -209,7 +209,11 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
     if (engine->dry)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine with the null kernels has nothing to save, and reads nothing");
-    if (!path || !path[0])
+    if (engine->layout.part)
+        result =
+            zr_fail(ZR_ERR_INVALID, "%s(): the engine has a part of tensor %s alone; a saved state has all",
+                    call, engine->layout.part);
+    else if (!path || !path[0])
         result = zr_fail(ZR_ERR_INVALID, "%s() needs a path", call);
     else if (strlen(path) > PATH_BYTES_MAX)
         result = zr_fail(ZR_ERR_INVALID, "%s(): the path is longer than %d bytes", call, PATH_BYTES_MAX);

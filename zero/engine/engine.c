@@ -51,15 +51,15 @@ static void initialise_unit(struct zr_engine *engine, size_t index)
 
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
-        struct zr_overlap part;
-        if (!zr_layout_overlap(p, from, to, &part))
-            continue;
-        float *values = base + (part.offset - from);
-        if (p->parameter.init_deviation == 0)
-            kernels->fill(context, part.count, p->parameter.init_mean, values);
-        else
-            kernels->init_normal(context, part.count, engine->options.seed, part.global_index,
-                                 p->parameter.init_mean, p->parameter.init_deviation, values);
+        for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count; k++) {
+            struct zr_piece piece = zr_layout_piece(p, from, to, k);
+            float *values = base + (piece.offset - from);
+            if (p->parameter.init_deviation == 0)
+                kernels->fill(context, piece.count, p->parameter.init_mean, values);
+            else
+                kernels->init_normal(context, piece.count, engine->options.seed, piece.global_index,
+                                     p->parameter.init_mean, p->parameter.init_deviation, values);
+        }
     }
 }
 
@@ -97,10 +97,9 @@ static void number_segments(struct zr_engine *engine)
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         engine->units[u].first_segment = engine->segments_count;
         for (size_t i = 0; i < unit->parameters_count; i++) {
-            struct zr_overlap overlap;
-            engine->segments_count += zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i],
-                                                        engine->rank * unit->shard_elements,
-                                                        (engine->rank + 1) * unit->shard_elements, &overlap);
+            engine->segments_count += zr_layout_pieces(&engine->layout.parameters[unit->first_parameter + i],
+                                                       engine->rank * unit->shard_elements,
+                                                       (engine->rank + 1) * unit->shard_elements);
         }
     }
 }

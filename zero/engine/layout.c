@@ -35,6 +35,109 @@ static bool round_up(size_t value, size_t multiple, size_t *out)
     return !__builtin_add_overflow(value, rest ? multiple - rest : 0, out);
 }
 
+bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                       struct zr_overlap *out)
+{
+    size_t first = parameter->offset > from ? parameter->offset : from;
+    size_t end = parameter->offset + parameter->elements < to ? parameter->offset + parameter->elements : to;
+    if (first >= end)
+        return false;
+    *out = (struct zr_overlap){.offset = first, .count = end - first};
+    return true;
+}
+
+/* ---- Parts of tensors ---------------------------------------------------------------------------------- */
+
+/* A parameter as a matrix: of a vector, a row of columns. */
+struct matrix {
+    size_t columns;                   /* as stored */
+    size_t rows_there, columns_there; /* of these, what lies in the whole tensor */
+    size_t whole_columns, first_row, first_column;
+};
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct matrix matrix_of(const struct zr_parameter *p)
+{
+    const struct zr_tensor_part *part = &p->part;
+    bool vector = p->shape[1] == 0, is_part = part->whole[0] > 0;
+    size_t rows = vector ? 1 : p->shape[0], columns = p->shape[!vector];
+    if (!is_part)
+        return (struct matrix){columns, rows, columns, columns, 0, 0};
+    size_t whole_columns = part->whole[!vector], first_column = part->first[!vector];
+    return (struct matrix){columns,
+                           vector ? 1 : least(rows, part->whole[0] - part->first[0]),
+                           least(columns, whole_columns - first_column),
+                           whole_columns,
+                           vector ? 0 : part->first[0],
+                           first_column};
+}
+
+/* Rows lie together in the whole tensor. */
+static bool has_whole_rows(const struct matrix *m)
+{
+    return m->columns == m->whole_columns;
+}
+
+size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from, size_t to)
+{
+    struct matrix m = matrix_of(&parameter->parameter);
+    struct zr_overlap overlap;
+    if (!zr_layout_overlap(parameter, from, to, &overlap))
+        return 0;
+    size_t first = overlap.offset - parameter->offset, last = first + overlap.count - 1;
+    return has_whole_rows(&m) ? 1 : last / m.columns - first / m.columns + 1;
+}
+
+struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                                size_t index)
+{
+    struct matrix m = matrix_of(&parameter->parameter);
+    struct zr_overlap overlap = {0};
+    zr_layout_overlap(parameter, from, to, &overlap);
+    size_t first = overlap.offset - parameter->offset, end = first + overlap.count;
+    size_t row = first / m.columns + (has_whole_rows(&m) ? 0 : index), last = m.rows_there * m.columns;
+
+    if (!has_whole_rows(&m)) {
+        size_t start = row * m.columns;
+        first = first > start ? first : start;
+        end = least(end, start + m.columns_there);
+    }
+    end = least(end, last);
+    size_t column = first - row * m.columns;
+    return (struct zr_piece){.offset = parameter->offset + first,
+                             .count = end > first ? end - first : 0,
+                             .global_index = parameter->global_index +
+                                             (m.first_row + row) * (uint64_t)m.whole_columns +
+                                             m.first_column + column};
+}
+
+static zr_result check_part(const struct zr_parameter *p)
+{
+    const struct zr_tensor_part *part = &p->part;
+    bool vector = p->shape[1] == 0;
+    if (part->whole[0] == 0 || (part->first[0] < part->whole[0] && (part->whole[1] == 0) == vector &&
+                                (vector || part->first[1] < part->whole[1])))
+        return ZR_OK;
+    return zr_fail(ZR_ERR_INVALID, "parameter %s begins at [%zu, %zu] of a tensor [%zu, %zu]: outside of it",
+                   p->name, part->first[0], part->first[1], part->whole[0], part->whole[1]);
+}
+
+/* Elements of the whole tensor; 0: too many. */
+static uint64_t whole_elements(const struct zr_parameter *p)
+{
+    struct zr_parameter whole = *p;
+    if (p->part.whole[0] > 0)
+        memcpy(whole.shape, p->part.whole, sizeof whole.shape);
+    return zr_parameter_elements(&whole);
+}
+
+/* ---- Units ----------------------------------------------------------------------------------------------
+ */
+
 /* Places the parameters of one unit and returns its padded size through `unit`. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
@@ -49,7 +152,15 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
             __builtin_add_overflow(parameter->offset, parameter->elements, &offset))
             return zr_fail(ZR_ERR_INVALID, "parameter %s has no elements, or too many to count",
                            parameter->parameter.name);
-        layout->elements += parameter->elements;
+        uint64_t whole = whole_elements(&parameter->parameter);
+        zr_result result = check_part(&parameter->parameter);
+        if (result != ZR_OK)
+            return result;
+        if (whole == 0 || __builtin_add_overflow(layout->elements, whole, &layout->elements))
+            return zr_fail(ZR_ERR_INVALID, "parameter %s is part of a tensor with too many elements to count",
+                           parameter->parameter.name);
+        if (parameter->parameter.part.whole[0] > 0)
+            layout->part = parameter->parameter.name;
         next++;
     }
     unit->parameters_count = next - unit->first_parameter;
@@ -162,17 +273,4 @@ void zr_layout_end(struct zr_layout *layout)
 {
     zr_drop(layout->host_arena, &layout->units);
     zr_drop(layout->host_arena, &layout->parameters);
-}
-
-bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
-                       struct zr_overlap *out)
-{
-    size_t first = parameter->offset > from ? parameter->offset : from;
-    size_t end = parameter->offset + parameter->elements < to ? parameter->offset + parameter->elements : to;
-    if (first >= end)
-        return false;
-    *out = (struct zr_overlap){.offset = first,
-                               .count = end - first,
-                               .global_index = parameter->global_index + (first - parameter->offset)};
-    return true;
 }

@@ -16,7 +16,7 @@ enum {
 
 struct zr_layout_parameter {
     struct zr_parameter parameter;
-    uint64_t global_index; /* of the first element, counted without padding */
+    uint64_t global_index; /* of the whole tensor's first element, counted without padding */
     size_t offset;         /* elements from the start of the unit */
     size_t elements;
 };
@@ -35,7 +35,8 @@ struct zr_layout {
     size_t parameters_count;
     struct zr_layout_unit *units;
     size_t units_count;
-    uint64_t elements;      /* without padding */
+    uint64_t elements;      /* of whole tensors, without padding */
+    const char *part;       /* name of a tensor of which there is a part alone; NULL: all are whole */
     size_t pool_elements;   /* all units, padded */
     size_t shards_elements; /* all shards of one rank */
     unsigned world;
@@ -61,9 +62,19 @@ void zr_layout_end(struct zr_layout *layout);
 struct zr_overlap {
     size_t offset; /* elements from the start of the unit */
     size_t count;
-    uint64_t global_index;
 };
 bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
                        struct zr_overlap *out);
+
+/* The same cut into pieces that lie together in the whole tensor, too: one, or one per row of a column slice.
+ * Padding beyond the whole is in none of them; a piece may be empty. `index` is below the count. */
+struct zr_piece {
+    size_t offset; /* elements from the start of the unit */
+    size_t count;
+    uint64_t global_index; /* of the first element */
+};
+size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from, size_t to);
+struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                                size_t index);
 
 #endif

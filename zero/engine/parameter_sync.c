@@ -196,14 +196,17 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
     struct zr_owned owned = zr_engine_owned(engine, u);
     for (size_t i = 0; i < unit->parameters_count; i++) {
-        struct zr_overlap part;
-        if (!zr_layout_overlap(&engine->layout.parameters[unit->first_parameter + i], from, to, &part) ||
-            left-- > 0)
+        const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
+        size_t pieces = zr_layout_pieces(p, from, to);
+        if (left >= pieces) {
+            left -= pieces;
             continue;
-        size_t skip = part.offset - owned.from;
+        }
+        struct zr_piece piece = zr_layout_piece(p, from, to, left);
+        size_t skip = piece.offset - owned.from;
         *out = (struct zr_shard_segment){
-            .global_index = part.global_index,
-            .count = part.count,
+            .global_index = piece.global_index,
+            .count = piece.count,
             .parameter = owned.master + skip,
             .momentum = owned.momentum + skip,
             .variance = owned.variance ? owned.variance + skip : NULL,

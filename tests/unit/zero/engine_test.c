@@ -20,18 +20,22 @@
 /* Odd sizes, a tied unit with two contributions, vectors and matrices; enough units alike that stage 3 finds
  * something to shard in any world, and one so large that it stays whole in small ones. */
 enum { OWN_GROUP = 2 };
-#define LAYER(name, unit)                                                                                    \
-    {name ".weight", {7, 211}, unit, ZR_GROUP_DECAY, 0, 0.05f},                                              \
+#define LAYER(letter, index)                                                                                 \
+    {.name = letter ".weight",                                                                               \
+     .shape = {7, 211},                                                                                      \
+     .unit = index,                                                                                          \
+     .group = ZR_GROUP_DECAY,                                                                                \
+     .init_deviation = 0.05f},                                                                               \
     {                                                                                                        \
-        name ".bias", {211, 0}, unit, ZR_GROUP_NO_DECAY, 0, 0                                                \
+        .name = letter ".bias", .shape = {211, 0}, .unit = index, .group = ZR_GROUP_NO_DECAY                 \
     }
 static const struct zr_parameter parameters[] = {
-    {"embed", {67, 13}, 0, OWN_GROUP, 0, 0.5f},
-    {"a.weight", {13, 39}, 1, ZR_GROUP_DECAY, 0, 0.1f},
-    {"a.bias", {39, 0}, 1, ZR_GROUP_NO_DECAY, 0, 0},
-    {"b.scale", {1, 0}, 2, ZR_GROUP_NO_DECAY, 1, 0},
-    {"c.weight", {5, 1009}, 3, ZR_GROUP_DECAY, 0, 0.02f},
-    {"c.bias", {1009, 0}, 3, ZR_GROUP_NO_DECAY, 0.5f, 0},
+    {.name = "embed", .shape = {67, 13}, .unit = 0, .group = OWN_GROUP, .init_deviation = 0.5f},
+    {.name = "a.weight", .shape = {13, 39}, .unit = 1, .group = ZR_GROUP_DECAY, .init_deviation = 0.1f},
+    {.name = "a.bias", .shape = {39, 0}, .unit = 1, .group = ZR_GROUP_NO_DECAY},
+    {.name = "b.scale", .shape = {1, 0}, .unit = 2, .group = ZR_GROUP_NO_DECAY, .init_mean = 1},
+    {.name = "c.weight", .shape = {5, 1009}, .unit = 3, .group = ZR_GROUP_DECAY, .init_deviation = 0.02f},
+    {.name = "c.bias", .shape = {1009, 0}, .unit = 3, .group = ZR_GROUP_NO_DECAY, .init_mean = 0.5f},
     LAYER("d", 4),
     LAYER("e", 5),
     LAYER("f", 6),

@@ -14,19 +14,20 @@
 #include "zero/zr_zero.h"
 
 /* Units enough that stage 2 has gradients to shard and stage 3 parameters to gather. */
-#define MORE(unit)                                                                                           \
+#define MORE(index)                                                                                          \
     {                                                                                                        \
-        "more" #unit, {600, 0}, unit, ZR_GROUP_NO_DECAY, 1, 0                                                \
+        .name = "more" #index, .shape = {600, 0}, .unit = index, .group = ZR_GROUP_NO_DECAY, .init_mean = 1  \
     }
-static const struct zr_parameter parameters[] = {{"tied", {9, 31}, 0, ZR_GROUP_DECAY, 0, 0.1f},
-                                                 {"plain.weight", {17, 40}, 1, ZR_GROUP_DECAY, 0, 0.1f},
-                                                 {"plain.bias", {40, 0}, 1, ZR_GROUP_NO_DECAY, 0, 0},
-                                                 MORE(2),
-                                                 MORE(3),
-                                                 MORE(4),
-                                                 MORE(5),
-                                                 MORE(6),
-                                                 MORE(7)};
+static const struct zr_parameter parameters[] = {
+    {.name = "tied", .shape = {9, 31}, .unit = 0, .group = ZR_GROUP_DECAY, .init_deviation = 0.1f},
+    {.name = "plain.weight", .shape = {17, 40}, .unit = 1, .group = ZR_GROUP_DECAY, .init_deviation = 0.1f},
+    {.name = "plain.bias", .shape = {40, 0}, .unit = 1, .group = ZR_GROUP_NO_DECAY},
+    MORE(2),
+    MORE(3),
+    MORE(4),
+    MORE(5),
+    MORE(6),
+    MORE(7)};
 static const struct zr_unit units[] = {{"tied", 2},  {"plain", 1}, {"more2", 1}, {"more3", 1},
                                        {"more4", 1}, {"more5", 1}, {"more6", 1}, {"more7", 1}};
 enum { PARAMETERS = 9, UNITS = 8, STEPS = 60 };

@@ -16,9 +16,17 @@
 #include "zero/zr_zero.h"
 
 static const struct zr_parameter parameters[] = {
-    {"a \"quoted\" \\ name\n", {7, 11}, 0, ZR_GROUP_DECAY, 0, 0.5f},
-    {"one", {1, 0}, 0, ZR_GROUP_NO_DECAY, 1, 0},
-    {"not UTF-8: \xff\xc0", {129, 0}, 1, ZR_GROUP_NO_DECAY, 0, 0.1f},
+    {.name = "a \"quoted\" \\ name\n",
+     .shape = {7, 11},
+     .unit = 0,
+     .group = ZR_GROUP_DECAY,
+     .init_deviation = 0.5f},
+    {.name = "one", .shape = {1, 0}, .unit = 0, .group = ZR_GROUP_NO_DECAY, .init_mean = 1},
+    {.name = "not UTF-8: \xff\xc0",
+     .shape = {129, 0},
+     .unit = 1,
+     .group = ZR_GROUP_NO_DECAY,
+     .init_deviation = 0.1f},
 };
 static const struct zr_unit units[] = {{"first", 1}, {"second", 1}};
 enum { ELEMENTS = 7 * 11 + 1 + 129, ROOM = 1 << 16 };

@@ -1,0 +1,155 @@
+/* parts_test.c: tensors of which an engine stores a part: every element of the whole tensors belongs to one
+ * rank of one part, and has the first value that it has in the whole. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/engine_rig.h"
+#include "tests/support/tap.h"
+#include "zero/engine/layout.h"
+
+enum { PARAMETERS = 4, ROWS = 37, COLUMNS = 45, WIDTH = 19, PARTS_MOST = 4 };
+
+/* A matrix by columns, one by rows, a vector, and one that every part has whole, which part 0 counts. */
+static const size_t whole[PARAMETERS][2] = {{ROWS, COLUMNS}, {COLUMNS, ROWS}, {COLUMNS, 0}, {WIDTH, 3}};
+enum { ELEMENTS = 2 * ROWS * COLUMNS + COLUMNS + 3 * WIDTH };
+static const struct zr_unit units[2] = {{"first", 1}, {"second", 1}};
+
+static size_t share(size_t size, unsigned parts)
+{
+    return (size + parts - 1) / parts; /* the last part has padding where they do not divide */
+}
+
+static struct zr_parameter_list list_of(struct zr_parameter *p, unsigned part, unsigned parts)
+{
+    static const char *const names[PARAMETERS] = {"by columns", "by rows", "vector", "of all"};
+    const int dimension[PARAMETERS] = {1, 0, 0, -1};
+    for (int i = 0; i < PARAMETERS; i++) {
+        p[i] = (struct zr_parameter){
+            .shape = {whole[i][0], whole[i][1]}, .unit = i / 2u, .group = 1, .init_deviation = 0.1f};
+        snprintf(p[i].name, sizeof p[i].name, "%s", names[i]);
+        if (dimension[i] < 0 || parts == 1)
+            continue;
+        size_t each = share(whole[i][dimension[i]], parts);
+        memcpy(p[i].part.whole, whole[i], sizeof whole[i]);
+        p[i].shape[dimension[i]] = each;
+        p[i].part.first[dimension[i]] = part * each;
+    }
+    return (struct zr_parameter_list){p, PARAMETERS, units, 2};
+}
+
+/* How often each element is in a segment of a rank: the layout alone, for any number of ranks. */
+static void test_cover(unsigned parts, unsigned world, zr_arena *arena)
+{
+    static unsigned char times[ELEMENTS];
+    unsigned wrong = 0;
+    memset(times, 0, sizeof times);
+    for (unsigned part = 0; part < parts; part++) {
+        struct zr_parameter p[PARAMETERS];
+        struct zr_parameter_list list = list_of(p, part, parts);
+        struct zr_layout layout;
+        if (zr_layout_make(&layout, &(struct zr_layout_request){&list, world, ZR_PRECISION_FP32, arena}) !=
+            ZR_OK)
+            return (void)tap_ok(false, "a layout");
+        wrong += layout.elements != ELEMENTS;
+        for (unsigned r = 0; r < world; r++)
+            for (size_t i = 0; i < PARAMETERS; i++) {
+                const struct zr_layout_parameter *of = &layout.parameters[i];
+                size_t shard = layout.units[p[i].unit].shard_elements, at = r * shard;
+                for (size_t k = 0; k < zr_layout_pieces(of, at, at + shard); k++) {
+                    struct zr_piece piece = zr_layout_piece(of, at, at + shard, k);
+                    wrong +=
+                        piece.count > 0 && (piece.offset < at || piece.offset + piece.count > at + shard);
+                    for (size_t e = 0; e < piece.count; e++)
+                        if (i + 1 < PARAMETERS || part == 0)
+                            times[piece.global_index + e]++;
+                }
+            }
+        zr_layout_end(&layout);
+    }
+    for (size_t e = 0; e < ELEMENTS; e++)
+        wrong += times[e] != 1;
+    tap_ok(wrong == 0, "%u parts on %u ranks each have every element once", parts, world);
+}
+
+/* The values of a fresh engine, by global index; `sum` gets what the shards hold in all. */
+static zr_result first_values(struct rig *rig, unsigned part, unsigned parts, float *out, double *sum)
+{
+    struct zr_parameter p[PARAMETERS];
+    zr_engine *engine;
+    zr_result result = zr_engine_create(
+        &engine, &(struct zr_engine_options){.arena = rig->arena,
+                                             .host_arena = rig->arena,
+                                             .kernels = zr_kernels_cpu(zr_isa_best()),
+                                             .context = &rig->context,
+                                             .comm = rig->comm,
+                                             .list = list_of(p, part, parts),
+                                             .seed = 9,
+                                             .optimizer = {.beta1 = 0.9f, .beta2 = 0.9f, .epsilon = 1e-8f}});
+    for (size_t i = 0; result == ZR_OK && i < zr_engine_segments_count(engine); i++) {
+        struct zr_shard_segment s;
+        zr_engine_segment(engine, i, &s);
+        memcpy(out + s.global_index, s.parameter, s.count * sizeof *out);
+    }
+    for (unsigned u = 0; u < 2 && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        for (size_t i = 2 * u; result == ZR_OK && i < 2 * u + 2; i++)
+            for (size_t e = 0; e < zr_parameter_elements(&p[i]); e++) {
+                double value = (double)((const float *)base)[zr_engine_offset(engine, i) + e];
+                *sum += i + 1 < PARAMETERS || part == 0 ? value : 0;
+            }
+        zr_engine_release(engine, u);
+    }
+    if (result == ZR_OK && parts > 1 && zr_engine_save(engine, "/nowhere") != ZR_ERR_INVALID)
+        result = ZR_ERR_CORRUPT; /* a part alone is not to be saved */
+    zr_engine_destroy(engine);
+    return result;
+}
+
+static void test_values(struct rig *rig, unsigned parts)
+{
+    static float want[ELEMENTS], got[ELEMENTS];
+    double want_sum = 0, sum = 0;
+    zr_result result = first_values(rig, 0, 1, want, &want_sum);
+    memset(got, 0, sizeof got);
+    for (unsigned part = 0; part < parts && result == ZR_OK; part++)
+        result = first_values(rig, part, parts, got, &sum);
+    tap_result(result, ZR_OK, "engines of %u parts, which cannot be saved alone", parts);
+    tap_ok(memcmp(got, want, sizeof want) == 0, "their values are those of the whole tensors");
+    tap_ok(sum - want_sum < 1e-6 && want_sum - sum < 1e-6, "and what is stored beyond them is zero");
+}
+
+static void test_refused(struct rig *rig)
+{
+    static const struct zr_tensor_part bad[] = {{{ROWS, COLUMNS}, {ROWS, 0}},
+                                                {{ROWS, COLUMNS}, {0, COLUMNS}},
+                                                {{ROWS, 0}, {0, 0}},
+                                                {{SIZE_MAX / 2, SIZE_MAX / 2}, {0, 0}}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct zr_parameter p[PARAMETERS];
+        struct zr_parameter_list list = list_of(p, 0, 1);
+        struct zr_layout layout;
+        p[0].part = bad[i];
+        tap_result(
+            zr_layout_make(&layout, &(struct zr_layout_request){&list, 1, ZR_PRECISION_FP32, rig->arena}),
+            ZR_ERR_INVALID, "refused: %s", zr_last_error());
+    }
+}
+
+int main(void)
+{
+    struct rig rig;
+    tap_result(rig_open(&rig, &(struct rig_options){.isa = zr_isa_best(),
+                                                    .bucket_bytes = 4096,
+                                                    .reserve_bytes = 64 << 20,
+                                                    .kernels = zr_kernels_cpu(zr_isa_best())}),
+               ZR_OK, "memory");
+    for (unsigned parts = 1; parts <= PARTS_MOST; parts++) {
+        for (unsigned world = 1; world <= 5; world++)
+            test_cover(parts, world, rig.arena);
+        test_values(&rig, parts);
+    }
+    test_refused(&rig);
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+    return tap_done();
+}
