@@ -149,31 +149,6 @@ static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t sha
     trial_give_back(t, &b);
 }
 
-static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t elements, uint64_t seed)
-{
-    size_t unit = zr_comm_type_bytes(type);
-    struct trial_buffers b = trial_take(t, elements * 4);
-    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
-        unsigned root = variant ? t->world - 1 : t->world / 2;
-        char *to = variant ? b.source : b.got;
-        trial_fill(t, type, b.source, elements, seed + variant);
-        memset(b.got, 0xee, elements * unit);
-        memcpy(b.want, variant ? b.source : b.got, elements * unit); /* as it was, but on the root */
-        for (size_t i = 0; i < elements && t->rank == root; i++)
-            trial_store(type, b.want, i, trial_sum(t->world, type, seed + variant, i, 0.5f));
-        struct zr_reduce op = {.source = b.source,
-                               .destination = t->rank == root ? to : NULL,
-                               .elements = elements,
-                               .scale = 0.5f,
-                               .type = type,
-                               .root = root};
-        trial_run(t, ZR_COMM_REDUCE, t->rank == root ? 0 : elements * unit,
-                  zr_comm_reduce(t->comm, &op, &ticket));
-        trial_compare(t, to, b.want, elements * unit, "reduce");
-    }
-    trial_give_back(t, &b);
-}
-
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
 static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
@@ -197,23 +172,6 @@ static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
     trial_give_back(t, &b);
 }
 
-static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
-{
-    struct trial_buffers b = trial_take(t, t->world * bytes);
-    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
-        char *to = variant ? b.source : b.got;
-        memset(b.got, 0xee, t->world * bytes);
-        for (size_t i = 0; i < t->world * bytes; i++) {
-            b.source[i] = (char)trial_byte(seed + variant, t->rank, i);
-            b.want[i] = (char)trial_byte(seed + variant, (unsigned)(i / bytes), t->rank * bytes + i % bytes);
-        }
-        struct zr_all_gather op = {.source = b.source, .destination = to, .shard_bytes = bytes};
-        trial_run(t, ZR_COMM_ALL_TO_ALL, (t->world - 1) * bytes, zr_comm_all_to_all(t->comm, &op, &ticket));
-        trial_compare(t, to, b.want, t->world * bytes, "all-to-all");
-    }
-    trial_give_back(t, &b);
-}
-
 /* `sent_bytes` of a broadcast depend on the way it takes: the test looks at the sum over the ranks. */
 static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
 {
@@ -227,39 +185,6 @@ static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
         trial_run(t, ZR_COMM_BROADCAST, t->rank == root ? (t->world - 1) * bytes : 0,
                   zr_comm_broadcast(t->comm, &op, &ticket));
         trial_compare(t, b.got, b.want, bytes, "broadcast");
-    }
-    trial_give_back(t, &b);
-}
-
-static void trial_to_root(struct trial *t, size_t bytes, uint64_t seed)
-{
-    size_t whole = t->world * bytes;
-    struct trial_buffers b = trial_take(t, whole);
-    for (unsigned variant = 0; variant < 2; variant++) { /* apart, in place */
-        unsigned root = variant ? 0 : t->world - 1;
-        bool mine = t->rank == root;
-        char *own = mine && variant ? b.got + root * bytes : b.source;
-        memset(b.got, 0xee, whole);
-        for (size_t i = 0; i < bytes; i++)
-            own[i] = (char)trial_byte(seed + variant, t->rank, i);
-        for (size_t i = 0; i < whole; i++)
-            b.want[i] =
-                mine ? (char)trial_byte(seed + variant, (unsigned)(i / bytes), i % bytes) : (char)0xee;
-        struct zr_to_root gather = {
-            .source = own, .destination = mine ? b.got : NULL, .shard_bytes = bytes, .root = root};
-        trial_run(t, ZR_COMM_GATHER, mine ? 0 : bytes, zr_comm_gather(t->comm, &gather, &ticket));
-        trial_compare(t, b.got, b.want, whole, "gather");
-
-        char *to = mine && variant ? b.source + root * bytes : b.got;
-        for (size_t i = 0; i < whole; i++)
-            b.source[i] = (char)trial_byte(seed + 5 + variant, t->rank, i);
-        for (size_t i = 0; i < bytes; i++)
-            b.want[i] = (char)trial_byte(seed + 5 + variant, root, t->rank * bytes + i);
-        struct zr_to_root scatter = {
-            .source = mine ? b.source : NULL, .destination = to, .shard_bytes = bytes, .root = root};
-        trial_run(t, ZR_COMM_SCATTER, mine ? (t->world - 1) * bytes : 0,
-                  zr_comm_scatter(t->comm, &scatter, &ticket));
-        trial_compare(t, to, b.want, bytes, "scatter");
     }
     trial_give_back(t, &b);
 }
@@ -345,16 +270,10 @@ static void trial_nothing(struct trial *t)
                 "reduce-scatter of nothing");
     trial_check(t, zr_comm_all_reduce(t->comm, &(struct zr_all_reduce){.scale = 1}, &ticket) == ZR_OK,
                 "all-reduce of nothing");
-    trial_check(t, zr_comm_reduce(t->comm, &(struct zr_reduce){.scale = 1}, &ticket) == ZR_OK,
-                "reduce of nothing");
     trial_check(t, zr_comm_all_gather(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
                 "all-gather of nothing");
-    trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
-                "all-to-all of nothing");
     trial_check(t, zr_comm_broadcast(t->comm, &(struct zr_broadcast){0}, &ticket) == ZR_OK,
                 "broadcast of nothing");
-    trial_check(t, zr_comm_gather(t->comm, &(struct zr_to_root){0}, &ticket) == ZR_OK, "gather of nothing");
-    trial_check(t, zr_comm_scatter(t->comm, &(struct zr_to_root){0}, &ticket) == ZR_OK, "scatter of nothing");
     trial_check(t, zr_comm_send(t->comm, &(struct zr_transfer){.to = 99}, &ticket) == ZR_OK,
                 "send of nothing");
     trial_check(t, ticket == 0 && zr_comm_exchange(t->comm, NULL, 0, NULL) == ZR_OK, "nothing to wait for");
@@ -429,13 +348,10 @@ static unsigned trial_operations(zr_comm *comm, const struct trial_options *opti
         for (int type = 0; type < ZR_COMM_TYPE_COUNT; type++) {
             trial_reduce_scatter(&t, (enum zr_comm_type)type, shards[s], own + 10);
             trial_all_reduce(&t, (enum zr_comm_type)type, shards[s], own + 20);
-            trial_reduce(&t, (enum zr_comm_type)type, shards[s], own + 30);
         }
         t.shift_bytes = s % 2 ? 1 + s : 0;
         trial_all_gather(&t, bytes, own + 40);
-        trial_all_to_all(&t, bytes, own + 50);
         trial_broadcast(&t, bytes, own + 60);
-        trial_to_root(&t, bytes, own + 70);
         for (unsigned p = 1; p < t.world; p++) {
             trial_pass(&t, p - 1, p, bytes, own + 80 + p);
             trial_pass(&t, p, 0, bytes * p, own + 90 + p);

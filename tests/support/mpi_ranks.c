@@ -118,35 +118,6 @@ static void large_gathers(struct large *l)
     end(l, result, ticket, "all-gather");
     for (unsigned p = 0; p < l->world; p++)
         look(l, p, p, "all-gather");
-
-    op.source = l->all;
-    for (unsigned p = 0; p < l->world; p++)
-        paint(l, p, 100 + l->rank * l->world + p);
-    result = zr_comm_all_to_all(l->comm, &op, &ticket);
-    end(l, result, ticket, "all-to-all");
-    for (unsigned p = 0; p < l->world; p++)
-        look(l, p, 100 + p * l->world + l->rank, "all-to-all");
-}
-
-static void large_to_root(struct large *l)
-{
-    zr_ticket ticket = 0;
-    unsigned root = l->world - 1;
-    unsigned char *own = l->all + l->rank * l->bytes;
-    struct zr_to_root op = {.source = own, .destination = l->all, .shard_bytes = l->bytes, .root = root};
-    paint(l, l->rank, 7 + l->rank);
-    zr_result result = zr_comm_gather(l->comm, &op, &ticket);
-    end(l, result, ticket, "gather");
-    for (unsigned p = 0; p < l->world && l->rank == root; p++)
-        look(l, p, 7 + p, "gather");
-
-    op.source = l->all;
-    op.destination = own;
-    for (unsigned p = 0; p < l->world && l->rank == root; p++)
-        paint(l, p, 31 + p);
-    result = zr_comm_scatter(l->comm, &op, &ticket);
-    end(l, result, ticket, "scatter");
-    look(l, l->rank, 31 + l->rank, "scatter");
 }
 
 /* The root's shard to all; then everybody's to the right at once; then one to the next, and no other. */
@@ -232,14 +203,6 @@ static void large_sums(struct large *l)
         &ticket);
     end(l, result, ticket, "all-reduce");
     look_at_sums(l, 0, whole, "all-reduce");
-
-    struct zr_reduce reduce = {
-        .source = all, .destination = all, .elements = shard, .scale = 1, .type = ZR_COMM_FP32, .root = 1};
-    paint_numbers(l, shard);
-    result = zr_comm_reduce(l->comm, &reduce, &ticket);
-    end(l, result, ticket, "reduce");
-    if (l->rank == reduce.root)
-        look_at_sums(l, 0, shard, "reduce");
 }
 
 /* Every operation that moves anything, on shards of so many bytes. The failures, after words on stderr. */
@@ -250,7 +213,6 @@ static unsigned large_operations(zr_comm *comm, size_t bytes)
     if (!l.all)
         return 1;
     large_gathers(&l);
-    large_to_root(&l);
     large_moves(&l);
     large_sums(&l);
     if (zr_comm_barrier(comm) != ZR_OK) /* a rank that fails early would take the others' words along */

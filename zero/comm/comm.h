@@ -16,11 +16,9 @@ struct zr_comm_item {
     enum zr_comm_kind kind;
     union {
         struct zr_reduce_scatter reduce_scatter;
-        struct zr_all_gather all_gather; /* of EXCHANGE and ALL_TO_ALL too */
+        struct zr_all_gather all_gather; /* of EXCHANGE too */
         struct zr_all_reduce all_reduce;
         struct zr_broadcast broadcast;
-        struct zr_reduce reduce;
-        struct zr_to_root to_root;   /* of GATHER and SCATTER */
         struct zr_transfer transfer; /* of SEND, RECEIVE and SEND_RECEIVE */
     };
 };
@@ -89,8 +87,7 @@ struct zr_comm_sum {
 };
 void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum);
 
-/* What this rank is to add for an operation, shard by shard: all but `from`, and count. On a rank that adds
- * nothing (a reduce to another one) `to` is NULL. */
+/* What this rank is to add for an operation, shard by shard: all but `from`, and count. */
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item);
 /* A part of every shard, in bytes of the sources. */
 struct zr_comm_part {

@@ -50,10 +50,7 @@ static zr_result post_pair(struct fabric *fabric, struct zr_batch *batch, const 
 
 struct reduction {
     const char *source;
-    size_t bytes;     /* of a shard */
-    bool each;        /* source has a shard for each rank; else one for the root */
-    bool sends, adds; /* this rank's part in it */
-    unsigned root;    /* of the sends, where not each */
+    size_t bytes; /* of a shard */
     struct zr_comm_sum sum;
 };
 
@@ -74,15 +71,13 @@ static zr_result post_part(struct fabric *fabric, const struct reduction *op, si
     zr_result result = ZR_OK;
     for (unsigned i = 1; i < fabric->base.world && result == ZR_OK; i++) {
         unsigned to = neighbour(fabric, i), from = neighbour(fabric, fabric->base.world - i);
-        bool sends = op->sends && (op->each || to == op->root);
-        result = post_pair(
-            fabric, &fabric->batch[index & 1],
-            &(struct pair){.out = sends ? op->source + (op->each ? to * op->bytes : 0) + first : NULL,
-                           .in = op->adds ? place_in_slot(fabric, index, from) : NULL,
-                           .out_bytes = bytes,
-                           .in_bytes = bytes,
-                           .to = to,
-                           .from = from});
+        result = post_pair(fabric, &fabric->batch[index & 1],
+                           &(struct pair){.out = op->source + to * op->bytes + first,
+                                          .in = place_in_slot(fabric, index, from),
+                                          .out_bytes = bytes,
+                                          .in_bytes = bytes,
+                                          .to = to,
+                                          .from = from});
     }
     return result;
 }
@@ -92,8 +87,8 @@ static void add_part(struct fabric *fabric, const struct reduction *op, size_t i
     unsigned rank = fabric->base.rank;
     struct zr_comm_part part = {index * fabric->each_bytes, part_bytes(fabric, op, index)};
     for (unsigned p = 0; p < fabric->base.world; p++)
-        fabric->from[p] = p == rank ? op->source + (op->each ? rank * op->bytes : 0) + part.first
-                                    : place_in_slot(fabric, index, p);
+        fabric->from[p] =
+            p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(fabric, index, p);
     zr_comm_sum_part(fabric->base.options.kernels, &op->sum, part);
 }
 
@@ -107,41 +102,30 @@ static zr_result run_reduction(struct fabric *fabric, const struct reduction *op
             result = post_part(fabric, op, i + 1);
         if (result == ZR_OK)
             result = zr_fabric_wait(fabric, &fabric->batch[i & 1]);
-        if (result == ZR_OK && op->adds)
+        if (result == ZR_OK)
             add_part(fabric, op, i);
     }
     return result;
 }
 
-/* The part of an operation in which sums are made: of shards for each rank, or of all for the root. */
+/* The part of an operation in which sums are made. */
 static zr_result reduce(struct fabric *fabric, const struct zr_comm_item *item)
 {
-    struct reduction reduction = {.bytes = zr_comm_item_bytes(item),
-                                  .each = true,
-                                  .sends = true,
-                                  .adds = true,
+    struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
+                                                                             : item->reduce_scatter.source,
+                                  .bytes = zr_comm_item_bytes(item),
                                   .sum = zr_comm_sum_of(&fabric->base, item)};
     reduction.sum.from = fabric->from;
-    if (item->kind == ZR_COMM_REDUCE) {
-        reduction.root = item->reduce.root;
-        reduction.each = false;
-        reduction.adds = fabric->base.rank == reduction.root;
-        reduction.sends = !reduction.adds;
-        reduction.source = item->reduce.source;
-    } else {
-        reduction.source =
-            item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source;
-    }
     return run_reduction(fabric, &reduction);
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-/* From each to each: `step` is how far apart the shards of the two sides lie, 0 where there is only one. */
+/* From each to each: `step` is how far apart the shards of the destination lie, 0 where there is only one. */
 struct crossing {
     const char *source;
     char *destination;
-    size_t bytes, source_step, destination_step;
+    size_t bytes, step;
     bool sends, receives; /* this rank's part in it */
     unsigned only;        /* the one rank to speak with, or world */
 };
@@ -158,9 +142,9 @@ static zr_result cross(struct fabric *fabric, const struct crossing *op)
             bool receives = op->receives && (op->only == fabric->base.world || op->only == from);
             struct pair pair = {.out_bytes = bytes, .in_bytes = bytes, .to = to, .from = from};
             if (sends)
-                pair.out = op->source + to * op->source_step + first;
+                pair.out = op->source + first;
             if (receives)
-                pair.in = op->destination + from * op->destination_step + first;
+                pair.in = op->destination + from * op->step + first;
             result = post_pair(fabric, &fabric->batch[0], &pair);
         }
         if (result == ZR_OK)
@@ -209,7 +193,7 @@ static zr_result run_all_gather(struct fabric *fabric, const struct zr_all_gathe
     return cross(fabric, &(struct crossing){.source = own,
                                             .destination = op->destination,
                                             .bytes = op->shard_bytes,
-                                            .destination_step = op->shard_bytes,
+                                            .step = op->shard_bytes,
                                             .sends = true,
                                             .receives = true,
                                             .only = fabric->base.world});
@@ -225,38 +209,6 @@ static zr_result run_all_reduce(struct fabric *fabric, const struct zr_comm_item
     return run_all_gather(fabric, &(struct zr_all_gather){.source = buffer + fabric->base.rank * bytes,
                                                           .destination = buffer,
                                                           .shard_bytes = bytes});
-}
-
-/* What comes lies in the ring until all that goes has gone: the two may be the same memory. */
-static zr_result run_all_to_all(struct fabric *fabric, const struct zr_all_gather *op)
-{
-    size_t shard = op->shard_bytes;
-    const char *source = op->source;
-    char *destination = op->destination;
-    struct reduction parts = {.source = source, .bytes = shard, .each = true, .sends = true, .adds = true};
-    if (source != destination) {
-        size_t own = fabric->base.rank * shard;
-        memcpy(destination + own, source + own, shard);
-        return cross(fabric, &(struct crossing){.source = source,
-                                                .destination = destination,
-                                                .bytes = shard,
-                                                .source_step = shard,
-                                                .destination_step = shard,
-                                                .sends = true,
-                                                .receives = true,
-                                                .only = fabric->base.world});
-    }
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i * fabric->each_bytes < shard && result == ZR_OK; i++) {
-        result = post_part(fabric, &parts, i);
-        if (result == ZR_OK)
-            result = zr_fabric_wait(fabric, &fabric->batch[i & 1]);
-        for (unsigned p = 0; p < fabric->base.world && result == ZR_OK; p++)
-            if (p != fabric->base.rank)
-                memcpy(destination + p * shard + i * fabric->each_bytes, place_in_slot(fabric, i, p),
-                       part_bytes(fabric, &parts, i));
-    }
-    return result;
 }
 
 /* ---- From and to one ----------------------------------------------------------------------------------- */
@@ -299,28 +251,6 @@ static zr_result run_broadcast(struct fabric *fabric, const struct zr_broadcast 
                                             .sends = root,
                                             .receives = !root,
                                             .only = root ? fabric->base.world : op->root});
-}
-
-static zr_result run_to_root(struct fabric *fabric, const struct zr_comm_item *item)
-{
-    const struct zr_to_root *op = &item->to_root;
-    bool root = fabric->base.rank == op->root, gather = item->kind == ZR_COMM_GATHER;
-    size_t own = op->root * op->shard_bytes;
-    struct crossing crossing = {.source = op->source,
-                                .destination = op->destination,
-                                .bytes = op->shard_bytes,
-                                .source_step = gather ? 0 : op->shard_bytes,
-                                .destination_step = gather ? op->shard_bytes : 0,
-                                .sends = root != gather,
-                                .receives = root == gather,
-                                .only = root ? fabric->base.world : op->root};
-    if (root) {
-        const char *from = (const char *)op->source + (gather ? 0 : own);
-        char *to = (char *)op->destination + (gather ? own : 0);
-        if (from != to)
-            memmove(to, from, op->shard_bytes);
-    }
-    return cross(fabric, &crossing);
 }
 
 static zr_result run_transfer(struct fabric *fabric, const struct zr_transfer *op)
@@ -366,7 +296,6 @@ zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
     struct fabric *self = (struct fabric *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-    case ZR_COMM_REDUCE:
         return reduce(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
@@ -376,11 +305,6 @@ zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
         return item->all_gather.shard_bytes > 0 ? run_all_gather(self, &item->all_gather) : run_barrier(self);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
-    case ZR_COMM_GATHER:
-    case ZR_COMM_SCATTER:
-        return run_to_root(self, item);
-    case ZR_COMM_ALL_TO_ALL:
-        return run_all_to_all(self, &item->all_gather);
     case ZR_COMM_SEND:
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:

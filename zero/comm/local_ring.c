@@ -127,8 +127,8 @@ struct movement {
     size_t part_bytes;           /* of a shard in one piece */
     const char *source;
     char *destination;
-    bool fills, each;       /* lays something into the slot; something else for each peer */
-    bool reads, adds;       /* reads from the peers' slots; makes a sum of it */
+    bool fills, reads;      /* lays something into the slot; reads what the peers have laid into theirs */
+    bool adds;              /* lays something else for each peer, and makes a sum of what they have for it */
     bool source_stays;      /* until all have met again */
     unsigned only;          /* the one rank to read from, or world: from all */
     struct zr_comm_sum sum; /* of one part; valid with `adds` */
@@ -155,11 +155,11 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     zr_result result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
-    for (unsigned p = 0; move->fills && move->each && p < comm->base.world; p++)
+    for (unsigned p = 0; move->adds && p < comm->base.world; p++)
         if (p != comm->base.rank)
             memcpy(slot + place_of(comm->base.rank, p) * move->part_bytes,
                    move->source + p * move->piece.bytes + part.first, part.bytes);
-    if (move->fills && !move->each && part.bytes > 0)
+    if (move->fills && !move->adds && part.bytes > 0)
         memcpy(slot, move->source + part.first, part.bytes);
     fill_end(comm, move->piece);
     return ZR_OK;
@@ -172,13 +172,13 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
     for (unsigned p = 0; p < comm->base.world; p++) {
         const char *slot;
         if (p == rank) {
-            comm->from[p] = move->source + (move->each ? rank * move->piece.bytes : 0) + part.first;
+            comm->from[p] = move->source + rank * move->piece.bytes + part.first;
             continue;
         }
         zr_result result = peer_slot(comm, p, move->piece, &slot);
         if (result != ZR_OK)
             return result;
-        comm->from[p] = slot + (move->each ? place_of(p, rank) * move->part_bytes : 0);
+        comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
         comm->base.received_bytes += part.bytes;
     }
     zr_comm_sum_part(comm->base.options.kernels, &move->sum, part);
@@ -199,8 +199,8 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         if (result != ZR_OK)
             return result;
         if (part.bytes > 0)
-            memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
-                   slot + (move->each ? place_of(p, rank) * move->part_bytes : 0), part.bytes);
+            memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first, slot,
+                   part.bytes);
         comm->base.received_bytes += part.bytes;
     }
     return ZR_OK;
@@ -227,7 +227,7 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
         result = read_sum(comm, move, part);
     else if (move->reads)
         result = read_copy(comm, move, part);
-    if (result == ZR_OK && (!move->reads || move->only < comm->base.world))
+    if (result == ZR_OK && !move->adds && (!move->reads || move->only < comm->base.world))
         result = pass_over(comm, move);
     return result == ZR_OK ? read_end(comm) : result;
 }
@@ -236,10 +236,9 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
 static void keep_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
-    const char *from = move->source ? move->source + (move->each ? own : 0) : NULL;
-    char *to = move->destination ? move->destination + (move->reads ? own : 0) : NULL;
-    if (from && to && from != to && move->fills && !move->adds)
-        memmove(to, from, move->piece.bytes);
+    char *to = move->destination + own;
+    if (move->fills && move->reads && move->source != to)
+        memmove(to, move->source, move->piece.bytes);
 }
 
 /* ---- Straight from the peers' memory ------------------------------------------------------------------- */
@@ -252,26 +251,20 @@ static bool may_be_direct(const struct local_comm *comm, const struct movement *
            move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
-/* What is still to be read may not be written to: an all-to-all in place. */
-static bool overwrites_source(const struct movement *move)
-{
-    return move->fills && move->each && move->reads && !move->adds && move->source == move->destination;
-}
-
 /* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
  * else it was an empty one. */
 static zr_result meet(struct local_comm *comm, const struct movement *move, bool *direct)
 {
     char *slot;
     const char *unused;
-    size_t bytes = move->piece.bytes * (move->each ? comm->base.world : 1);
+    size_t bytes = move->piece.bytes * (move->adds ? comm->base.world : 1);
     struct zr_local_piece piece = move->piece;
     zr_result result = wait_for_readers(comm, 0); /* what was offered last may still be read */
     if (result == ZR_OK)
         result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
-    piece.direct = !overwrites_source(move) && zr_local_offer(comm, move->source, move->fills ? bytes : 0);
+    piece.direct = zr_local_offer(comm, move->source, move->fills ? bytes : 0);
     *direct = piece.direct;
     fill_end(comm, piece);
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
@@ -285,7 +278,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
 static zr_result sum_directly(struct local_comm *comm, const struct movement *move)
 {
     unsigned rank = comm->base.rank;
-    size_t own = move->each ? rank * move->piece.bytes : 0;
+    size_t own = rank * move->piece.bytes;
     for (size_t first = 0; first < move->piece.bytes;) {
         size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
         for (unsigned p = 0; p < comm->base.world; p++) {
@@ -326,10 +319,10 @@ static zr_result read_directly(struct local_comm *comm, const struct movement *m
 {
     unsigned rank = comm->base.rank, world = comm->base.world;
     zr_result result = move->adds ? sum_directly(comm, move) : ZR_OK;
-    for (unsigned i = 1; i < world && result == ZR_OK && move->reads && !move->adds; i++) {
+    for (unsigned i = 1; i < world && result == ZR_OK && move->reads; i++) {
         unsigned p = (rank + i) % world;
         if (move->only == world || move->only == p)
-            result = copy_directly(comm, p, move->each ? rank * move->piece.bytes : 0,
+            result = copy_directly(comm, p, 0,
                                    move->destination + (move->only < world ? 0 : p * move->piece.bytes),
                                    move->piece.bytes);
     }
@@ -363,20 +356,15 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     return result;
 }
 
-/* What is to be added: of shards for each rank, or of all for the root. */
+/* What is to be added: of shards for each rank. */
 static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    bool one = item->kind == ZR_COMM_REDUCE, root = one && comm->base.rank == item->reduce.root;
     struct movement move = {
         .piece = {.kind = item->kind, .bytes = zr_comm_item_bytes(item)},
-        .part_bytes = one ? comm->slot_bytes : comm->each_bytes,
-        .source = one                                ? item->reduce.source
-                  : item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
-                                                     : item->reduce_scatter.source,
-        .fills = !root,
-        .each = !one,
-        .reads = !one || root,
-        .adds = !one || root,
+        .part_bytes = comm->each_bytes,
+        .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source,
+        .fills = true,
+        .adds = true,
         .only = comm->base.world,
         .sum = zr_comm_sum_of(&comm->base, item),
     };
@@ -391,17 +379,15 @@ static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_ite
 }
 
 /* Also carries the exchange; with no bytes at all it is one empty piece, and so a barrier. */
-static zr_result run_each_to_each(struct local_comm *comm, const struct zr_comm_item *item)
+static zr_result run_all_gather(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    bool each = item->kind == ZR_COMM_ALL_TO_ALL;
     return move_all(
         comm,
         &(struct movement){.piece = {.kind = item->kind, .bytes = item->all_gather.shard_bytes},
-                           .part_bytes = each ? comm->each_bytes : comm->slot_bytes,
+                           .part_bytes = comm->slot_bytes,
                            .source = item->all_gather.source,
                            .destination = item->all_gather.destination,
                            .fills = true,
-                           .each = each,
                            .reads = true,
                            .source_stays = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.source_stays,
                            .only = comm->base.world});
@@ -415,34 +401,6 @@ static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcas
                                              .source = op->buffer,
                                              .destination = op->buffer,
                                              .fills = root,
-                                             .reads = !root,
-                                             .only = op->root});
-}
-
-static zr_result run_gather(struct local_comm *comm, const struct zr_to_root *op)
-{
-    bool root = comm->base.rank == op->root;
-    struct movement move = {.piece = {.kind = ZR_COMM_GATHER, .bytes = op->shard_bytes},
-                            .part_bytes = comm->slot_bytes,
-                            .source = op->source,
-                            .destination = root ? op->destination : NULL,
-                            .fills = !root,
-                            .reads = root,
-                            .only = comm->base.world};
-    if (root)
-        memmove(move.destination + op->root * op->shard_bytes, op->source, op->shard_bytes);
-    return move_all(comm, &move);
-}
-
-static zr_result run_scatter(struct local_comm *comm, const struct zr_to_root *op)
-{
-    bool root = comm->base.rank == op->root;
-    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_SCATTER, .bytes = op->shard_bytes},
-                                             .part_bytes = comm->each_bytes,
-                                             .source = root ? op->source : NULL,
-                                             .destination = op->destination,
-                                             .fills = root,
-                                             .each = true,
                                              .reads = !root,
                                              .only = op->root});
 }
@@ -588,20 +546,14 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     struct local_comm *self = (struct local_comm *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-    case ZR_COMM_REDUCE:
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_EXCHANGE:
-    case ZR_COMM_ALL_TO_ALL:
-        return run_each_to_each(self, item);
+        return run_all_gather(self, item);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
-    case ZR_COMM_GATHER:
-        return run_gather(self, &item->to_root);
-    case ZR_COMM_SCATTER:
-        return run_scatter(self, &item->to_root);
     case ZR_COMM_SEND:
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:

@@ -39,8 +39,6 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
       (const void *from, void *to, size_t count, int type, zr_nccl_comm comm, void *stream))                  \
     f(broadcast, ncclBroadcast, "",                                                                           \
       (const void *from, void *to, size_t count, int type, int root, zr_nccl_comm comm, void *stream))        \
-    f(reduce, ncclReduce, "",                                                                                 \
-      (const void *from, void *to, size_t count, int type, int sum, int root, zr_nccl_comm comm, void *stream)) \
     f(all_reduce, ncclAllReduce, "",                                                                          \
       (const void *from, void *to, size_t count, int type, int sum, zr_nccl_comm comm, void *stream))         \
     f(reduce_scatter, ncclReduceScatter, "",                                                                  \

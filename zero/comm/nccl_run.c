@@ -74,45 +74,8 @@ static int type_of(enum zr_comm_type type)
     return type == ZR_COMM_FP32 ? ZR_NCCL_FP32 : type == ZR_COMM_BF16 ? ZR_NCCL_BF16 : ZR_NCCL_FP16;
 }
 
-static zr_result copy(struct nccl_comm *self, void *to, const void *from, size_t bytes)
-{
-    if (to == from || bytes == 0)
-        return ZR_OK;
-    return zr_backend_copy(self->backend, &(struct zr_copy){.to = to,
-                                                            .from = from,
-                                                            .bytes = bytes,
-                                                            .stream = (uint64_t)(uintptr_t)self->stream});
-}
-
-/* ---- Groups of sends and receives ---------------------------------------------------------------------- */
-
-/* From each to each, as one group; NULL: this rank has no part on that side. `only`: with that rank alone. */
-struct crossing {
-    enum zr_comm_kind kind;
-    const char *source;
-    char *destination;
-    size_t bytes, source_step, destination_step;
-    unsigned only;
-};
-
-static zr_result cross(struct nccl_comm *self, const struct crossing *op)
-{
-    const struct zr_nccl *nccl = self->nccl;
-    unsigned world = self->base.world;
-    zr_nccl_result code = nccl->group_start();
-    for (unsigned p = 0; p < world && code == 0; p++) {
-        if (p == self->base.rank || (op->only < world && p != op->only))
-            continue;
-        if (op->source)
-            code = nccl->send(op->source + p * op->source_step, op->bytes, ZR_NCCL_UINT8, (int)p, self->comm,
-                              self->stream);
-        if (op->destination && code == 0)
-            code = nccl->receive(op->destination + p * op->destination_step, op->bytes, ZR_NCCL_UINT8, (int)p,
-                                 self->comm, self->stream);
-    }
-    zr_nccl_result ended = nccl->group_end();
-    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, op->kind) : ZR_OK;
-}
+/* ---- Data -----------------------------------------------------------------------------------------------
+ */
 
 static zr_result run_all_gather(struct nccl_comm *self, const struct zr_all_gather *op)
 {
@@ -128,24 +91,9 @@ static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast
     return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_BROADCAST);
 }
 
-static zr_result run_to_root(struct nccl_comm *self, const struct zr_comm_item *item)
+static const char *source_of(const struct zr_comm_item *item)
 {
-    const struct zr_to_root *op = &item->to_root;
-    bool root = self->base.rank == op->root, gather = item->kind == ZR_COMM_GATHER;
-    size_t own = op->root * op->shard_bytes;
-    zr_result result = ZR_OK;
-    if (root)
-        result = copy(self, (char *)op->destination + (gather ? own : 0),
-                      (const char *)op->source + (gather ? 0 : own), op->shard_bytes);
-    if (result != ZR_OK)
-        return result;
-    return cross(self, &(struct crossing){.kind = item->kind,
-                                          .source = root != gather ? op->source : NULL,
-                                          .destination = root == gather ? op->destination : NULL,
-                                          .bytes = op->shard_bytes,
-                                          .source_step = gather ? 0 : op->shard_bytes,
-                                          .destination_step = gather ? op->shard_bytes : 0,
-                                          .only = root ? self->base.world : op->root});
+    return item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source;
 }
 
 static char *slot_of(const struct nccl_comm *self, unsigned peer)
@@ -153,48 +101,22 @@ static char *slot_of(const struct nccl_comm *self, unsigned peer)
     return self->ring + (peer < self->base.rank ? peer : peer - 1) * self->each_bytes;
 }
 
-/* One part of every peer's shard into the ring, and of this rank's to them: `each` as elsewhere. */
-static zr_result cross_part(struct nccl_comm *self, const struct crossing *op, size_t first, size_t bytes)
+/* One part of every peer's shard into the ring, and of this rank's to them. */
+static zr_result cross_part(struct nccl_comm *self, const struct zr_comm_item *item, struct zr_comm_part part)
 {
     const struct zr_nccl *nccl = self->nccl;
-    unsigned world = self->base.world;
     zr_nccl_result code = nccl->group_start();
-    for (unsigned p = 0; p < world && code == 0; p++) {
+    for (unsigned p = 0; p < self->base.world && code == 0; p++) {
         if (p == self->base.rank)
             continue;
-        if (op->source && (op->only == world || op->only == p))
-            code = nccl->send(op->source + p * op->source_step + first, bytes, ZR_NCCL_UINT8, (int)p,
-                              self->comm, self->stream);
-        if (op->destination && code == 0)
-            code = nccl->receive(slot_of(self, p), bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
+        code = nccl->send(source_of(item) + p * zr_comm_item_bytes(item) + part.first, part.bytes,
+                          ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
+        if (code == 0)
+            code =
+                nccl->receive(slot_of(self, p), part.bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
     }
     zr_nccl_result ended = nccl->group_end();
-    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, op->kind) : ZR_OK;
-}
-
-static zr_result run_all_to_all(struct nccl_comm *self, const struct zr_all_gather *op)
-{
-    size_t shard = op->shard_bytes, own = self->base.rank * shard;
-    struct crossing crossing = {.kind = ZR_COMM_ALL_TO_ALL,
-                                .source = op->source,
-                                .destination = op->destination,
-                                .bytes = shard,
-                                .source_step = shard,
-                                .destination_step = shard,
-                                .only = self->base.world};
-    zr_result result = ZR_OK;
-    if (op->source != op->destination) {
-        result = copy(self, (char *)op->destination + own, (const char *)op->source + own, shard);
-        return result == ZR_OK ? cross(self, &crossing) : result;
-    }
-    for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
-        size_t bytes = shard - first < self->each_bytes ? shard - first : self->each_bytes;
-        result = cross_part(self, &crossing, first, bytes);
-        for (unsigned p = 0; p < self->base.world && result == ZR_OK; p++)
-            if (p != self->base.rank)
-                result = copy(self, (char *)op->destination + p * shard + first, slot_of(self, p), bytes);
-    }
-    return result;
+    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, item->kind) : ZR_OK;
 }
 
 static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item *item)
@@ -214,56 +136,28 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* A sum in rank order. Kernels of the processor cannot read a GPU's memory. */
-struct reduction {
-    struct crossing crossing; /* source, steps; destination: anything but NULL where this rank adds */
-    struct zr_comm_sum sum;
-};
-
-static void add_part(struct nccl_comm *self, const struct reduction *op, struct zr_comm_part part)
-{
-    for (unsigned p = 0; p < self->base.world; p++)
-        self->from[p] = p == self->base.rank ? op->crossing.source + p * op->crossing.source_step + part.first
-                                             : slot_of(self, p);
-    zr_comm_sum_part(self->base.options.kernels, &op->sum, part);
-}
-
-static struct reduction reduction_of(struct nccl_comm *self, const struct zr_comm_item *item)
-{
-    bool one = item->kind == ZR_COMM_REDUCE;
-    struct reduction op = {.sum = zr_comm_sum_of(&self->base, item)};
-    op.sum.from = self->from;
-    op.crossing =
-        (struct crossing){.kind = item->kind,
-                          .source = one                                ? item->reduce.source
-                                    : item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
-                                                                       : item->reduce_scatter.source,
-                          .destination = op.sum.to,
-                          .bytes = zr_comm_item_bytes(item),
-                          .source_step = one ? 0 : zr_comm_item_bytes(item),
-                          .only = one ? item->reduce.root : self->base.world};
-    return op;
-}
-
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
-    struct reduction reduction = reduction_of(self, item), *op = &reduction;
-    bool adds = op->crossing.destination != NULL;
+    struct zr_comm_sum sum = zr_comm_sum_of(&self->base, item);
+    size_t shard = zr_comm_item_bytes(item);
     zr_result result = ZR_OK;
+    sum.from = self->from;
     if (!self->backend->can.host_visible)
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
             "%s in rank order, or with a base, needs sums on the GPU, which this version has not; leave "
             "--deterministic out",
-            zr_comm_kind_name(op->crossing.kind));
-    for (size_t first = 0; first < op->crossing.bytes && result == ZR_OK; first += self->each_bytes) {
-        size_t left = op->crossing.bytes - first, bytes = left < self->each_bytes ? left : self->each_bytes;
-        struct crossing part = op->crossing;
-        part.source = adds && part.only != self->base.world ? NULL : part.source;
-        result = cross_part(self, &part, first, bytes);
+            zr_comm_kind_name(item->kind));
+    for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
+        struct zr_comm_part part = {first,
+                                    shard - first < self->each_bytes ? shard - first : self->each_bytes};
+        result = cross_part(self, item, part);
         if (result == ZR_OK)
-            result = wait_for_stream(self, op->crossing.kind);
-        if (result == ZR_OK && adds)
-            add_part(self, op, (struct zr_comm_part){first, bytes});
+            result = wait_for_stream(self, item->kind);
+        for (unsigned p = 0; p < self->base.world; p++)
+            self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
+        if (result == ZR_OK)
+            zr_comm_sum_part(self->base.options.kernels, &sum, part);
     }
     return result;
 }
@@ -321,22 +215,6 @@ static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_comm_ite
                                                         .shard_bytes = zr_comm_item_bytes(item)});
 }
 
-static zr_result run_reduce(struct nccl_comm *self, const struct zr_comm_item *item)
-{
-    const struct zr_reduce *op = &item->reduce;
-    bool root = self->base.rank == op->root, made = false;
-    int sum;
-    if (own_sum(self, op->type, op->scale, &sum, &made)) {
-        zr_nccl_result code =
-            self->nccl->reduce(op->source, root ? op->destination : NULL, op->elements, type_of(op->type),
-                               sum, (int)op->root, self->comm, self->stream);
-        if (made)
-            self->nccl->sum_destroy(sum, self->comm);
-        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE);
-    }
-    return add_in_order(self, item);
-}
-
 static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     switch (item->kind) {
@@ -344,17 +222,10 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
         return run_reduce_scatter(self, item);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
-    case ZR_COMM_REDUCE:
-        return run_reduce(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
-    case ZR_COMM_GATHER:
-    case ZR_COMM_SCATTER:
-        return run_to_root(self, item);
-    case ZR_COMM_ALL_TO_ALL:
-        return run_all_to_all(self, &item->all_gather);
     case ZR_COMM_SEND:
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:

@@ -30,7 +30,6 @@ static void exchange_alone(unsigned world, const struct zr_all_gather *op)
 static void sum_alone(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
     const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
-                           : item->kind == ZR_COMM_REDUCE       ? item->reduce.source
                                                                 : item->all_reduce.buffer};
     struct zr_comm_sum sum = zr_comm_sum_of(comm, item);
     sum.from = from;
@@ -46,16 +45,10 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
-    case ZR_COMM_REDUCE:
         sum_alone(comm, item);
         break;
     case ZR_COMM_ALL_GATHER:
-    case ZR_COMM_ALL_TO_ALL:
         memmove(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
-        break;
-    case ZR_COMM_GATHER:
-    case ZR_COMM_SCATTER:
-        memmove(item->to_root.destination, item->to_root.source, item->to_root.shard_bytes);
         break;
     default: /* the rest needs nobody, or a peer */
         break;

@@ -9,10 +9,6 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
     [ZR_COMM_ALL_REDUCE] = "all-reduce",
     [ZR_COMM_EXCHANGE] = "exchange",
     [ZR_COMM_BROADCAST] = "broadcast",
-    [ZR_COMM_REDUCE] = "reduce",
-    [ZR_COMM_GATHER] = "gather",
-    [ZR_COMM_SCATTER] = "scatter",
-    [ZR_COMM_ALL_TO_ALL] = "all-to-all",
     [ZR_COMM_SEND] = "send",
     [ZR_COMM_RECEIVE] = "receive",
     [ZR_COMM_SEND_RECEIVE] = "send-receive",
@@ -37,11 +33,6 @@ enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item)
         return item->all_reduce.type;
     case ZR_COMM_BROADCAST:
         return item->broadcast.type;
-    case ZR_COMM_REDUCE:
-        return item->reduce.type;
-    case ZR_COMM_GATHER:
-    case ZR_COMM_SCATTER:
-        return item->to_root.type;
     case ZR_COMM_SEND:
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:
@@ -59,16 +50,10 @@ size_t zr_comm_item_bytes(const struct zr_comm_item *item)
         return item->reduce_scatter.shard_elements * unit;
     case ZR_COMM_ALL_REDUCE:
         return item->all_reduce.shard_elements * unit;
-    case ZR_COMM_REDUCE:
-        return item->reduce.elements * unit;
     case ZR_COMM_BROADCAST:
         return item->broadcast.bytes;
-    case ZR_COMM_GATHER:
-    case ZR_COMM_SCATTER:
-        return item->to_root.shard_bytes;
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_EXCHANGE:
-    case ZR_COMM_ALL_TO_ALL:
         return item->all_gather.shard_bytes;
     default:
         return 0;
@@ -84,16 +69,9 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_GATHER:
     case ZR_COMM_EXCHANGE:
-    case ZR_COMM_ALL_TO_ALL:
         return peers * bytes;
     case ZR_COMM_BROADCAST:
         return comm->rank == item->broadcast.root ? peers * bytes : 0;
-    case ZR_COMM_REDUCE:
-        return comm->rank == item->reduce.root ? 0 : bytes;
-    case ZR_COMM_GATHER:
-        return comm->rank == item->to_root.root ? 0 : bytes;
-    case ZR_COMM_SCATTER:
-        return comm->rank == item->to_root.root ? peers * bytes : 0;
     case ZR_COMM_SEND:
     case ZR_COMM_SEND_RECEIVE:
         return item->transfer.send_bytes;
@@ -231,49 +209,22 @@ zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operatio
                    &(struct zr_comm_item){.kind = asked.kind, .all_reduce = *operation});
 }
 
-zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket)
-{
-    struct asked asked = {ZR_COMM_REDUCE, comm, operation, ticket};
-    zr_result result = begin(&asked);
-    if (result != ZR_OK)
-        return result;
-    bool root = comm->rank == operation->root;
-    return hand_in(&asked,
-                   &(struct shape){.type = operation->type,
-                                   .root = operation->root,
-                                   .shard = operation->elements,
-                                   .unit_bytes = sizeof(float),
-                                   .shards = 1,
-                                   .source = operation->source,
-                                   .destination = root ? operation->destination : operation->source},
-                   &(struct zr_comm_item){.kind = asked.kind, .reduce = *operation});
-}
-
 /* ---- Data ---------------------------------------------------------------------------------------------- */
-
-static zr_result each_to_each(const struct asked *asked, const struct zr_all_gather *operation)
-{
-    zr_result result = begin(asked);
-    if (result != ZR_OK)
-        return result;
-    return hand_in(asked,
-                   &(struct shape){.type = operation->type,
-                                   .shard = operation->shard_bytes,
-                                   .unit_bytes = 1,
-                                   .shards = asked->comm->world,
-                                   .source = operation->source,
-                                   .destination = operation->destination},
-                   &(struct zr_comm_item){.kind = asked->kind, .all_gather = *operation});
-}
 
 zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
 {
-    return each_to_each(&(struct asked){ZR_COMM_ALL_GATHER, comm, operation, ticket}, operation);
-}
-
-zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
-{
-    return each_to_each(&(struct asked){ZR_COMM_ALL_TO_ALL, comm, operation, ticket}, operation);
+    struct asked asked = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
+    zr_result result = begin(&asked);
+    if (result != ZR_OK)
+        return result;
+    return hand_in(&asked,
+                   &(struct shape){.type = operation->type,
+                                   .shard = operation->shard_bytes,
+                                   .unit_bytes = 1,
+                                   .shards = comm->world,
+                                   .source = operation->source,
+                                   .destination = operation->destination},
+                   &(struct zr_comm_item){.kind = asked.kind, .all_gather = *operation});
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)
@@ -291,36 +242,6 @@ zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation,
                                    .source = operation->buffer,
                                    .destination = operation->buffer},
                    &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation});
-}
-
-/* The side that is whole is needed on the root alone. */
-static zr_result with_root(const struct asked *asked, const struct zr_to_root *operation)
-{
-    zr_result result = begin(asked);
-    if (result != ZR_OK)
-        return result;
-    bool root = asked->comm->rank == operation->root, gather = asked->kind == ZR_COMM_GATHER;
-    const void *part = gather ? operation->source : operation->destination;
-    const void *whole = gather ? operation->destination : operation->source;
-    return hand_in(asked,
-                   &(struct shape){.type = operation->type,
-                                   .root = operation->root,
-                                   .shard = operation->shard_bytes,
-                                   .unit_bytes = 1,
-                                   .shards = asked->comm->world,
-                                   .source = part,
-                                   .destination = root ? whole : part},
-                   &(struct zr_comm_item){.kind = asked->kind, .to_root = *operation});
-}
-
-zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
-{
-    return with_root(&(struct asked){ZR_COMM_GATHER, comm, operation, ticket}, operation);
-}
-
-zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket)
-{
-    return with_root(&(struct asked){ZR_COMM_SCATTER, comm, operation, ticket}, operation);
 }
 
 /* One direction of a transfer. An empty one is no transfer, on both sides. */

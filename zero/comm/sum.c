@@ -147,14 +147,11 @@ struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_co
         sum.scale = op->scale;
         sum.accumulate = op->accumulate;
         sum.wide = op->wide && op->type != ZR_COMM_FP32;
-    } else if (item->kind == ZR_COMM_ALL_REDUCE) {
+    } else {
         const struct zr_all_reduce *op = &item->all_reduce;
         sum.to = (char *)op->buffer + own;
         sum.base = op->base ? (const char *)op->base + own : NULL;
         sum.scale = op->scale;
-    } else {
-        sum.to = comm->rank == item->reduce.root ? item->reduce.destination : NULL;
-        sum.scale = item->reduce.scale;
     }
     return sum;
 }

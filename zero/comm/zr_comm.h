@@ -45,10 +45,6 @@ enum zr_comm_kind {
     ZR_COMM_ALL_REDUCE,
     ZR_COMM_EXCHANGE, /* barriers too */
     ZR_COMM_BROADCAST,
-    ZR_COMM_REDUCE,
-    ZR_COMM_GATHER,
-    ZR_COMM_SCATTER,
-    ZR_COMM_ALL_TO_ALL,
     ZR_COMM_SEND,
     ZR_COMM_RECEIVE,
     ZR_COMM_SEND_RECEIVE,
@@ -117,18 +113,6 @@ struct zr_all_reduce {
 };
 ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
 
-/* destination[elements] = scale * sum over ranks p, in order, of p's source[elements], on rank `root` alone;
- * elsewhere the destination is not looked at. destination may be source. */
-struct zr_reduce {
-    const void *source;
-    void *destination;
-    size_t elements;
-    float scale;
-    enum zr_comm_type type;
-    unsigned root;
-};
-ZR_API zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
-
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
 /* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
@@ -154,23 +138,6 @@ struct zr_broadcast {
     enum zr_comm_type type;
 };
 ZR_API zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket);
-
-/* Gather: root's destination[p * shard_bytes ...] = p's source. Scatter: p's destination = root's
- * source[p * shard_bytes ...]. The whole (world * shard_bytes) is looked at on `root` alone, and the root's
- * own shard may be in its place there already. */
-struct zr_to_root {
-    const void *source;
-    void *destination;
-    size_t shard_bytes;
-    unsigned root;
-    enum zr_comm_type type;
-};
-ZR_API zr_result zr_comm_gather(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
-ZR_API zr_result zr_comm_scatter(zr_comm *comm, const struct zr_to_root *operation, zr_ticket *ticket);
-
-/* destination[p * shard_bytes ...] = p's source[my rank * shard_bytes ...], for all ranks p. destination may
- * be source. */
-ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
 /* `bytes` of one rank to another. A send may last until its receive has begun: two ranks that both send to
  * one another use zr_comm_send_receive(), which does both at once. Sizes must be equal on both sides. */

@@ -256,23 +256,6 @@ PUBLIC int ncclReduceScatter(const void *from, void *to, size_t count, int type,
     return result;
 }
 
-PUBLIC int ncclReduce(const void *from, void *to, size_t count, int type, int sum, int root,
-                      struct comm *comm, void *stream)
-{
-    size_t bytes = count * type_bytes(type);
-    (void)stream;
-    zr_nccl_emulator.collectives++;
-    if (comm->rank != root)
-        return add(comm, (void *)from, bytes, root, 1);
-    char *all = malloc(bytes * (size_t)comm->ranks + 1);
-    memcpy(all + (size_t)root * bytes, from, bytes);
-    int result = all ? cross(comm, NULL, 0, all, bytes, bytes) : SYSTEM_ERROR;
-    if (result == OK)
-        fold(comm, type, sum, all, count, to);
-    free(all);
-    return result;
-}
-
 PUBLIC int ncclAllReduce(const void *from, void *to, size_t count, int type, int sum, struct comm *comm,
                          void *stream)
 {
