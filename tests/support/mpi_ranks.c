@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support/comm_operations.h"
-#include "zero/comm/fabric.h"
+#include "zero/comm/message.h"
 #include "zero/comm/mpi_start.h"
 
 struct task {

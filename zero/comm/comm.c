@@ -1,5 +1,5 @@
 /* comm.c: the front of every communicator: counters, the queue and the thread that empties it. Operations
- * come in through operations.c; the implementations behind it are null.c, local.c and fabric.c, and comm.h
+ * come in through operations.c; the implementations behind it are null.c, local.c and message.c, and comm.h
  * has the table between the two. */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* comm.h: what a communicator is inside. Private to zero/comm/.
  *
  * operations.c and comm.c are the front that callers see: they check arguments, count, and queue operations
- * for the communicator's thread. An implementation (null.c, local.c, fabric.c) embeds struct zr_comm as its
+ * for the communicator's thread. An implementation (null.c, local.c, message.c) embeds struct zr_comm as its
  * first member and fills the table. */
 #ifndef ZR_COMM_INTERNAL_H
 #define ZR_COMM_INTERNAL_H

@@ -7,8 +7,8 @@
 #include "alloc/base/struct_bytes.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local_ring.h"
-#include "zero/comm/local_window.h"
-#include "zero/launch/patience.h"
+#include "zero/comm/local_mapping.h"
+#include "zero/launch/timeout.h"
 #include "zero/comm/spin.h"
 #include "zero/comm/take.h"
 

@@ -1,7 +1,7 @@
 /* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
  *
  * A big operation whose sources all lie in granules that the peers can map does without the slots: the ranks
- * meet, each reads what is for it where it lies (local_window.c), and goes on when all have read, or meets
+ * meet, each reads what is for it where it lies (local_mapping.c), and goes on when all have read, or meets
  * them again before it offers anything else. Everything
  * else goes as follows.
  *
@@ -20,7 +20,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/local_ring.h"
-#include "zero/comm/local_window.h"
+#include "zero/comm/local_mapping.h"
 
 /* Of a shard: less is copied sooner than the peers have met twice. */
 #define DIRECT_BYTES ((size_t)64 << 10)

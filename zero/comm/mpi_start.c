@@ -1,4 +1,4 @@
-/* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and gives fabric.c its transport.
+/* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and gives message.c its transport.
  * What starts mpirun where nobody has is in mpirun.c. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -9,7 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/module.h"
-#include "zero/comm/fabric.h"
+#include "zero/comm/message.h"
 #include "zero/comm/mpi_start.h"
 #include "zero/launch/control.h"
 

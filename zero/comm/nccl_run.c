@@ -9,7 +9,7 @@
 #include "alloc/base/error.h"
 #include "zero/comm/local.h"
 #include "zero/comm/nccl.h"
-#include "zero/launch/patience.h"
+#include "zero/launch/timeout.h"
 
 #define NAP_NS  20000ull
 #define LOOK_NS 100000000ull /* between looks whether the peers live */

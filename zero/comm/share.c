@@ -16,7 +16,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/local.h"
-#include "zero/launch/patience.h"
+#include "zero/launch/timeout.h"
 
 enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
 enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -n` mostly is */

@@ -1,4 +1,4 @@
-/* sum.c: sums over the ranks, in their order, for every kind of element. Below local.c, fabric.c and null.c.
+/* sum.c: sums over the ranks, in their order, for every kind of element. Below local.c, message.c and null.c.
  *
  * The kernels add. What they do not know is a base beneath elements of two bytes: there the sum is made fp32
  * a block at a time, put on the base, and rounded once (to nearest, ties to even; NaN stays NaN). Both

@@ -1,4 +1,4 @@
-/* transport.h: what a module that carries bytes between processes gives to fabric.c, and all it gives.
+/* transport.h: what a module that carries bytes between processes gives to message.c, and all it gives.
  * Private to zero/comm/.
  *
  * Messages between two ranks arrive in the order in which they were sent, and are matched in that order. All

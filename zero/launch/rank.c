@@ -14,7 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/launch/control.h"
-#include "zero/launch/patience.h"
+#include "zero/launch/timeout.h"
 
 #define WORDS_NS 10000000000ull /* for the first rank that finds words to say them */
 

@@ -1,9 +1,9 @@
-/* mpi.c: the module that carries bytes over MPI. Built with mpicc into libzr_comm_mpi.so, loaded by fabric.c
+/* mpi.c: the module that carries bytes over MPI. Built with mpicc into libzr_comm_mpi.so, loaded by message.c
  * when
  * --comm mpi asks for it; zr-train itself does not need MPI.
  *
  * Only non-blocking messages between two ranks are used, on a communicator of our own, so that reductions
- * stay in rank order (fabric.c adds) and every wait can be left. */
+ * stay in rank order (message.c adds) and every wait can be left. */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* local_window.h: the memory of the other ranks, seen from this one. Private to zero/comm/.
+/* local_mapping.h: the memory of the other ranks, seen from this one. Private to zero/comm/.
  *
  * What ranks share is the file that their granules are ranges of: each has the files of the others open, and
  * maps as much of them as it needs to read. What a rank lets others read is described by places in its file,

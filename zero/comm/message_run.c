@@ -1,4 +1,4 @@
-/* fabric_run.c: the operations over a transport. Below fabric.c.
+/* message_run.c: the operations over a transport. Below message.c.
  *
  * What only moves goes straight from the caller's memory to the caller's memory, from each to each or from
  * neighbour to neighbour. What is added up arrives in the ring, a part of every peer's in a slot, and is
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/comm/fabric.h"
+#include "zero/comm/message.h"
 
 /* From here on a ring takes less time than all at once: N - 1 steps of one message each, instead of N - 1
  * messages that fight for the same wires. */

@@ -1,4 +1,4 @@
-/* patience.h: how long somebody has been waited for, as a time-out counts it. Private to zero/. */
+/* timeout.h: how long somebody has been waited for, as a time-out counts it. Private to zero/. */
 #ifndef ZR_PATIENCE_H
 #define ZR_PATIENCE_H
 

@@ -1,11 +1,11 @@
-/* fabric.h: a communicator over a transport, and its messages under way. Private to fabric.c, fabric_run.c
+/* message.h: a communicator over a transport, and its messages under way. Private to message.c, message_run.c
  * and mpi_start.c. */
 #ifndef ZR_FABRIC_H
 #define ZR_FABRIC_H
 
 #include "alloc/base/process.h"
 #include "zero/comm/comm.h"
-#include "zero/comm/roll_call.h"
+#include "zero/comm/liveness.h"
 #include "zero/comm/transport.h"
 
 /* One message under way. */
@@ -36,7 +36,7 @@ struct fabric {
     struct zr_roll roll;       /* the thread that runs operations */
 };
 
-/* fabric.c: adds a message to a batch with room for it; waits until all of a batch have arrived, and empties
+/* message.c: adds a message to a batch with room for it; waits until all of a batch have arrived, and empties
  * it. A failure names the rank. */
 zr_result zr_fabric_send(struct fabric *fabric, struct zr_batch *batch,
                          const struct zr_transport_message *message);
@@ -44,7 +44,7 @@ zr_result zr_fabric_receive(struct fabric *fabric, struct zr_batch *batch,
                             const struct zr_transport_message *message);
 zr_result zr_fabric_wait(struct fabric *fabric, struct zr_batch *batch);
 
-/* fabric_run.c: carries out one operation, and counts; struct zr_comm_table has the contracts. */
+/* message_run.c: carries out one operation, and counts; struct zr_comm_table has the contracts. */
 zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item);
 uint64_t zr_fabric_sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
 

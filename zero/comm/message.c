@@ -1,16 +1,16 @@
-/* fabric.c: a communicator over a transport of messages between two ranks (transport.h): its waits, its birth
- * and its end. The operations are in fabric_run.c.
+/* message.c: a communicator over a transport of messages between two ranks (transport.h): its waits, its birth
+ * and its end. The operations are in message_run.c.
  *
  * Nothing here blocks inside the transport: a wait tests what is under way, lets others run, and looks from
  * time to time whether the peers that it waits for still live and how long they have been silent. */
-#include "zero/comm/fabric.h"
+#include "zero/comm/message.h"
 
 #include <sched.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "zero/launch/patience.h"
+#include "zero/launch/timeout.h"
 #include "zero/comm/take.h"
 
 #define SPIN_NS                                                                                              \

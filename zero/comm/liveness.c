@@ -1,5 +1,5 @@
-/* roll_call.c: see roll_call.h. Below fabric.c; messages of a kind of their own, which meet no data. */
-#include "zero/comm/roll_call.h"
+/* liveness.c: see liveness.h. Below message.c; messages of a kind of their own, which meet no data. */
+#include "zero/comm/liveness.h"
 
 #include <stdio.h>
 #include <string.h>

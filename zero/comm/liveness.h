@@ -1,5 +1,5 @@
-/* roll_call.h: who answers, and who does not, when a wait over a transport has lasted too long. Private to
- * fabric.c.
+/* liveness.h: who answers, and who does not, when a wait over a transport has lasted too long. Private to
+ * message.c.
  *
  * A rank that waits for one that waits for a third must not blame the second. So a rank whose patience is
  * nearly over asks all the others; those that wait themselves answer, and say for whom. Whoever finds out who

@@ -1,4 +1,4 @@
-/* local_window.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header. */
+/* local_mapping.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "alloc/debug/share.h"
-#include "zero/comm/local_window.h"
+#include "zero/comm/local_mapping.h"
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */
 #define STEP_BYTES ((size_t)64 << 20)
