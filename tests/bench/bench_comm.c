@@ -117,7 +117,7 @@ static void measure(const struct operands *o, zr_result (*run)(const struct oper
         fprintf(stderr, "%s\n", zr_last_error());
     mine[0] = (double)(zr_os_now_ns() - start_ns) / 1e9;
     mine[1] = processor_seconds() - start;
-    zr_comm_exchange(o->comm, mine, sizeof(mine), all);
+    zr_comm_host_all_gather(o->comm, mine, sizeof(mine), all);
     times->wall[round] = times->processor[round] = 0;
     for (unsigned p = 0; p < zr_comm_world(o->comm); p++) {
         times->wall[round] = all[p][0] > times->wall[round] ? all[p][0] : times->wall[round];
@@ -152,7 +152,7 @@ static void measure_small(zr_comm *comm)
     uint64_t mine = 1, all[MOST_RANKS];
     for (unsigned i = 0; i < SMALL_ROUNDS; i++) {
         uint64_t start_ns = zr_os_now_ns();
-        zr_comm_exchange(comm, &mine, sizeof(mine), all);
+        zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
         seconds[i] = (double)(zr_os_now_ns() - start_ns) / 1e9;
     }
     qsort(seconds, SMALL_ROUNDS, sizeof(*seconds), by_value);

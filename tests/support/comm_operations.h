@@ -167,7 +167,7 @@ static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
         trial_compare(t, b.got, b.want, t->world * bytes, "all-gather");
     }
     trial_check(t, zr_comm_barrier(t->comm) == ZR_OK, "barrier: %s", zr_last_error());
-    t->calls[ZR_COMM_EXCHANGE]++;
+    t->calls[ZR_COMM_HOST]++;
     memset(b.source, 0xee, bytes); /* nobody reads it any more */
     trial_give_back(t, &b);
 }
@@ -276,7 +276,8 @@ static void trial_nothing(struct trial *t)
                 "broadcast of nothing");
     trial_check(t, zr_comm_send(t->comm, &(struct zr_transfer){.to = 99}, &ticket) == ZR_OK,
                 "send of nothing");
-    trial_check(t, ticket == 0 && zr_comm_exchange(t->comm, NULL, 0, NULL) == ZR_OK, "nothing to wait for");
+    trial_check(t, ticket == 0 && zr_comm_host_all_gather(t->comm, NULL, 0, NULL) == ZR_OK,
+                "nothing to wait for");
 }
 
 static void trial_talk(struct trial *t)
@@ -284,13 +285,14 @@ static void trial_talk(struct trial *t)
     unsigned char mine[301], *all = malloc(sizeof(mine) * t->world);
     for (size_t bytes = 1; bytes <= sizeof(mine); bytes += 50) {
         memset(mine, (int)(t->rank + bytes), sizeof(mine));
-        trial_check(t, zr_comm_exchange(t->comm, mine, bytes, all) == ZR_OK, "exchange: %s", zr_last_error());
+        trial_check(t, zr_comm_host_all_gather(t->comm, mine, bytes, all) == ZR_OK, "exchange: %s",
+                    zr_last_error());
         for (size_t i = 0; i < bytes * t->world; i++)
             trial_check(t, all[i] == (unsigned char)(i / bytes + bytes), "exchange of %zu bytes, byte %zu",
                         bytes, i);
         trial_check(t, zr_comm_barrier(t->comm) == ZR_OK, "barrier: %s", zr_last_error());
-        t->calls[ZR_COMM_EXCHANGE] += 2;
-        t->sent_bytes[ZR_COMM_EXCHANGE] += bytes * (t->world - 1);
+        t->calls[ZR_COMM_HOST] += 2;
+        t->sent_bytes[ZR_COMM_HOST] += bytes * (t->world - 1);
     }
     free(all);
 }
@@ -318,7 +320,7 @@ static void trial_received(struct trial *t)
     struct zr_comm_counters mine, *all = calloc(t->world, sizeof mine);
     uint64_t sent[ZR_COMM_KIND_COUNT] = {0}, received[ZR_COMM_KIND_COUNT] = {0};
     zr_comm_counters_get(t->comm, &mine);
-    trial_check(t, zr_comm_exchange(t->comm, &mine, sizeof mine, all) == ZR_OK, "exchange: %s",
+    trial_check(t, zr_comm_host_all_gather(t->comm, &mine, sizeof mine, all) == ZR_OK, "exchange: %s",
                 zr_last_error());
     for (unsigned p = 0; p < t->world; p++)
         for (int kind = 1; kind < ZR_COMM_KIND_COUNT; kind++) {

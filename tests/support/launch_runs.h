@@ -84,8 +84,8 @@ static inline int train(const struct scene *scene, struct zr_local_world *local,
         uint32_t all[WORLD];
         enum zr_request_kind request;
         snprintf(note, sizeof(note), "step %u", step);
-        zr_local_note(local, rank, note);
-        if (zr_comm_exchange(comm, &step, sizeof(step), all) != ZR_OK ||
+        zr_local_set_status(local, rank, note);
+        if (zr_comm_host_all_gather(comm, &step, sizeof(step), all) != ZR_OK ||
             zr_local_request(comm, &request) != ZR_OK)
             return fail_with_words(rank);
         if (rank == 0)
@@ -110,7 +110,7 @@ static inline int train_and_stick(const struct scene *scene, struct zr_local_wor
     for (uint32_t step = 1; step <= 5; step++)
         if (zr_comm_barrier(comm) != ZR_OK)
             return fail_with_words(rank);
-    zr_local_note(local, rank, "step 5");
+    zr_local_set_status(local, rank, "step 5");
     atomic_store(&board->steps, 5);
     if (rank == 1)
         compute_forever();

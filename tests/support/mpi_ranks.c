@@ -55,7 +55,7 @@ static int narrow_receive(struct zr_transport *transport, const struct zr_transp
 /* Puts a communicator with short messages in the place of *comm, which nothing has used as yet. */
 static zr_result make_narrow(zr_comm **comm, const struct zr_comm_options *options, size_t most_bytes)
 {
-    narrow.transport = *((struct fabric *)*comm)->transport;
+    narrow.transport = *((struct message_comm *)*comm)->transport;
     narrow.send = narrow.transport.send;
     narrow.receive = narrow.transport.receive;
     narrow.transport.send = narrow_send;
@@ -63,7 +63,7 @@ static zr_result make_narrow(zr_comm **comm, const struct zr_comm_options *optio
     narrow.transport.most_bytes = most_bytes;
     zr_result result = zr_comm_destroy(*comm);
     *comm = NULL;
-    return result == ZR_OK ? zr_fabric_create(comm, options, &narrow.transport) : result;
+    return result == ZR_OK ? zr_message_create(comm, options, &narrow.transport) : result;
 }
 
 /* ---- Shards beyond 2 GiB ------------------------------------------------------------------------------- */

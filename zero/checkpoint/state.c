@@ -55,7 +55,7 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
     zr_result result = ZR_OK;
 
     if (state->engine->world > 1)
-        result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
+        result = zr_comm_host_all_gather(state->engine->options.comm, &mine, sizeof mine, all);
     *out = state->numbers.steps * UINT64_C(0xd6e8feb86659fd93);
     for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors: no changed bit is lost */
         *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
@@ -95,7 +95,7 @@ static zr_result check_same_file(const struct state *state, const char *path)
     result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                 &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
     if (result == ZR_OK)
-        result = zr_comm_exchange(state->engine->options.comm, &mine, sizeof mine, all);
+        result = zr_comm_host_all_gather(state->engine->options.comm, &mine, sizeof mine, all);
     for (unsigned r = 1; r < state->engine->world && result == ZR_OK; r++) {
         if (all[r].words[0] != all[0].words[0])
             return zr_fail(ZR_ERR_INVALID,

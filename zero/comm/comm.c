@@ -16,13 +16,13 @@ static void remember_failure(struct zr_comm *comm, zr_result result)
     if (result == ZR_OK || comm->failure != ZR_OK)
         return;
     comm->failure = result;
-    snprintf(comm->failure_words, sizeof(comm->failure_words), "%s", zr_last_error());
+    snprintf(comm->failure_message, sizeof(comm->failure_message), "%s", zr_last_error());
 }
 
 /* The failure of the communicator as this thread's own. lock held. */
 static zr_result repeat_failure(struct zr_comm *comm)
 {
-    return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_words);
+    return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_message);
 }
 
 /* lock held. `received_bytes` were taken from others for it. */
@@ -34,7 +34,7 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     volume->calls_count++;
     volume->sent_bytes += bytes;
     volume->received_bytes += received_bytes;
-    if (item->kind == ZR_COMM_EXCHANGE) /* small talk: not part of a step's volume */
+    if (item->kind == ZR_COMM_HOST) /* small talk: not part of a step's volume */
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
@@ -51,7 +51,7 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     if (result == ZR_OK)
         result = comm->table->run(comm, item);
     pthread_mutex_lock(&comm->lock);
-    if (item->kind != ZR_COMM_EXCHANGE)
+    if (item->kind != ZR_COMM_HOST)
         comm->counters.busy_ns += zr_os_now_ns() - start_ns;
     if (result == ZR_OK)
         count_item(comm, item, comm->received_bytes - before_bytes);
@@ -111,14 +111,14 @@ static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     uint64_t start_ns = zr_os_now_ns();
     run_item(comm, item);
-    if (item->kind != ZR_COMM_EXCHANGE)
+    if (item->kind != ZR_COMM_HOST)
         comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
 {
     zr_result result;
-    zr_local_beat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
         wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
@@ -141,7 +141,7 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
 
 zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    zr_local_beat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     if (comm->table->waited)
@@ -157,7 +157,7 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "waiting without a communicator");
     zr_result result;
-    zr_local_beat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->rank);
     pthread_mutex_lock(&comm->lock);
     if (ticket > comm->submitted) {
         result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);

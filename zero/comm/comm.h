@@ -9,7 +9,7 @@
 #include "alloc/base/os.h"
 #include "zero/comm/zr_comm.h"
 
-enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_WORDS_BYTES = 256 };
+enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 
 /* One operation on its way through the queue. */
 struct zr_comm_item {
@@ -59,7 +59,7 @@ struct zr_comm {
     zr_ticket submitted, completed;                 /* tickets given out, and ended; in order */
     bool stopping;
     zr_result failure; /* the first failure stays: after it the ranks are out of step */
-    char failure_words[ZR_COMM_WORDS_BYTES];
+    char failure_message[ZR_COMM_MESSAGE_BYTES];
     struct zr_comm_counters counters;
 };
 

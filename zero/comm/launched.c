@@ -23,7 +23,7 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
     if (result == ZR_OK)
         result = zr_start_check(&start, carrier == ZR_CARRIER_MPI, launch.world, &launch.world);
     if (result != ZR_OK) {
-        zr_local_say("%s", zr_last_error());
+        zr_local_log("%s", zr_last_error());
         return EXIT_USAGE;
     }
     return zr_start_launch(&(struct zr_start_run){.start = &start,
@@ -51,7 +51,7 @@ zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
     if (!comm->local)
         return ZR_OK;
     mine = zr_local_own_request(comm->local);
-    zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
     for (unsigned p = 0; p < comm->world && result == ZR_OK; p++)
         if (all[p] > (uint32_t)*out)
             *out = (enum zr_request_kind)all[p];

@@ -1,7 +1,7 @@
 /* liveness.h: who answers, and who does not, when a wait over a transport has lasted too long. Private to
  * message.c.
  *
- * A rank that waits for one that waits for a third must not blame the second. So a rank whose patience is
+ * A rank that waits for one that waits for a third must not blame the second. So a rank whose timeout is
  * nearly over asks all the others; those that wait themselves answer, and say for whom. Whoever finds out who
  * is lost tells the others before it ends, so that its own end is not taken for the cause. */
 #ifndef ZR_ROLL_CALL_H

@@ -24,7 +24,7 @@ zr_result zr_local_check(struct zr_local_world *local, unsigned peer)
     bool ended = atomic_load(&local->ranks[p].ended);
     uint32_t abort = atomic_load(&local->abort); /* after `ended`, which a failure raises after it */
     if (abort != 0)
-        return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].words[abort >> 8 & 1]);
+        return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].message[abort >> 8 & 1]);
     return ended ? zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
                            (int)atomic_load(&local->ranks[p].pid))
                  : ZR_OK;
@@ -42,11 +42,11 @@ zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint6
     if (rank == ZR_LOCAL_ALL)
         return zr_fail(ZR_ERR_TIMEOUT, "a rank has not answered for %llu s", seconds);
     const struct zr_local_rank *peer = &local->ranks[rank];
-    char note[ZR_LOCAL_NOTE_BYTES];
-    zr_local_read_note(peer, note);
+    char status[ZR_LOCAL_STATUS_BYTES];
+    zr_local_read_status(peer, status);
     return zr_fail(ZR_ERR_TIMEOUT,
                    "rank %u (pid %d) has not answered for %llu s%s%s; it runs still, but does not get on",
-                   rank, (int)atomic_load(&peer->pid), seconds, note[0] ? ", at " : "", note);
+                   rank, (int)atomic_load(&peer->pid), seconds, status[0] ? ", at " : "", status);
 }
 
 /* The slow half of zr_local_wait_for(). The sleeper is counted before the last look, and zr_local_advance()
@@ -56,17 +56,17 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
     uint32_t seen;
     zr_result result = ZR_OK;
     uint64_t limit_ns = atomic_load(&local->timeout_ns);
-    struct zr_patience patience = zr_patience_begin();
+    struct zr_timeout timeout = zr_timeout_begin();
     if (wait->sleepers)
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
-        zr_word_wait(wait->word, seen, ZR_LOCAL_LOOK_NS);
+        zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
         if (reached(wait->word, wait->target, &seen))
             break;
         result = zr_local_check(local, wait->peer);
         if (result == ZR_ERR_PEER && reached(wait->word, wait->target, &seen) && !atomic_load(&local->abort))
             result = ZR_OK; /* it did its part before it ended */
-        uint64_t waited_ns = zr_patience_look(&patience);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
             result = zr_local_lost(local, wait->peer, waited_ns);
     }
@@ -111,9 +111,9 @@ static void local_close(struct zr_comm *comm)
     }
     atomic_store(&self->self->open, false); /* before what peers may still be reading is given back */
     for (unsigned p = 0; p < comm->world; p++)
-        if (self->peers[p].mapping)
-            zr_import_release(self->backend, self->peers[p].mapping);
-    zr_local_windows_close(self);
+        if (self->peers[p].import)
+            zr_import_release(self->backend, self->peers[p].import);
+    zr_local_mappings_close(self);
     if (self->ring) {
         zr_arena_set_granule_class(comm->options.arena, self->ring,
                                    zr_comm_ring_bytes(comm->world, comm->options.bucket_bytes),
@@ -157,7 +157,7 @@ static zr_result prepare(struct local_comm **out, const struct zr_comm_options *
     comm->peers = (struct zr_local_peer *)(comm + 1);
     comm->from = (const void **)(comm->peers + world);
     for (unsigned p = 0; p < world; p++)
-        comm->peers[p].window = (struct zr_local_window){.fd = -1, .first = SIZE_MAX};
+        comm->peers[p].mapping = (struct zr_local_mapping){.fd = -1, .first = SIZE_MAX};
     atomic_store(&comm->self->open, true);
     result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
                      (void **)&comm->ring);
@@ -204,7 +204,7 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
             (*out)->local = local;
         return result;
     }
-    char words[ZR_COMM_WORDS_BYTES];
+    char words[ZR_COMM_MESSAGE_BYTES];
     uint32_t attempt = atomic_fetch_add(&local->ranks[rank].attempts, 1);
     zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
     options = &own;
@@ -219,7 +219,7 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
         result = zr_local_share_rings(&share, comm->peers);
         snprintf(words, sizeof(words), "%s", zr_last_error());
         if (result == ZR_OK)
-            zr_local_windows_open(comm);
+            zr_local_mappings_open(comm);
     } else { /* the peers wait for this rank all the same */
         snprintf(words, sizeof(words), "%s", zr_last_error());
         zr_local_share_rings(&share, NULL);

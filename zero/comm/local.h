@@ -1,4 +1,4 @@
-/* local.h: ranks of one machine that read each other's memory: waiting for one another, windows and rings.
+/* local.h: ranks of one machine that read each other's memory: waiting for one another, mappings and rings.
  * Private to zero/comm/. */
 #ifndef ZR_LOCAL_H
 #define ZR_LOCAL_H
@@ -27,7 +27,7 @@ zr_result zr_local_lost(const struct zr_local_world *local, unsigned peer, uint6
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
 
 /* Another rank's memory, in this process: its file of granules, mapped as far as was needed to read. */
-struct zr_local_window {
+struct zr_local_mapping {
     int fd;                 /* owned; -1: none */
     struct zr_range *range; /* a byte of the file is as far into it; NULL before the first look */
     size_t mapped_bytes;    /* from the start of both */
@@ -36,9 +36,9 @@ struct zr_local_window {
 
 /* Another rank in this process. */
 struct zr_local_peer {
-    void *mapping;    /* owned: zr_import_release() */
+    void *import;     /* owned: zr_import_release() */
     const char *ring; /* in it */
-    struct zr_local_window window;
+    struct zr_local_mapping mapping;
 };
 
 /* share.c: sends this rank's ring to all peers and maps theirs into peers[world]; the entries of this rank

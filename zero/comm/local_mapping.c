@@ -1,4 +1,5 @@
-/* local_mapping.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header. */
+/* local_mapping.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header.
+ */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,8 +12,8 @@
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */
 #define STEP_BYTES ((size_t)64 << 20)
-/* A quarter of the addresses that a process has, for all windows together. */
-#define WINDOWS_BYTES ((size_t)32 << 40)
+/* A quarter of the addresses that a process has, for all mappings together. */
+#define MAPPINGS_BYTES ((size_t)32 << 40)
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -21,13 +22,13 @@ static size_t smaller(size_t a, size_t b)
 
 /* Addresses for one peer's file. Offsets in it are never used twice, so it may grow past the machine's
  * memory; what lies beyond goes through the ring. */
-static size_t window_bytes(const zr_backend *backend, unsigned world)
+static size_t mapping_bytes(const zr_backend *backend, unsigned world)
 {
     struct zr_machine machine;
     zr_os_machine(&machine);
     if (machine.address_limit_bytes > 0) /* they are dear then */
         return 0;
-    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), WINDOWS_BYTES / world);
+    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / world);
     return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
 }
 
@@ -37,61 +38,61 @@ static size_t larger(size_t a, size_t b)
 }
 
 /* Addresses for every peer, or none at all. */
-static bool reserve_windows(struct local_comm *comm)
+static bool reserve_mappings(struct local_comm *comm)
 {
     zr_result result = ZR_OK;
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank)
-            result = zr_backend_reserve(comm->backend, comm->window_bytes, &comm->peers[p].window.range);
+            result = zr_backend_reserve(comm->backend, comm->mapping_bytes, &comm->peers[p].mapping.range);
     for (unsigned p = 0; p < comm->base.world && result != ZR_OK; p++) {
-        struct zr_local_window *window = &comm->peers[p].window;
-        if (window->range)
-            zr_backend_release(window->range);
-        window->range = NULL;
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->range)
+            zr_backend_release(mapping->range);
+        mapping->range = NULL;
     }
     return result == ZR_OK;
 }
 
-void zr_local_windows_open(struct local_comm *comm)
+void zr_local_mappings_open(struct local_comm *comm)
 {
     struct zr_segment segments[ZR_LOCAL_PLACES];
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
     comm->own_fd = -1;
-    comm->window_bytes = 0;
+    comm->mapping_bytes = 0;
     if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
         !comm->backend->can.aliases ||
         zr_block_segments(comm->base.options.arena, comm->ring, false, segments, &count, &lead_bytes) !=
             ZR_OK)
         return;
     for (unsigned p = 0; p < comm->base.world; p++)
-        if (p != comm->base.rank && comm->peers[p].window.fd < 0)
+        if (p != comm->base.rank && comm->peers[p].mapping.fd < 0)
             return;
     comm->own_fd = segments[0].fd;
-    comm->window_bytes = window_bytes(comm->backend, comm->base.world);
-    if (comm->window_bytes > 0 && !reserve_windows(comm))
-        comm->window_bytes = 0;
+    comm->mapping_bytes = mapping_bytes(comm->backend, comm->base.world);
+    if (comm->mapping_bytes > 0 && !reserve_mappings(comm))
+        comm->mapping_bytes = 0;
 }
 
-void zr_local_windows_close(struct local_comm *comm)
+void zr_local_mappings_close(struct local_comm *comm)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {
-        struct zr_local_window *window = &comm->peers[p].window;
-        if (window->mapped_bytes > 0)
-            zr_backend_unmap(window->range, (struct zr_bounds){0, window->mapped_bytes});
-        if (window->range)
-            zr_backend_release(window->range);
-        if (window->fd >= 0)
-            close(window->fd);
-        *window = (struct zr_local_window){.fd = -1, .first = SIZE_MAX};
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->mapped_bytes > 0)
+            zr_backend_unmap(mapping->range, (struct zr_bounds){0, mapping->mapped_bytes});
+        if (mapping->range)
+            zr_backend_release(mapping->range);
+        if (mapping->fd >= 0)
+            close(mapping->fd);
+        *mapping = (struct zr_local_mapping){.fd = -1, .first = SIZE_MAX};
     }
 }
 
-bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
+bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
 {
     struct zr_block_info block;
     struct zr_segment segments[ZR_LOCAL_PLACES];
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
-    if (comm->window_bytes == 0)
+    if (comm->mapping_bytes == 0)
         return false;
     if (bytes == 0)
         return true;
@@ -102,7 +103,7 @@ bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
         return false;
     for (size_t i = 0; i < count; i++) {
         if (segments[i].fd != comm->own_fd ||
-            segments[i].offset_bytes + segments[i].bytes > comm->window_bytes)
+            segments[i].offset_bytes + segments[i].bytes > comm->mapping_bytes)
             return false;
         comm->self->places[i] =
             (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
@@ -117,31 +118,31 @@ bool zr_local_offer(struct local_comm *comm, const void *source, size_t bytes)
 /* Maps the file up to `end` at least, and further if there is more of it. */
 static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
 {
-    struct zr_local_window *window = &comm->peers[peer].window;
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
     struct stat status;
     struct zr_handle *handle;
-    size_t granule_bytes = comm->backend->can.granule_bytes, from = window->mapped_bytes;
-    if (fstat(window->fd, &status) != 0 || (size_t)status.st_size < end)
+    size_t granule_bytes = comm->backend->can.granule_bytes, from = mapping->mapped_bytes;
+    if (fstat(mapping->fd, &status) != 0 || (size_t)status.st_size < end)
         return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", peer);
-    size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->window_bytes);
+    size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
     size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
     zr_result result = zr_backend_import(
-        comm->backend, &(struct zr_segment){.fd = window->fd, .offset_bytes = from, .bytes = to - from},
+        comm->backend, &(struct zr_segment){.fd = mapping->fd, .offset_bytes = from, .bytes = to - from},
         &handle);
     if (result != ZR_OK)
         return result;
-    result = zr_backend_map(window->range, from, handle);
+    result = zr_backend_map(mapping->range, from, handle);
     zr_backend_destroy_handle(comm->backend, handle); /* lives for its mapping */
     if (result != ZR_OK)
         return result;
-    window->mapped_bytes = to;
-    return zr_backend_set_access(window->range, (struct zr_bounds){from, to - from});
+    mapping->mapped_bytes = to;
+    return zr_backend_set_access(mapping->range, (struct zr_bounds){from, to - from});
 }
 
-zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
+zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
 {
     const struct zr_local_rank *theirs = &comm->base.local->ranks[peer];
-    struct zr_local_window *window = &comm->peers[peer].window;
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
     size_t left = theirs->lead_bytes + offset;
     unsigned i = 0;
     while (i < theirs->places_count && left >= theirs->places[i].bytes)
@@ -150,26 +151,26 @@ zr_result zr_local_look(struct local_comm *comm, unsigned peer, size_t offset, s
         return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read", peer,
                        comm->base.rank);
     struct zr_local_place place = theirs->places[i];
-    if (place.offset_bytes + place.bytes > window->mapped_bytes) {
+    if (place.offset_bytes + place.bytes > mapping->mapped_bytes) {
         zr_result result = map_up_to(comm, peer, place.offset_bytes + place.bytes);
         if (result != ZR_OK)
             return result;
     }
-    window->first = smaller(window->first, place.offset_bytes);
-    window->end = larger(window->end, place.offset_bytes + place.bytes);
-    *out = (struct zr_local_view){.at = window->range->address + place.offset_bytes + left,
+    mapping->first = smaller(mapping->first, place.offset_bytes);
+    mapping->end = larger(mapping->end, place.offset_bytes + place.bytes);
+    *out = (struct zr_local_view){.at = mapping->range->address + place.offset_bytes + left,
                                   .bytes = place.bytes - left};
     return ZR_OK;
 }
 
 /* The entries of the page table go, the pages stay where they are. */
-void zr_local_look_away(struct local_comm *comm)
+void zr_local_unmap(struct local_comm *comm)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {
-        struct zr_local_window *window = &comm->peers[p].window;
-        if (window->first < window->end)
-            madvise(window->range->address + window->first, window->end - window->first, MADV_DONTNEED);
-        window->first = SIZE_MAX;
-        window->end = 0;
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->first < mapping->end)
+            madvise(mapping->range->address + mapping->first, mapping->end - mapping->first, MADV_DONTNEED);
+        mapping->first = SIZE_MAX;
+        mapping->end = 0;
     }
 }

@@ -247,7 +247,7 @@ static void keep_own(struct local_comm *comm, const struct movement *move)
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
 {
     enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
-    return algorithm != ZR_COMM_RING && move->piece.kind != ZR_COMM_EXCHANGE &&
+    return algorithm != ZR_COMM_RING && move->piece.kind != ZR_COMM_HOST &&
            move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
@@ -264,7 +264,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
         result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
-    piece.direct = zr_local_offer(comm, move->source, move->fills ? bytes : 0);
+    piece.direct = zr_local_expose(comm, move->source, move->fills ? bytes : 0);
     *direct = piece.direct;
     fill_end(comm, piece);
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
@@ -283,7 +283,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
         size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
         for (unsigned p = 0; p < comm->base.world; p++) {
             struct zr_local_view view = {.at = move->source + own + first, .bytes = bytes};
-            zr_result result = p == rank ? ZR_OK : zr_local_look(comm, p, own + first, &view);
+            zr_result result = p == rank ? ZR_OK : zr_local_map(comm, p, own + first, &view);
             if (result != ZR_OK)
                 return result;
             comm->from[p] = view.at;
@@ -301,7 +301,7 @@ static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t of
 {
     while (bytes > 0) {
         struct zr_local_view view;
-        zr_result result = zr_local_look(comm, peer, offset, &view);
+        zr_result result = zr_local_map(comm, peer, offset, &view);
         if (result != ZR_OK)
             return result;
         size_t here = smaller(bytes, view.bytes);
@@ -341,7 +341,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     if (direct) {
         keep_own(comm, move);
         result = read_directly(comm, move);
-        zr_local_look_away(comm);
+        zr_local_unmap(comm);
         return result == ZR_OK && !move->source_stays ? wait_for_readers(comm, 0) : result;
     }
     result = fill(comm, move, 0);
@@ -425,7 +425,7 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
         result = read_end(comm);
     if (result != ZR_OK)
         return result;
-    zr_local_look_away(comm);
+    zr_local_unmap(comm);
     return wait_for_readers(comm, 0);
 }
 
@@ -548,7 +548,7 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_REDUCE_SCATTER:
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
-    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_HOST:
         return run_all_gather(self, item);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);

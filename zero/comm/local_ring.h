@@ -7,10 +7,10 @@
 
 struct local_comm {
     struct zr_comm base;
-    zr_backend *backend; /* mapped the rings of the peers */
-    char *ring;          /* two slots, a block of options.arena */
-    int own_fd;          /* of the file that its granules are of, borrowed; -1: not known */
-    size_t window_bytes; /* of a peer's file that can be mapped; 0: none, all goes through the ring */
+    zr_backend *backend;  /* mapped the rings of the peers */
+    char *ring;           /* two slots, a block of options.arena */
+    int own_fd;           /* of the file that its granules are of, borrowed; -1: not known */
+    size_t mapping_bytes; /* of a peer's file that can be mapped; 0: none, all goes through the ring */
     size_t slot_bytes;
     size_t each_bytes;     /* for one peer in a slot: the slot holds world - 1 of them */
     uint32_t filled, read; /* pieces for all; at most two apart. The thread that runs operations */

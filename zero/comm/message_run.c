@@ -14,9 +14,9 @@
 enum { RING_WORLD = 5 };
 #define RING_BYTES ((size_t)1 << 20)
 
-static unsigned neighbour(const struct fabric *fabric, unsigned steps)
+static unsigned neighbour(const struct message_comm *self, unsigned steps)
 {
-    return (fabric->base.rank + steps) % fabric->base.world;
+    return (self->base.rank + steps) % self->base.world;
 }
 
 static size_t smaller(size_t a, size_t b)
@@ -32,17 +32,18 @@ struct pair {
     unsigned to, from;
 };
 
-static zr_result post_pair(struct fabric *fabric, struct zr_batch *batch, const struct pair *pair)
+static zr_result post_pair(struct message_comm *self, struct zr_message_operations *under_way,
+                           const struct pair *pair)
 {
     zr_result result = ZR_OK;
     if (pair->in)
-        result = zr_fabric_receive(
-            fabric, batch,
+        result = zr_message_receive(
+            self, under_way,
             &(struct zr_transport_message){.peer = pair->from, .data = pair->in, .bytes = pair->in_bytes});
     if (result == ZR_OK && pair->out)
-        result = zr_fabric_send(fabric, batch,
-                                &(struct zr_transport_message){
-                                    .peer = pair->to, .data = (char *)pair->out, .bytes = pair->out_bytes});
+        result = zr_message_send(self, under_way,
+                                 &(struct zr_transport_message){
+                                     .peer = pair->to, .data = (char *)pair->out, .bytes = pair->out_bytes});
     return result;
 }
 
@@ -54,26 +55,26 @@ struct reduction {
     struct zr_comm_sum sum;
 };
 
-static size_t part_bytes(const struct fabric *fabric, const struct reduction *op, size_t index)
+static size_t part_bytes(const struct message_comm *self, const struct reduction *op, size_t index)
 {
-    return smaller(op->bytes - index * fabric->each_bytes, fabric->each_bytes);
+    return smaller(op->bytes - index * self->each_bytes, self->each_bytes);
 }
 
-static char *place_in_slot(const struct fabric *fabric, size_t index, unsigned peer)
+static char *place_in_slot(const struct message_comm *self, size_t index, unsigned peer)
 {
-    unsigned place = peer < fabric->base.rank ? peer : peer - 1;
-    return fabric->ring + (index & 1) * fabric->slot_bytes + place * fabric->each_bytes;
+    unsigned place = peer < self->base.rank ? peer : peer - 1;
+    return self->ring + (index & 1) * self->slot_bytes + place * self->each_bytes;
 }
 
-static zr_result post_part(struct fabric *fabric, const struct reduction *op, size_t index)
+static zr_result post_part(struct message_comm *self, const struct reduction *op, size_t index)
 {
-    size_t bytes = part_bytes(fabric, op, index), first = index * fabric->each_bytes;
+    size_t bytes = part_bytes(self, op, index), first = index * self->each_bytes;
     zr_result result = ZR_OK;
-    for (unsigned i = 1; i < fabric->base.world && result == ZR_OK; i++) {
-        unsigned to = neighbour(fabric, i), from = neighbour(fabric, fabric->base.world - i);
-        result = post_pair(fabric, &fabric->batch[index & 1],
+    for (unsigned i = 1; i < self->base.world && result == ZR_OK; i++) {
+        unsigned to = neighbour(self, i), from = neighbour(self, self->base.world - i);
+        result = post_pair(self, &self->under_way[index & 1],
                            &(struct pair){.out = op->source + to * op->bytes + first,
-                                          .in = place_in_slot(fabric, index, from),
+                                          .in = place_in_slot(self, index, from),
                                           .out_bytes = bytes,
                                           .in_bytes = bytes,
                                           .to = to,
@@ -82,41 +83,41 @@ static zr_result post_part(struct fabric *fabric, const struct reduction *op, si
     return result;
 }
 
-static void add_part(struct fabric *fabric, const struct reduction *op, size_t index)
+static void add_part(struct message_comm *self, const struct reduction *op, size_t index)
 {
-    unsigned rank = fabric->base.rank;
-    struct zr_comm_part part = {index * fabric->each_bytes, part_bytes(fabric, op, index)};
-    for (unsigned p = 0; p < fabric->base.world; p++)
-        fabric->from[p] =
-            p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(fabric, index, p);
-    zr_comm_sum_part(fabric->base.options.kernels, &op->sum, part);
+    unsigned rank = self->base.rank;
+    struct zr_comm_part part = {index * self->each_bytes, part_bytes(self, op, index)};
+    for (unsigned p = 0; p < self->base.world; p++)
+        self->from[p] =
+            p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(self, index, p);
+    zr_comm_sum_part(self->base.options.kernels, &op->sum, part);
 }
 
 /* Adds part i while part i + 1 travels. */
-static zr_result run_reduction(struct fabric *fabric, const struct reduction *op)
+static zr_result run_reduction(struct message_comm *self, const struct reduction *op)
 {
-    size_t count = op->bytes / fabric->each_bytes + (op->bytes % fabric->each_bytes != 0);
-    zr_result result = post_part(fabric, op, 0);
+    size_t count = op->bytes / self->each_bytes + (op->bytes % self->each_bytes != 0);
+    zr_result result = post_part(self, op, 0);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         if (i + 1 < count)
-            result = post_part(fabric, op, i + 1);
+            result = post_part(self, op, i + 1);
         if (result == ZR_OK)
-            result = zr_fabric_wait(fabric, &fabric->batch[i & 1]);
+            result = zr_message_wait(self, &self->under_way[i & 1]);
         if (result == ZR_OK)
-            add_part(fabric, op, i);
+            add_part(self, op, i);
     }
     return result;
 }
 
 /* The part of an operation in which sums are made. */
-static zr_result reduce(struct fabric *fabric, const struct zr_comm_item *item)
+static zr_result reduce(struct message_comm *self, const struct zr_comm_item *item)
 {
     struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
                                                                              : item->reduce_scatter.source,
                                   .bytes = zr_comm_item_bytes(item),
-                                  .sum = zr_comm_sum_of(&fabric->base, item)};
-    reduction.sum.from = fabric->from;
-    return run_reduction(fabric, &reduction);
+                                  .sum = zr_comm_sum_of(&self->base, item)};
+    reduction.sum.from = self->from;
+    return run_reduction(self, &reduction);
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
@@ -130,48 +131,48 @@ struct crossing {
     unsigned only;        /* the one rank to speak with, or world */
 };
 
-static zr_result cross(struct fabric *fabric, const struct crossing *op)
+static zr_result cross(struct message_comm *self, const struct crossing *op)
 {
     zr_result result = ZR_OK;
     size_t first = 0;
     do {
-        size_t bytes = smaller(op->bytes - first, fabric->most_bytes);
-        for (unsigned i = 1; i < fabric->base.world && result == ZR_OK; i++) {
-            unsigned to = neighbour(fabric, i), from = neighbour(fabric, fabric->base.world - i);
-            bool sends = op->sends && (op->only == fabric->base.world || op->only == to);
-            bool receives = op->receives && (op->only == fabric->base.world || op->only == from);
+        size_t bytes = smaller(op->bytes - first, self->most_bytes);
+        for (unsigned i = 1; i < self->base.world && result == ZR_OK; i++) {
+            unsigned to = neighbour(self, i), from = neighbour(self, self->base.world - i);
+            bool sends = op->sends && (op->only == self->base.world || op->only == to);
+            bool receives = op->receives && (op->only == self->base.world || op->only == from);
             struct pair pair = {.out_bytes = bytes, .in_bytes = bytes, .to = to, .from = from};
             if (sends)
                 pair.out = op->source + first;
             if (receives)
                 pair.in = op->destination + from * op->step + first;
-            result = post_pair(fabric, &fabric->batch[0], &pair);
+            result = post_pair(self, &self->under_way[0], &pair);
         }
         if (result == ZR_OK)
-            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+            result = zr_message_wait(self, &self->under_way[0]);
         first += bytes;
     } while (first < op->bytes && result == ZR_OK);
     return result;
 }
 
 /* In step s each passes on what it got in step s - 1, starting with its own. */
-static zr_result gather_in_ring(struct fabric *fabric, char *all, size_t shard_bytes)
+static zr_result gather_in_ring(struct message_comm *self, char *all, size_t shard_bytes)
 {
-    unsigned world = fabric->base.world;
+    unsigned world = self->base.world;
     zr_result result = ZR_OK;
     for (unsigned step = 0; step + 1 < world; step++)
-        for (size_t first = 0; first < shard_bytes && result == ZR_OK; first += fabric->most_bytes) {
-            size_t bytes = smaller(shard_bytes - first, fabric->most_bytes);
+        for (size_t first = 0; first < shard_bytes && result == ZR_OK; first += self->most_bytes) {
+            size_t bytes = smaller(shard_bytes - first, self->most_bytes);
             result = post_pair(
-                fabric, &fabric->batch[0],
-                &(struct pair){.out = all + neighbour(fabric, world - step) * shard_bytes + first,
-                               .in = all + neighbour(fabric, 2 * world - step - 1) * shard_bytes + first,
+                self, &self->under_way[0],
+                &(struct pair){.out = all + neighbour(self, world - step) * shard_bytes + first,
+                               .in = all + neighbour(self, 2 * world - step - 1) * shard_bytes + first,
                                .out_bytes = bytes,
                                .in_bytes = bytes,
-                               .to = neighbour(fabric, 1),
-                               .from = neighbour(fabric, world - 1)});
+                               .to = neighbour(self, 1),
+                               .from = neighbour(self, world - 1)});
             if (result == ZR_OK)
-                result = zr_fabric_wait(fabric, &fabric->batch[0]);
+                result = zr_message_wait(self, &self->under_way[0]);
         }
     return result;
 }
@@ -183,117 +184,117 @@ static bool in_ring(const struct zr_comm *comm, size_t bytes)
     return comm->world >= RING_WORLD && bytes >= RING_BYTES;
 }
 
-static zr_result run_all_gather(struct fabric *fabric, const struct zr_all_gather *op)
+static zr_result run_all_gather(struct message_comm *self, const struct zr_all_gather *op)
 {
-    char *own = (char *)op->destination + fabric->base.rank * op->shard_bytes;
+    char *own = (char *)op->destination + self->base.rank * op->shard_bytes;
     if (own != op->source)
         memmove(own, op->source, op->shard_bytes);
-    if (in_ring(&fabric->base, op->shard_bytes))
-        return gather_in_ring(fabric, op->destination, op->shard_bytes);
-    return cross(fabric, &(struct crossing){.source = own,
-                                            .destination = op->destination,
-                                            .bytes = op->shard_bytes,
-                                            .step = op->shard_bytes,
-                                            .sends = true,
-                                            .receives = true,
-                                            .only = fabric->base.world});
+    if (in_ring(&self->base, op->shard_bytes))
+        return gather_in_ring(self, op->destination, op->shard_bytes);
+    return cross(self, &(struct crossing){.source = own,
+                                          .destination = op->destination,
+                                          .bytes = op->shard_bytes,
+                                          .step = op->shard_bytes,
+                                          .sends = true,
+                                          .receives = true,
+                                          .only = self->base.world});
 }
 
-static zr_result run_all_reduce(struct fabric *fabric, const struct zr_comm_item *item)
+static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
 {
     size_t bytes = zr_comm_item_bytes(item);
     char *buffer = item->all_reduce.buffer;
-    zr_result result = reduce(fabric, item);
+    zr_result result = reduce(self, item);
     if (result != ZR_OK)
         return result;
-    return run_all_gather(fabric, &(struct zr_all_gather){.source = buffer + fabric->base.rank * bytes,
-                                                          .destination = buffer,
-                                                          .shard_bytes = bytes});
+    return run_all_gather(self, &(struct zr_all_gather){.source = buffer + self->base.rank * bytes,
+                                                        .destination = buffer,
+                                                        .shard_bytes = bytes});
 }
 
 /* ---- From and to one ----------------------------------------------------------------------------------- */
 
 /* From neighbour to neighbour, the root first: a piece is passed on while the next one comes. */
-static zr_result broadcast_in_ring(struct fabric *fabric, const struct zr_broadcast *op)
+static zr_result broadcast_in_ring(struct message_comm *self, const struct zr_broadcast *op)
 {
-    unsigned world = fabric->base.world, place = (fabric->base.rank + world - op->root) % world;
-    size_t piece = smaller(fabric->slot_bytes, fabric->most_bytes), index = 0;
+    unsigned world = self->base.world, place = (self->base.rank + world - op->root) % world;
+    size_t piece = smaller(self->slot_bytes, self->most_bytes), index = 0;
     zr_result result = ZR_OK;
     for (size_t first = 0; first < op->bytes && result == ZR_OK; first += piece, index++) {
         char *at = (char *)op->buffer + first;
         size_t bytes = smaller(op->bytes - first, piece);
-        struct zr_batch *batch = &fabric->batch[index & 1];
-        result = zr_fabric_wait(fabric, batch); /* the piece before the last has gone */
+        struct zr_message_operations *under_way = &self->under_way[index & 1];
+        result = zr_message_wait(self, under_way); /* the piece before the last has gone */
         if (result == ZR_OK && place > 0)
-            result = zr_fabric_receive(fabric, batch,
-                                       &(struct zr_transport_message){
-                                           .peer = neighbour(fabric, world - 1), .data = at, .bytes = bytes});
+            result = zr_message_receive(self, under_way,
+                                        &(struct zr_transport_message){
+                                            .peer = neighbour(self, world - 1), .data = at, .bytes = bytes});
         if (result == ZR_OK && place > 0)
-            result = zr_fabric_wait(fabric, batch);
+            result = zr_message_wait(self, under_way);
         if (result == ZR_OK && place + 1 < world)
-            result = zr_fabric_send(
-                fabric, batch,
-                &(struct zr_transport_message){.peer = neighbour(fabric, 1), .data = at, .bytes = bytes});
+            result = zr_message_send(
+                self, under_way,
+                &(struct zr_transport_message){.peer = neighbour(self, 1), .data = at, .bytes = bytes});
     }
     for (unsigned i = 0; i < 2 && result == ZR_OK; i++)
-        result = zr_fabric_wait(fabric, &fabric->batch[i]);
+        result = zr_message_wait(self, &self->under_way[i]);
     return result;
 }
 
-static zr_result run_broadcast(struct fabric *fabric, const struct zr_broadcast *op)
+static zr_result run_broadcast(struct message_comm *self, const struct zr_broadcast *op)
 {
-    bool root = fabric->base.rank == op->root;
-    if (in_ring(&fabric->base, op->bytes))
-        return broadcast_in_ring(fabric, op);
-    return cross(fabric, &(struct crossing){.source = op->buffer,
-                                            .destination = op->buffer,
-                                            .bytes = op->bytes,
-                                            .sends = root,
-                                            .receives = !root,
-                                            .only = root ? fabric->base.world : op->root});
+    bool root = self->base.rank == op->root;
+    if (in_ring(&self->base, op->bytes))
+        return broadcast_in_ring(self, op);
+    return cross(self, &(struct crossing){.source = op->buffer,
+                                          .destination = op->buffer,
+                                          .bytes = op->bytes,
+                                          .sends = root,
+                                          .receives = !root,
+                                          .only = root ? self->base.world : op->root});
 }
 
-static zr_result run_transfer(struct fabric *fabric, const struct zr_transfer *op)
+static zr_result run_transfer(struct message_comm *self, const struct zr_transfer *op)
 {
     zr_result result = ZR_OK;
     for (size_t first = 0; (first < op->send_bytes || first < op->receive_bytes) && result == ZR_OK;
-         first += fabric->most_bytes) {
+         first += self->most_bytes) {
         struct pair pair = {.to = op->to, .from = op->from};
         if (first < op->send_bytes) {
             pair.out = (const char *)op->send + first;
-            pair.out_bytes = smaller(op->send_bytes - first, fabric->most_bytes);
+            pair.out_bytes = smaller(op->send_bytes - first, self->most_bytes);
         }
         if (first < op->receive_bytes) {
             pair.in = (char *)op->receive + first;
-            pair.in_bytes = smaller(op->receive_bytes - first, fabric->most_bytes);
+            pair.in_bytes = smaller(op->receive_bytes - first, self->most_bytes);
         }
-        result = post_pair(fabric, &fabric->batch[0], &pair);
+        result = post_pair(self, &self->under_way[0], &pair);
         if (result == ZR_OK)
-            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+            result = zr_message_wait(self, &self->under_way[0]);
     }
     return result;
 }
 
 /* Twice as far in each round: after log2 N of them everybody has heard of everybody. */
-static zr_result run_barrier(struct fabric *fabric)
+static zr_result run_barrier(struct message_comm *self)
 {
     char nothing = 0;
     zr_result result = ZR_OK;
-    for (unsigned far = 1; far < fabric->base.world && result == ZR_OK; far *= 2) {
-        result = post_pair(fabric, &fabric->batch[0],
+    for (unsigned far = 1; far < self->base.world && result == ZR_OK; far *= 2) {
+        result = post_pair(self, &self->under_way[0],
                            &(struct pair){.out = &nothing,
                                           .in = &nothing,
-                                          .to = neighbour(fabric, far),
-                                          .from = neighbour(fabric, fabric->base.world - far)});
+                                          .to = neighbour(self, far),
+                                          .from = neighbour(self, self->base.world - far)});
         if (result == ZR_OK)
-            result = zr_fabric_wait(fabric, &fabric->batch[0]);
+            result = zr_message_wait(self, &self->under_way[0]);
     }
     return result;
 }
 
-zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
+zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    struct fabric *self = (struct fabric *)comm;
+    struct message_comm *self = (struct message_comm *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
         return reduce(self, item);
@@ -301,7 +302,7 @@ zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
-    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_HOST:
         return item->all_gather.shard_bytes > 0 ? run_all_gather(self, &item->all_gather) : run_barrier(self);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
@@ -315,7 +316,7 @@ zr_result zr_fabric_run(struct zr_comm *comm, const struct zr_comm_item *item)
     return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
 }
 
-uint64_t zr_fabric_sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+uint64_t zr_message_sent_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
     if (item->kind == ZR_COMM_BROADCAST && in_ring(comm, item->broadcast.bytes)) {
         bool last = (comm->rank + 1) % comm->world == item->broadcast.root;

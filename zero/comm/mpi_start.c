@@ -60,7 +60,7 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
     if (!mpi.joined)
         return zr_fail(ZR_ERR_INVALID, "this process is no rank of an MPI run");
     zr_result result = mpi.transport.world == 1 ? zr_comm_null_create(out, options, rank, 1)
-                                                : zr_fabric_create(out, options, &mpi.transport);
+                                                : zr_message_create(out, options, &mpi.transport);
     if (result == ZR_OK)
         (*out)->local = local;
     return result;
@@ -75,11 +75,11 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
     zr_local_hold_mpirun_signals();
     zr_result result = join(start);
     if (result != ZR_OK)
-        zr_local_say("%s", zr_last_error());
+        zr_local_log("%s", zr_last_error());
     if (result == ZR_OK) {
         result = zr_local_control_make(&control, start->world);
         if (result != ZR_OK) {
-            zr_local_say("rank %u: %s", start->rank, zr_last_error());
+            zr_local_log("rank %u: %s", start->rank, zr_last_error());
             code = EXIT_MEMORY;
         }
     }
@@ -87,7 +87,7 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
         zr_local_follow_mpirun(control.local);
         code = options->rank_main(control.local, start->rank, options->argument);
         if (code == 0 && mpi.transport.close(&mpi.transport) != 0) {
-            zr_local_say("rank %u: %s", start->rank, mpi.transport.why);
+            zr_local_log("rank %u: %s", start->rank, mpi.transport.why);
             code = EXIT_FAILED;
         }
         /* One that was never of the run has left nothing, and the files may be those of another run. */

@@ -123,7 +123,7 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine)
     zr_nccl_result code = 0;
     if (mine == ZR_OK && self->base.rank == 0 && (code = self->nccl->get_id(&own.id)) != 0)
         own.result = ZR_ERR_UNAVAILABLE;
-    zr_result result = zr_comm_exchange(self->talk, &own, sizeof(own), all);
+    zr_result result = zr_comm_host_all_gather(self->talk, &own, sizeof(own), all);
     if (result != ZR_OK || mine != ZR_OK)
         return result != ZR_OK ? result : mine;
     for (unsigned p = 0; p < world; p++)
@@ -173,7 +173,7 @@ zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *optio
         *out = &self->base;
         return ZR_OK;
     }
-    char words[ZR_COMM_WORDS_BYTES];
+    char words[ZR_COMM_MESSAGE_BYTES];
     snprintf(words, sizeof(words), "%s", zr_last_error());
     self->talk = NULL; /* the caller's still */
     zr_comm_destroy(&self->base);

@@ -12,10 +12,10 @@
 #include "zero/launch/timeout.h"
 
 #define NAP_NS  20000ull
-#define LOOK_NS 100000000ull /* between looks whether the peers live */
+#define POLL_NS 100000000ull /* between looks whether the peers live */
 
 /* NCCL does not know who is lost: the others, which have given up as well, ask each other. That takes as long
- * as a wait over `talk` has patience. */
+ * as a wait over `talk` has timeout. */
 static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
 {
     zr_result result = zr_comm_barrier(self->talk);
@@ -26,7 +26,7 @@ static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
 
 static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
 {
-    char words[ZR_COMM_WORDS_BYTES];
+    char words[ZR_COMM_MESSAGE_BYTES];
     snprintf(words, sizeof(words), "NCCL's %s failed: %s", zr_comm_kind_name(kind),
              self->nccl->error_text(code));
     return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words) : zr_fail(ZR_ERR_PEER, "%s", words);
@@ -34,7 +34,7 @@ static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_co
 
 static zr_result silent(struct nccl_comm *self, enum zr_comm_kind kind, uint64_t waited_ns)
 {
-    char words[ZR_COMM_WORDS_BYTES];
+    char words[ZR_COMM_MESSAGE_BYTES];
     snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u",
              zr_comm_kind_name(kind), (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
     return ask_who_is_lost(self, words);
@@ -45,17 +45,17 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
 {
     struct zr_stream_point point;
     _Atomic uint32_t nobody = 0;
-    uint64_t looked_ns = zr_os_now_ns();
-    struct zr_patience patience = zr_patience_begin();
+    uint64_t polled_ns = zr_os_now_ns();
+    struct zr_timeout timeout = zr_timeout_begin();
     zr_nccl_result error = 0;
     zr_result result = zr_backend_event_record(self->backend, (uint64_t)(uintptr_t)self->stream, &point);
     while (result == ZR_OK && !zr_backend_event_done(self->backend, &point)) {
         uint64_t now_ns = zr_os_now_ns();
         zr_word_wait(&nobody, 0, NAP_NS);
-        if (now_ns - looked_ns < LOOK_NS)
+        if (now_ns - polled_ns < POLL_NS)
             continue;
-        looked_ns = now_ns;
-        uint64_t waited_ns = zr_patience_look(&patience);
+        polled_ns = now_ns;
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         self->nccl->async_error(self->comm, &error);
         if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
             return refused(self, error, kind);
@@ -230,7 +230,7 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:
         return run_transfer(self, item);
-    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_HOST:
     case ZR_COMM_KIND_COUNT:
         break;
     }
@@ -241,9 +241,9 @@ zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
     const struct zr_all_gather *talk = &item->all_gather;
-    if (item->kind == ZR_COMM_EXCHANGE) /* the host's memory */
+    if (item->kind == ZR_COMM_HOST) /* the host's memory */
         return talk->shard_bytes > 0
-                   ? zr_comm_exchange(self->talk, talk->source, talk->shard_bytes, talk->destination)
+                   ? zr_comm_host_all_gather(self->talk, talk->source, talk->shard_bytes, talk->destination)
                    : zr_comm_barrier(self->talk);
     zr_result result = begin(self, item);
     return result == ZR_OK ? wait_for_stream(self, item->kind) : result;

@@ -38,7 +38,7 @@ static void sum_alone(const struct zr_comm *comm, const struct zr_comm_item *ite
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    if (item->kind == ZR_COMM_EXCHANGE && item->all_gather.shard_bytes > 0)
+    if (item->kind == ZR_COMM_HOST && item->all_gather.shard_bytes > 0)
         exchange_alone(comm->world, &item->all_gather);
     if (!((struct null_comm *)comm)->moves)
         return ZR_OK;

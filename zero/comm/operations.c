@@ -7,7 +7,7 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
     [ZR_COMM_REDUCE_SCATTER] = "reduce-scatter",
     [ZR_COMM_ALL_GATHER] = "all-gather",
     [ZR_COMM_ALL_REDUCE] = "all-reduce",
-    [ZR_COMM_EXCHANGE] = "exchange",
+    [ZR_COMM_HOST] = "exchange",
     [ZR_COMM_BROADCAST] = "broadcast",
     [ZR_COMM_SEND] = "send",
     [ZR_COMM_RECEIVE] = "receive",
@@ -53,7 +53,7 @@ size_t zr_comm_item_bytes(const struct zr_comm_item *item)
     case ZR_COMM_BROADCAST:
         return item->broadcast.bytes;
     case ZR_COMM_ALL_GATHER:
-    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_HOST:
         return item->all_gather.shard_bytes;
     default:
         return 0;
@@ -68,7 +68,7 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
         return 2 * peers * bytes;
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_GATHER:
-    case ZR_COMM_EXCHANGE:
+    case ZR_COMM_HOST:
         return peers * bytes;
     case ZR_COMM_BROADCAST:
         return comm->rank == item->broadcast.root ? peers * bytes : 0;
@@ -294,7 +294,7 @@ zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operatio
 
 /* ---- Small talk ---------------------------------------------------------------------------------------- */
 
-zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all)
+zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes, void *all)
 {
     if (!comm || ((!mine || !all) && bytes > 0))
         return zr_fail(ZR_ERR_INVALID, "exchange without a communicator or its buffers");
@@ -303,7 +303,7 @@ zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *
         return result;
     return zr_comm_run_here(comm,
                             &(struct zr_comm_item){
-                                .kind = ZR_COMM_EXCHANGE,
+                                .kind = ZR_COMM_HOST,
                                 .all_gather = {.source = mine, .destination = all, .shard_bytes = bytes},
                             });
 }
@@ -313,5 +313,5 @@ zr_result zr_comm_barrier(zr_comm *comm)
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
     /* nothing to say, but all must say it */
-    return zr_comm_run_here(comm, &(struct zr_comm_item){.kind = ZR_COMM_EXCHANGE});
+    return zr_comm_run_here(comm, &(struct zr_comm_item){.kind = ZR_COMM_HOST});
 }

@@ -121,7 +121,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
     uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
-    struct zr_patience patience = zr_patience_begin();
+    struct zr_timeout timeout = zr_timeout_begin();
     for (;;) {
         if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
             return ZR_OK;
@@ -135,7 +135,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
         /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
          * to tell, in a moment. */
-        uint64_t waited_ns = zr_patience_look(&patience);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (limit_ns > 0 && waited_ns > limit_ns)
             return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
                         : zr_local_lost(share->local, peer, waited_ns);
@@ -194,7 +194,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     struct msghdr header;
     ssize_t bytes;
     uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
-    struct zr_patience patience = zr_patience_begin();
+    struct zr_timeout timeout = zr_timeout_begin();
     *fds_count = 0;
     for (;;) {
         header = (struct msghdr){.msg_iov = &data,
@@ -207,13 +207,13 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         if (errno != EAGAIN && errno != EINTR)
             return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
         zr_result result = zr_local_check(share->local, sender);
-        uint64_t waited_ns = zr_patience_look(&patience);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
             result = zr_local_lost(share->local, who_holds_up(share, sender), waited_ns);
         if (result != ZR_OK)
             return result;
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
-        poll(&wait, 1, (int)(ZR_LOCAL_LOOK_NS / 1000000));
+        poll(&wait, 1, (int)(ZR_LOCAL_POLL_NS / 1000000));
     }
     for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
@@ -297,16 +297,16 @@ static zr_result receive_list(const struct zr_local_share *share, unsigned sende
 static zr_result receive_ring(const struct zr_local_share *share, unsigned sender, struct zr_local_peer *peer)
 {
     struct list list = {0};
-    void *mapping = NULL;
+    void *import = NULL;
     zr_result result = receive_list(share, sender, &list);
     if (result == ZR_OK && list.count > 0)
-        result = zr_import(share->backend, list.segments, list.count, &mapping);
-    if (mapping) {
-        peer->mapping = mapping;
-        peer->ring = (char *)mapping + list.lead_bytes;
-        peer->window.fd = list.segments[0].fd;
+        result = zr_import(share->backend, list.segments, list.count, &import);
+    if (import) {
+        peer->import = import;
+        peer->ring = (char *)import + list.lead_bytes;
+        peer->mapping.fd = list.segments[0].fd;
     }
-    close_list(&list, mapping ? peer->window.fd : -1);
+    close_list(&list, import ? peer->mapping.fd : -1);
     list_free(&list, share->host_arena);
     return result;
 }

@@ -16,7 +16,7 @@ static zr_result share_words(zr_comm *comm, unsigned from, char words[WORDS_BYTE
     piece = piece < WORDS_BYTES ? piece : WORDS_BYTES;
     for (size_t done = 0; done < WORDS_BYTES; done += piece) {
         size_t part = WORDS_BYTES - done < piece ? WORDS_BYTES - done : piece;
-        zr_result result = zr_comm_exchange(comm, words + done, part, all);
+        zr_result result = zr_comm_host_all_gather(comm, words + done, part, all);
         if (result)
             return result;
         memcpy(words + done, all + from * part, part);
@@ -38,7 +38,7 @@ zr_result zr_comm_all_status(zr_comm *comm, zr_result mine)
                        world, sizeof all);
     if (mine)
         snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result result = zr_comm_exchange(comm, &said, sizeof said, all);
+    zr_result result = zr_comm_host_all_gather(comm, &said, sizeof said, all);
     if (result)
         return result;
     for (unsigned p = 0; p < world; p++) {

@@ -43,7 +43,7 @@ enum zr_comm_kind {
     ZR_COMM_REDUCE_SCATTER = 1,
     ZR_COMM_ALL_GATHER,
     ZR_COMM_ALL_REDUCE,
-    ZR_COMM_EXCHANGE, /* barriers too */
+    ZR_COMM_HOST, /* barriers too */
     ZR_COMM_BROADCAST,
     ZR_COMM_SEND,
     ZR_COMM_RECEIVE,
@@ -165,7 +165,7 @@ ZR_API zr_result zr_comm_synchronize(zr_comm *comm);
 
 /* Blocking collectives, for small things; they wait for earlier tickets first. all: [world][bytes], in rank
  * order. Failures as of zr_comm_wait(). */
-ZR_API zr_result zr_comm_exchange(zr_comm *comm, const void *mine, size_t bytes, void *all);
+ZR_API zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes, void *all);
 ZR_API zr_result zr_comm_barrier(zr_comm *comm);
 
 /* Ends a communicator after what was handed in, and before its arenas; waits until no peer reads this rank's

@@ -41,7 +41,7 @@ static zr_result blame_gradient(struct zr_engine *engine)
             break;
         }
     }
-    result = zr_comm_exchange(engine->options.comm, &mine, sizeof mine, all);
+    result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
     unsigned first = 0;
@@ -77,7 +77,7 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
         mine[u] = engine->options.kernels->sum_of_squares_in(engine->options.context,
                                                              engine->layout.units[u].shard_elements,
                                                              zr_engine_shard_gradients(engine, u));
-    zr_result result = zr_comm_exchange(engine->options.comm, mine, units * sizeof *mine, all);
+    zr_result result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < units; u++)

@@ -130,7 +130,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     if (result != ZR_OK)
         return result;
     mine = replica_checksum(engine);
-    result = zr_comm_exchange(engine->options.comm, &mine, sizeof mine, all);
+    result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
     for (unsigned r = 1; r < engine->world; r++)

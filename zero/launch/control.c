@@ -102,7 +102,7 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets)
 /* ---- The end of a run ---------------------------------------------------------------------------------- */
 
 /* Makes everybody who waits for a peer look at the control block at once, rather than within
- * ZR_LOCAL_LOOK_NS. */
+ * ZR_LOCAL_POLL_NS. */
 void zr_local_wake(struct zr_local_world *local)
 {
     zr_word_wake_all(&local->abort);
@@ -126,8 +126,8 @@ void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank,
 
 bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end)
 {
-    uint32_t none = 0, slot = 2 * end->rank + (uint32_t)end->teller;
-    char *words = local->ranks[end->rank].words[end->teller];
+    uint32_t none = 0, slot = 2 * end->rank + (uint32_t)end->reporter;
+    char *words = local->ranks[end->rank].message[end->reporter];
     if (atomic_load(&local->abort) != 0) /* it may point to these very words */
         return false;
     size_t bytes = strnlen(end->reason, ZR_LOCAL_REASON_BYTES - 1);

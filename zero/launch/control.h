@@ -12,8 +12,8 @@
 
 #include "zero/launch/zr_launch.h"
 
-enum { ZR_LOCAL_NOTE_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
-#define ZR_LOCAL_LOOK_NS 50000000ull /* the longest sleep of a rank that waits */
+enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
+#define ZR_LOCAL_POLL_NS 50000000ull /* the longest sleep of a rank that waits */
 
 /* What signals have asked for; bits of zr_local_world.ends. */
 enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };
@@ -62,20 +62,20 @@ struct zr_local_rank {
     _Alignas(64) _Atomic uint32_t verdict;
     _Atomic uint32_t received; /* turns of the passing round of rings that this rank is through with */
     _Atomic uint32_t received_sleepers;
-    _Atomic uint32_t attempts; /* communicators this rank has begun to make; this rank only */
-    _Atomic bool open;         /* this rank has a communicator; this rank only */
-    _Atomic uint32_t beats;    /* moves with every call on the communicator; this rank only */
-    _Atomic uint32_t notes;    /* with every note */
+    _Atomic uint32_t attempts;   /* communicators this rank has begun to make; this rank only */
+    _Atomic bool open;           /* this rank has a communicator; this rank only */
+    _Atomic uint32_t heartbeats; /* moves with every call on the communicator; this rank only */
+    _Atomic uint32_t statuses;   /* with every status */
 
     /* For the launcher and the peers' messages. */
     _Atomic bool ended; /* the launcher has seen the end of the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
-    /* The last one is note[notes % 2], so that who dies while it writes one has the last one still. */
-    char note[2][ZR_LOCAL_NOTE_BYTES]; /* the last byte is always 0 */
-    /* Why the run ends, should its launcher or the rank itself end it; by enum zr_local_teller. Written by
+    /* The last one is status[statuses % 2], so that who dies while it writes one has the last one still. */
+    char status[2][ZR_LOCAL_STATUS_BYTES]; /* the last byte is always 0 */
+    /* Why the run ends, should its launcher or the rank itself end it; by enum zr_local_reporter. Written by
      * that process alone, and only until abort points here. */
-    char words[2][ZR_LOCAL_REASON_BYTES];
+    char message[2][ZR_LOCAL_REASON_BYTES];
 };
 
 struct zr_local_world {
@@ -84,13 +84,13 @@ struct zr_local_world {
 
     /* 0, or the zr_result that every wait ends with, and above it whose words say why: moves once, and at
      * whatever moment somebody dies, the run goes on or all know why it does not. */
-    _Atomic uint32_t abort; /* ((2 * rank + teller) << 8) | zr_result */
+    _Atomic uint32_t abort; /* ((2 * rank + reporter) << 8) | zr_result */
 
-    _Atomic uint32_t ends;  /* ZR_LOCAL_END_* */
-    _Atomic uint32_t saves; /* 1: SIGUSR1 came; the first rank to see it takes it */
-    _Atomic bool orphaned;  /* a rank has said on stderr that the launcher is gone */
-    _Atomic uint64_t words; /* hash of the first words of zr_local_first_words(); 0: none yet */
-    _Atomic uint32_t said;  /* 1: they have been said, or others */
+    _Atomic uint32_t ends;          /* ZR_LOCAL_END_* */
+    _Atomic uint32_t saves;         /* 1: SIGUSR1 came; the first rank to see it takes it */
+    _Atomic bool orphaned;          /* a rank has said on stderr that the launcher is gone */
+    _Atomic uint64_t first_message; /* hash of the first words of zr_local_first_message(); 0: none yet */
+    _Atomic uint32_t said;          /* 1: they have been said, or others */
 
     _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
 
@@ -100,17 +100,17 @@ struct zr_local_world {
     struct zr_local_rank ranks[]; /* world */
 };
 
-/* What a rank has noted last; `out` has room for ZR_LOCAL_NOTE_BYTES. */
-void zr_local_read_note(const struct zr_local_rank *rank, char *out);
+/* What a rank has noted last; `out` has room for ZR_LOCAL_STATUS_BYTES. */
+void zr_local_read_status(const struct zr_local_rank *rank, char *out);
 
 /* In place of a rank: whichever it may be. */
 #define ZR_LOCAL_ALL UINT32_MAX
 
 /* This rank gets on, which a launcher that has been asked for the end looks at. */
-static inline void zr_local_beat(struct zr_local_world *local, unsigned rank)
+static inline void zr_local_heartbeat(struct zr_local_world *local, unsigned rank)
 {
     if (local)
-        atomic_fetch_add_explicit(&local->ranks[rank].beats, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&local->ranks[rank].heartbeats, 1, memory_order_relaxed);
 }
 
 /* control.c: makes the control block of a run of `world` ranks, and gives it back. */
@@ -138,9 +138,9 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets);
 void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out);
 
 /* Raises `abort`, once in a run: true for the one whose words count. Wakes all who wait. */
-enum zr_local_teller { ZR_LOCAL_LAUNCHER, ZR_LOCAL_RANK };
+enum zr_local_reporter { ZR_LOCAL_BY_LAUNCHER, ZR_LOCAL_BY_RANK };
 struct zr_local_end {
-    enum zr_local_teller teller;
+    enum zr_local_reporter reporter;
     unsigned rank; /* the first one of the launcher's, or the rank itself */
     zr_result why;
     const char *reason;
@@ -161,7 +161,7 @@ struct zr_local_part {
 };
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part);
 /* One line on stderr, with the program's name before it. */
-void zr_local_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void zr_local_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* rank.c: this process's own ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);

@@ -375,8 +375,8 @@ static void lose(struct zr_local_part *part, unsigned rank)
     char reason[ZR_LOCAL_REASON_BYTES];
     struct zr_local_world *local = part->control.local;
     zr_local_describe_orphan(local, rank, reason);
-    if (zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_LAUNCHER, part->first, ZR_ERR_PEER, reason}))
-        zr_local_say("%s; the run ends", reason);
+    if (zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, part->first, ZR_ERR_PEER, reason}))
+        zr_local_log("%s; the run ends", reason);
     atomic_store(&local->ranks[rank].ended, true);
     zr_local_wake(local);
 }
@@ -430,7 +430,7 @@ int zr_local_join(const struct zr_launch_options *options, const struct zr_start
         if (code != 0 && options->clean_up)
             options->clean_up(options->argument);
     } else {
-        zr_local_say("rank %u: %s", start->rank, zr_last_error());
+        zr_local_log("rank %u: %s", start->rank, zr_last_error());
         code = exit_code_of(result);
     }
     for (unsigned r = 0; r < ZR_MAX_WORLD; r++)

@@ -45,13 +45,13 @@ struct launcher {
     int code;    /* of the first rank that failed */
     int request; /* the signal that asked for the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    bool told; /* that the step under way is finished first */
+    bool reported; /* that the step under way is finished first */
 
     /* How the ranks get on. */
-    uint32_t beats, notes;              /* of all ranks and of the first, when last looked at */
-    uint64_t beat_ns;                   /* when they last moved, or had an excuse */
-    uint64_t silent_ns, silent_last_ns; /* the longest between two beats: since the last note, and before, of
-                                           which half is forgotten with every note */
+    uint32_t heartbeats, statuses;      /* of all ranks and of the first, when last looked at */
+    uint64_t heartbeat_ns;              /* when they last moved, or had an excuse */
+    uint64_t silent_ns, silent_last_ns; /* the longest between two heartbeats: since the last status, and
+                                           before, of which half is forgotten with every status */
     uint64_t now_ns;                    /* when this turn began: the only time in it */
     uint64_t wake_ns;                   /* when it was to begin */
     uint64_t late_ns;                   /* how much later it was; 0: hardly */
@@ -67,7 +67,7 @@ struct launcher {
 };
 
 /* One line on stderr, in one write so that lines of several processes do not mix. */
-void zr_local_say(const char *format, ...)
+void zr_local_log(const char *format, ...)
 {
     char line[512];
     va_list list;
@@ -91,7 +91,7 @@ static void end_ranks(struct launcher *launcher, zr_result why, const char *reas
     launcher->ending = true;
     launcher->kill_ns = launcher->now_ns + GRACE_NS;
     launcher->speaks = zr_local_end(
-        launcher->local, &(struct zr_local_end){ZR_LOCAL_LAUNCHER, launcher->part->first, why, reason});
+        launcher->local, &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, why, reason});
 }
 
 static void end_by_request(struct launcher *launcher, const char *why)
@@ -101,7 +101,7 @@ static void end_by_request(struct launcher *launcher, const char *why)
         return;
     const char *name = sigabbrev_np(launcher->request);
     snprintf(reason, sizeof(reason), "SIG%s: %s", name ? name : "?", why);
-    zr_local_say("%s; the run is cut short", reason);
+    zr_local_log("%s; the run is cut short", reason);
     launcher->forced = true;
     end_ranks(launcher, ZR_ERR_INTERRUPTED, reason);
 }
@@ -118,15 +118,15 @@ static void kill_ranks(struct launcher *launcher)
 
 static void describe_place(const struct zr_local_rank *rank, char *out, size_t room_bytes)
 {
-    char note[ZR_LOCAL_NOTE_BYTES];
-    zr_local_read_note(rank, note);
-    snprintf(out, room_bytes, "%s%s", note[0] ? " at " : "", note);
+    char status[ZR_LOCAL_STATUS_BYTES];
+    zr_local_read_status(rank, status);
+    snprintf(out, room_bytes, "%s%s", status[0] ? " at " : "", status);
 }
 
 static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal_number)
 {
     struct zr_local_rank *dead = &launcher->local->ranks[rank];
-    char place[ZR_LOCAL_NOTE_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES];
+    char place[ZR_LOCAL_STATUS_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES];
     const char *name = sigdescr_np(signal_number);
     const char *hint = signal_number == SIGKILL  ? " (if nobody did that, the system ran out of memory)"
                        : signal_number == SIGBUS ? " (the memory behind a shared granule ran out)"
@@ -134,7 +134,7 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
     describe_place(dead, place, sizeof(place));
     snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
-    zr_local_say("%s; the run ends%s", reason, hint);
+    zr_local_log("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
     end_ranks(launcher, ZR_ERR_PEER, reason);
 }
@@ -142,7 +142,7 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
 static void rank_failed(struct launcher *launcher, unsigned rank, int code)
 {
     struct zr_local_rank *failed = &launcher->local->ranks[rank];
-    char place[ZR_LOCAL_NOTE_BYTES + 8];
+    char place[ZR_LOCAL_STATUS_BYTES + 8];
     describe_place(failed, place, sizeof(place));
     snprintf(launcher->failure, sizeof(launcher->failure), "rank %u (pid %d) ended with exit code %d%s", rank,
              (int)atomic_load(&failed->pid), code, place);
@@ -243,23 +243,23 @@ static bool any_busy(const struct launcher *launcher)
 static void note_progress(struct launcher *launcher)
 {
     const struct zr_local_world *local = launcher->local;
-    uint32_t beats = 0, notes = atomic_load_explicit(&local->ranks[0].notes, memory_order_relaxed);
+    uint32_t heartbeats = 0, statuses = atomic_load_explicit(&local->ranks[0].statuses, memory_order_relaxed);
     bool excused = any_busy(launcher);
     for (unsigned r = 0; r < launcher->options->world; r++)
-        beats += atomic_load_explicit(&local->ranks[r].beats, memory_order_relaxed);
-    if (beats == launcher->beats && !excused)
+        heartbeats += atomic_load_explicit(&local->ranks[r].heartbeats, memory_order_relaxed);
+    if (heartbeats == launcher->heartbeats && !excused)
         return;
-    uint64_t silent_ns = launcher->now_ns - launcher->beat_ns;
-    if (!excused && launcher->beats != 0 && silent_ns > launcher->silent_ns)
+    uint64_t silent_ns = launcher->now_ns - launcher->heartbeat_ns;
+    if (!excused && launcher->heartbeats != 0 && silent_ns > launcher->silent_ns)
         launcher->silent_ns = silent_ns;
-    if (notes != launcher->notes) { /* another step; one that was told badly does not decide alone */
+    if (statuses != launcher->statuses) { /* another step; one that was told badly does not decide alone */
         uint64_t half_ns = launcher->silent_last_ns / 2;
         launcher->silent_last_ns = launcher->silent_ns > half_ns ? launcher->silent_ns : half_ns;
         launcher->silent_ns = 0;
     }
-    launcher->notes = notes;
-    launcher->beats = beats;
-    launcher->beat_ns = launcher->now_ns;
+    launcher->statuses = statuses;
+    launcher->heartbeats = heartbeats;
+    launcher->heartbeat_ns = launcher->now_ns;
 }
 
 /* Ranks that get on may end their step, so that it can be saved. */
@@ -272,15 +272,15 @@ static void stretch_deadline(struct launcher *launcher)
     if (launcher->silent_last_ns > patience_ns)
         patience_ns = launcher->silent_last_ns;
     patience_ns = PATIENCE * patience_ns > PATIENCE_NS ? PATIENCE * patience_ns : PATIENCE_NS;
-    uint64_t until_ns = launcher->beat_ns + patience_ns, latest_ns = launcher->asked_ns + within_ns;
+    uint64_t until_ns = launcher->heartbeat_ns + patience_ns, latest_ns = launcher->asked_ns + within_ns;
     until_ns = until_ns < latest_ns ? until_ns : latest_ns;
     if (until_ns > launcher->deadline_ns)
         launcher->deadline_ns = until_ns;
-    if (launcher->told || launcher->part->first != 0 || now_ns + GRACE_NS >= launcher->deadline_ns ||
+    if (launcher->reported || launcher->part->first != 0 || now_ns + GRACE_NS >= launcher->deadline_ns ||
         now_ns + GRACE_NS < launcher->asked_ns + DEADLINE_NS)
         return;
-    launcher->told = true;
-    zr_local_say("the step under way is finished and saved first; a second signal cuts the run short");
+    launcher->reported = true;
+    zr_local_log("the step under way is finished and saved first; a second signal cuts the run short");
 }
 
 static void end_in_time(struct launcher *launcher)
@@ -337,7 +337,7 @@ static void begin_turn(struct launcher *launcher)
         return;
     uint64_t late_ns = launcher->now_ns - launcher->wake_ns;
     launcher->late_ns = late_ns;
-    launcher->beat_ns += late_ns; /* not beyond now: no beat was seen since it went to sleep */
+    launcher->heartbeat_ns += late_ns; /* not beyond now: no beat was seen since it went to sleep */
     if (late_ns > TICK_NS && !launcher->spared && (launcher->request != 0 || launcher->ending)) {
         launcher->spared = true;
         late_ns += TICK_NS;
@@ -458,7 +458,7 @@ static void say_failure(const struct launcher *launcher)
     const struct zr_local_part *part = launcher->part;
     if (launcher->failure[0] && launcher->speaks && !atomic_load(&launcher->local->said) &&
         (launcher->same_code < part->count || part->count < launcher->options->world))
-        zr_local_say("%s; the run ends", launcher->failure);
+        zr_local_log("%s; the run ends", launcher->failure);
 }
 
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part)
@@ -473,7 +473,7 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     watch(&launcher);
     release_signals(&launcher);
     if (result != ZR_OK) {
-        zr_local_say("%s", zr_last_error());
+        zr_local_log("%s", zr_last_error());
         launcher.code = EXIT_MEMORY;
     } else {
         say_failure(&launcher);
@@ -487,16 +487,16 @@ int zr_local_launch(const struct zr_launch_options *options)
     struct zr_launch_options own;
     int code;
     if (ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &own, options) != ZR_OK) {
-        zr_local_say("%s", zr_last_error());
+        zr_local_log("%s", zr_last_error());
         return EXIT_USAGE;
     }
     options = &own;
     if (!options->rank_main) {
-        zr_local_say("a run needs options, and a rank_main in them");
+        zr_local_log("a run needs options, and a rank_main in them");
         return EXIT_USAGE;
     }
     if (options->world == 0 || options->world > ZR_MAX_WORLD) {
-        zr_local_say("a run has 1 to %d ranks on one machine", ZR_MAX_WORLD);
+        zr_local_log("a run has 1 to %d ranks on one machine", ZR_MAX_WORLD);
         return EXIT_USAGE;
     }
     part.count = options->world;
@@ -507,7 +507,7 @@ int zr_local_launch(const struct zr_launch_options *options)
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);
     } else {
-        zr_local_say("%s", zr_last_error());
+        zr_local_log("%s", zr_last_error());
         code = EXIT_MEMORY;
     }
     if (code != 0 && options->clean_up)

@@ -56,7 +56,7 @@ static void cut_short(struct watch *watch, const char *why)
         return;
     watch->forced = true;
     watch->forced_ns = zr_os_now_ns();
-    zr_local_say("SIG%s: %s; the run is cut short", name ? name : "?", why);
+    zr_local_log("SIG%s: %s; the run is cut short", name ? name : "?", why);
     kill(watch->mpirun, SIGTERM);
 }
 
@@ -187,12 +187,12 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     pid_t parent = getpid();
     int code = EXIT_FAILED;
     if (!on_path("mpirun")) {
-        zr_local_say("--comm mpi: mpirun is not on PATH; install an MPI (openmpi-bin), or use --comm local");
+        zr_local_log("--comm mpi: mpirun is not on PATH; install an MPI (openmpi-bin), or use --comm local");
         return EXIT_USAGE;
     }
     snprintf(number, sizeof(number), "%u", options->world);
     if (!write_line(line, number, argv)) {
-        zr_local_say("--comm mpi: starting mpirun failed; type: mpirun -n %s %s ...", number, argv[0]);
+        zr_local_log("--comm mpi: starting mpirun failed; type: mpirun -n %s %s ...", number, argv[0]);
         return EXIT_FAILED;
     }
     sigemptyset(&signals);
@@ -208,7 +208,7 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     if (watch.mpirun > 0) {
         code = watch_over(&watch, &signals);
     } else {
-        zr_local_say("the system refused a process for mpirun: raise `ulimit -u` or the cgroup's pids.max");
+        zr_local_log("the system refused a process for mpirun: raise `ulimit -u` or the cgroup's pids.max");
         code = EXIT_MEMORY;
     }
     sigaction(SIGCHLD, &child_before, NULL);

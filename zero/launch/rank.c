@@ -48,7 +48,7 @@ static void end_without_launcher(int signal_number)
     }
     /* After the words: should this rank be killed too, here, another launcher of the run has words to say
      * still. */
-    zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_RANK, self.rank, ZR_ERR_PEER, self.reason});
+    zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_BY_RANK, self.rank, ZR_ERR_PEER, self.reason});
     if (self.clean_up)
         self.clean_up(self.argument);
     _exit(1);
@@ -159,38 +159,38 @@ void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy)
         atomic_store(&local->ranks[rank].busy, busy);
 }
 
-void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text)
+void zr_local_set_status(struct zr_local_world *local, unsigned rank, const char *text)
 {
     if (!local || rank >= local->world)
         return;
     struct zr_local_rank *own = &local->ranks[rank];
-    uint32_t notes = atomic_load_explicit(&own->notes, memory_order_relaxed);
-    snprintf(own->note[(notes + 1) & 1], ZR_LOCAL_NOTE_BYTES, "%s", text ? text : "");
-    atomic_store(&own->notes, notes + 1);
+    uint32_t statuses = atomic_load_explicit(&own->statuses, memory_order_relaxed);
+    snprintf(own->status[(statuses + 1) & 1], ZR_LOCAL_STATUS_BYTES, "%s", text ? text : "");
+    atomic_store(&own->statuses, statuses + 1);
 }
 
 /* One that is noted meanwhile is as good: the rank has come so far. */
-void zr_local_read_note(const struct zr_local_rank *rank, char *out)
+void zr_local_read_status(const struct zr_local_rank *rank, char *out)
 {
-    memcpy(out, rank->note[atomic_load(&rank->notes) & 1], ZR_LOCAL_NOTE_BYTES);
-    out[ZR_LOCAL_NOTE_BYTES - 1] = '\0';
+    memcpy(out, rank->status[atomic_load(&rank->statuses) & 1], ZR_LOCAL_STATUS_BYTES);
+    out[ZR_LOCAL_STATUS_BYTES - 1] = '\0';
 }
 
-bool zr_local_first_words(struct zr_local_world *local, const char *words)
+bool zr_local_first_message(struct zr_local_world *local, const char *words)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325), first = 0; /* FNV-1a */
     for (; *words; words++)
         hash = (hash ^ (unsigned char)*words) * UINT64_C(0x100000001b3);
     hash |= 1;
-    if (atomic_compare_exchange_strong(&local->words, &first, hash) || first != hash)
+    if (atomic_compare_exchange_strong(&local->first_message, &first, hash) || first != hash)
         return true;
-    struct zr_patience patience = zr_patience_begin();
-    while (!atomic_load(&local->said) && zr_patience_look(&patience) < WORDS_NS)
-        zr_word_wait(&local->said, 0, ZR_LOCAL_LOOK_NS);
+    struct zr_timeout timeout = zr_timeout_begin();
+    while (!atomic_load(&local->said) && zr_timeout_waited_ns(&timeout) < WORDS_NS)
+        zr_word_wait(&local->said, 0, ZR_LOCAL_POLL_NS);
     return !atomic_load(&local->said);
 }
 
-void zr_local_words_said(struct zr_local_world *local)
+void zr_local_message_logged(struct zr_local_world *local)
 {
     atomic_store(&local->said, 1);
     zr_word_wake_all(&local->said);

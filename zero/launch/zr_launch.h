@@ -58,14 +58,14 @@ ZR_API enum zr_request_kind zr_local_own_request(struct zr_local_world *local);
 ZR_API void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy);
 
 /* What the rank is doing, for the reason printed when it dies: "step 17". Cut at 47 bytes. */
-ZR_API void zr_local_note(struct zr_local_world *local, unsigned rank, const char *text);
+ZR_API void zr_local_set_status(struct zr_local_world *local, unsigned rank, const char *text);
 
 /* True for the first rank of the run that asks with these words, and for words other than the first. For what
- * all ranks find alike, and one of them should say; it calls zr_local_words_said() then. The others wait here
- * until it has, or for ten seconds, after which it is theirs to say: a rank that ends in failure may cost
- * those that are slower their lives. */
-ZR_API bool zr_local_first_words(struct zr_local_world *local, const char *words);
-ZR_API void zr_local_words_said(struct zr_local_world *local);
+ * all ranks find alike, and one of them should say; it calls zr_local_message_logged() then. The others wait
+ * here until it has, or for ten seconds, after which it is theirs to say: a rank that ends in failure may
+ * cost those that are slower their lives. */
+ZR_API bool zr_local_first_message(struct zr_local_world *local, const char *words);
+ZR_API void zr_local_message_logged(struct zr_local_world *local);
 
 #ifdef __cplusplus
 }

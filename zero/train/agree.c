@@ -45,7 +45,7 @@ zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
         return ZR_ERR_HOST_MEMORY;
     for (size_t i = 0; i < zr_flags_count; i++)
         mine[i] = own(&zr_flags[i]) ? 0 : hash(&zr_flags[i], config);
-    zr_result result = zr_comm_exchange(comm, mine, sizeof mine, all);
+    zr_result result = zr_comm_host_all_gather(comm, mine, sizeof mine, all);
     for (size_t i = 0; i < zr_flags_count && result == ZR_OK; i++)
         for (unsigned p = 1; p < world && result == ZR_OK; p++)
             if (all[p][i] != all[0][i])

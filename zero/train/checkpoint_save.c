@@ -407,7 +407,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     result = zr_comm_all_status(checkpoint->comm, save_shard(&save, &mine));
     if (result)
         goto unwind;
-    result = zr_comm_exchange(checkpoint->comm, &mine, sizeof mine, save.facts);
+    result = zr_comm_host_all_gather(checkpoint->comm, &mine, sizeof mine, save.facts);
     if (result)
         goto unwind;
     if (first) {

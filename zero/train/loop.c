@@ -64,7 +64,7 @@ struct word {
 static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
 {
     struct word all[ZR_MAX_WORLD];
-    zr_result result = zr_comm_exchange(loop->rank.comm, &mine, sizeof mine, all);
+    zr_result result = zr_comm_host_all_gather(loop->rank.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
     *agreed = (struct word){0};
@@ -353,7 +353,7 @@ static zr_result run_steps(struct loop *loop)
         enum zr_request_kind request = ZR_REQUEST_NONE;
         char note[32];
         snprintf(note, sizeof note, "step %" PRIu64, step);
-        zr_local_note(loop->rank.local, loop->rank.rank, note);
+        zr_local_set_status(loop->rank.local, loop->rank.rank, note);
         zr_trace_mark(loop->rank.arena, note);
         result = measured_step(loop, step, &line, &request);
         if (result == ZR_OK && config->eval_every &&
@@ -590,7 +590,7 @@ static void say_failure(const struct loop *loop, zr_result result)
     if (loop->rank.config->ranks > 1 && loop->rank.config->comm != ZR_CARRIER_MPI &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
         return;
-    if (!zr_local_first_words(loop->rank.local, zr_last_error()))
+    if (!zr_local_first_message(loop->rank.local, zr_last_error()))
         return;
     if (loop->rank.config->ranks > 1 && loop->rank.comm && !loop->alike)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
@@ -601,7 +601,7 @@ static void say_failure(const struct loop *loop, zr_result result)
                zr_last_error());
     else
         zr_say("%s%s%s", who, when, zr_last_error());
-    zr_local_words_said(loop->rank.local);
+    zr_local_message_logged(loop->rank.local);
 }
 
 /* A check that failed in the run is no bad input; a damaged checkpoint is. */
@@ -623,16 +623,16 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         say_failure(&loop, result);
     closed = zr_log_close(&loop.log);
     if (closed != ZR_OK && result == ZR_OK) {
-        zr_local_first_words(local, zr_last_error()); /* the launcher need not tell how this rank ended */
+        zr_local_first_message(local, zr_last_error()); /* the launcher need not tell how this rank ended */
         zr_say("%s", zr_last_error());
-        zr_local_words_said(local);
+        zr_local_message_logged(local);
         result = closed;
     }
     if (loop.log_result != ZR_OK && result == ZR_OK) {
-        zr_local_first_words(local, loop.rank.config->log);
+        zr_local_first_message(local, loop.rank.config->log);
         zr_say("--log '%s' lacks step %" PRIu64 " and those after it; all else is as asked for",
                loop.rank.config->log, loop.log_ended_step);
-        zr_local_words_said(local);
+        zr_local_message_logged(local);
         result = loop.log_result;
     }
     zr_heap_free(loop.history.seconds);

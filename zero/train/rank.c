@@ -374,7 +374,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
 
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine)
 {
-    return zr_comm_exchange(rank->comm, mine, sizeof *mine, rank->reports);
+    return zr_comm_host_all_gather(rank->comm, mine, sizeof *mine, rank->reports);
 }
 
 /* Prints what does not fit under --memory-limit, and what would. */

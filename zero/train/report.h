@@ -1,7 +1,7 @@
 /* report.h: what a run prints about itself: the byte plan before step 1, the table at the end, and --json.
  *
- * Rank 0 gathers one fixed-size zr_rank_report of each rank (zr_comm_exchange) and prints. Data goes to
- * stdout; when --json is "-", stdout carries the JSON alone and the tables go to stderr. */
+ * Rank 0 gathers one fixed-size zr_rank_report of each rank (zr_comm_host_all_gather) and prints. Data goes
+ * to stdout; when --json is "-", stdout carries the JSON alone and the tables go to stderr. */
 #ifndef ZR_TRAIN_REPORT_H
 #define ZR_TRAIN_REPORT_H
 

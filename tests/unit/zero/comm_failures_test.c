@@ -57,7 +57,7 @@ static void body_invalid(struct environment *rank)
     check(rank, zr_comm_all_gather(comm, &gather, NULL) == ZR_ERR_INVALID, "no destination");
     check(rank, zr_comm_all_reduce(comm, &both, NULL) == ZR_ERR_INVALID, "no buffer");
     check(rank, zr_comm_wait(comm, 12345) == ZR_ERR_INVALID, "a ticket never given out");
-    check(rank, zr_comm_exchange(comm, NULL, 4, one) == ZR_ERR_INVALID, "nothing to say");
+    check(rank, zr_comm_host_all_gather(comm, NULL, 4, one) == ZR_ERR_INVALID, "nothing to say");
     struct zr_transfer self = {.send = one, .send_bytes = 4, .to = rank->rank};
     struct zr_broadcast nobody = {.buffer = one, .bytes = 4, .root = rank->world};
     struct zr_all_reduce strange = {.buffer = one, .shard_elements = 1, .type = ZR_COMM_TYPE_COUNT};
@@ -75,7 +75,7 @@ static void body_invalid(struct environment *rank)
     reduce.shard_elements = 0;
     check(rank, zr_comm_reduce_scatter(comm, &reduce, &ticket) == ZR_OK && ticket == 0, "an empty shard");
     check_ok(rank, zr_comm_wait(comm, 0));
-    check_ok(rank, zr_comm_exchange(comm, NULL, 0, NULL));
+    check_ok(rank, zr_comm_host_all_gather(comm, NULL, 0, NULL));
     check_ok(rank, zr_comm_barrier(comm)); /* none of that has brought the ranks out of step */
     check_ok(rank, zr_comm_destroy(comm));
 }
@@ -88,7 +88,7 @@ static void body_silent(struct environment *rank)
     struct zr_comm_options options = options_of(rank);
     options.timeout_ns = TIMEOUT_MS * UINT64_C(1000000);
     check_ok(rank, zr_comm_local_create(&comm, &options, rank->local, rank->rank));
-    zr_local_note(rank->local, rank->rank, "lunch");
+    zr_local_set_status(rank->local, rank->rank, "lunch");
     atomic_fetch_add(&board->ready, 1);
     wait_for(&board->ready, rank->world); /* not in a barrier, which the time-out would be for, too */
     if (rank->rank == 1) {
@@ -232,7 +232,7 @@ static void body_left(struct environment *rank)
         kill(getppid(), SIGQUIT);
         wait_for(&board->left, 1);
     }
-    zr_result result = zr_comm_exchange(comm, &mine, sizeof(mine), all);
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
     if (rank->rank == 0)
         board->learned =
             DONE | (result != ZR_OK ? FAILED : 0) | (all[1] == UINT64_C(0x2222222222222222) ? RIGHT : 0);

@@ -20,7 +20,7 @@ static void body_small(struct environment *rank)
     for (size_t bytes = 0; bytes <= sizeof(mine); bytes += 7) {
         memset(mine, (int)(rank->rank + bytes), sizeof(mine));
         memset(all, 0xee, sizeof(mine) * rank->world);
-        check_ok(rank, zr_comm_exchange(comm, mine, bytes, all));
+        check_ok(rank, zr_comm_host_all_gather(comm, mine, bytes, all));
         for (size_t i = 0; i < bytes * rank->world; i++)
             check(rank, all[i] == (uint8_t)(i / bytes + bytes), "exchange of %zu bytes, byte %zu", bytes, i);
     }
@@ -46,7 +46,8 @@ static void body_barrier(struct environment *rank)
         before_ns = zr_os_now_ns();
         check_ok(rank, zr_comm_barrier(comm));
         after_ns = zr_os_now_ns();
-        check_ok(rank, zr_comm_exchange(comm, (uint64_t[]){before_ns, after_ns}, sizeof(times[0]), times));
+        check_ok(rank,
+                 zr_comm_host_all_gather(comm, (uint64_t[]){before_ns, after_ns}, sizeof(times[0]), times));
         for (unsigned p = 0; p < rank->world; p++)
             check(rank, times[p][0] <= after_ns, "passed before rank %u had come", p);
     }
@@ -61,15 +62,15 @@ static void body_words(struct environment *rank)
 {
     zr_comm *comm = open_comm(rank);
     if (rank->rank == 0)
-        check(rank, zr_local_first_words(rank->local, "it is broken"), "the first one is not to say it");
+        check(rank, zr_local_first_message(rank->local, "it is broken"), "the first one is not to say it");
     check_ok(rank, zr_comm_barrier(comm));
     if (rank->rank == 0) {
         usleep(100000);
         atomic_store(uttered, true);
-        zr_local_words_said(rank->local);
+        zr_local_message_logged(rank->local);
     } else {
-        check(rank, zr_local_first_words(rank->local, "it is late"), "other words are not said");
-        check(rank, !zr_local_first_words(rank->local, "it is broken"), "said twice");
+        check(rank, zr_local_first_message(rank->local, "it is late"), "other words are not said");
+        check(rank, !zr_local_first_message(rank->local, "it is broken"), "said twice");
         check(rank, atomic_load(uttered), "nothing has been said yet");
     }
     check_ok(rank, zr_comm_destroy(comm));

@@ -69,7 +69,7 @@ static void body_storm(struct environment *rank)
         }
         if (n % 50 == 49) { /* a collective between the others, while they are still under way */
             uint32_t mine = n * 100 + rank->rank;
-            check_ok(rank, zr_comm_exchange(comm, &mine, sizeof(mine), all));
+            check_ok(rank, zr_comm_host_all_gather(comm, &mine, sizeof(mine), all));
             for (unsigned p = 0; p < rank->world; p++)
                 check(rank, all[p] == n * 100 + p, "exchange: rank %u said %u", p, all[p]);
         }
@@ -131,14 +131,14 @@ static void body_hidden(struct environment *rank)
                                     &ticket));
         if (works && !late)
             nanosleep(&(struct timespec){.tv_nsec = 3 * late_ns}, NULL);
-        check_ok(rank, zr_comm_exchange(comm, &mine, sizeof(mine), all));
+        check_ok(rank, zr_comm_host_all_gather(comm, &mine, sizeof(mine), all));
         check_ok(rank, zr_comm_wait(comm, ticket));
         zr_comm_counters_get(comm, &after);
         uint64_t busy_ns = after.busy_ns - before.busy_ns, exposed_ns = after.exposed_ns - before.exposed_ns;
         hid |= works && busy_ns > (uint64_t)late_ns / 2 && exposed_ns < busy_ns / 10;
         waited |= !works && busy_ns > (uint64_t)late_ns / 2 && exposed_ns > busy_ns / 2;
         float enough = hid && waited;
-        check_ok(rank, zr_comm_exchange(comm, &enough, sizeof(enough), happy));
+        check_ok(rank, zr_comm_host_all_gather(comm, &enough, sizeof(enough), happy));
         still = rank->world;
         for (unsigned p = 0; p < rank->world; p++)
             still -= happy[p] == 1;

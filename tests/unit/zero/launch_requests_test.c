@@ -13,7 +13,7 @@ static int train_slowly(const struct scene *scene, struct zr_local_world *local,
         enum zr_request_kind request;
         char note[32];
         snprintf(note, sizeof(note), "step %u", step);
-        zr_local_note(local, rank, note);
+        zr_local_set_status(local, rank, note);
         for (long layer = 0; layer < scene->layers && !atomic_load(&board->saved); layer++) {
             if (rank == 1)
                 nap_ms(scene->layer_ms);

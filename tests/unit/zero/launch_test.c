@@ -20,7 +20,7 @@ static int wait_for_one(const struct scene *scene, struct zr_local_world *local,
 static int fail_alone(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
 {
     (void)scene;
-    zr_local_note(local, rank, "step 7");
+    zr_local_set_status(local, rank, "step 7");
     if (rank == 1)
         return 4;
     for (;;)
@@ -55,7 +55,7 @@ static int end_early(const struct scene *scene, struct zr_local_world *local, un
 static int crash(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
 {
     (void)scene;
-    zr_local_note(local, rank, "a bad address");
+    zr_local_set_status(local, rank, "a bad address");
     if (rank == 2) {
         signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
         raise(SIGSEGV);
