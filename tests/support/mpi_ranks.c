@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #include <unistd.h>
 
-#include "tests/support/comm_operations.h"
+#include "tests/support/comm_groups.h"
 #include "zero/comm/message.h"
 #include "zero/comm/mpi_start.h"
 
@@ -24,7 +24,6 @@ struct task {
 
 /* The module's transport, but for messages that are too long: those it refuses. */
 static struct {
-    struct zr_transport transport;
     int (*send)(struct zr_transport *, const struct zr_transport_message *, struct zr_transport_request *);
     int (*receive)(struct zr_transport *, const struct zr_transport_message *, struct zr_transport_request *);
     size_t full_count; /* messages as long as they may be, but for rounding: pieces of something longer */
@@ -52,18 +51,15 @@ static int narrow_receive(struct zr_transport *transport, const struct zr_transp
     return short_enough(transport, message) ? -1 : narrow.receive(transport, message, request);
 }
 
-/* Puts a communicator with short messages in the place of *comm, which nothing has used as yet. */
-static zr_result make_narrow(zr_comm **comm, const struct zr_comm_options *options, size_t most_bytes)
+/* Makes messages short: a communicator has looked how long they may be when it was made. */
+static void make_narrow(const zr_comm *comm, size_t most_bytes)
 {
-    narrow.transport = *((struct message_comm *)*comm)->transport;
-    narrow.send = narrow.transport.send;
-    narrow.receive = narrow.transport.receive;
-    narrow.transport.send = narrow_send;
-    narrow.transport.receive = narrow_receive;
-    narrow.transport.most_bytes = most_bytes;
-    zr_result result = zr_comm_destroy(*comm);
-    *comm = NULL;
-    return result == ZR_OK ? zr_message_create(comm, options, &narrow.transport) : result;
+    struct zr_transport *transport = ((const struct message_comm *)comm)->run->transport;
+    narrow.send = transport->send;
+    narrow.receive = transport->receive;
+    transport->send = narrow_send;
+    transport->receive = narrow_receive;
+    transport->most_bytes = most_bytes;
 }
 
 /* ---- Shards beyond 2 GiB ------------------------------------------------------------------------------- */
@@ -228,6 +224,8 @@ static unsigned run_task(zr_comm *comm, const struct task *task)
     if (strcmp(task->what, "large") == 0)
         return large_operations(comm, task->bytes);
     unsigned failures = trial_operations(comm, &(struct trial_options){.seed = task->seed});
+    if (zr_comm_world(comm) % 4 == 0)
+        failures += mesh_operations(comm, task->seed, false);
     if (task->most_bytes > 0 && narrow.full_count == 0) {
         fprintf(stderr, "# rank %u: nothing was sent in pieces\n", zr_comm_rank(comm));
         failures++;
@@ -252,8 +250,11 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
                                           strcmp(task->what, "large") == 0 ? 1 << 20 : task->bytes,
                                       .algorithm = task->algorithm};
     zr_result result = zr_comm_create(&comm, &options, local, rank);
-    if (result == ZR_OK && task->most_bytes > 0)
-        result = make_narrow(&comm, &options, task->most_bytes);
+    if (result == ZR_OK && task->most_bytes > 0) {
+        make_narrow(comm, task->most_bytes);
+        zr_comm_destroy(comm);
+        result = zr_comm_create(&comm, &options, local, rank);
+    }
     if (result != ZR_OK) {
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
         return 1;

@@ -34,15 +34,14 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     volume->calls_count++;
     volume->sent_bytes += bytes;
     volume->received_bytes += received_bytes;
-    if (item->kind == ZR_COMM_HOST) /* small talk: not part of a step's volume */
+    if (item->kind == ZR_COMM_HOST) /* not part of a step's volume */
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
     comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
-/* Runs one operation without the lock, which is held before and after. What the counters speak of is the
- * volume of a step: small talk costs the time it takes, but there is nothing in it that could be hidden. */
+/* Runs one operation without the lock, which is held before and after. */
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     zr_result result = comm->failure;
@@ -51,8 +50,7 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     if (result == ZR_OK)
         result = comm->table->run(comm, item);
     pthread_mutex_lock(&comm->lock);
-    if (item->kind != ZR_COMM_HOST)
-        comm->counters.busy_ns += zr_os_now_ns() - start_ns;
+    comm->counters.busy_ns += zr_os_now_ns() - start_ns;
     if (result == ZR_OK)
         count_item(comm, item, comm->received_bytes - before_bytes);
     remember_failure(comm, result);
@@ -111,14 +109,13 @@ static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     uint64_t start_ns = zr_os_now_ns();
     run_item(comm, item);
-    if (item->kind != ZR_COMM_HOST)
-        comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
+    comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
 {
     zr_result result;
-    zr_local_heartbeat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->run_rank);
     pthread_mutex_lock(&comm->lock);
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
         wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
@@ -139,15 +136,24 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
     return result;
 }
 
-zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item)
+/* What the counters speak of is the volume of a step: a host message costs the time it takes, and nothing of
+ * it could be hidden. */
+zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
-    zr_local_heartbeat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->run_rank);
     pthread_mutex_lock(&comm->lock);
-    wait_locked(comm, comm->submitted);
-    if (comm->table->waited)
-        comm->table->waited(comm, comm->submitted);
-    run_here(comm, item);
     zr_result result = repeat_failure(comm);
+    pthread_mutex_unlock(&comm->lock);
+    if (result != ZR_OK)
+        return result;
+    uint64_t before_bytes = comm->host_received_bytes;
+    result = comm->table->host(comm, op);
+    pthread_mutex_lock(&comm->lock);
+    if (result == ZR_OK)
+        count_item(comm, &(struct zr_comm_item){.kind = ZR_COMM_HOST, .all_gather = *op},
+                   comm->host_received_bytes - before_bytes);
+    remember_failure(comm, result);
+    result = result == ZR_OK ? ZR_OK : repeat_failure(comm);
     pthread_mutex_unlock(&comm->lock);
     return result;
 }
@@ -157,7 +163,7 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "waiting without a communicator");
     zr_result result;
-    zr_local_heartbeat(comm->local, comm->rank);
+    zr_local_heartbeat(comm->local, comm->run_rank);
     pthread_mutex_lock(&comm->lock);
     if (ticket > comm->submitted) {
         result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);
@@ -243,6 +249,47 @@ void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->work, NULL);
     pthread_cond_init(&comm->progress, NULL);
+}
+
+/* The ranks are some of the parent's, each once, and this one is among them. */
+static zr_result find_member(const zr_comm *parent, struct zr_comm_members *members)
+{
+    members->rank = members->count;
+    for (unsigned i = 0; i < members->count; i++) {
+        if (members->ranks[i] >= parent->world)
+            return zr_fail(ZR_ERR_INVALID, "a group with rank %u of %u", members->ranks[i], parent->world);
+        for (unsigned j = 0; j < i; j++)
+            if (members->ranks[i] == members->ranks[j])
+                return zr_fail(ZR_ERR_INVALID, "a group with rank %u twice", members->ranks[i]);
+        if (members->ranks[i] == parent->rank)
+            members->rank = i;
+    }
+    if (members->rank == members->count)
+        return zr_fail(ZR_ERR_INVALID, "rank %u makes a group of others", parent->rank);
+    return ZR_OK;
+}
+
+zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count)
+{
+    struct zr_comm_members members = {.ranks = ranks, .count = count};
+    if (!out || !parent || !ranks)
+        return zr_fail(ZR_ERR_INVALID, "a group needs a place to go, a communicator and its ranks in it");
+    *out = NULL;
+    zr_result result = find_member(parent, &members);
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&parent->lock);
+    result = repeat_failure(parent);
+    pthread_mutex_unlock(&parent->lock);
+    if (result == ZR_OK && count > 1)
+        return parent->table->group(out, parent, &members);
+    if (result == ZR_OK)
+        result = zr_comm_null_create(out, &parent->options, 0, 1);
+    if (result == ZR_OK) {
+        (*out)->local = parent->local;
+        (*out)->run_rank = parent->run_rank;
+    }
+    return result;
 }
 
 zr_result zr_comm_destroy(zr_comm *comm)

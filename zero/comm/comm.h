@@ -23,6 +23,12 @@ struct zr_comm_item {
     };
 };
 
+/* The ranks of a group, by their numbers in its parent. */
+struct zr_comm_members {
+    const unsigned *ranks; /* [count]: borrowed */
+    unsigned count, rank;  /* this rank is ranks[rank] */
+};
+
 /* What an implementation does. `run` carries out one checked operation and returns when this rank is done
  * with it; it is called by one thread at a time. `close` gives back all that the implementation made; no
  * operation is running or waiting then, and the memory of the communicator itself is freed by the front. */
@@ -31,6 +37,11 @@ struct zr_comm_table {
     /* What this rank sends to others for it; NULL: what it takes straight from each to each. */
     uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
+    /* A host all-gather or, of no bytes, a barrier: in the caller's thread, while `run` may be under way in
+     * the communicator's. */
+    zr_result (*host)(struct zr_comm *comm, const struct zr_all_gather *op);
+    /* Makes *out, a communicator of several of these ranks, `members` by their numbers here.*/
+    zr_result (*group)(struct zr_comm **out, struct zr_comm *parent, const struct zr_comm_members *members);
     /* Optional: an operation is handed in as `ticket`; the caller waits for it. lock held. */
     void (*submitted)(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket);
     void (*waited)(struct zr_comm *comm, zr_ticket ticket);
@@ -45,11 +56,12 @@ struct zr_comm {
     struct zr_comm_options options;
     struct zr_local_world *local; /* NULL: no launcher behind this rank */
     unsigned rank, world;
+    unsigned run_rank;       /* this rank's number in the run */
     bool threaded;           /* false: operations run inside the call that submits them */
     struct zr_thread thread; /* valid when threaded */
-    /* Taken from other ranks so far, exchanges included; counted by `run` at each copy, sum or arrival, and
-     * looked at by whoever calls it. */
-    uint64_t received_bytes;
+    /* Taken from other ranks so far; counted by `run` at each copy, sum or arrival, and looked at by whoever
+     * calls it. Likewise by `host`. */
+    uint64_t received_bytes, host_received_bytes;
 
     pthread_mutex_t lock;
     pthread_cond_t work;     /* the queue has an operation, or stopping was set */
@@ -63,10 +75,9 @@ struct zr_comm {
     struct zr_comm_counters counters;
 };
 
-/* operations.c: hand an operation in, to run in the communicator's thread, or in this one when all before it
- * have ended. Both in comm.c. */
+/* comm.c: hands an operation in, to run in the communicator's thread / carries out a host message. */
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket);
-zr_result zr_comm_run_here(struct zr_comm *comm, const struct zr_comm_item *item);
+zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op);
 /* Bytes that go from this rank to others when each takes from each directly, exchanges included. */
 uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
 enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item);

@@ -1,4 +1,4 @@
-/* liveness.c: see liveness.h. Below message.c; messages of a kind of their own, which meet no data. */
+/* liveness.c: see liveness.h. Below message.c; messages with a tag of their own, which meet no data. */
 #include "zero/comm/liveness.h"
 
 #include <stdio.h>
@@ -6,132 +6,146 @@
 
 #include "alloc/base/os.h"
 
-enum { ASK = 0x7a720001, HERE, LOST };
-enum { LETTERS_A_LOOK = 4 * ZR_MAX_WORLD };
-#define TELL_NS 20000000ull /* for what was told to be on its way */
-#define NAP_NS  1000000ull
+enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED };
+enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };
+#define REPORT_NS 20000000ull /* for what was reported to be on its way */
+#define NAP_NS    1000000ull
 
-/* ---- Letters ------------------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------------------ */
 
-/* True when it has come, or gone. A letter that fails is one that never comes. */
-static bool arrived(struct zr_roll *roll, struct zr_roll_letter *letter)
+/* True when it has come, or gone. One that fails is one that never comes. */
+static bool arrived(struct zr_liveness *liveness, struct zr_liveness_operation *operation)
 {
     bool done = false;
     size_t bytes = 0;
-    if (!letter->under_way)
+    if (!operation->under_way)
         return false;
-    int failed = roll->transport->test(roll->transport, &letter->request, &done, &bytes);
+    int failed = liveness->transport->test(liveness->transport, &operation->request, &done, &bytes);
     if (failed || done)
-        letter->under_way = false;
+        operation->under_way = false;
     return done && !failed;
 }
 
-static void listen(struct zr_roll *roll)
+static void listen(struct zr_liveness *liveness)
 {
-    roll->inbox.under_way =
-        roll->transport->receive(roll->transport,
-                                 &(struct zr_transport_message){.data = &roll->inbox.note,
-                                                                .bytes = sizeof(roll->inbox.note),
-                                                                .note = true},
-                                 &roll->inbox.request) == 0;
+    struct zr_liveness_operation *inbox = &liveness->inbox;
+    inbox->under_way =
+        liveness->transport->receive(
+            liveness->transport,
+            &(struct zr_transport_message){
+                .data = &inbox->message, .bytes = sizeof(inbox->message), .tag = liveness->tag, .any = true},
+            &inbox->request) == 0;
 }
 
-/* One that has a letter under way still gets no other: it does not take them. */
-static void post(struct zr_roll *roll, unsigned peer, const struct zr_roll_note *note)
+/* One that has a message under way still gets no other: it does not take them. */
+static void post(struct zr_liveness *liveness, unsigned peer, const struct zr_liveness_message *message)
 {
-    struct zr_roll_letter *letter = &roll->outbox[peer];
-    arrived(roll, letter);
-    if (letter->under_way)
+    struct zr_liveness_operation *operation = &liveness->outbox[peer];
+    arrived(liveness, operation);
+    if (operation->under_way)
         return;
-    letter->note = *note;
-    letter->note.from = roll->transport->rank;
-    letter->under_way = roll->transport->send(roll->transport,
-                                              &(struct zr_transport_message){.peer = peer,
-                                                                             .data = &letter->note,
-                                                                             .bytes = sizeof(letter->note),
-                                                                             .note = true},
-                                              &letter->request) == 0;
-    arrived(roll, letter);
+    operation->message = *message;
+    operation->message.from = liveness->transport->rank;
+    operation->under_way =
+        liveness->transport->send(liveness->transport,
+                                  &(struct zr_transport_message){.peer = peer,
+                                                                 .data = &operation->message,
+                                                                 .bytes = sizeof(operation->message),
+                                                                 .tag = liveness->tag},
+                                  &operation->request) == 0;
+    arrived(liveness, operation);
 }
 
-static void post_all(struct zr_roll *roll, const struct zr_roll_note *note)
+static void post_all(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
-    for (unsigned p = 0; p < roll->transport->world; p++)
-        if (p != roll->transport->rank)
-            post(roll, p, note);
+    for (unsigned p = 0; p < liveness->transport->world; p++)
+        if (p != liveness->transport->rank)
+            post(liveness, p, message);
 }
 
-static void give_up(struct zr_roll *roll, struct zr_roll_letter *letter)
+/* What this rank ends after: it waits a moment until all of it is on its way. */
+static void post_last(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
-    if (letter->under_way)
-        roll->transport->cancel(roll->transport, &letter->request);
-    letter->under_way = false;
+    _Atomic uint32_t nobody = 0;
+    uint64_t until_ns = zr_os_now_ns() + REPORT_NS;
+    bool under_way = true;
+    post_all(liveness, message);
+    while (under_way && zr_os_now_ns() < until_ns) {
+        under_way = false;
+        for (unsigned p = 0; p < liveness->transport->world; p++) {
+            arrived(liveness, &liveness->outbox[p]);
+            under_way |= liveness->outbox[p].under_way;
+        }
+        if (under_way)
+            zr_word_wait(&nobody, 0, NAP_NS);
+    }
 }
 
-/* ---- The call ------------------------------------------------------------------------------------------ */
-
-void zr_roll_open(struct zr_roll *roll, struct zr_transport *transport)
+static void give_up(struct zr_liveness *liveness, struct zr_liveness_operation *operation)
 {
-    roll->transport = transport;
-    /* So that no answer to a communicator before this one, over the same transport, counts. */
-    roll->number = zr_os_now_ns();
-    listen(roll);
+    if (operation->under_way)
+        liveness->transport->cancel(liveness->transport, &operation->request);
+    operation->under_way = false;
 }
 
-void zr_roll_close(struct zr_roll *roll)
+/* ---- The check ----------------------------------------------------------------------------------------- */
+
+void zr_liveness_open(struct zr_liveness *liveness, struct zr_transport *transport, uint32_t tag)
 {
-    if (!roll->transport)
-        return;
-    give_up(roll, &roll->inbox);
-    for (unsigned p = 0; p < roll->transport->world; p++)
-        give_up(roll, &roll->outbox[p]);
+    memset(liveness, 0, sizeof(*liveness));
+    liveness->transport = transport;
+    liveness->tag = tag;
+    listen(liveness);
 }
 
-static void take_in(struct zr_roll *roll, const struct zr_roll_note *note,
+void zr_liveness_close(struct zr_liveness *liveness)
+{
+    give_up(liveness, &liveness->inbox);
+    for (unsigned p = 0; p < liveness->transport->world; p++)
+        give_up(liveness, &liveness->outbox[p]);
+}
+
+static void take_in(struct zr_liveness *liveness, const struct zr_liveness_message *message,
                     const struct zr_rank_set *waits_for)
 {
-    if (note->from >= roll->transport->world || note->from == roll->transport->rank)
+    unsigned from = message->from;
+    if (from >= liveness->transport->world || from == liveness->transport->rank)
         return;
-    if (note->kind == ASK)
-        post(roll, note->from,
-             &(struct zr_roll_note){.kind = HERE, .number = note->number, .awaited = *waits_for});
-    if (note->kind == HERE && roll->asked && note->number == roll->number) {
-        zr_rank_set_add(&roll->answered, note->from);
-        roll->awaited[note->from] = note->awaited;
+    if (message->kind == ASK)
+        post(liveness, from, &(struct zr_liveness_message){.kind = HERE, .awaited = *waits_for});
+    if (message->kind == HERE) {
+        liveness->answered_ns[from] = zr_os_now_ns();
+        liveness->awaited[from] = message->awaited;
     }
-    if (note->kind == LOST && roll->lost == ZR_OK) {
-        roll->lost = (zr_result)note->result;
-        snprintf(roll->text, sizeof(roll->text), "%.*s", (int)sizeof(note->text) - 1, note->text);
-    }
-}
-
-void zr_roll_listen(struct zr_roll *roll, const struct zr_rank_set *waits_for)
-{
-    for (unsigned i = 0; i < LETTERS_A_LOOK && arrived(roll, &roll->inbox); i++) {
-        struct zr_roll_note note = roll->inbox.note;
-        listen(roll);
-        take_in(roll, &note, waits_for);
+    if (message->kind == FIRST)
+        liveness->first[from] = message->hash;
+    if (message->kind == LOGGED)
+        liveness->logged = message->hash;
+    if (message->kind == LOST && liveness->lost == ZR_OK) {
+        liveness->lost = (zr_result)message->result;
+        snprintf(liveness->text, sizeof(liveness->text), "%.*s", (int)sizeof(message->text) - 1,
+                 message->text);
     }
 }
 
-void zr_roll_forget(struct zr_roll *roll)
+void zr_liveness_listen(struct zr_liveness *liveness, const struct zr_rank_set *waits_for)
 {
-    roll->asked = false;
-}
-
-void zr_roll_ask(struct zr_roll *roll)
-{
-    if (!roll->asked) {
-        roll->asked = true;
-        roll->number++;
-        memset(&roll->answered, 0, sizeof(roll->answered));
+    for (unsigned i = 0; i < MESSAGES_A_POLL && arrived(liveness, &liveness->inbox); i++) {
+        struct zr_liveness_message message = liveness->inbox.message;
+        listen(liveness);
+        take_in(liveness, &message, waits_for);
     }
-    post_all(roll, &(struct zr_roll_note){.kind = ASK, .number = roll->number});
 }
 
-bool zr_roll_find(const struct zr_roll *roll, const struct zr_rank_set *waits_for, unsigned *out)
+void zr_liveness_ask(struct zr_liveness *liveness)
 {
-    unsigned world = roll->transport->world;
+    post_all(liveness, &(struct zr_liveness_message){.kind = ASK});
+}
+
+bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_set *waits_for,
+                      uint64_t asked_ns, unsigned *out)
+{
+    unsigned world = liveness->transport->world;
     struct zr_rank_set reached = *waits_for;
     bool grown = true;
     *out = 0;
@@ -140,14 +154,14 @@ bool zr_roll_find(const struct zr_roll *roll, const struct zr_rank_set *waits_fo
     while (grown) {
         grown = false;
         for (unsigned p = 0; p < world; p++) {
-            if (!zr_rank_set_has(&reached, p) || p == roll->transport->rank)
+            if (!zr_rank_set_has(&reached, p) || p == liveness->transport->rank)
                 continue;
-            if (!zr_rank_set_has(&roll->answered, p)) {
+            if (liveness->answered_ns[p] < asked_ns) {
                 *out = p;
                 return true;
             }
-            for (unsigned w = 0; w < ZR_ROLL_WORDS; w++) {
-                uint64_t more = roll->awaited[p].words[w] & ~reached.words[w];
+            for (unsigned w = 0; w < ZR_LIVENESS_WORDS; w++) {
+                uint64_t more = liveness->awaited[p].words[w] & ~reached.words[w];
                 grown |= more != 0;
                 reached.words[w] |= more;
             }
@@ -156,21 +170,14 @@ bool zr_roll_find(const struct zr_roll *roll, const struct zr_rank_set *waits_fo
     return false;
 }
 
-void zr_roll_tell(struct zr_roll *roll, zr_result result, const char *text)
+void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text)
 {
-    struct zr_roll_note note = {.kind = LOST, .result = (uint32_t)result};
-    _Atomic uint32_t nobody = 0;
-    uint64_t until_ns = zr_os_now_ns() + TELL_NS;
-    bool under_way = true;
-    snprintf(note.text, sizeof(note.text), "%s", text);
-    post_all(roll, &note);
-    while (under_way && zr_os_now_ns() < until_ns) {
-        under_way = false;
-        for (unsigned p = 0; p < roll->transport->world; p++) {
-            arrived(roll, &roll->outbox[p]);
-            under_way |= roll->outbox[p].under_way;
-        }
-        if (under_way)
-            zr_word_wait(&nobody, 0, NAP_NS);
-    }
+    struct zr_liveness_message message = {.kind = LOST, .result = (uint32_t)result};
+    snprintf(message.text, sizeof(message.text), "%s", text);
+    post_last(liveness, &message);
+}
+
+void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged)
+{
+    post_last(liveness, &(struct zr_liveness_message){.kind = logged ? LOGGED : FIRST, .hash = hash});
 }

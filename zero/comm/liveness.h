@@ -1,20 +1,20 @@
-/* liveness.h: who answers, and who does not, when a wait over a transport has lasted too long. Private to
- * message.c.
+/* liveness.h: who answers, and who does not, when a wait over a message transport has lasted too long.
+ * Private to message.c and mpi_start.c; one of a process, whatever communicators it has.
  *
- * A rank that waits for one that waits for a third must not blame the second. So a rank whose timeout is
- * nearly over asks all the others; those that wait themselves answer, and say for whom. Whoever finds out who
- * is lost tells the others before it ends, so that its own end is not taken for the cause. */
-#ifndef ZR_ROLL_CALL_H
-#define ZR_ROLL_CALL_H
+ * A rank that waits for one that waits for a third must not name the second. So a rank whose time is nearly
+ * over asks all the others; those that wait themselves answer, and say for whom. Whoever finds out who is
+ * lost reports it to the others before it ends, so that its own end is not taken for the cause. */
+#ifndef ZR_LIVENESS_H
+#define ZR_LIVENESS_H
 
 #include "zero/comm/transport.h"
 #include "zero/comm/zr_comm.h"
 
-enum { ZR_ROLL_WORDS = ZR_MAX_WORLD / 64, ZR_ROLL_TEXT_BYTES = 160 };
+enum { ZR_LIVENESS_WORDS = ZR_MAX_WORLD / 64, ZR_LIVENESS_TEXT_BYTES = 160 };
 
 /* Ranks, a bit each. */
 struct zr_rank_set {
-    uint64_t words[ZR_ROLL_WORDS];
+    uint64_t words[ZR_LIVENESS_WORDS];
 };
 
 static inline void zr_rank_set_add(struct zr_rank_set *set, unsigned rank)
@@ -28,45 +28,48 @@ static inline bool zr_rank_set_has(const struct zr_rank_set *set, unsigned rank)
 }
 
 /* What goes over the wire. */
-struct zr_roll_note {
+struct zr_liveness_message {
     uint32_t kind, from;
-    uint64_t number;            /* ASK: of this call; HERE: of the call that it answers */
-    struct zr_rank_set awaited; /* HERE */
     uint32_t result;            /* LOST: a zr_result, and its words */
-    char text[ZR_ROLL_TEXT_BYTES];
+    uint64_t hash;              /* FIRST, LOGGED: of what is to be logged */
+    struct zr_rank_set awaited; /* HERE */
+    char text[ZR_LIVENESS_TEXT_BYTES];
 };
 
-struct zr_roll_letter {
+struct zr_liveness_operation {
     struct zr_transport_request request;
-    struct zr_roll_note note;
+    struct zr_liveness_message message;
     bool under_way;
 };
 
-/* Used by the thread that runs operations alone. */
-struct zr_roll {
+/* One call at a time: the lock of the transport. */
+struct zr_liveness {
     struct zr_transport *transport;
-    struct zr_roll_letter inbox;   /* from anyone; under way as long as this rank listens */
-    struct zr_roll_letter *outbox; /* [world], borrowed; to each peer one at a time */
-    struct zr_rank_set *awaited;   /* [world], borrowed: of those that have answered */
-    struct zr_rank_set answered;   /* this call */
-    uint64_t number;               /* of the last call */
-    bool asked;                    /* a call is open */
-    zr_result lost;                /* not ZR_OK: another rank has told who is lost */
-    char text[ZR_ROLL_TEXT_BYTES];
+    uint32_t tag;
+    struct zr_liveness_operation inbox; /* from anyone; under way as long as this rank listens */
+    struct zr_liveness_operation outbox[ZR_MAX_WORLD]; /* to each peer one at a time */
+    struct zr_rank_set awaited[ZR_MAX_WORLD];          /* by those that have answered */
+    uint64_t answered_ns[ZR_MAX_WORLD];                /* when; 0: never */
+    uint64_t first[ZR_MAX_WORLD];                      /* hash of what a rank would log; 0: nothing */
+    uint64_t logged;                                   /* hash of what one has logged; 0: nothing */
+    zr_result lost;                                    /* not ZR_OK: another rank has reported who is lost */
+    char text[ZR_LIVENESS_TEXT_BYTES];
 };
 
 /* Starts to listen, and stops; what is under way is given up. */
-void zr_roll_open(struct zr_roll *roll, struct zr_transport *transport);
-void zr_roll_close(struct zr_roll *roll);
-/* Takes in what has come, and answers; `waits_for` is whom this rank waits for. */
-void zr_roll_listen(struct zr_roll *roll, const struct zr_rank_set *waits_for);
-/* Opens a call, or asks once more; ends it, since what was waited for has come. */
-void zr_roll_ask(struct zr_roll *roll);
-void zr_roll_forget(struct zr_roll *roll);
-/* The rank that the wait for `waits_for`, which is not empty, hangs on: true if it has not answered. False:
- * all have, and *out is one of those that are waited for. */
-bool zr_roll_find(const struct zr_roll *roll, const struct zr_rank_set *waits_for, unsigned *out);
-/* Tells all the others of a failure, as well as can be done in a moment. */
-void zr_roll_tell(struct zr_roll *roll, zr_result result, const char *text);
+void zr_liveness_open(struct zr_liveness *liveness, struct zr_transport *transport, uint32_t tag);
+void zr_liveness_close(struct zr_liveness *liveness);
+/* Takes in what has come, and answers; `waits_for` is whom this process waits for. */
+void zr_liveness_listen(struct zr_liveness *liveness, const struct zr_rank_set *waits_for);
+/* Asks all the others to answer. */
+void zr_liveness_ask(struct zr_liveness *liveness);
+/* The rank that the wait for `waits_for`, which is not empty, hangs on: true if it has not answered since
+ * `asked_ns`. False: all have, and *out is one of those that are waited for. */
+bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_set *waits_for,
+                      uint64_t asked_ns, unsigned *out);
+/* Reports a failure to all the others, as well as can be done in a moment; that this rank is about to log
+ * something, or has done so. */
+void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text);
+void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged);
 
 #endif

@@ -13,11 +13,12 @@ zr_result zr_local_check(struct zr_local_world *local, unsigned peer);
 
 /* Waits until *word, a counter modulo 2^32, has reached `target`; `sleepers` (NULL: the other side always
  * wakes) counts this waiter. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. ZR_ERR_TIMEOUT: `peer` has
- * been silent for too long. */
+ * been silent for longer than `timeout_ns`. */
 struct zr_local_wait {
     _Atomic uint32_t *word, *sleepers;
     uint32_t target;
-    unsigned peer; /* who moves the word */
+    unsigned peer; /* who moves the word: its number in the run */
+    uint64_t timeout_ns;
 };
 zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
 /* The failure of a peer (or ZR_LOCAL_ALL) that lives, as far as the system knows, and has been silent for too
@@ -34,24 +35,30 @@ struct zr_local_mapping {
     size_t first, end;      /* what has been looked at since it was last let go */
 };
 
-/* Another rank in this process. */
+/* A rank of a communicator, as this process sees it; of this rank itself the first three alone. */
 struct zr_local_peer {
-    void *import;     /* owned: zr_import_release() */
-    const char *ring; /* in it */
+    unsigned rank;                /* in the run */
+    struct zr_local_ring *ring;   /* its counters; NULL: not known yet */
+    uint32_t posted, host_posted; /* where they began */
+    void *import;                 /* owned: zr_import_release() */
+    const char *slots;            /* in it */
     struct zr_local_mapping mapping;
 };
 
-/* share.c: sends this rank's ring to all peers and maps theirs into peers[world]; the entries of this rank
- * and of those whose ring did not come stay as they are. `peers` is NULL where `mine` is. Collective, attempt
- * by attempt, failed ranks included. */
+/* share.c: sends this rank's ring to all ranks of the run and maps theirs into peers[world]; the entries of
+ * this rank and of those whose ring did not come stay as they are. `peers` is NULL where `mine` is.
+ * Collective, attempt by attempt, failed ranks included. */
 struct zr_local_share {
     struct zr_local_world *local;
     unsigned rank;
+    unsigned ring; /* the number of `mine` among the rank's */
+    uint64_t timeout_ns;
     uint32_t attempt;
     const void *mine; /* NULL: this rank has failed and only keeps the others from waiting; no arenas then */
     zr_arena *arena;  /* of `mine` */
     zr_arena *host_arena; /* for long lists of segments */
     zr_backend *backend;  /* maps the rings of the peers */
+    int *file_fd;         /* out: of the file that `mine` lies in, borrowed */
 };
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
 

@@ -12,7 +12,7 @@
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */
 #define STEP_BYTES ((size_t)64 << 20)
-/* A quarter of the addresses that a process has, for all mappings together. */
+/* A quarter of the addresses that a process has, for all mappings of all communicators together. */
 #define MAPPINGS_BYTES ((size_t)32 << 40)
 
 static size_t smaller(size_t a, size_t b)
@@ -28,7 +28,7 @@ static size_t mapping_bytes(const zr_backend *backend, unsigned world)
     zr_os_machine(&machine);
     if (machine.address_limit_bytes > 0) /* they are dear then */
         return 0;
-    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / world);
+    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / ZR_LOCAL_RINGS / world);
     return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
 }
 
@@ -61,7 +61,7 @@ void zr_local_mappings_open(struct local_comm *comm)
     comm->mapping_bytes = 0;
     if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
         !comm->backend->can.aliases ||
-        zr_block_segments(comm->base.options.arena, comm->ring, false, segments, &count, &lead_bytes) !=
+        zr_block_segments(comm->base.options.arena, comm->slots, false, segments, &count, &lead_bytes) !=
             ZR_OK)
         return;
     for (unsigned p = 0; p < comm->base.world; p++)
@@ -105,11 +105,11 @@ bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
         if (segments[i].fd != comm->own_fd ||
             segments[i].offset_bytes + segments[i].bytes > comm->mapping_bytes)
             return false;
-        comm->self->places[i] =
+        comm->ring->places[i] =
             (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
     }
-    comm->self->places_count = (uint32_t)count;
-    comm->self->lead_bytes = lead_bytes + (size_t)((const char *)source - (char *)block.address);
+    comm->ring->places_count = (uint32_t)count;
+    comm->ring->lead_bytes = lead_bytes + (size_t)((const char *)source - (char *)block.address);
     return true;
 }
 
@@ -123,7 +123,7 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     struct zr_handle *handle;
     size_t granule_bytes = comm->backend->can.granule_bytes, from = mapping->mapped_bytes;
     if (fstat(mapping->fd, &status) != 0 || (size_t)status.st_size < end)
-        return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", peer);
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", comm->peers[peer].rank);
     size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
     size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
     zr_result result = zr_backend_import(
@@ -141,15 +141,15 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
 
 zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
 {
-    const struct zr_local_rank *theirs = &comm->base.local->ranks[peer];
+    const struct zr_local_ring *theirs = comm->peers[peer].ring;
     struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
     size_t left = theirs->lead_bytes + offset;
     unsigned i = 0;
     while (i < theirs->places_count && left >= theirs->places[i].bytes)
         left -= theirs->places[i++].bytes;
     if (i == theirs->places_count)
-        return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read", peer,
-                       comm->base.rank);
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read",
+                       comm->peers[peer].rank, comm->base.run_rank);
     struct zr_local_place place = theirs->places[i];
     if (place.offset_bytes + place.bytes > mapping->mapped_bytes) {
         zr_result result = map_up_to(comm, peer, place.offset_bytes + place.bytes);

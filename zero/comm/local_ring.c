@@ -32,20 +32,14 @@
 /* Waits until all peers have read all but `left` of what this rank has posted. */
 static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
 {
-    struct zr_local_world *local = comm->base.local;
-    for (unsigned p = 0; p < comm->base.world; p++) {
-        struct zr_local_rank *peer = &local->ranks[p];
-        zr_result result =
-            p == comm->base.rank
-                ? ZR_OK
-                : zr_local_wait_for(local, &(struct zr_local_wait){.word = &peer->consumed,
-                                                                   .sleepers = &peer->consumed_sleepers,
-                                                                   .target = comm->filled - left,
-                                                                   .peer = p});
-        if (result != ZR_OK)
-            return result;
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++) {
+        struct zr_local_peer *peer = &comm->peers[p];
+        if (p != comm->base.rank)
+            result = zr_local_wait_for_peer(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
+                                            peer->posted + comm->filled - left);
     }
-    return ZR_OK;
+    return result;
 }
 
 zr_result zr_local_synchronize(struct zr_comm *comm)
@@ -56,38 +50,35 @@ zr_result zr_local_synchronize(struct zr_comm *comm)
 /* Lends the next slot for filling. */
 static zr_result fill_begin(struct local_comm *comm, char **slot)
 {
-    *slot = comm->ring + (comm->filled & 1) * comm->slot_bytes;
+    *slot = comm->slots + (comm->filled & 1) * comm->slot_bytes;
     return wait_for_readers(comm, 1);
 }
 
 static void fill_end(struct local_comm *comm, struct zr_local_piece piece)
 {
-    comm->self->pieces[comm->filled & 1] = piece;
-    zr_local_advance(&comm->self->posted, ++comm->filled, &comm->self->posted_sleepers);
+    comm->ring->pieces[comm->filled++ & 1] = piece;
+    zr_local_advance(&comm->ring->posted, atomic_load(&comm->ring->posted) + 1, &comm->ring->posted_sleepers);
 }
 
 /* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
 static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_piece piece,
                            const char **slot)
 {
-    struct zr_local_world *local = comm->base.local;
-    struct zr_local_rank *peer = &local->ranks[p];
-    zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &peer->posted,
-                                                                        .sleepers = &peer->posted_sleepers,
-                                                                        .target = comm->read + 1,
-                                                                        .peer = p});
+    const struct zr_local_peer *peer = &comm->peers[p];
+    zr_result result = zr_local_wait_for_peer(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers,
+                                              peer->posted + comm->read + 1);
     if (result != ZR_OK)
         return result;
-    struct zr_local_piece theirs = peer->pieces[comm->read & 1];
+    struct zr_local_piece theirs = peer->ring->pieces[comm->read & 1];
     if (theirs.kind != piece.kind || theirs.bytes != piece.bytes)
         return zr_fail(
             ZR_ERR_PEER,
             "the ranks are out of step: rank %u runs %s with shards of %llu bytes where rank %u runs "
             "%s with %llu",
-            p, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
-            comm->base.rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
+            peer->rank, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
+            comm->base.run_rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
             (unsigned long long)piece.bytes);
-    *slot = comm->peers[p].ring + (comm->read & 1) * comm->slot_bytes;
+    *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
     return ZR_OK;
 }
 
@@ -95,16 +86,18 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
  * may be what was left when its memory had gone. */
 static zr_result read_end(struct local_comm *comm)
 {
-    struct zr_local_world *local = comm->base.local;
     atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
     for (unsigned p = 0; p < comm->base.world; p++)
-        if (p != comm->base.rank && !atomic_load(&local->ranks[p].open)) {
-            zr_result result = zr_local_check(local, p);
+        if (p != comm->base.rank && !atomic_load(&comm->peers[p].ring->open)) {
+            unsigned rank = comm->peers[p].rank;
+            zr_result result = zr_local_check(comm->base.local, rank);
             return result != ZR_OK
                        ? result
-                       : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", p);
+                       : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", rank);
         }
-    zr_local_advance(&comm->self->consumed, ++comm->read, &comm->self->consumed_sleepers);
+    comm->read++;
+    zr_local_advance(&comm->ring->consumed, atomic_load(&comm->ring->consumed) + 1,
+                     &comm->ring->consumed_sleepers);
     return ZR_OK;
 }
 
@@ -141,11 +134,10 @@ static struct zr_comm_part part_of(const struct movement *move, size_t index)
         .first = first, .bytes = whole - first < move->part_bytes ? whole - first : move->part_bytes};
 }
 
-/* An operation of no bytes is one empty piece: that is a barrier. */
 static size_t parts_count(const struct movement *move)
 {
     size_t whole = move->piece.bytes;
-    return whole == 0 ? 1 : whole / move->part_bytes + (whole % move->part_bytes != 0);
+    return whole / move->part_bytes + (whole % move->part_bytes != 0);
 }
 
 static zr_result fill(struct local_comm *comm, const struct movement *move, size_t index)
@@ -159,7 +151,7 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
         if (p != comm->base.rank)
             memcpy(slot + place_of(comm->base.rank, p) * move->part_bytes,
                    move->source + p * move->piece.bytes + part.first, part.bytes);
-    if (move->fills && !move->adds && part.bytes > 0)
+    if (move->fills && !move->adds)
         memcpy(slot, move->source + part.first, part.bytes);
     fill_end(comm, move->piece);
     return ZR_OK;
@@ -198,9 +190,8 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         zr_result result = peer_slot(comm, p, move->piece, &slot);
         if (result != ZR_OK)
             return result;
-        if (part.bytes > 0)
-            memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first, slot,
-                   part.bytes);
+        memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first, slot,
+               part.bytes);
         comm->base.received_bytes += part.bytes;
     }
     return ZR_OK;
@@ -247,8 +238,7 @@ static void keep_own(struct local_comm *comm, const struct movement *move)
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
 {
     enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
-    return algorithm != ZR_COMM_RING && move->piece.kind != ZR_COMM_HOST &&
-           move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
+    return algorithm != ZR_COMM_RING && move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
 /* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
@@ -270,7 +260,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank) {
             result = peer_slot(comm, p, piece, &unused);
-            *direct &= comm->base.local->ranks[p].pieces[comm->read & 1].direct;
+            *direct &= comm->peers[p].ring->pieces[comm->read & 1].direct;
         }
     return result == ZR_OK && !*direct ? read_end(comm) : result;
 }
@@ -345,7 +335,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
         return result == ZR_OK && !move->source_stays ? wait_for_readers(comm, 0) : result;
     }
     result = fill(comm, move, 0);
-    if (result == ZR_OK && move->piece.bytes > 0)
+    if (result == ZR_OK)
         keep_own(comm, move);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         if (i + 1 < count)
@@ -378,19 +368,16 @@ static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_ite
     return move_all(comm, &move);
 }
 
-/* Also carries the exchange; with no bytes at all it is one empty piece, and so a barrier. */
-static zr_result run_all_gather(struct local_comm *comm, const struct zr_comm_item *item)
+static zr_result run_all_gather(struct local_comm *comm, const struct zr_all_gather *op)
 {
-    return move_all(
-        comm,
-        &(struct movement){.piece = {.kind = item->kind, .bytes = item->all_gather.shard_bytes},
-                           .part_bytes = comm->slot_bytes,
-                           .source = item->all_gather.source,
-                           .destination = item->all_gather.destination,
-                           .fills = true,
-                           .reads = true,
-                           .source_stays = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.source_stays,
-                           .only = comm->base.world});
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_ALL_GATHER, .bytes = op->shard_bytes},
+                                             .part_bytes = comm->slot_bytes,
+                                             .source = op->source,
+                                             .destination = op->destination,
+                                             .fills = true,
+                                             .reads = true,
+                                             .source_stays = op->source_stays,
+                                             .only = comm->base.world});
 }
 
 static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcast *op)
@@ -466,11 +453,8 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
 /* Waits until all but `left` of the parcels of `sender` have been taken; `by` is who takes them. */
 static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)
 {
-    struct zr_local_rank *rank = &comm->base.local->ranks[sender];
-    return zr_local_wait_for(comm->base.local, &(struct zr_local_wait){.word = &rank->taken,
-                                                                       .sleepers = &rank->taken_sleepers,
-                                                                       .target = target,
-                                                                       .peer = by});
+    struct zr_local_ring *ring = comm->peers[sender].ring;
+    return zr_local_wait_for_peer(comm, by, &ring->taken, &ring->taken_sleepers, target);
 }
 
 static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
@@ -479,25 +463,21 @@ static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op
     zr_result result = wait_until_taken(comm, comm->base.rank, comm->lent - 1, op->to);
     if (result != ZR_OK)
         return result;
-    memcpy(comm->ring + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
-    comm->self->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
-    zr_local_advance(&comm->self->lent, ++comm->lent, &comm->self->lent_sleepers);
+    memcpy(comm->slots + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
+    comm->ring->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
+    zr_local_advance(&comm->ring->lent, ++comm->lent, &comm->ring->lent_sleepers);
     return ZR_OK;
 }
 
 /* The next parcel of a sender may be for another rank: then that one has to take it first. */
 static zr_result receive_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
 {
-    struct zr_local_world *local = comm->base.local;
-    struct zr_local_rank *sender = &local->ranks[op->from];
+    struct zr_local_ring *sender = comm->peers[op->from].ring;
     size_t left = op->receive_bytes - first, bytes = left < comm->slot_bytes ? left : comm->slot_bytes;
     for (;;) {
         uint32_t next = atomic_load(&sender->taken);
         zr_result result =
-            zr_local_wait_for(local, &(struct zr_local_wait){.word = &sender->lent,
-                                                             .sleepers = &sender->lent_sleepers,
-                                                             .target = next + 1,
-                                                             .peer = op->from});
+            zr_local_wait_for_peer(comm, op->from, &sender->lent, &sender->lent_sleepers, next + 1);
         struct zr_local_parcel parcel = sender->parcels[next & 1];
         if (result != ZR_OK)
             return result;
@@ -513,8 +493,9 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
         if (parcel.bytes != op->receive_bytes)
             return zr_fail(ZR_ERR_PEER,
                            "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
-                           op->from, (unsigned long long)parcel.bytes, comm->base.rank, op->receive_bytes);
-        memcpy((char *)op->receive + first, comm->peers[op->from].ring + (next & 1) * comm->slot_bytes,
+                           comm->peers[op->from].rank, (unsigned long long)parcel.bytes, comm->base.run_rank,
+                           op->receive_bytes);
+        memcpy((char *)op->receive + first, comm->peers[op->from].slots + (next & 1) * comm->slot_bytes,
                bytes);
         comm->base.received_bytes += bytes;
         zr_local_advance(&sender->taken, next + 1, &sender->taken_sleepers);
@@ -548,8 +529,7 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_REDUCE_SCATTER:
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
-    case ZR_COMM_HOST:
-        return run_all_gather(self, item);
+        return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
     case ZR_COMM_BROADCAST:
@@ -558,6 +538,7 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:
         return run_transfer(self, &item->transfer);
+    case ZR_COMM_HOST:
     case ZR_COMM_KIND_COUNT:
         break;
     }

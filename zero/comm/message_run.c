@@ -131,7 +131,8 @@ struct crossing {
     unsigned only;        /* the one rank to speak with, or world */
 };
 
-static zr_result cross(struct message_comm *self, const struct crossing *op)
+static zr_result cross(struct message_comm *self, struct zr_message_operations *under_way,
+                       const struct crossing *op)
 {
     zr_result result = ZR_OK;
     size_t first = 0;
@@ -146,10 +147,10 @@ static zr_result cross(struct message_comm *self, const struct crossing *op)
                 pair.out = op->source + first;
             if (receives)
                 pair.in = op->destination + from * op->step + first;
-            result = post_pair(self, &self->under_way[0], &pair);
+            result = post_pair(self, under_way, &pair);
         }
         if (result == ZR_OK)
-            result = zr_message_wait(self, &self->under_way[0]);
+            result = zr_message_wait(self, under_way);
         first += bytes;
     } while (first < op->bytes && result == ZR_OK);
     return result;
@@ -191,13 +192,14 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
         memmove(own, op->source, op->shard_bytes);
     if (in_ring(&self->base, op->shard_bytes))
         return gather_in_ring(self, op->destination, op->shard_bytes);
-    return cross(self, &(struct crossing){.source = own,
-                                          .destination = op->destination,
-                                          .bytes = op->shard_bytes,
-                                          .step = op->shard_bytes,
-                                          .sends = true,
-                                          .receives = true,
-                                          .only = self->base.world});
+    return cross(self, &self->under_way[0],
+                 &(struct crossing){.source = own,
+                                    .destination = op->destination,
+                                    .bytes = op->shard_bytes,
+                                    .step = op->shard_bytes,
+                                    .sends = true,
+                                    .receives = true,
+                                    .only = self->base.world});
 }
 
 static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
@@ -246,12 +248,13 @@ static zr_result run_broadcast(struct message_comm *self, const struct zr_broadc
     bool root = self->base.rank == op->root;
     if (in_ring(&self->base, op->bytes))
         return broadcast_in_ring(self, op);
-    return cross(self, &(struct crossing){.source = op->buffer,
-                                          .destination = op->buffer,
-                                          .bytes = op->bytes,
-                                          .sends = root,
-                                          .receives = !root,
-                                          .only = root ? self->base.world : op->root});
+    return cross(self, &self->under_way[0],
+                 &(struct crossing){.source = op->buffer,
+                                    .destination = op->buffer,
+                                    .bytes = op->bytes,
+                                    .sends = root,
+                                    .receives = !root,
+                                    .only = root ? self->base.world : op->root});
 }
 
 static zr_result run_transfer(struct message_comm *self, const struct zr_transfer *op)
@@ -276,20 +279,36 @@ static zr_result run_transfer(struct message_comm *self, const struct zr_transfe
 }
 
 /* Twice as far in each round: after log2 N of them everybody has heard of everybody. */
-static zr_result run_barrier(struct message_comm *self)
+static zr_result barrier(struct message_comm *self)
 {
     char nothing = 0;
     zr_result result = ZR_OK;
     for (unsigned far = 1; far < self->base.world && result == ZR_OK; far *= 2) {
-        result = post_pair(self, &self->under_way[0],
+        result = post_pair(self, &self->host,
                            &(struct pair){.out = &nothing,
                                           .in = &nothing,
                                           .to = neighbour(self, far),
                                           .from = neighbour(self, self->base.world - far)});
         if (result == ZR_OK)
-            result = zr_message_wait(self, &self->under_way[0]);
+            result = zr_message_wait(self, &self->host);
     }
     return result;
+}
+
+zr_result zr_message_host(struct zr_comm *comm, const struct zr_all_gather *op)
+{
+    struct message_comm *self = (struct message_comm *)comm;
+    if (op->shard_bytes == 0)
+        return barrier(self);
+    memmove((char *)op->destination + comm->rank * op->shard_bytes, op->source, op->shard_bytes);
+    return cross(self, &self->host,
+                 &(struct crossing){.source = op->source,
+                                    .destination = op->destination,
+                                    .bytes = op->shard_bytes,
+                                    .step = op->shard_bytes,
+                                    .sends = true,
+                                    .receives = true,
+                                    .only = comm->world});
 }
 
 zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
@@ -302,14 +321,13 @@ zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
-    case ZR_COMM_HOST:
-        return item->all_gather.shard_bytes > 0 ? run_all_gather(self, &item->all_gather) : run_barrier(self);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:
     case ZR_COMM_RECEIVE:
     case ZR_COMM_SEND_RECEIVE:
         return run_transfer(self, &item->transfer);
+    case ZR_COMM_HOST:
     case ZR_COMM_KIND_COUNT:
         break;
     }

@@ -17,7 +17,8 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 
 static struct {
     struct zr_transport transport;
-    bool joined, lent; /* lent: a communicator stands on it */
+    struct zr_message_world world; /* valid when joined */
+    bool joined;
 } mpi;
 
 static zr_result join(const struct zr_start *start)
@@ -33,7 +34,6 @@ static zr_result join(const struct zr_start *start)
     memcpy(&opener, &symbol, sizeof(opener)); /* ISO C has no cast between the two kinds of pointer */
     if (opener(&mpi.transport) != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "--comm mpi: %s", mpi.transport.why);
-    mpi.joined = true;
     if (mpi.transport.version != ZR_TRANSPORT_VERSION)
         return zr_fail(ZR_ERR_UNAVAILABLE, "libzr_comm_mpi.so is of version %u, and this program wants %d",
                        mpi.transport.version, ZR_TRANSPORT_VERSION);
@@ -43,6 +43,8 @@ static zr_result join(const struct zr_start *start)
             "%s says rank %u of %u, and MPI rank %u of %u: mpirun and libzr_comm_mpi.so are of two "
             "different MPIs",
             start->rank_name, start->rank, start->world, mpi.transport.rank, mpi.transport.world);
+    zr_message_world_open(&mpi.world, &mpi.transport);
+    mpi.joined = true;
     return ZR_OK;
 }
 
@@ -60,9 +62,11 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
     if (!mpi.joined)
         return zr_fail(ZR_ERR_INVALID, "this process is no rank of an MPI run");
     zr_result result = mpi.transport.world == 1 ? zr_comm_null_create(out, options, rank, 1)
-                                                : zr_message_create(out, options, &mpi.transport);
-    if (result == ZR_OK)
+                                                : zr_message_create(out, options, &mpi.world);
+    if (result == ZR_OK) {
         (*out)->local = local;
+        (*out)->run_rank = rank;
+    }
     return result;
 }
 
@@ -86,6 +90,7 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
     if (result == ZR_OK) {
         zr_local_follow_mpirun(control.local);
         code = options->rank_main(control.local, start->rank, options->argument);
+        zr_message_world_close(&mpi.world);
         if (code == 0 && mpi.transport.close(&mpi.transport) != 0) {
             zr_local_log("rank %u: %s", start->rank, mpi.transport.why);
             code = EXIT_FAILED;

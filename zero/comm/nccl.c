@@ -86,10 +86,38 @@ static void nccl_close(struct zr_comm *comm)
         zr_arena_free(comm->options.arena, self->ring);
 }
 
+static zr_result nccl_host(struct zr_comm *comm, const struct zr_all_gather *op)
+{
+    struct zr_comm *talk = ((struct nccl_comm *)comm)->talk;
+    return zr_comm_run_host(talk, op);
+}
+
+/* NCCL's own split is collective over all ranks of the parent; a new communicator is one of the members'. */
+static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const struct zr_comm_members *members)
+{
+    struct nccl_comm *parent = (struct nccl_comm *)base;
+    struct zr_nccl_options options = {.comm = &base->options,
+                                      .local = base->local,
+                                      .stream = parent->stream,
+                                      .deterministic = parent->deterministic};
+    struct zr_comm *talk;
+    char words[ZR_COMM_MESSAGE_BYTES];
+    zr_result result = zr_comm_group(&talk, parent->talk, members->ranks, members->count);
+    if (result != ZR_OK)
+        return result;
+    result = zr_comm_nccl_create(out, &options, talk);
+    if (result == ZR_OK)
+        return ZR_OK;
+    snprintf(words, sizeof(words), "%s", zr_last_error());
+    zr_comm_destroy(talk);
+    return zr_fail(result, "%s", words);
+}
+
 static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_options *options, unsigned rank,
                              unsigned world)
 {
-    static const struct zr_comm_table table = {.name = "nccl", .run = zr_nccl_run, .close = nccl_close};
+    static const struct zr_comm_table table = {
+        .name = "nccl", .run = zr_nccl_run, .host = nccl_host, .group = nccl_group, .close = nccl_close};
     void *block;
     size_t records_bytes = sizeof(struct nccl_comm) + world * sizeof(void *);
     size_t ring_bytes = zr_comm_ring_bytes(world, options->comm->bucket_bytes);
@@ -164,6 +192,7 @@ zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *optio
     if (!self)
         return result;
     self->talk = talk;
+    self->base.run_rank = talk->run_rank;
     if (result == ZR_OK)
         result = zr_nccl_get(&self->nccl);
     result = connect_all(self, result);

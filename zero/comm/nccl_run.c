@@ -18,7 +18,13 @@
  * as a wait over `talk` has timeout. */
 static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
 {
-    zr_result result = zr_comm_barrier(self->talk);
+    char byte = 0, all[ZR_MAX_WORLD];
+    zr_ticket ticket;
+    struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
+    /* No host message: those are the caller's, whose thread may be at one. */
+    zr_result result = zr_comm_all_gather(self->talk, &op, &ticket);
+    if (result == ZR_OK)
+        result = zr_comm_wait(self->talk, ticket);
     if (result != ZR_OK)
         return zr_fail(result, "%s: %s", words, zr_last_error());
     return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
@@ -240,11 +246,6 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
 zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
-    const struct zr_all_gather *talk = &item->all_gather;
-    if (item->kind == ZR_COMM_HOST) /* the host's memory */
-        return talk->shard_bytes > 0
-                   ? zr_comm_host_all_gather(self->talk, talk->source, talk->shard_bytes, talk->destination)
-                   : zr_comm_barrier(self->talk);
     zr_result result = begin(self, item);
     return result == ZR_OK ? wait_for_stream(self, item->kind) : result;
 }

@@ -18,12 +18,13 @@ struct null_comm {
     struct zr_comm_clock *clock; /* of a rehearsal; NULL: nobody wants to know */
 };
 
-/* An exchange happens in memory of the caller's own, whatever the arena is made of: every rank is taken to
- * say what this one says, so that checks which compare the ranks hold in a plan too. */
-static void exchange_alone(unsigned world, const struct zr_all_gather *op)
+/* Host messages lie in memory of the caller's own, whatever the arena is made of: every rank is taken to say
+ * what this one says, so that checks which compare the ranks hold in a plan too. */
+static zr_result null_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
-    for (unsigned p = 0; p < world; p++)
+    for (unsigned p = 0; p < comm->world && op->shard_bytes > 0; p++)
         memmove((char *)op->destination + p * op->shard_bytes, op->source, op->shard_bytes);
+    return ZR_OK;
 }
 
 /* A sum over one rank: a scaled copy. */
@@ -38,8 +39,6 @@ static void sum_alone(const struct zr_comm *comm, const struct zr_comm_item *ite
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    if (item->kind == ZR_COMM_HOST && item->all_gather.shard_bytes > 0)
-        exchange_alone(comm->world, &item->all_gather);
     if (!((struct null_comm *)comm)->moves)
         return ZR_OK;
     switch (item->kind) {
@@ -105,8 +104,19 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
         clock->submitted(clock->state, label_of(item));
 }
 
-static const struct zr_comm_table null_table = {
-    .name = "null", .run = null_run, .submitted = null_submitted, .waited = null_waited, .close = null_close};
+static zr_result null_group(struct zr_comm **out, struct zr_comm *parent,
+                            const struct zr_comm_members *members)
+{
+    return zr_comm_null_create(out, &parent->options, members->rank, members->count);
+}
+
+static const struct zr_comm_table null_table = {.name = "null",
+                                                .run = null_run,
+                                                .host = null_host,
+                                                .group = null_group,
+                                                .submitted = null_submitted,
+                                                .waited = null_waited,
+                                                .close = null_close};
 
 zr_result zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock)
 {
@@ -141,7 +151,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
         goto unwind;
     comm = memory;
     zr_comm_open(&comm->base, &null_table, options);
-    comm->base.rank = rank;
+    comm->base.rank = comm->base.run_rank = rank;
     comm->base.world = world;
     comm->ring = ring;
     comm->clock = NULL;

@@ -7,7 +7,7 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
     [ZR_COMM_REDUCE_SCATTER] = "reduce-scatter",
     [ZR_COMM_ALL_GATHER] = "all-gather",
     [ZR_COMM_ALL_REDUCE] = "all-reduce",
-    [ZR_COMM_HOST] = "exchange",
+    [ZR_COMM_HOST] = "host all-gather",
     [ZR_COMM_BROADCAST] = "broadcast",
     [ZR_COMM_SEND] = "send",
     [ZR_COMM_RECEIVE] = "receive",
@@ -292,26 +292,22 @@ zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operatio
     return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, operation);
 }
 
-/* ---- Small talk ---------------------------------------------------------------------------------------- */
+/* ---- Host messages ------------------------------------------------------------------------------------- */
 
 zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes, void *all)
 {
     if (!comm || ((!mine || !all) && bytes > 0))
-        return zr_fail(ZR_ERR_INVALID, "exchange without a communicator or its buffers");
+        return zr_fail(ZR_ERR_INVALID, "host all-gather without a communicator or its buffers");
     zr_result result = check_size(bytes, 1, comm->world);
     if (result != ZR_OK || bytes == 0)
         return result;
-    return zr_comm_run_here(comm,
-                            &(struct zr_comm_item){
-                                .kind = ZR_COMM_HOST,
-                                .all_gather = {.source = mine, .destination = all, .shard_bytes = bytes},
-                            });
+    return zr_comm_run_host(
+        comm, &(struct zr_all_gather){.source = mine, .destination = all, .shard_bytes = bytes});
 }
 
 zr_result zr_comm_barrier(zr_comm *comm)
 {
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
-    /* nothing to say, but all must say it */
-    return zr_comm_run_here(comm, &(struct zr_comm_item){.kind = ZR_COMM_HOST});
+    return zr_comm_run_host(comm, &(struct zr_all_gather){0}); /* nothing to say, but all must say it */
 }

@@ -26,8 +26,9 @@ enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -
 /* One message: a part of a ring's list of segments. Their descriptors travel beside it, each only once. */
 struct message {
     uint32_t magic, rank, attempt;
-    uint32_t total, first, count; /* segments in the whole list / before this message / in it */
-    uint64_t lead_bytes;          /* where the ring starts in the first segment */
+    uint32_t total, first, count;       /* segments in the whole list / before this message / in it */
+    uint64_t lead_bytes;                /* where the ring starts in the first segment */
+    uint32_t ring, posted, host_posted; /* which of the rank's, and where its counters begin */
     struct {
         uint64_t offset_bytes, bytes;
         uint32_t fd_index; /* among the descriptors of this message */
@@ -120,7 +121,6 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
-    uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
     struct zr_timeout timeout = zr_timeout_begin();
     for (;;) {
         if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
@@ -136,7 +136,7 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
          * to tell, in a moment. */
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
-        if (limit_ns > 0 && waited_ns > limit_ns)
+        if (waited_ns > share->timeout_ns)
             return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
                         : zr_local_lost(share->local, peer, waited_ns);
         zr_word_wait(&share->local->abort, 0, RETRY_NS);
@@ -154,7 +154,11 @@ static zr_result send_list(const struct zr_local_share *share, const struct list
                               .rank = share->rank,
                               .attempt = share->attempt,
                               .total = (uint32_t)list->count,
-                              .lead_bytes = list->lead_bytes};
+                              .lead_bytes = list->lead_bytes,
+                              .ring = share->ring};
+    struct zr_local_ring *ring = &share->local->ranks[share->rank].rings[share->ring];
+    message.posted = atomic_load(&ring->posted);
+    message.host_posted = atomic_load(&ring->host_posted);
     size_t first = 0;
     do {
         unsigned fds_count = pack(list, first, &message, fds);
@@ -193,7 +197,6 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
     struct msghdr header;
     ssize_t bytes;
-    uint64_t limit_ns = atomic_load(&share->local->timeout_ns);
     struct zr_timeout timeout = zr_timeout_begin();
     *fds_count = 0;
     for (;;) {
@@ -208,7 +211,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
             return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
         zr_result result = zr_local_check(share->local, sender);
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
-        if (result == ZR_OK && limit_ns > 0 && waited_ns > limit_ns)
+        if (result == ZR_OK && waited_ns > share->timeout_ns)
             result = zr_local_lost(share->local, who_holds_up(share, sender), waited_ns);
         if (result != ZR_OK)
             return result;
@@ -222,7 +225,8 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         memcpy(fds, CMSG_DATA(part), *fds_count * sizeof(int));
     }
     bool whole = bytes == sizeof(*message) && message->magic == MESSAGE_MAGIC && message->rank == sender &&
-                 message->attempt == share->attempt && message->count <= MESSAGE_SEGMENTS;
+                 message->attempt == share->attempt && message->count <= MESSAGE_SEGMENTS &&
+                 message->ring < ZR_LOCAL_RINGS;
     for (unsigned i = 0; whole && i < message->count; i++)
         whole = message->segments[i].fd_index < *fds_count || header.msg_flags & MSG_CTRUNC;
     if (!whole) {
@@ -268,7 +272,8 @@ static bool run_is_over(zr_result result)
 
 /* Receives every message of `sender`. A failure of this rank's own lets the rest of the messages pass by, so
  * that the next turn starts with an empty inbox. */
-static zr_result receive_list(const struct zr_local_share *share, unsigned sender, struct list *list)
+static zr_result receive_list(const struct zr_local_share *share, unsigned sender, struct list *list,
+                              struct zr_local_peer *peer)
 {
     struct message message;
     int fds[MESSAGE_SEGMENTS];
@@ -288,6 +293,11 @@ static zr_result receive_list(const struct zr_local_share *share, unsigned sende
         else
             close_all(fds, fds_count);
         list->lead_bytes = message.lead_bytes;
+        if (peer) {
+            peer->ring = &share->local->ranks[sender].rings[message.ring];
+            peer->posted = message.posted;
+            peer->host_posted = message.host_posted;
+        }
         seen += message.count;
     } while (seen < message.total);
     return result;
@@ -298,12 +308,12 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
 {
     struct list list = {0};
     void *import = NULL;
-    zr_result result = receive_list(share, sender, &list);
+    zr_result result = receive_list(share, sender, &list, peer);
     if (result == ZR_OK && list.count > 0)
         result = zr_import(share->backend, list.segments, list.count, &import);
     if (import) {
         peer->import = import;
-        peer->ring = (char *)import + list.lead_bytes;
+        peer->slots = (char *)import + list.lead_bytes;
         peer->mapping.fd = list.segments[0].fd;
     }
     close_list(&list, import ? peer->mapping.fd : -1);
@@ -314,8 +324,9 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
 /* ---- Turns --------------------------------------------------------------------------------------------- */
 
 /* Waits until nobody is more than so many turns behind that the descriptors under way could be too many. */
-static zr_result wait_for_slow(struct zr_local_world *local, uint32_t turn)
+static zr_result wait_for_slow(const struct zr_local_share *share, uint32_t turn)
 {
+    struct zr_local_world *local = share->local;
     uint32_t peers = local->world - 1, ahead = RINGS_UNDER_WAY / peers > 0 ? RINGS_UNDER_WAY / peers : 1;
     zr_result result = ZR_OK;
     for (unsigned p = 0; p < local->world && turn >= ahead && result == ZR_OK; p++)
@@ -323,7 +334,8 @@ static zr_result wait_for_slow(struct zr_local_world *local, uint32_t turn)
             zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].received,
                                                              .sleepers = &local->ranks[p].received_sleepers,
                                                              .target = turn - ahead + 1,
-                                                             .peer = p});
+                                                             .peer = p,
+                                                             .timeout_ns = share->timeout_ns});
     return result;
 }
 
@@ -333,14 +345,18 @@ static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
     struct list list = {0};
-    zr_result sent = zr_local_wait_for(
-        local, &(struct zr_local_wait){
-                   .word = &local->turn, .target = turn, .peer = (turn + local->world - 1) % local->world});
+    zr_result sent =
+        zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->turn,
+                                                         .target = turn,
+                                                         .peer = (turn + local->world - 1) % local->world,
+                                                         .timeout_ns = share->timeout_ns});
     if (sent == ZR_OK)
-        sent = wait_for_slow(local, turn);
+        sent = wait_for_slow(share, turn);
     if (sent != ZR_OK)
         return sent;
     zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
+    if (share->mine && result == ZR_OK)
+        *share->file_fd = list.segments[0].fd;
     sent = send_list(share, share->mine && result == ZR_OK ? &list : NULL);
     list_free(&list, share->host_arena);
     zr_local_advance(&local->turn, turn + 1, NULL);

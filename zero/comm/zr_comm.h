@@ -3,10 +3,15 @@
  * Reductions add in rank order, element by element, so their bits are fixed: they do not depend on the kind
  * of communicator, on the algorithm or on how an operation is cut into pieces. Data travels through a ring of
  * constant size (tag comm), whatever the model: a big operation passes through it in pieces.
- * Operations with a ticket run in the communicator's own thread, in the order of submission, which must be
- * the same on all ranks (transfers between two ranks: the same on those two, and between the same operations
- * of all); the buffers belong to the operation until its ticket has been waited for. `ticket` may be NULL:
- * zr_comm_synchronize() waits for that one too. One submitting thread per rank.
+ *
+ * An operation takes no host wait: it returns an event, its ticket, which tells that it has ended on this
+ * rank, and the host waits for that with zr_comm_wait(). Operations run in the communicator's own thread, in
+ * the order of submission, so each begins when all before it have ended. That order must be the same on all
+ * ranks of the communicator (transfers between two ranks: the same on those two, and between the same
+ * operations of all); no two communicators share theirs. The buffers belong to the operation until its ticket
+ * has been waited for. `ticket` may be NULL: zr_comm_synchronize() waits for that one too. One submitting
+ * thread per rank. Host messages (all-gather, barrier) have a channel of their own: they neither wait for
+ * operations nor hold them up.
  *
  * An operation is refused when it is handed in, with ZR_ERR_INVALID and nothing sent: no buffer, a rank or a
  * type that is none, sizes beyond memory. Elements that are added are aligned to their size, which is not
@@ -43,7 +48,7 @@ enum zr_comm_kind {
     ZR_COMM_REDUCE_SCATTER = 1,
     ZR_COMM_ALL_GATHER,
     ZR_COMM_ALL_REDUCE,
-    ZR_COMM_HOST, /* barriers too */
+    ZR_COMM_HOST, /* host all-gathers, and barriers */
     ZR_COMM_BROADCAST,
     ZR_COMM_SEND,
     ZR_COMM_RECEIVE,
@@ -63,15 +68,15 @@ struct zr_comm_volume {
 };
 
 struct zr_comm_counters {
-    uint64_t sent_elements;  /* to other ranks: S (N - 1) / N per phase; no exchanges */
-    uint64_t received_bytes; /* from other ranks, as in by_kind; no exchanges */
+    uint64_t sent_elements;  /* to other ranks: S (N - 1) / N per phase; no host messages */
+    uint64_t received_bytes; /* from other ranks, as in by_kind; no host messages */
     uint64_t operations_count;
-    /* Of operations with a ticket alone; exchanges and barriers count in neither. What part of the time is
+    /* Of operations with a ticket alone; host messages count in neither. What part of the time is
      * hidden behind the caller's own work: 1 - exposed / busy. */
     uint64_t busy_ns;    /* the communicator's thread, working or waiting for peers inside operations */
-    uint64_t exposed_ns; /* the submitting thread, waiting for tickets: in zr_comm_wait(), for room in the
-                          * queue, and for earlier tickets at the start of an exchange */
-    struct zr_comm_volume by_kind[ZR_COMM_KIND_COUNT]; /* exchanges too */
+    uint64_t exposed_ns; /* the submitting thread, waiting for tickets: in zr_comm_wait(), and for room in
+                          * the queue */
+    struct zr_comm_volume by_kind[ZR_COMM_KIND_COUNT]; /* host messages too */
 };
 
 ZR_API unsigned zr_comm_rank(const zr_comm *comm);
@@ -163,10 +168,23 @@ ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
  */
 ZR_API zr_result zr_comm_synchronize(zr_comm *comm);
 
-/* Blocking collectives, for small things; they wait for earlier tickets first. all: [world][bytes], in rank
- * order. Failures as of zr_comm_wait(). */
+/* Blocking collectives in the host's memory, for small things: losses, norms, signals. They have an order of
+ * their own, wait for no operation, and say nothing of one: who has to know that peers have read a source
+ * calls zr_comm_synchronize() as well. all: [world][bytes], in rank order. Failures as of zr_comm_wait(). */
 ZR_API zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes, void *all);
 ZR_API zr_result zr_comm_barrier(zr_comm *comm);
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* A communicator of some of a parent's ranks: ranks[p], by their numbers in the parent, is its rank p. It has
+ * its own queue, thread, ring, counters and order of operations, the parent's options, and ends on its own,
+ * at any time before its arenas. Collective over the ranks named, which all give the same list; ranks that
+ * are in two groups make these in the same order. Of one rank it is the null communicator of a world of one.
+ * A rank of a local run has room for 8 communicators. Over NCCL groups share the parent's stream: ranks that
+ * are in two of them hand in operations in one order. ZR_ERR_INVALID: a rank that is none or is named twice,
+ * or this one is not among them. ZR_ERR_PEER: another rank could not make its part. A dead rank of the run
+ * ends the waits in all groups, with its name. */
+ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count);
 
 /* Ends a communicator after what was handed in, and before its arenas; waits until no peer reads this rank's
  * buffers. Every rank does it. NULL does nothing. */
@@ -211,15 +229,17 @@ struct zr_nccl_options {
     bool deterministic; /* sums in rank order, where the processor can read the memory; else NCCL's own */
 };
 
-/* A communicator whose data goes by NCCL (libnccl.so.2, loaded here) and whose exchanges go by `talk`, which
- * has the same ranks. The GPU's context is current in the calling thread. On success `talk` belongs to it.
- * Collective. ZR_ERR_UNAVAILABLE: no NCCL, too old a one, or it refuses (two ranks on one GPU, for instance).
+/* A communicator whose data goes by NCCL (libnccl.so.2, loaded here) and whose host messages go by `talk`,
+ * which has the same ranks. The GPU's context is current in the calling thread. On success `talk` belongs to
+ * it. Collective. ZR_ERR_UNAVAILABLE: no NCCL, too old a one, or it refuses (two ranks on one GPU, for
+ * instance).
  */
 ZR_API zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk);
 
 /* ---- Local: ranks forked on one machine, granules shared ----------------------------------------------- */
 
-/* The communicator of a rank: shares its ring with its peers. Collective. */
+/* The communicator of a rank: shares its ring with its peers. Collective. One at a time, beside its groups.
+ */
 ZR_API zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
                                       struct zr_local_world *local, unsigned rank);
 
@@ -243,7 +263,7 @@ enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI };
  * options->world. */
 ZR_API int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv);
 
-/* The communicator of a rank over what it was launched with. Collective. Over MPI one at a time. */
+/* The communicator of a rank over what it was launched with. Collective. One at a time, beside its groups. */
 ZR_API zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options,
                                 struct zr_local_world *local, unsigned rank);
 

@@ -29,7 +29,7 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
                                 .destination = state->gathered,
                                 .shard_bytes = u->shard_elements * engine->parameter_bytes,
-                                .source_stays = true, /* a step begins with the reduction of its gradients */
+                                .source_stays = true, /* a step synchronizes before it updates */
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
                                 .type = zr_engine_comm_type(engine)},
         &state->parameter_ticket);

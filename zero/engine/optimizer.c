@@ -296,6 +296,8 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
     if (!engine->dry)
         result = judge_gradients(engine, report, &scale);
+    if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
+        result = zr_comm_synchronize(engine->options.comm);
     if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
         for (size_t u = 0; u < engine->layout.units_count; u++)
             end_round(engine, u);

@@ -47,11 +47,11 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
     control->local = memset(block, 0, bytes);
     control->local->world = world;
     control->local->spins = world <= machine.cores_count;
-    for (unsigned r = 0; r < world; r++) { /* so that every run sees the counters go round */
-        atomic_store(&control->local->ranks[r].posted, FIRST_PIECE);
-        atomic_store(&control->local->ranks[r].consumed, FIRST_PIECE);
-        atomic_store(&control->local->ranks[r].lent, FIRST_PIECE);
-        atomic_store(&control->local->ranks[r].taken, FIRST_PIECE);
+    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) { /* so that every run sees the counters go round */
+        struct zr_local_ring *ring = &control->local->ranks[i / ZR_LOCAL_RINGS].rings[i % ZR_LOCAL_RINGS];
+        atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* and no two of a group begin alike */
+        atomic_store(&ring->host_posted, FIRST_PIECE + i % 5);
+        atomic_store(&ring->lent, FIRST_PIECE);
     }
     return ZR_OK;
 }
@@ -101,6 +101,16 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets)
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */
 
+static void wake_ring(struct zr_local_ring *ring)
+{
+    zr_word_wake_all(&ring->posted);
+    zr_word_wake_all(&ring->consumed);
+    zr_word_wake_all(&ring->lent);
+    zr_word_wake_all(&ring->taken);
+    zr_word_wake_all(&ring->host_posted);
+    zr_word_wake_all(&ring->host_consumed);
+}
+
 /* Makes everybody who waits for a peer look at the control block at once, rather than within
  * ZR_LOCAL_POLL_NS. */
 void zr_local_wake(struct zr_local_world *local)
@@ -108,10 +118,11 @@ void zr_local_wake(struct zr_local_world *local)
     zr_word_wake_all(&local->abort);
     zr_word_wake_all(&local->turn);
     for (unsigned r = 0; r < local->world; r++) {
-        zr_word_wake_all(&local->ranks[r].posted);
-        zr_word_wake_all(&local->ranks[r].consumed);
-        zr_word_wake_all(&local->ranks[r].lent);
-        zr_word_wake_all(&local->ranks[r].taken);
+        for (unsigned i = 0; i < ZR_LOCAL_RINGS; i++)
+            if (atomic_load(&local->ranks[r].rings[i].open))
+                wake_ring(&local->ranks[r].rings[i]);
+        zr_word_wake_all(&local->ranks[r].opening.changes);
+        zr_word_wake_all(&local->ranks[r].opening.readers);
         zr_word_wake_all(&local->ranks[r].verdict);
         zr_word_wake_all(&local->ranks[r].received);
     }

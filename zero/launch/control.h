@@ -13,6 +13,8 @@
 #include "zero/launch/zr_launch.h"
 
 enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
+/* Communicators of a rank at a time, groups included, and what one piece of a host message holds. */
+enum { ZR_LOCAL_RINGS = 8, ZR_LOCAL_HOST_BYTES = 512 };
 #define ZR_LOCAL_POLL_NS 50000000ull /* the longest sleep of a rank that waits */
 
 /* What signals have asked for; bits of zr_local_world.ends. */
@@ -35,21 +37,22 @@ struct zr_local_parcel {
     uint32_t to;
 };
 
-struct zr_local_rank {
-    /* The ring. Counters of pieces, modulo 2^32; piece n lies in slot n % 2. Written by this rank alone. */
+/* One rank's part in one communicator. Each has a ring of its own in each, and its own order of operations.
+ * Counters are of pieces, modulo 2^32, and only go up: who opens a communicator begins where the one before
+ * it has ended. */
+struct zr_local_ring {
+    /* Piece n since the communicator began lies in slot n % 2. Written by this rank alone. */
     _Alignas(64) _Atomic uint32_t posted;   /* pieces that peers may read */
     _Atomic uint32_t posted_sleepers;       /* peers asleep on posted, or about to be */
     struct zr_local_piece pieces[2];        /* what lies in the slots; written before posted moves */
     _Alignas(64) _Atomic uint32_t consumed; /* pieces that this rank has read from all its peers */
     _Atomic uint32_t consumed_sleepers;
 
-    /* The ring as the way to one other rank at a time; see local_ring.c. Pieces lent, likewise in slot n % 2.
-     */
+    /* The ring as the way to one other rank at a time; see local_ring.c. Piece n lies in slot n % 2. */
     _Alignas(64) _Atomic uint32_t lent; /* written by this rank alone */
     _Atomic uint32_t lent_sleepers;
-    struct zr_local_parcel parcels[2]; /* what lies in the slots; written before lent moves */
-    _Alignas(
-        64) _Atomic uint32_t taken; /* pieces that the one they were for has read; written by that rank */
+    struct zr_local_parcel parcels[2];   /* what lies in the slots; written before lent moves */
+    _Alignas(64) _Atomic uint32_t taken; /* that the one they were for has read; written by that rank */
     _Atomic uint32_t taken_sleepers;
 
     /* What this rank lets its peers read where it lies: the places one after the other, but for what leads.
@@ -58,13 +61,43 @@ struct zr_local_rank {
     uint32_t places_count;
     struct zr_local_place places[ZR_LOCAL_PLACES];
 
-    /* Making a communicator: (attempt << 8) | zr_result, see zr_comm_local_create(). */
+    /* Host messages: as the ring, with slots of their own; see local_host.c. */
+    _Alignas(64) _Atomic uint32_t host_posted;
+    _Atomic uint32_t host_posted_sleepers;
+    uint64_t host_bytes[2]; /* of the whole message */
+    char host[2][ZR_LOCAL_HOST_BYTES];
+    _Alignas(64) _Atomic uint32_t host_consumed;
+    _Atomic uint32_t host_consumed_sleepers;
+
+    _Atomic bool open; /* it belongs to a communicator; this rank only */
+};
+
+/* What a rank offers the other members of a group that it is about to make, until all have read it. */
+struct zr_local_opening {
+    _Alignas(64) _Atomic uint64_t key; /* tells the group from others; 0: none. Written last, cleared first */
+    _Atomic uint32_t changes;          /* of key, for those who sleep */
+    _Atomic uint32_t number;           /* of openings of this rank so far; before all else */
+    uint32_t seen[ZR_MAX_WORLD];       /* the number of what this rank has read last of another; its own */
+    _Atomic uint32_t readers;          /* members that have read it; written by them */
+    uint32_t result;                   /* a zr_result: not ZR_OK, and there is no ring */
+    uint32_t ring;                     /* which of the rank's */
+    uint32_t posted, host_posted;      /* where its counters begin */
+    uint64_t lead_bytes;
+    uint32_t places_count; /* of the ring, in the rank's file of granules */
+    struct zr_local_place places[ZR_LOCAL_PLACES];
+};
+
+struct zr_local_rank {
+    struct zr_local_ring rings[ZR_LOCAL_RINGS];
+    struct zr_local_opening opening;
+
+    /* Making a communicator of all: (attempt << 8) | zr_result, see zr_comm_local_create(). */
     _Alignas(64) _Atomic uint32_t verdict;
     _Atomic uint32_t received; /* turns of the passing round of rings that this rank is through with */
     _Atomic uint32_t received_sleepers;
-    _Atomic uint32_t attempts;   /* communicators this rank has begun to make; this rank only */
-    _Atomic bool open;           /* this rank has a communicator; this rank only */
-    _Atomic uint32_t heartbeats; /* moves with every call on the communicator; this rank only */
+    _Atomic uint32_t attempts;   /* communicators of all this rank has begun to make; this rank only */
+    _Atomic bool whole;          /* this rank has one; this rank only */
+    _Atomic uint32_t heartbeats; /* moves with every call on a communicator; this rank only */
     _Atomic uint32_t statuses;   /* with every status */
 
     /* For the launcher and the peers' messages. */
@@ -91,8 +124,6 @@ struct zr_local_world {
     _Atomic bool orphaned;          /* a rank has said on stderr that the launcher is gone */
     _Atomic uint64_t first_message; /* hash of the first words of zr_local_first_message(); 0: none yet */
     _Atomic uint32_t said;          /* 1: they have been said, or others */
-
-    _Atomic uint64_t timeout_ns; /* how long a peer may be silent; 0: no communicator has said so yet */
 
     /* Passing the descriptors of the rings round: whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/comm_operations.h"
+#include "tests/support/comm_groups.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 #include "zero/comm/nccl.h"
@@ -146,8 +146,13 @@ static int work(zr_comm *comm, const struct task *task, unsigned rank)
             (*task->told)++;
         return right ? 0 : 1;
     }
-    if (task->deterministic)
-        return trial_operations(comm, &(struct trial_options){.seed = task->seed, .counts_direct = true}) > 0;
+    if (task->deterministic) {
+        unsigned failures =
+            trial_operations(comm, &(struct trial_options){.seed = task->seed, .counts_direct = true});
+        if (zr_comm_world(comm) % 4 == 0)
+            failures += mesh_operations(comm, task->seed, true); /* one stream */
+        return failures > 0;
+    }
     return check_close(comm, task->seed) > 0;
 }
 

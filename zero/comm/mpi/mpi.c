@@ -4,13 +4,13 @@
  *
  * Only non-blocking messages between two ranks are used, on a communicator of our own, so that reductions
  * stay in rank order (message.c adds) and every wait can be left. */
+#include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "zero/comm/transport.h"
 
-enum { TAG = 7, NOTE_TAG = 8 };
 #define MOST_BYTES ((size_t)1 << 30) /* counts are ints */
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
@@ -33,8 +33,8 @@ static int mpi_send(struct zr_transport *transport, const struct zr_transport_me
                     struct zr_transport_request *request)
 {
     return told(transport, "MPI_Isend",
-                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer,
-                          message->note ? NOTE_TAG : TAG, comm, (MPI_Request *)request->room));
+                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer, (int)message->tag,
+                          comm, (MPI_Request *)request->room));
 }
 
 static int mpi_receive(struct zr_transport *transport, const struct zr_transport_message *message,
@@ -42,8 +42,8 @@ static int mpi_receive(struct zr_transport *transport, const struct zr_transport
 {
     return told(transport, "MPI_Irecv",
                 MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE,
-                          message->note ? MPI_ANY_SOURCE : (int)message->peer, message->note ? NOTE_TAG : TAG,
-                          comm, (MPI_Request *)request->room));
+                          message->any ? MPI_ANY_SOURCE : (int)message->peer, (int)message->tag, comm,
+                          (MPI_Request *)request->room));
 }
 
 static int mpi_test(struct zr_transport *transport, struct zr_transport_request *request, bool *done,
@@ -80,7 +80,7 @@ static const char *thread_level(int level)
 
 __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport *out)
 {
-    int rank, world, level = 0, error;
+    int rank, world, level = 0, error, found = 0, *most_tag = NULL;
     memset(out, 0, sizeof(*out));
     out->version = ZR_TRANSPORT_VERSION;
     error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
@@ -98,11 +98,14 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
         error = MPI_Comm_rank(comm, &rank);
     if (error == MPI_SUCCESS)
         error = MPI_Comm_size(comm, &world);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_get_attr(comm, MPI_TAG_UB, &most_tag, &found);
     if (error != MPI_SUCCESS)
         return told(out, "MPI_Comm_dup", error);
     out->rank = (unsigned)rank;
     out->world = (unsigned)world;
     out->most_bytes = MOST_BYTES;
+    out->tags_count = found && *most_tag < INT_MAX ? (uint32_t)*most_tag + 1 : INT_MAX;
     out->send = mpi_send;
     out->receive = mpi_receive;
     out->test = mpi_test;
