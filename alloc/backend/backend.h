@@ -174,7 +174,7 @@ struct zr_bounds {
 };
 ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
 ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
-ZR_PRIVATE_API zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
+zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
 ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
                                                  struct zr_stream_point *out);

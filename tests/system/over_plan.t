@@ -29,7 +29,7 @@ CASES = [
     ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_get", ".*"),
     ("more:grad:1:2", 2, 0, {}, "reduce_aside", "state->sum_shard"),
     ("more:optimizer:1:0", 2, 1, {}, "take_pools", "engine->(momentum|variance)"),
-    ("more:comm:0:0", 2, 1, {}, "prepare", "comm->ring"),
+    ("more:comm:0:0", 2, 1, {}, "zr_local_prepare", "comm->slots"),
     ("free:checkpoint:1:2", 2, 1, dict(recompute="full"), ".*", ".*"),
     ("free:grad:0:2", 2, 2, {}, "stage", "state->staging"),
     ("free:grad:1:2", 2, 2, dict(precision="bf16", accumulate=2), "stage|reduce_aside", "state->(staging|sum_shard)"),
