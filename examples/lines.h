@@ -6,6 +6,11 @@
 
 enum { PICTURES = 32, PATCHES = 16, PIXELS = 4, ROWS = PICTURES * PATCHES, CLASSES = 2, STORED_CLASSES = 16 };
 
+/* Returns from the function with whatever is not ZR_OK. */
+#define TRY(call)                                                                                            \
+    for (zr_result try_result = (call); try_result != ZR_OK;)                                                \
+    return try_result
+
 extern const struct zr_model resmlp; /* its inputs: pixels [ROWS, PIXELS], and a class per patch [ROWS] */
 
 #endif

@@ -10,6 +10,7 @@
 
 enum { INPUTS = 2, HIDDEN = 128, LAYERS = 4, CLASSES = 3, CLASSES_STORED = 16, ROWS = 64 };
 enum { HEAD = LAYERS, UNITS = LAYERS + 1, PARAMETERS = 2 * LAYERS + 1 };
+enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 5 }; /* floats of a block of memory, and how many */
 
 /* Returns from the function with whatever is not ZR_OK. */
 #define TRY(call)                                                                                            \
@@ -25,7 +26,7 @@ struct trainer {
     zr_engine *engine;
     const struct zr_kernels *kernels;
     struct zr_kernel_context context;
-    float *x[LAYERS + 1], *z[LAYERS], *dx, *dz, *losses; /* what a layer reads; before its GELU */
+    float *x[LAYERS + 1], *z[LAYERS], *dx, *dz, *logits, *losses; /* what a layer reads; before its GELU */
     int32_t classes[ROWS];
 };
 
@@ -76,22 +77,31 @@ static zr_result forward_layer(struct trainer *t, unsigned l)
     TRY(zr_engine_gather(t->engine, l, &base));
     TRY(zr_engine_prefetch(t->engine, l + 1)); /* travels while this layer computes */
     const float *w = base;                     /* an engine of bf16 would have two bytes here */
-    t->kernels->linear_forward(&t->context, &linears[l], t->x[l], w + weight, w + bias, t->z[l]);
-    t->kernels->gelu_forward(&t->context, ROWS * HIDDEN, t->z[l], t->x[l + 1]);
+    const struct zr_linear_forward linear = {linears[l], t->x[l], w + weight, w + bias, t->z[l], true};
+    const struct zr_gelu_forward gelu = {EACH, t->z[l], t->x[l + 1]};
+    TRY(t->kernels->linear_forward(&t->context, &linear));
+    TRY(t->kernels->gelu_forward(&t->context, &gelu));
     zr_engine_release(t->engine, l);
     return ZR_OK;
 }
 
 static zr_result head(struct trainer *t)
 {
-    const struct zr_head shape = {t->classes, ROWS, HIDDEN, CLASSES, CLASSES_STORED};
+    const struct zr_linear shape = {.rows = ROWS, .in = HIDDEN, .out = CLASSES_STORED, .turned = true};
     const void *base;
     bool add;
     void *gradient;
     TRY(zr_engine_gather(t->engine, HEAD, &base));
     TRY(zr_engine_gradients(t->engine, HEAD, &gradient, &add));
-    t->kernels->head_loss(&t->context, &shape, t->x[LAYERS], base, t->losses, 1.0f / ROWS, t->dx, gradient,
-                          add);
+    const struct zr_linear_forward linear = {shape, t->x[LAYERS], base, NULL, t->logits, true};
+    const struct zr_cross_entropy loss = {ROWS,      CLASSES, CLASSES_STORED, 0,    t->classes, t->logits,
+                                          t->losses, true,    1.0f / ROWS,    NULL, NULL};
+    const struct zr_linear_backward back = {
+        shape,    t->x[LAYERS], base,  t->logits, t->dx,
+        gradient, NULL,         false, add}; /* the logits have become their gradient */
+    TRY(t->kernels->linear_forward(&t->context, &linear));
+    TRY(t->kernels->cross_entropy(&t->context, &loss));
+    TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, HEAD);
     return zr_engine_reduce(t->engine, HEAD); /* travels while the layers below compute */
 }
@@ -108,9 +118,10 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
         TRY(zr_engine_prefetch(t->engine, l - 1));
     const float *w = base;
     float *g = gradient;
-    t->kernels->gelu_backward(&t->context, ROWS * HIDDEN, t->z[l], t->dx, t->dz);
-    t->kernels->linear_backward(&t->context, &linears[l], t->x[l], w + weight, t->dz, l > 0 ? t->dx : NULL,
-                                g + weight, g + bias, add);
+    const struct zr_linear_backward back = {linears[l], t->x[l],  w + weight, t->dz, l > 0 ? t->dx : NULL,
+                                            g + weight, g + bias, false,      add};
+    TRY(t->kernels->gelu_backward(&t->context, &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz}));
+    TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, l);
     return zr_engine_reduce(t->engine, l);
 }
@@ -159,12 +170,11 @@ static zr_result take(struct trainer *t, zr_tag tag, size_t bytes, void *out /* 
 
 static zr_result open_all(struct trainer *t, struct zr_local_world *local)
 {
-    enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 4 };
-    const struct zr_kernel_limits limits = {ROWS, 1, HIDDEN, 1, HIDDEN, CLASSES_STORED, 1};
+    const struct zr_kernel_limits limits = {ROWS, 1, HIDDEN, 1, 1};
     struct zr_comm_options comm = {.struct_bytes = sizeof comm, .bucket_bytes = 64 << 10};
     t->context = (struct zr_kernel_context){.parallel.threads = 1, .isa = zr_isa_best()};
-    t->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, t->context.isa);
     t->kernels = comm.kernels = zr_kernels_cpu(t->context.isa);
+    t->context.workspace_bytes = t->kernels->workspace_bytes(&limits, t->context.isa);
     TRY(zr_backend_host_create(&t->backend, NULL));
     const struct zr_arena_options arena = {
         .struct_bytes = sizeof arena, .backend = t->backend, .name = "mlp"};
@@ -173,10 +183,11 @@ static zr_result open_all(struct trainer *t, struct zr_local_world *local)
     TRY(zr_comm_create(&t->comm, &comm, local, t->rank));
     TRY(take(t, ZR_TAG_WORKSPACE, t->context.workspace_bytes, &t->context.workspace));
     TRY(take(t, ZR_TAG_ACTIVATION, BLOCKS * EACH * sizeof(float), &t->x[0]));
-    t->losses = (t->dz = (t->dx = t->x[0] + EACH) + EACH) + EACH;
+    t->losses = (t->logits = (t->dz = (t->dx = t->x[0] + EACH) + EACH) + EACH) + EACH;
     for (unsigned l = 0; l < LAYERS; l++)
         t->x[l + 1] = (t->z[l] = t->losses + (2 * l + 1) * EACH) + EACH;
-    return zr_kernel_open(&t->context) == 0 ? create_engine(t) : ZR_ERR_UNAVAILABLE;
+    TRY(t->kernels->open(&t->context));
+    return create_engine(t);
 }
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
@@ -189,6 +200,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     if (result != ZR_OK)
         fprintf(stderr, "rank %u: %s\n", rank, zr_last_error());
     zr_engine_destroy(t->engine);
+    t->kernels->close(&t->context);
     zr_comm_destroy(t->comm);
     zr_arena_destroy(t->arena, NULL); /* with every block that is left in it */
     zr_backend_destroy(t->backend);

@@ -21,8 +21,8 @@ static inline zr_result rank_open(struct rank *out, struct zr_local_world *local
     struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "tensors"};
     out->rank = rank;
     out->context = (struct zr_kernel_context){.parallel.threads = 1, .isa = zr_isa_best()};
-    out->context.workspace_bytes = zr_kernel_workspace_bytes(limits, out->context.isa);
     out->kernels = comm.kernels = zr_kernels_cpu(out->context.isa);
+    out->context.workspace_bytes = out->kernels->workspace_bytes(limits, out->context.isa);
     zr_result result = zr_backend_host_create(&out->backend, NULL);
     arena.backend = out->backend;
     if (result == ZR_OK)
@@ -33,12 +33,13 @@ static inline zr_result rank_open(struct rank *out, struct zr_local_world *local
     const struct zr_request scratch = {.bytes = out->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE};
     if (result == ZR_OK)
         result = zr_arena_alloc(out->arena, &scratch, &out->context.workspace);
-    return result != ZR_OK || zr_kernel_open(&out->context) == 0 ? result : ZR_ERR_UNAVAILABLE;
+    return result == ZR_OK ? out->kernels->open(&out->context) : result;
 }
 
 static inline void rank_close(struct rank *rank)
 {
     zr_comm_destroy(rank->comm);
+    rank->kernels->close(&rank->context);
     if (rank->arena)
         zr_arena_destroy(rank->arena, NULL); /* with every block that is left in it */
     if (rank->backend)

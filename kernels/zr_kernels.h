@@ -1,4 +1,5 @@
-/* zr_kernels.h: the arithmetic of GPT-2, forward and backward, behind one table of operations.
+/* zr_kernels.h: the arithmetic of GPT-2 and LLaMA, forward and backward, behind one table of
+ * operations.
  *
  * The kernels allocate nothing, start no thread and hold no state but the context: memory, scratch and
  * threads come from the caller. All tensors are dense, row-major, aligned to 64 bytes at their start. Results
@@ -9,12 +10,11 @@
  * `void *` parameters of the operations point to such elements: parameters, activations and gradients. What
  * is a float stays one at every precision: means, log-sums, losses, logits for sampling, master weights,
  * momentum and variance. Two-byte operations compute in floats (products add up in floats) and round to
- * nearest even once, when they store. Inside two of them more is rounded: attention's probabilities, as if
- * they had been kept, and the gradient of the head's logits. NaN stays NaN; fp16 keeps its denormals, and
- * becomes infinite from 65,520 on, so that a caller who scales its loss sees the overflow in the gradients'
- * norm or by find_nonfinite_in(). Arithmetic takes a float's denormals, and so bf16's, for zero; conversions
- * keep them. Operations on the engine's state work on what they are told (`struct zr_numbers`), whatever the
- * context's precision.
+ * nearest even once, when they store; attention rounds its probabilities too, as if they had been kept. NaN
+ * stays NaN; fp16 keeps its denormals, and becomes infinite from 65,520 on, so that a caller who scales its
+ * loss sees the overflow in the gradients' norm or by find_nonfinite(). Arithmetic takes a float's denormals,
+ * and so bf16's, for zero; conversions keep them. Operations on the engine's state work on what they are told
+ * (`struct zr_numbers`), whatever the context's precision.
  *
  * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
  * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
@@ -25,16 +25,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/zr.h"
+
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#ifndef ZR_API /* alloc/zr.h says the same; nothing here stands on it */
-#if defined(__GNUC__)
-#define ZR_API __attribute__((visibility("default")))
-#else
-#define ZR_API
-#endif
 #endif
 
 enum zr_precision { ZR_PRECISION_FP32 = 0, ZR_PRECISION_BF16, ZR_PRECISION_FP16, ZR_PRECISION_COUNT };
@@ -64,36 +58,12 @@ ZR_API enum zr_isa zr_isa_best(void);
 
 /* The largest problem a context will be asked to do; sizes its scratch. */
 struct zr_kernel_limits {
-    size_t rows;       /* B * T */
-    size_t sequence;   /* T */
-    size_t channels;   /* C */
-    size_t heads;      /* A */
-    size_t wide;       /* the widest linear layer, 4 C for GPT-2 */
-    size_t vocabulary; /* Vp */
+    size_t rows;     /* B * T */
+    size_t sequence; /* T */
+    size_t channels; /* C */
+    size_t heads;    /* A */
     unsigned threads;
 };
-
-struct zr_kernel_context {
-    struct zr_parallel parallel;
-    void *workspace; /* the caller's, at least zr_kernel_workspace_bytes(); tag workspace */
-    size_t workspace_bytes;
-    enum zr_isa isa;
-    enum zr_precision precision; /* of the model's tensors */
-    void *library;               /* the matrix library's own state */
-    double *flops;               /* of the null table: it adds here what its operations would take; or NULL */
-};
-
-/* Scratch that any operation within `limits` may use at one time: depends on limits and isa only (it is the
- * same for every precision), so that a plan made without arithmetic knows it. Bounded: the head works on rows
- * in chunks of at most 64 MiB of logits.*/
-ZR_API size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
-
-/* Prepares / ends a context; `context` belongs to the caller, with parallel, workspace, workspace_bytes and
- * isa and precision set. 0 or -1 (the matrix library refused; zr_kernel_why() says why in words). Create it
- * after every fork, in the process that uses it. One thread at a time per context. */
-ZR_API int zr_kernel_open(struct zr_kernel_context *context);
-ZR_API void zr_kernel_close(struct zr_kernel_context *context);
-ZR_API const char *zr_kernel_why(void);
 
 /* fp32 products that the matrix library refused, and that the context did by itself: slower, and with other
  * last bits than the library's. */
@@ -101,28 +71,75 @@ struct zr_kernel_refusals {
     uint64_t count;
     size_t m, n, k; /* of the first: [m, k] x [k, n] */
 };
-/* All zero where there was none, and of a context that is not open. */
-ZR_API struct zr_kernel_refusals zr_kernel_refusals(const struct zr_kernel_context *context);
 
-struct zr_embedding {
-    const int32_t *tokens; /* [B, T], each in [0, V) */
-    size_t batch, sequence, channels;
+/* Belongs to the caller, who sets all but what is said to be the table's. One thread at a time. */
+struct zr_kernel_context {
+    struct zr_parallel parallel;
+    void *workspace; /* on a 64-byte line; tag workspace */
+    size_t workspace_bytes;
+    enum zr_isa isa;
+    enum zr_precision precision;        /* of the model's tensors */
+    double *flops;                      /* the null table adds here what its operations would take; or NULL */
+    void *library;                      /* the table's: the matrix library's own state */
+    struct zr_kernel_refusals refusals; /* the table's, since open() */
 };
+
+/* ---- What operations take ------------------------------------------------------------------------------ */
+
+/* Of every operation `name` in the table: struct zr_name. What two directions share is a struct of its own.
+ * Pointers to const are read, others written. */
+
+/* y[rows, C] = w[token]. Backward: dw[w_rows, C] gets the sums over dy, and zeros where no token is. */
+struct zr_embedding_forward {
+    size_t rows, channels;
+    const int32_t *tokens; /* [rows], each in [0, V) */
+    const void *w;
+    void *y;
+};
+struct zr_embedding_backward {
+    size_t rows, channels;
+    const int32_t *tokens;
+    const void *dy;
+    void *dw;
+    size_t w_rows;
+    bool accumulate;
+};
+/* y[rows, C] += w[row % T]. Backward: dw[w_rows, C] gets the sums over dy; rows from T on are zero. */
+struct zr_positions_forward {
+    size_t rows, sequence, channels;
+    const void *w;
+    void *y;
+};
+struct zr_positions_backward {
+    size_t rows, sequence, channels;
+    const void *dy;
+    void *dw;
+    size_t w_rows;
+    bool accumulate;
+};
+
+/* mean and rstd [rows] are kept for backward; epsilon is 1e-5 */
 struct zr_layernorm {
-    size_t rows, channels; /* eps is 1e-5 */
+    size_t rows, channels;
 };
-struct zr_linear { /* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
-    size_t rows, in, out;
-    bool turned;               /* w is stored [out, in], as torch.nn.Linear has it */
-    size_t x_stride, y_stride; /* elements from row to row, of dx and dy too; 0: dense */
-    bool accumulate_dx;        /* backward adds to dx */
+struct zr_layernorm_forward {
+    struct zr_layernorm shape;
+    const void *x, *w, *b;
+    void *y;
+    float *mean, *rstd;
 };
-struct zr_attention { /* causal, scaled by 1 / sqrt(D) */
-    size_t batch, sequence, channels, heads;
-    size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
+struct zr_layernorm_backward {
+    struct zr_layernorm shape;
+    const void *x, *w;
+    const float *mean, *rstd;
+    const void *dy;
+    void *dx; /* not dy; added to with accumulate_dx (the residual path) */
+    void *dw, *db;
+    bool accumulate_dx, accumulate; /* the latter: of dw and db */
 };
+
 /* Root mean square norm: y = w x / sqrt(mean of x^2 + epsilon), by row; rstd [rows] is kept for backward. */
-struct zr_rmsnorm {
+struct zr_rmsnorm_forward {
     size_t rows, channels;
     float epsilon;
     const void *x, *w;
@@ -133,11 +150,31 @@ struct zr_rmsnorm_backward {
     size_t rows, channels;
     const void *x, *w, *dy;
     const float *rstd;
-    void *dx; /* not dy; added to with accumulate_dx (the residual path) */
-    void *dw; /* overwritten, or added to with accumulate */
+    void *dx; /* not dy; added to with accumulate_dx */
+    void *dw;
     bool accumulate_dx, accumulate;
 };
-/* cosines and sines [T, D / 2] of t / theta^(2 i / D), for rotary(). */
+
+/* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
+struct zr_linear {
+    size_t rows, in, out;
+    bool turned;               /* w is stored [out, in], as torch.nn.Linear has it */
+    size_t x_stride, y_stride; /* elements from row to row, of dx and dy too; 0: dense */
+};
+struct zr_linear_forward {
+    struct zr_linear shape;
+    const void *x, *w, *bias; /* bias NULL: none */
+    void *y;
+    bool floats; /* y is of floats at every precision */
+};
+struct zr_linear_backward {
+    struct zr_linear shape;
+    const void *x, *w, *dy;
+    void *dx, *dw, *db; /* each may be NULL: not wanted */
+    bool accumulate_dx, accumulate;
+};
+
+/* cosines and sines [T, D / 2] of t / theta^(2 i / D), for rotary() */
 struct zr_rotary_table {
     size_t sequence, width; /* T, D */
     double theta;
@@ -152,34 +189,99 @@ struct zr_rotary {
     void *x;
     bool inverse;
 };
-/* y = gate sigmoid(gate) up, element by element. */
-struct zr_swiglu {
+
+/* Causal attention, scaled by 1 / sqrt(D). qkv [B, T, (A + 2 K) D]: q, k, v side by side, heads inside each.
+ */
+struct zr_attention {
+    size_t batch, sequence, channels, heads;
+    size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
+};
+/* The bits of out do not depend on p being kept. */
+struct zr_attention_forward {
+    struct zr_attention shape;
+    const void *qkv;
+    void *out;  /* [B, T, C] */
+    float *lse; /* [B, A, T], the log of the sum of exponentials of the scaled scores */
+    void *p;    /* [B, A, T, T], the probabilities; NULL: they are not to be kept */
+};
+struct zr_attention_backward {
+    struct zr_attention shape;
+    const void *qkv, *out;
+    const float *lse;
+    const void *p; /* NULL: made again from lse, with the same bits as kept ones */
+    const void *dout;
+    void *dqkv; /* overwritten */
+};
+
+/* y = gelu(x) in its tanh form */
+struct zr_gelu_forward {
+    size_t n;
+    const void *x;
+    void *y;
+};
+struct zr_gelu_backward {
+    size_t n;
+    const void *x, *dy;
+    void *dx; /* may be dy */
+};
+/* y = gate sigmoid(gate) up, element by element */
+struct zr_swiglu_forward {
     size_t n;
     const void *gate, *up;
     void *y;
 };
-struct zr_swiglu_backward { /* dgate and dup may be gate and up, or dy */
+struct zr_swiglu_backward {
     size_t n;
     const void *gate, *up, *dy;
-    void *dgate, *dup;
+    void *dgate, *dup; /* may be gate and up, or dy */
 };
-struct zr_head { /* logits[rows, Vp] = x[rows, C] wte[Vp, C]^T, softmax over the first V, cross-entropy */
-    const int32_t *targets; /* [rows], each in [0, V) */
-    size_t rows, channels, vocabulary, vocabulary_padded;
+/* out = a + b; out may be a or b */
+struct zr_add {
+    size_t n;
+    const void *a, *b;
+    void *out;
 };
+
+/* What some columns of the logits say of a row's softmax. Those of several ranks together: `most` is the
+ * largest of theirs, `sum` the sum of sum * exp(their most - most), `target` the sum of their targets. */
+struct zr_softmax_part {
+    double sum;   /* of exp(logit - most) */
+    float most;   /* the largest logit; -infinity where there are no columns */
+    float target; /* the target's logit; 0 where it is not among the columns */
+};
+/* losses = -log softmax(logits)[target] over the first `columns` of each row: all the vocabulary, or one
+ * rank's share of it. The head is this between a linear_forward() to floats and a linear_backward() from the
+ * gradient of the logits, whose y_stride is that of floats.
+ *
+ * Of a share it takes two calls: with `parts`, which it writes (and nothing else but what the second call
+ * needs of the logits); then, with the same parts and `all`, what they are together, for losses and
+ * gradient. */
+struct zr_cross_entropy {
+    size_t rows, columns, stride; /* floats from row to row; those from `columns` on are padding */
+    size_t first_column;          /* of the vocabulary: what column 0 is */
+    const int32_t *targets;       /* [rows], in the vocabulary */
+    float *logits;
+    float *losses;
+    /* The logits become the gradient of (sum of losses) * scale, of the context's precision, each row from
+     * where its logits begin; zero in the padding. Without it they stay. */
+    bool gradient;
+    float scale;
+    struct zr_softmax_part *parts;     /* [rows]; NULL: all columns are here */
+    const struct zr_softmax_part *all; /* [rows] */
+};
+
 struct zr_adamw {
     float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
     float correction1, correction2;                  /* 1 - beta^t */
 };
-
 /* momentum = momentum_factor * momentum + gradient + weight_decay * parameter; parameter -= rate * momentum.
  * Each product and each sum is rounded. */
 struct zr_sgd {
     float rate, momentum_factor, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                      /* multiplies each gradient first: clipping */
 };
-/* One step of an optimizer over n elements of one shard. */
+/* What one step of an optimizer works on: n elements of one shard. */
 struct zr_update {
     size_t n;
     struct zr_numbers gradient;  /* fp32, or the precision of `parameter` (any when that has none) */
@@ -187,8 +289,54 @@ struct zr_update {
     float *momentum, *variance;  /* updated; variance NULL for SGD */
     struct zr_numbers parameter; /* gets the new master rounded; `at` NULL: nothing to write */
 };
+struct zr_update_adamw {
+    struct zr_adamw how;
+    struct zr_update numbers;
+};
+struct zr_update_sgd {
+    struct zr_sgd how;
+    struct zr_update numbers;
+};
+
+/* Sum of squares in double over fixed blocks of 4,096 elements, added in order. */
+struct zr_sum_of_squares {
+    size_t n;
+    struct zr_numbers x;
+    double *sum;
+};
+/* The first index of a NaN or an infinity, n if there is none. */
+struct zr_find_nonfinite {
+    size_t n;
+    struct zr_numbers x;
+    size_t *index;
+};
+/* 64 bits of the bits; any changed bit changes them with overwhelming likelihood. */
+struct zr_checksum {
+    size_t bytes;
+    const void *data;
+    uint64_t *sum;
+};
+/* x[i] = mean + deviation * normal(seed, first_index + i): by global index, the same on any rank. */
+struct zr_init_normal {
+    size_t n;
+    uint64_t seed, first_index;
+    float mean, deviation;
+    float *x;
+};
+/* to[i] = from[i], rounded where it must be. They do not overlap. */
+struct zr_convert {
+    size_t n;
+    struct zr_numbers from, to;
+};
+/* Zero bytes: the zero of every precision. */
+struct zr_clear {
+    size_t bytes;
+    void *to;
+};
 /* to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list; with accumulate, added to what
- * is there. `to` has the sources' precision (and may be one of them), or fp32. */
+ * is there. Sums are made in floats and rounded once. `to` has the sources' precision (and may be one of
+ * them), or fp32. Without a context it runs on the calling thread, whatever others do, and cannot
+ * fail: the communicator's. */
 struct zr_sum {
     size_t n;
     const void *const *from;
@@ -196,102 +344,67 @@ struct zr_sum {
     enum zr_precision precision; /* of the sources */
     float scale;
     bool accumulate;
-    struct zr_numbers to; /* written */
+    struct zr_numbers to;
 };
 
-/* One table per arithmetic; the null table does nothing at all, for plans. No operation fails. */
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+#define ZR_KERNELS_VERSION 2
+
+#define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
+
+/* One table per arithmetic. Operations fail with ZR_ERR_INVALID alone: a context that is not open, or a
+ * problem beyond the limits that its workspace was sized for. */
 struct zr_kernels {
+    uint32_t version; /* ZR_KERNELS_VERSION */
     const char *name; /* "cpu", "null" */
+    /* What it can do. */
+    bool executes;           /* it computes; else nothing is read or written, results neither: for plans */
+    bool host_visible;       /* the host reads and writes the tensors where they lie */
+    bool deterministic_sums; /* the bits depend neither on threads nor on timing */
 
-    /* out[B, T, C] = wte[token] + wpe[t]; wpe NULL: there is none, nor dwpe */
-    void (*embedding_forward)(struct zr_kernel_context *, const struct zr_embedding *, const void *wte,
-                              const void *wpe, void *out);
-    /* dwte[Vp, C] and dwpe[T', C] get the sums over d[B, T, C]. Both are overwritten: rows that no token
-     * names become zero (`wte_rows`, `wpe_rows` are the rows to write). With accumulate, added to. */
-    void (*embedding_backward)(struct zr_kernel_context *, const struct zr_embedding *, const void *d,
-                               void *dwte, size_t wte_rows, void *dwpe, size_t wpe_rows, bool accumulate);
+    /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so
+     * that a plan made without arithmetic knows it. Saturates. */
+    size_t (*workspace_bytes)(const struct zr_kernel_limits *limits, enum zr_isa isa);
+    /* Prepares / ends a context, after every fork, in the process that uses it. ZR_ERR_INVALID: what the
+     * context holds makes no sense. ZR_ERR_UNAVAILABLE: no such instruction set here, or the matrix library
+     * refuses. What is not open may be closed. */
+    zr_result (*open)(struct zr_kernel_context *context);
+    void (*close)(struct zr_kernel_context *context);
 
-    /* mean and rstd: [rows], kept for backward */
-    void (*layernorm_forward)(struct zr_kernel_context *, const struct zr_layernorm *, const void *x,
-                              const void *w, const void *b, void *y, float *mean, float *rstd);
-    /* dx is added to when accumulate_dx (the residual path); dw, db overwritten or accumulated. dx is not dy.
-     */
-    void (*layernorm_backward)(struct zr_kernel_context *, const struct zr_layernorm *, const void *x,
-                               const void *w, const float *mean, const float *rstd, const void *dy, void *dx,
-                               bool accumulate_dx, void *dw, void *db, bool accumulate);
+    ZR_KERNEL(embedding_forward);
+    ZR_KERNEL(embedding_backward);
+    ZR_KERNEL(positions_forward);
+    ZR_KERNEL(positions_backward);
+    ZR_KERNEL(layernorm_forward);
+    ZR_KERNEL(layernorm_backward);
+    ZR_KERNEL(rmsnorm_forward);
+    ZR_KERNEL(rmsnorm_backward);
+    ZR_KERNEL(linear_forward);
+    ZR_KERNEL(linear_backward);
+    ZR_KERNEL(rotary_table);
+    ZR_KERNEL(rotary);
+    ZR_KERNEL(attention_forward);
+    ZR_KERNEL(attention_backward);
+    ZR_KERNEL(gelu_forward);
+    ZR_KERNEL(gelu_backward);
+    ZR_KERNEL(swiglu_forward);
+    ZR_KERNEL(swiglu_backward);
+    ZR_KERNEL(add);
+    ZR_KERNEL(cross_entropy);
 
-    void (*linear_forward)(struct zr_kernel_context *, const struct zr_linear *, const void *x, const void *w,
-                           const void *bias, void *y); /* bias may be NULL */
-    /* dx, dw, db may each be NULL: not wanted. dx is always overwritten; `accumulate` is for dw and db. */
-    void (*linear_backward)(struct zr_kernel_context *, const struct zr_linear *, const void *x,
-                            const void *w, const void *dy, void *dx, void *dw, void *db, bool accumulate);
-
-    void (*rmsnorm_forward)(struct zr_kernel_context *, const struct zr_rmsnorm *);
-    void (*rmsnorm_backward)(struct zr_kernel_context *, const struct zr_rmsnorm_backward *);
-    void (*rotary_table)(struct zr_kernel_context *, const struct zr_rotary_table *);
-    void (*rotary)(struct zr_kernel_context *, const struct zr_rotary *);
-    void (*swiglu_forward)(struct zr_kernel_context *, const struct zr_swiglu *);
-    void (*swiglu_backward)(struct zr_kernel_context *, const struct zr_swiglu_backward *);
-
-    /* qkv[B, T, (A + 2 K) D] (q, k, v side by side, heads inside each), out[B, T, C], lse[B, A, T] (log of
-     * the sum of exponentials, scaled scores), p[B, A, T, T] the probabilities or NULL when they are not to
-     * be kept. The bits of out do not depend on p being kept. */
-    void (*attention_forward)(struct zr_kernel_context *, const struct zr_attention *, const void *qkv,
-                              void *out, float *lse, void *p);
-    /* dqkv is overwritten. p NULL: the probabilities are made again from lse, same bits as kept ones. */
-    void (*attention_backward)(struct zr_kernel_context *, const struct zr_attention *, const void *qkv,
-                               const void *out, const float *lse, const void *p, const void *dout,
-                               void *dqkv);
-
-    void (*gelu_forward)(struct zr_kernel_context *, size_t n, const void *x, void *y); /* tanh form */
-    void (*gelu_backward)(struct zr_kernel_context *, size_t n, const void *x, const void *dy, void *dx);
-    /* out = a + b; out may be a or b */
-    void (*add)(struct zr_kernel_context *, size_t n, const void *a, const void *b, void *out);
-
-    /* losses[rows] = -log softmax(logits)[target]. When dx is given, also the gradient of
-     * (sum of losses) * scale: dx[rows, C] overwritten, dwte[Vp, C] overwritten or accumulated. The logits
-     * live in the workspace, a chunk of rows at a time, so the result depends on the limits' shape only. At
-     * two bytes dwte is rounded once per chunk. */
-    void (*head_loss)(struct zr_kernel_context *, const struct zr_head *, const void *x, const void *wte,
-                      float *losses, float scale, void *dx, void *dwte, bool accumulate);
-    /* logits[V] of one row, for sampling */
-    void (*head_logits)(struct zr_kernel_context *, const struct zr_head *, const void *x_row,
-                        const void *wte, float *logits);
-
-    /* In place over n elements of one shard. `g` is read only. */
-    void (*adamw)(struct zr_kernel_context *, const struct zr_adamw *, size_t n, float *parameter,
-                  const float *g, float *momentum, float *variance);
-    /* Sum of squares in double over fixed blocks of 4,096 elements, added in order: the same for any threads.
-     */
-    double (*sum_of_squares)(struct zr_kernel_context *, size_t n, const float *x);
-    /* x[i] = mean + deviation * normal(seed, first_index + i): by global index, the same on any rank. */
-    void (*init_normal)(struct zr_kernel_context *, size_t n, uint64_t seed, uint64_t first_index, float mean,
-                        float deviation, float *x);
-    void (*fill)(struct zr_kernel_context *, size_t n, float value, float *x);
-    void (*copy)(struct zr_kernel_context *, size_t bytes, const void *from, void *to);
-    /* The first index of a NaN or an infinity, n if there is none. */
-    size_t (*find_nonfinite)(struct zr_kernel_context *, size_t n, const float *x);
-
-    /* The same three on numbers of any precision, with SGD beside AdamW. */
-    void (*update_adamw)(struct zr_kernel_context *, const struct zr_adamw *, const struct zr_update *);
-    void (*update_sgd)(struct zr_kernel_context *, const struct zr_sgd *, const struct zr_update *);
-    double (*sum_of_squares_in)(struct zr_kernel_context *, size_t n, struct zr_numbers x);
-    size_t (*find_nonfinite_in)(struct zr_kernel_context *, size_t n, struct zr_numbers x);
-    /* to[i] = from[i], rounded where it must be. The same precision: a copy. They do not overlap. */
-    void (*convert)(struct zr_kernel_context *, size_t n, struct zr_numbers from, struct zr_numbers to);
-    /* Zero bytes: the zero of every precision. */
-    void (*clear)(struct zr_kernel_context *, size_t bytes, void *to);
-
-    /* A 64-bit checksum of the bits; any changed bit changes it with overwhelming likelihood. */
-    uint64_t (*checksum)(struct zr_kernel_context *, size_t bytes, const void *data);
-
-    /* One thread, for the communicator: to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of
-     * the list; with accumulate, to[i] += that. `to` may be one of the sources. */
-    void (*sum_in_order)(size_t n, const float *const *from, unsigned count, float scale, float *to,
-                         bool accumulate);
-    /* The same on any precision: the sum is made in floats and rounded once. One thread. */
-    void (*sum_numbers_in_order)(const struct zr_sum *);
+    /* On the engine's state, of the precision that they are told. */
+    ZR_KERNEL(update_adamw);
+    ZR_KERNEL(update_sgd);
+    ZR_KERNEL(sum_of_squares);
+    ZR_KERNEL(find_nonfinite);
+    ZR_KERNEL(checksum);
+    ZR_KERNEL(init_normal);
+    ZR_KERNEL(convert);
+    ZR_KERNEL(clear);
+    ZR_KERNEL(sum);
 };
+#undef ZR_KERNEL
 
 /* Owned by the library, constant. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);

@@ -329,7 +329,7 @@ struct zr_module_type {
     /* Writes y and the slots; of the last module the losses. */
     zr_result (*forward)(struct zr_module_pass *pass);
     /* Writes dx and the gradients of the units' parameters. Of the last module it writes the losses too: in a
-     * training pass that has no forward of its own. */
+     * training pass that has no forward of its own, so its slots hold nothing yet. */
     zr_result (*backward)(struct zr_module_pass *pass);
     /* The last module, optional: what the model says after row `row` of x, [model->answer_count]. */
     zr_result (*answer)(struct zr_module_pass *pass, size_t row, float *out);

@@ -3,27 +3,10 @@
  * The workspace is [the matrix library's state | its scratch per thread | what the running operation needs].
  * One operation runs at a time, so the last part is as large as the neediest operation's share. */
 #include "kernels/cpu/context.h"
+#include "alloc/base/error.h"
 #include "kernels/cpu/gemm.h"
 
 #include <immintrin.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-static __thread char why[512];
-
-const char *zr_kernel_why(void)
-{
-    return why;
-}
-
-void zr_kernel_fail(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    vsnprintf(why, sizeof why, format, list);
-    va_end(list);
-}
 
 /* ---- Sizes: saturating, since a plan may ask about shapes no machine can hold -------------------------- */
 
@@ -39,26 +22,16 @@ static size_t plus(size_t a, size_t b)
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-static size_t threads_of(unsigned threads)
-{
-    return threads == 0 ? 1 : threads;
-}
-
-size_t zr_kernel_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
+size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
     (void)isa; /* the same on all: tiles are cut for the widest vectors */
-    size_t threads = threads_of(limits->threads), heads = limits->heads == 0 ? 1 : limits->heads;
-    size_t fixed = plus(zr_gemm_state_bytes((unsigned)threads), zr_gemm_scratch_bytes((unsigned)threads));
-    size_t row_bytes = times(limits->vocabulary, sizeof(float));
-    size_t most_rows = row_bytes == 0 ? 0 : ZR_LOGITS_BYTES / row_bytes;
-    size_t logits_rows = most_rows == 0 ? 1 : most_rows < limits->rows ? most_rows : limits->rows;
-    size_t logits = times(row_bytes, logits_rows);
-    size_t width = limits->channels / heads;
-    size_t attention =
-        times(threads, times(zr_attention_scratch_floats(limits->sequence, width), sizeof(float)));
+    unsigned threads = limits->threads == 0 ? 1 : limits->threads;
+    size_t heads = limits->heads == 0 ? 1 : limits->heads;
+    size_t fixed = plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
+    size_t floats = zr_attention_scratch_floats(limits->sequence, limits->channels / heads);
+    size_t attention = times(threads, times(floats, sizeof(float)));
     size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows);
     most = chains > most ? chains : most;
-    most = logits > most ? logits : most;
     most = attention > most ? attention : most;
     size_t total = plus(plus(fixed, most), 4096);
     return total == SIZE_MAX ? SIZE_MAX : total / 64 * 64;
@@ -92,51 +65,48 @@ size_t zr_chains_bytes(size_t rows)
 
 static size_t fixed_bytes(const struct zr_kernel_context *context)
 {
-    unsigned threads = (unsigned)threads_of(context->parallel.threads);
+    unsigned threads = zr_context_threads(context);
     return zr_gemm_state_bytes(threads) + zr_gemm_scratch_bytes(threads);
 }
 
-void *zr_context_scratch(const struct zr_kernel_context *context, size_t bytes)
+zr_result zr_context_scratch(const struct zr_kernel_context *context, size_t bytes, void **out)
 {
     size_t fixed = fixed_bytes(context);
-    if (bytes > context->workspace_bytes - fixed)
-        __builtin_trap();
-    return (char *)context->workspace + fixed;
+    *out = (char *)context->workspace + fixed;
+    if (context->workspace_bytes >= fixed && bytes <= context->workspace_bytes - fixed)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "a kernel needs %zu bytes of scratch, more than the limits that its workspace of %zu bytes "
+        "was sized for",
+        bytes, context->workspace_bytes);
 }
 
-struct zr_gemm_state *zr_context_gemm(const struct zr_kernel_context *context)
-{
-    return context->library;
-}
-
-int zr_kernel_open(struct zr_kernel_context *context)
+zr_result zr_cpu_open(struct zr_kernel_context *context)
 {
     enum zr_isa best = zr_isa_best();
     context->library = NULL;
-    if ((unsigned)context->isa >= ZR_ISA_COUNT || context->isa > best) {
-        zr_kernel_fail("this processor does not have the instruction set %s; its best is %s",
+    context->refusals = (struct zr_kernel_refusals){0};
+    if ((unsigned)context->isa >= ZR_ISA_COUNT || context->isa > best)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "this processor does not have the instruction set %s; its best is %s",
                        zr_isa_name(context->isa), zr_isa_name(best));
-        return -1;
-    }
-    if ((unsigned)context->precision >= ZR_PRECISION_COUNT) {
-        zr_kernel_fail("%d is no precision; there are fp32, bf16 and fp16", (int)context->precision);
-        return -1;
-    }
-    if (context->parallel.threads > 1 && context->parallel.run == NULL) {
-        zr_kernel_fail("%u threads were promised and no way to run them", context->parallel.threads);
-        return -1;
-    }
+    if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
+                       (int)context->precision);
+    if (context->parallel.threads > 1 && context->parallel.run == NULL)
+        return zr_fail(ZR_ERR_INVALID, "%u threads were promised and no way to run them",
+                       context->parallel.threads);
     if (context->workspace == NULL || (uintptr_t)context->workspace % 64 != 0 ||
-        context->workspace_bytes < fixed_bytes(context) + ZR_PARTIAL_BYTES) {
-        zr_kernel_fail("a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
-                       "zr_kernel_workspace_bytes()",
+        context->workspace_bytes < fixed_bytes(context) + ZR_PARTIAL_BYTES)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
+                       "workspace_bytes() of the kernels",
                        context->workspace_bytes);
-        return -1;
-    }
     return zr_gemm_open(context);
 }
 
-void zr_kernel_close(struct zr_kernel_context *context)
+void zr_cpu_close(struct zr_kernel_context *context)
 {
     if (context->library != NULL)
         zr_gemm_close(context);
@@ -164,21 +134,39 @@ static void guarded_part(void *argument, unsigned part, unsigned parts)
     _mm_setcsr(mode);
 }
 
-void zr_parallel_run(struct zr_kernel_context *context, void (*task)(void *, unsigned, unsigned),
-                     void *argument)
+zr_result zr_parallel_run(struct zr_kernel_context *context, void (*task)(void *, unsigned, unsigned),
+                          void *argument)
 {
     const struct zr_parallel *parallel = &context->parallel;
     struct guarded guarded = {task, argument};
+    if (context->library == NULL)
+        return zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
     if (parallel->threads > 1 && parallel->run != NULL)
         parallel->run(parallel->state, guarded_part, &guarded);
     else
         guarded_part(&guarded, 0, 1);
+    return ZR_OK;
 }
 
-void zr_part_range(size_t n, size_t grain, unsigned part, unsigned parts, size_t *from, size_t *to)
+struct loop_job {
+    zr_loop *loop;
+    const void *args;
+    size_t n, grain;
+};
+
+static void loop_part(void *argument, unsigned part, unsigned parts)
 {
+    const struct loop_job *job = argument;
+    size_t n = job->n, grain = job->grain;
     size_t grains = n / grain + (n % grain != 0), each = grains / parts, more = grains % parts;
     size_t first = part * each + (part < more ? part : more), end = first + each + (part < more);
-    *from = first * grain < n ? first * grain : n;
-    *to = end * grain < n ? end * grain : n;
+    size_t from = first * grain < n ? first * grain : n, to = end * grain < n ? end * grain : n;
+    if (from < to)
+        job->loop(job->args, from, to);
+}
+
+zr_result zr_loop_run(struct zr_kernel_context *context, zr_loop *loop, const void *args, size_t n,
+                      size_t grain)
+{
+    return zr_parallel_run(context, loop_part, &(struct loop_job){loop, args, n, grain});
 }

@@ -5,29 +5,33 @@
 
 #include "kernels/cpu/loops.h"
 
-struct zr_gemm_state;
+/* The table's own. */
+size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);
+zr_result zr_cpu_open(struct zr_kernel_context *context);
+void zr_cpu_close(struct zr_kernel_context *context);
 
-/* Runs task(argument, part, parts) on the context's threads; inline when there is one. */
-void zr_parallel_run(struct zr_kernel_context *context, void (*task)(void *, unsigned, unsigned),
-                     void *argument);
+/* Runs task(argument, part, parts) on the context's threads; inline when there is one. ZR_ERR_INVALID: the
+ * context is not open. */
+zr_result zr_parallel_run(struct zr_kernel_context *context, void (*task)(void *, unsigned, unsigned),
+                          void *argument);
 
-/* [*from, *to) of [0, n) for one part, cut at multiples of `grain`. */
-void zr_part_range(size_t n, size_t grain, unsigned part, unsigned parts, size_t *from, size_t *to);
+/* Runs loop(args, from, to) over [0, n), cut over the threads at multiples of `grain`. */
+zr_result zr_loop_run(struct zr_kernel_context *context, zr_loop *loop, const void *args, size_t n,
+                      size_t grain);
 
-/* Scratch that an operation may use as it likes until it ends: at least `bytes` of it. Operations have no way
- * to fail, so a problem beyond the limits that the workspace was sized for stops the process here, in place
- * of writing past the end. */
-void *zr_context_scratch(const struct zr_kernel_context *context, size_t bytes);
-struct zr_gemm_state *zr_context_gemm(const struct zr_kernel_context *context);
+/* Scratch that an operation may use as it likes until it ends: at least `bytes` of it. ZR_ERR_INVALID: the
+ * problem is beyond the limits that the workspace was sized for. */
+zr_result zr_context_scratch(const struct zr_kernel_context *context, size_t bytes, void **out);
 
-void zr_kernel_fail(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+static inline unsigned zr_context_threads(const struct zr_kernel_context *context)
+{
+    return context->parallel.threads == 0 ? 1 : context->parallel.threads;
+}
 
 /* Each thread's own, for products; at the start of the workspace. */
 #define ZR_THREAD_SCRATCH_BYTES ((size_t)2 << 20)
 /* Partial results that reductions keep between their two halves. */
 #define ZR_PARTIAL_BYTES ((size_t)4096 * sizeof(double))
-/* The head's logits, a chunk of rows at a time. */
-#define ZR_LOGITS_BYTES ((size_t)64 << 20)
 
 /* What the embedding's backward pass takes to find the rows of one token: chains of rows, and the slots of a
  * table (a power of two). */
@@ -38,5 +42,10 @@ static inline size_t zr_round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;
 }
+
+enum {
+    ZR_LINE_ELEMENTS = 32, /* what no two threads should share */
+    ZR_GRAIN = 4096,       /* what is worth a thread */
+};
 
 #endif

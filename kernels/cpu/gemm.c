@@ -12,8 +12,10 @@
  * that it takes itself.
  *
  * A primitive is made once per shape and slice and kept in a table in the workspace. Should the library
- * refuse one (it is out of memory, or a shape is beyond it), our own small product does the slice. */
+ * refuse one (it is out of memory, or a shape is beyond it), our own small product does the slice, and the
+ * context counts it. */
 #include "kernels/cpu/gemm.h"
+#include "alloc/base/error.h"
 #include "kernels/cpu/onednn.h"
 
 #include <stdatomic.h>
@@ -58,7 +60,6 @@ struct zr_gemm_state {
     unsigned threads;
     bool refused; /* by a test, not by the library */
     atomic_uint_least64_t pieces_refused;
-    struct zr_kernel_refusals refusals;
     struct entry entries[ENTRIES];
     struct memory *memories; /* [ENTRIES][threads] */
     dnnl_stream_t *streams;  /* [threads] */
@@ -100,23 +101,24 @@ static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
 }
 
 /* The library can be bound once per process, before its first use. */
-static int bind_isa(enum zr_isa isa)
+static zr_result bind_isa(enum zr_isa isa)
 {
     dnnl_cpu_isa_t wanted = library_isa(isa);
     if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted)
-        return 0;
-    zr_kernel_fail(
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
         "oneDNN already runs on another instruction set in this process; %s needs a process of its own",
         zr_isa_name(isa));
-    return -1;
 }
 
-int zr_gemm_open(struct zr_kernel_context *context)
+zr_result zr_gemm_open(struct zr_kernel_context *context)
 {
     struct zr_gemm_state *state = context->workspace;
-    unsigned threads = context->parallel.threads == 0 ? 1 : context->parallel.threads;
-    if (bind_isa(context->isa) != 0)
-        return -1;
+    unsigned threads = zr_context_threads(context);
+    zr_result result = bind_isa(context->isa);
+    if (result != ZR_OK)
+        return result;
     memset(state, 0, zr_gemm_state_bytes(threads));
     state->threads = threads;
     state->memories = (struct memory *)((char *)state + zr_round_up(sizeof *state, 64));
@@ -128,11 +130,10 @@ int zr_gemm_open(struct zr_kernel_context *context)
     for (unsigned t = 0; t < threads && status == dnnl_success; t++)
         status = dnnl_stream_create(&state->streams[t], state->engine, dnnl_stream_in_order);
     if (status == dnnl_success)
-        return 0;
-    zr_kernel_fail("oneDNN cannot start (its status is %d)", (int)status);
+        return ZR_OK;
     zr_gemm_close(context);
     context->library = NULL;
-    return -1;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "oneDNN cannot start (its status is %d)", (int)status);
 }
 
 static void entry_clear(struct zr_gemm_state *state, struct entry *entry)
@@ -165,12 +166,6 @@ void zr_gemm_close(struct zr_kernel_context *context)
             dnnl_stream_destroy(state->streams[t]);
     if (state->engine != NULL)
         dnnl_engine_destroy(state->engine);
-}
-
-struct zr_kernel_refusals zr_kernel_refusals(const struct zr_kernel_context *context)
-{
-    const struct zr_gemm_state *state = context->library;
-    return state ? state->refusals : (struct zr_kernel_refusals){0};
 }
 
 void zr_gemm_refuse(struct zr_kernel_context *context)
@@ -299,8 +294,6 @@ static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key
         status = memories_create(state, oldest, &shapes);
     shapes_forget(&shapes);
     if (status != dnnl_success) {
-        zr_kernel_fail("oneDNN refused a product of %zu x %zu x %zu (its status is %d); it is done without",
-                       (size_t)key->m, (size_t)key->n, (size_t)key->k, (int)status);
         entry_clear(state, oldest);
         oldest->key = *key;
         oldest->used = true;
@@ -457,7 +450,7 @@ static void gemm_part(void *argument, unsigned part, unsigned parts)
         }
 }
 
-void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
+zr_result zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
 {
     struct zr_gemm strided = *asked;
     const struct zr_gemm *product = &strided;
@@ -474,7 +467,7 @@ void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
                       .tiled = product->b_turned && !product->accumulate};
     size_t side = job.by_rows ? product->m : product->n;
     if (product->m == 0 || product->n == 0)
-        return;
+        return ZR_OK;
     omp_set_num_threads(1);
     job.slice = slice_of(side);
     job.slices_count = (side + job.slice - 1) / job.slice;
@@ -487,10 +480,11 @@ void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
     }
     atomic_init(&job.next, 0);
     uint64_t refused = atomic_load(&job.state->pieces_refused);
-    zr_parallel_run(context, gemm_part, &job);
-    if (atomic_load(&job.state->pieces_refused) != refused && job.state->refusals.count++ == 0) {
-        job.state->refusals.m = product->m;
-        job.state->refusals.n = product->n;
-        job.state->refusals.k = product->k;
+    zr_result result = zr_parallel_run(context, gemm_part, &job);
+    if (atomic_load(&job.state->pieces_refused) != refused && context->refusals.count++ == 0) {
+        context->refusals.m = product->m;
+        context->refusals.n = product->n;
+        context->refusals.k = product->k;
     }
+    return result;
 }

@@ -16,7 +16,7 @@ struct zr_gemm {
     const float *bias; /* NULL: none */
 };
 
-void zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
+zr_result zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
 
 /* Bytes of the library's state for so many threads, at the start of the workspace; and of scratch per thread.
  */
@@ -27,8 +27,7 @@ size_t zr_gemm_scratch_bytes(unsigned threads);
  * of this file runs. */
 char *zr_gemm_scratch(const struct zr_kernel_context *context);
 
-/* 0, or -1 with the words for zr_kernel_why(). */
-int zr_gemm_open(struct zr_kernel_context *context);
+zr_result zr_gemm_open(struct zr_kernel_context *context);
 void zr_gemm_close(struct zr_kernel_context *context);
 
 /* From now on, do as if the library refused every product, for tests. */

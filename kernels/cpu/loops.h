@@ -8,23 +8,6 @@
 
 #include "kernels/zr_kernels.h"
 
-struct zr_layernorm_work {
-    size_t rows, channels;
-    const void *x, *w, *b, *dy;
-    float *mean, *rstd; /* written forward, read backward */
-    void *y, *dx, *dw, *db;
-    bool accumulate_dx, accumulate;
-};
-
-struct zr_rmsnorm_work {
-    size_t rows, channels;
-    float epsilon;
-    const void *x, *w, *dy;
-    float *rstd; /* written forward, read backward */
-    void *y, *dx, *dw;
-    bool accumulate_dx, accumulate;
-};
-
 /* y[rows, columns at stride] of a bigger matrix. */
 struct zr_tile {
     void *at;
@@ -54,57 +37,35 @@ struct zr_small_product {
     bool accumulate;
 };
 
-struct zr_attention_work {
-    struct zr_attention shape;
-    const void *qkv, *dout, *kept; /* kept: p as the forward pass left it, or NULL */
-    void *out, *p, *dqkv;          /* out: written forward, read backward */
-    float *lse;                    /* likewise */
-};
-
-/* One row of the head: softmax over the first `vocabulary` of `padded` logits. */
-struct zr_softmax_row {
-    float *logits;
-    void *gradient; /* NULL: none; may begin where the logits do, which are lost either way */
-    size_t vocabulary, padded;
-    size_t target;
-    float scale;
-};
+/* Rows, columns or elements [from, to) of what an operation is asked to do: args is its struct of
+ * zr_kernels.h. */
+typedef void zr_loop(const void *args, size_t from, size_t to);
 
 struct zr_loops {
     size_t element_bytes;
     void (*exponential)(size_t n, const float *x, float *y); /* simd.h's, for its test */
     void (*widen)(size_t n, const void *from, float *to);
     void (*narrow)(size_t n, const float *from, void *to);
-    void (*gelu_forward)(size_t n, const void *x, void *y);
-    void (*gelu_backward)(size_t n, const void *x, const void *dy, void *dx);
-    void (*add)(size_t n, const void *a, const void *b, void *out);
     void (*add_chain)(const struct zr_chain_sum *sum);
     void (*add_to_rows)(const struct zr_tile *tile, const float *bias); /* the tile is of floats too */
-    /* out[columns] (+)= the sums over the tile's rows, in blocks of 64 rows added in order */
-    void (*sum_rows)(const struct zr_tile *tile, void *out, bool accumulate);
-    void (*layernorm_forward)(const struct zr_layernorm_work *work, size_t from_row, size_t to_row);
-    void (*layernorm_backward_rows)(const struct zr_layernorm_work *work, size_t from_row, size_t to_row);
-    void (*layernorm_backward_columns)(const struct zr_layernorm_work *work, size_t from, size_t to);
-    void (*rmsnorm_forward)(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row);
-    void (*rmsnorm_backward_rows)(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row);
-    void (*rmsnorm_backward_columns)(const struct zr_rmsnorm_work *work, size_t from, size_t to);
-    void (*rotary)(const struct zr_rotary *work, size_t from_row, size_t to_row);
-    void (*swiglu_forward)(const struct zr_swiglu *work, size_t from, size_t to);
-    void (*swiglu_backward)(const struct zr_swiglu_backward *work, size_t from, size_t to);
     void (*small_product)(const struct zr_small_product *work);
     /* `unit` counts heads, sequence * heads + head; backward, those of keys and values. `scratch` has
      * zr_attention_scratch_floats(). */
-    void (*attention_forward)(const struct zr_attention_work *work, size_t unit, float *scratch);
-    void (*attention_backward)(const struct zr_attention_work *work, size_t unit, float *scratch);
-    float (*softmax_row)(const struct zr_softmax_row *row); /* the loss */
-    float (*dot)(size_t n, const void *a, const void *b);
-    /* Elements [from, to) of an update whose two-byte tensors are of the table's precision. */
-    void (*adamw)(const struct zr_adamw *how, const struct zr_update *update, size_t from, size_t to);
-    void (*sgd)(const struct zr_sgd *how, const struct zr_update *update, size_t from, size_t to);
+    void (*attention_forward)(const struct zr_attention_forward *args, size_t unit, float *scratch);
+    void (*attention_backward)(const struct zr_attention_backward *args, size_t unit, float *scratch);
     double (*sum_of_squares)(size_t n, const void *x); /* of one block */
     size_t (*find_nonfinite)(size_t n, const void *x);
-    /* The sources are of the table's precision; so is `to`, or of floats. */
-    void (*sum_in_order)(const struct zr_sum *sum);
+
+    /* By rows; what ends in _columns by columns. */
+    zr_loop *embedding_forward, *positions_forward, *positions_backward_columns;
+    zr_loop *layernorm_forward, *layernorm_backward, *layernorm_backward_columns;
+    zr_loop *rmsnorm_forward, *rmsnorm_backward, *rmsnorm_backward_columns;
+    zr_loop *bias_backward_columns; /* of struct zr_linear_backward */
+    zr_loop *rotary, *cross_entropy;
+    /* By elements. */
+    zr_loop *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward, *add;
+    zr_loop *update_adamw, *update_sgd; /* two-byte tensors are of the table's precision */
+    zr_loop *sum; /* the sources are of the table's precision; so is `to`, or of floats */
 };
 
 /* NULL where the instruction set or the precision is none. */

@@ -118,13 +118,12 @@ struct head {
     struct head_view q, k, v;
 };
 
-static struct head head_of(const struct zr_attention_work *work, size_t unit)
+static struct head head_of(const struct zr_attention *shape, const el *all, size_t unit)
 {
-    const struct zr_attention *shape = &work->shape;
     size_t width = shape->channels / shape->heads, sequence = unit / shape->heads, head = unit % shape->heads,
            shared = head / heads_per_kv(shape), kv_channels = shape->channels / heads_per_kv(shape),
            stride = shape->channels + 2 * kv_channels;
-    const el *qkv = (const el *)work->qkv + sequence * shape->sequence * stride;
+    const el *qkv = all + sequence * shape->sequence * stride;
     struct head_view view = {qkv, shape->sequence, width, stride};
     struct head h = {shape->sequence,
                      width,
@@ -172,9 +171,9 @@ static void probabilities(float *row, size_t n, size_t end, float lse)
     memset(row + n, 0, (end - n) * sizeof *row);
 }
 
-static void attention_forward(const struct zr_attention_work *work, size_t unit, float *scratch)
+static void attention_forward(const struct zr_attention_forward *work, size_t unit, float *scratch)
 {
-    struct head h = head_of(work, unit);
+    struct head h = head_of(&work->shape, work->qkv, unit);
     size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
     float *q = take(&scratch, QUERY_BLOCK * h.padded_width);
     float *keys = take(&scratch, h.width * h.padded_tokens);
@@ -232,13 +231,13 @@ struct backward_scratch {
 };
 
 /* p[rows, seen] of the query rows from t0: as forward kept them, or made again, with the same bits. */
-static void backward_probabilities(const struct zr_attention_work *work, const struct head *h,
+static void backward_probabilities(const struct zr_attention_backward *work, const struct head *h,
                                    const struct backward_scratch *s, size_t unit, size_t t0, size_t rows)
 {
     size_t seen = t0 + rows;
-    if (work->kept != NULL) {
+    if (work->p != NULL) {
         for (size_t r = 0; r < rows; r++)
-            widen(seen, (const el *)work->kept + (unit * h->tokens + t0 + r) * h->tokens,
+            widen(seen, (const el *)work->p + (unit * h->tokens + t0 + r) * h->tokens,
                   s->p + r * h->padded_tokens);
         return;
     }
@@ -330,7 +329,7 @@ static struct backward_scratch backward_take(const struct head *h, float *scratc
 }
 
 /* The place in dqkv of what lies there in qkv. */
-static struct head_view gradient_of(const struct zr_attention_work *work, const struct head_view *view)
+static struct head_view gradient_of(const struct zr_attention_backward *work, const struct head_view *view)
 {
     struct head_view d = *view;
     d.at = (const el *)work->dqkv + (view->at - (const el *)work->qkv);
@@ -338,7 +337,7 @@ static struct head_view gradient_of(const struct zr_attention_work *work, const 
 }
 
 /* One head of queries: its dq, and what it adds to dk and dv. */
-static void backward_queries(const struct zr_attention_work *work, const struct head *of,
+static void backward_queries(const struct zr_attention_backward *work, const struct head *of,
                              const struct backward_scratch *scratch, size_t unit)
 {
     const struct head h = *of;
@@ -369,10 +368,10 @@ static void backward_queries(const struct zr_attention_work *work, const struct 
     }
 }
 
-static void attention_backward(const struct zr_attention_work *work, size_t unit, float *scratch)
+static void attention_backward(const struct zr_attention_backward *work, size_t unit, float *scratch)
 {
     size_t group = heads_per_kv(&work->shape);
-    struct head h = head_of(work, unit * group);
+    struct head h = head_of(&work->shape, work->qkv, unit * group);
     struct backward_scratch s = backward_take(&h, scratch);
     struct head_view dk = gradient_of(work, &h.k), dv = gradient_of(work, &h.v);
     gather(&h.k, 1.0f, s.k, h.padded_width);
@@ -381,7 +380,7 @@ static void attention_backward(const struct zr_attention_work *work, size_t unit
     memset(s.dk, 0, h.tokens * h.padded_width * sizeof *s.dk);
     memset(s.dv, 0, h.tokens * h.padded_width * sizeof *s.dv);
     for (size_t i = 0; i < group; i++) {
-        h = head_of(work, unit * group + i);
+        h = head_of(&work->shape, work->qkv, unit * group + i);
         backward_queries(work, &h, &s, unit * group + i);
     }
     scatter(s.dk, h.padded_width, &dk, 1.0f);

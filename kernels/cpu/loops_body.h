@@ -43,33 +43,36 @@ VF_INLINE vf gelu_gate(vf x)
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(-2.0f) * u));
 }
 
-static void gelu_forward(size_t n, const void *x, void *y)
+static void gelu_forward(const void *args, size_t from, size_t to)
 {
-    const el *in = x;
-    el *out = y;
-    for (size_t i = 0; i < n; i += VF_LANES) {
-        vf v = el_get(in + i, n - i);
-        el_put(out + i, n - i, v * gelu_gate(v));
+    const struct zr_gelu_forward *a = args;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        vf v = el_get((const el *)a->x + i, to - i);
+        el_put((el *)a->y + i, to - i, v * gelu_gate(v));
     }
 }
 
-static void gelu_backward(size_t n, const void *x, const void *dy, void *dx)
+static void gelu_backward(const void *args, size_t from, size_t to)
 {
-    const el *in = x, *d = dy;
-    el *out = dx;
-    for (size_t i = 0; i < n; i += VF_LANES) {
-        vf v = el_get(in + i, n - i), gate = gelu_gate(v);
+    const struct zr_gelu_backward *a = args;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        vf v = el_get((const el *)a->x + i, to - i), gate = gelu_gate(v);
         vf slope = vf_fma(v * v, vf_set(6.0f * gelu_root * gelu_cubic), vf_set(2.0f * gelu_root));
         vf change = vf_fma(v * slope, gate * (vf_set(1.0f) - gate), gate);
-        el_put(out + i, n - i, el_get(d + i, n - i) * change);
+        el_put((el *)a->dx + i, to - i, el_get((const el *)a->dy + i, to - i) * change);
     }
 }
 
-static void add(size_t n, const void *a, const void *b, void *out)
+static void add_elements(size_t n, const el *a, const el *b, el *out)
 {
-    const el *left = a, *right = b;
     for (size_t i = 0; i < n; i += VF_LANES)
-        el_put((el *)out + i, n - i, el_get(left + i, n - i) + el_get(right + i, n - i));
+        el_put(out + i, n - i, el_get(a + i, n - i) + el_get(b + i, n - i));
+}
+
+static void add(const void *args, size_t from, size_t to)
+{
+    const struct zr_add *a = args;
+    add_elements(to - from, (const el *)a->a + from, (const el *)a->b + from, (el *)a->out + from);
 }
 
 /* The sum stays in a register until it is whole: it is rounded once. */
@@ -100,24 +103,27 @@ static void add_to_rows(const struct zr_tile *tile, const float *bias)
     }
 }
 
-static void sum_rows(const struct zr_tile *tile, void *sums, bool accumulate)
+/* The gradient of a bias: the sums over the rows of dy, in blocks of 64 rows added in order. */
+static void bias_backward_columns(const void *args, size_t from, size_t to)
 {
-    const el *at = tile->at;
-    el *out = sums;
+    const struct zr_linear_backward *a = args;
+    const el *at = a->dy;
+    el *out = a->db;
+    size_t rows = a->shape.rows, stride = a->shape.y_stride ? a->shape.y_stride : a->shape.out;
     enum { WIDE = 4, BLOCK = 64 };
-    for (size_t c = 0; c < tile->columns; c += WIDE * VF_LANES) {
-        size_t left = tile->columns - c, vectors = (left + VF_LANES - 1) / VF_LANES;
+    for (size_t c = from; c < to; c += WIDE * VF_LANES) {
+        size_t left = to - c, vectors = (left + VF_LANES - 1) / VF_LANES;
         vf total[WIDE];
         if (vectors > WIDE)
             vectors = WIDE;
         for (size_t v = 0; v < vectors; v++)
-            total[v] = accumulate ? el_get(out + c + v * VF_LANES, left - v * VF_LANES) : vf_set(0.0f);
-        for (size_t block = 0; block < tile->rows; block += BLOCK) {
-            size_t end = tile->rows - block < BLOCK ? tile->rows : block + BLOCK;
+            total[v] = a->accumulate ? el_get(out + c + v * VF_LANES, left - v * VF_LANES) : vf_set(0.0f);
+        for (size_t block = 0; block < rows; block += BLOCK) {
+            size_t end = rows - block < BLOCK ? rows : block + BLOCK;
             vf sum[WIDE] = {0};
             for (size_t r = block; r < end; r++)
                 for (size_t v = 0; v < vectors; v++)
-                    sum[v] += el_get(at + r * tile->stride + c + v * VF_LANES, left - v * VF_LANES);
+                    sum[v] += el_get(at + r * stride + c + v * VF_LANES, left - v * VF_LANES);
             for (size_t v = 0; v < vectors; v++)
                 total[v] += sum[v];
         }
@@ -126,11 +132,44 @@ static void sum_rows(const struct zr_tile *tile, void *sums, bool accumulate)
     }
 }
 
+/* ---- Embedding ----------------------------------------------------------------------------------------- */
+
+static void embedding_forward(const void *args, size_t from, size_t to)
+{
+    const struct zr_embedding_forward *a = args;
+    for (size_t row = from; row < to; row++)
+        memcpy((el *)a->y + row * a->channels, (const el *)a->w + (size_t)a->tokens[row] * a->channels,
+               a->channels * sizeof(el));
+}
+
+static void positions_forward(const void *args, size_t from, size_t to)
+{
+    const struct zr_positions_forward *a = args;
+    for (size_t row = from; row < to; row++) {
+        el *y = (el *)a->y + row * a->channels;
+        add_elements(a->channels, y, (const el *)a->w + row % a->sequence * a->channels, y);
+    }
+}
+
+static void positions_backward_columns(const void *args, size_t from, size_t to)
+{
+    const struct zr_positions_backward *a = args;
+    for (size_t t = 0; t < a->sequence && t < a->rows; t++)
+        add_chain(&(struct zr_chain_sum){.columns = to - from,
+                                         .stride = a->channels,
+                                         .to = (el *)a->dw + t * a->channels + from,
+                                         .from = (const el *)a->dy + from,
+                                         .first = (int32_t)t,
+                                         .step = (int32_t)a->sequence,
+                                         .end = (int32_t)a->rows});
+}
+
 /* ---- Layer norm ---------------------------------------------------------------------------------------- */
 
-static void layernorm_forward(const struct zr_layernorm_work *work, size_t from_row, size_t to_row)
+static void layernorm_forward(const void *args, size_t from_row, size_t to_row)
 {
-    size_t n = work->channels;
+    const struct zr_layernorm_forward *work = args;
+    size_t n = work->shape.channels;
     for (size_t row = from_row; row < to_row; row++) {
         const el *x = (const el *)work->x + row * n, *w = work->w, *b = work->b;
         el *y = (el *)work->y + row * n;
@@ -157,9 +196,10 @@ static void layernorm_forward(const struct zr_layernorm_work *work, size_t from_
     }
 }
 
-static void layernorm_backward_rows(const struct zr_layernorm_work *work, size_t from_row, size_t to_row)
+static void layernorm_backward(const void *args, size_t from_row, size_t to_row)
 {
-    size_t n = work->channels;
+    const struct zr_layernorm_backward *work = args;
+    size_t n = work->shape.channels;
     for (size_t row = from_row; row < to_row; row++) {
         const el *x = (const el *)work->x + row * n, *dy = (const el *)work->dy + row * n, *w = work->w;
         el *dx = (el *)work->dx + row * n;
@@ -181,8 +221,9 @@ static void layernorm_backward_rows(const struct zr_layernorm_work *work, size_t
 }
 
 /* dw and db of the channels [from, to), over all rows in blocks of 64 added in order. */
-static void layernorm_backward_columns(const struct zr_layernorm_work *work, size_t from, size_t to)
+static void layernorm_backward_columns(const void *args, size_t from, size_t to)
 {
+    const struct zr_layernorm_backward *work = args;
     enum { BLOCK = 64 };
     const el *x = work->x, *dy = work->dy;
     el *dw_out = work->dw, *db_out = work->db;
@@ -190,12 +231,12 @@ static void layernorm_backward_columns(const struct zr_layernorm_work *work, siz
         size_t left = to - c;
         vf dw = work->accumulate ? el_get(dw_out + c, left) : vf_set(0.0f);
         vf db = work->accumulate ? el_get(db_out + c, left) : vf_set(0.0f);
-        for (size_t block = 0; block < work->rows; block += BLOCK) {
-            size_t end = work->rows - block < BLOCK ? work->rows : block + BLOCK;
+        for (size_t block = 0; block < work->shape.rows; block += BLOCK) {
+            size_t end = work->shape.rows - block < BLOCK ? work->shape.rows : block + BLOCK;
             vf block_dw = vf_set(0.0f), block_db = vf_set(0.0f);
             for (size_t row = block; row < end; row++) {
-                vf g = el_get(dy + row * work->channels + c, left);
-                vf normal = (el_get(x + row * work->channels + c, left) - vf_set(work->mean[row])) *
+                vf g = el_get(dy + row * work->shape.channels + c, left);
+                vf normal = (el_get(x + row * work->shape.channels + c, left) - vf_set(work->mean[row])) *
                             vf_set(work->rstd[row]);
                 block_dw = vf_fma(g, normal, block_dw);
                 block_db += g;
@@ -217,29 +258,31 @@ const struct zr_loops ZR_LOOPS = {
     .exponential = exponential,
     .widen = widen,
     .narrow = narrow,
-    .gelu_forward = gelu_forward,
-    .gelu_backward = gelu_backward,
-    .add = add,
     .add_chain = add_chain,
     .add_to_rows = add_to_rows,
-    .sum_rows = sum_rows,
-    .layernorm_forward = layernorm_forward,
-    .layernorm_backward_rows = layernorm_backward_rows,
-    .layernorm_backward_columns = layernorm_backward_columns,
-    .rmsnorm_forward = rmsnorm_forward,
-    .rmsnorm_backward_rows = rmsnorm_backward_rows,
-    .rmsnorm_backward_columns = rmsnorm_backward_columns,
-    .rotary = rotary,
-    .swiglu_forward = swiglu_forward,
-    .swiglu_backward = swiglu_backward,
     .small_product = small_product,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
-    .softmax_row = softmax_row,
-    .dot = dot,
-    .adamw = adamw,
-    .sgd = sgd,
     .sum_of_squares = sum_of_squares,
     .find_nonfinite = find_nonfinite,
-    .sum_in_order = sum_in_order,
+    .embedding_forward = embedding_forward,
+    .positions_forward = positions_forward,
+    .positions_backward_columns = positions_backward_columns,
+    .layernorm_forward = layernorm_forward,
+    .layernorm_backward = layernorm_backward,
+    .layernorm_backward_columns = layernorm_backward_columns,
+    .rmsnorm_forward = rmsnorm_forward,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rmsnorm_backward_columns = rmsnorm_backward_columns,
+    .bias_backward_columns = bias_backward_columns,
+    .rotary = rotary,
+    .cross_entropy = cross_entropy,
+    .gelu_forward = gelu_forward,
+    .gelu_backward = gelu_backward,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
+    .add = add,
+    .update_adamw = update_adamw,
+    .update_sgd = update_sgd,
+    .sum = sum,
 };

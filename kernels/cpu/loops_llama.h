@@ -2,8 +2,9 @@
 
 /* ---- Root mean square norm ----------------------------------------------------------------------------- */
 
-static void rmsnorm_forward(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row)
+static void rmsnorm_forward(const void *args, size_t from_row, size_t to_row)
 {
+    const struct zr_rmsnorm_forward *work = args;
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
         const el *x = (const el *)work->x + row * n, *w = work->w;
@@ -20,8 +21,9 @@ static void rmsnorm_forward(const struct zr_rmsnorm_work *work, size_t from_row,
     }
 }
 
-static void rmsnorm_backward_rows(const struct zr_rmsnorm_work *work, size_t from_row, size_t to_row)
+static void rmsnorm_backward(const void *args, size_t from_row, size_t to_row)
 {
+    const struct zr_rmsnorm_backward *work = args;
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
         const el *x = (const el *)work->x + row * n, *dy = (const el *)work->dy + row * n, *w = work->w;
@@ -39,8 +41,9 @@ static void rmsnorm_backward_rows(const struct zr_rmsnorm_work *work, size_t fro
 }
 
 /* dw of the channels [from, to), over all rows in blocks of 64 added in order. */
-static void rmsnorm_backward_columns(const struct zr_rmsnorm_work *work, size_t from, size_t to)
+static void rmsnorm_backward_columns(const void *args, size_t from, size_t to)
 {
+    const struct zr_rmsnorm_backward *work = args;
     enum { BLOCK = 64 };
     const el *x = work->x, *dy = work->dy;
     el *dw_out = work->dw;
@@ -74,8 +77,9 @@ static void turn(el *first, el *second, size_t half, const float *cosines, const
     }
 }
 
-static void rotary(const struct zr_rotary *work, size_t from_row, size_t to_row)
+static void rotary(const void *args, size_t from_row, size_t to_row)
 {
+    const struct zr_rotary *work = args;
     size_t half = work->width / 2;
     for (size_t row = from_row; row < to_row; row++) {
         size_t angles = row % work->sequence * half;
@@ -93,8 +97,9 @@ VF_INLINE vf sigmoid(vf x)
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(0.0f) - x));
 }
 
-static void swiglu_forward(const struct zr_swiglu *work, size_t from, size_t to)
+static void swiglu_forward(const void *args, size_t from, size_t to)
 {
+    const struct zr_swiglu_forward *work = args;
     const el *gate = work->gate, *up = work->up;
     for (size_t i = from; i < to; i += VF_LANES) {
         vf g = el_get(gate + i, to - i);
@@ -102,8 +107,9 @@ static void swiglu_forward(const struct zr_swiglu *work, size_t from, size_t to)
     }
 }
 
-static void swiglu_backward(const struct zr_swiglu_backward *work, size_t from, size_t to)
+static void swiglu_backward(const void *args, size_t from, size_t to)
 {
+    const struct zr_swiglu_backward *work = args;
     const el *gate = work->gate, *up = work->up, *dy = work->dy;
     for (size_t i = from; i < to; i += VF_LANES) {
         size_t left = to - i;

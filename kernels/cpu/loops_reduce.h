@@ -1,14 +1,5 @@
 /* loops_reduce.h: softmax with cross-entropy, optimizers, sums and searches. Part of loops_body.h. */
 
-static float dot(size_t n, const void *left, const void *right)
-{
-    const el *a = left, *b = right;
-    vf sum = vf_set(0.0f);
-    for (size_t i = 0; i < n; i += VF_LANES)
-        sum = vf_fma(el_get(a + i, n - i), el_get(b + i, n - i), sum);
-    return vf_sum(sum);
-}
-
 /* ---- Softmax and cross-entropy ------------------------------------------------------------------------- */
 
 /* The sum of exp(x - most), each replaced by its exponential when `keep`; blocks of 4,096 add up in double.
@@ -41,27 +32,55 @@ static double exponentials(size_t n, float *x, float most, bool keep)
     return total;
 }
 
-static float softmax_row(const struct zr_softmax_row *row)
+/* What the columns of row x have; with a gradient wanted the logits become their exponentials. */
+static struct zr_softmax_part softmax_part(const struct zr_cross_entropy *a, size_t row)
 {
-    float *x = row->logits;
-    size_t n = row->vocabulary, whole = n / VF_LANES * VF_LANES;
+    float *x = a->logits + row * a->stride;
+    size_t n = a->columns, whole = n / VF_LANES * VF_LANES,
+           target = (size_t)a->targets[row] - a->first_column;
     vf most = vf_set(-INFINITY);
     for (size_t i = 0; i < whole; i += VF_LANES)
         most = vf_max(vf_load(x + i), most);
-    float largest = vf_largest(most), wanted = x[row->target];
+    float largest = vf_largest(most), wanted = target < n ? x[target] : 0;
     for (size_t i = whole; i < n; i++)
         largest = x[i] > largest ? x[i] : largest;
-    double total = exponentials(n, x, largest, row->gradient != NULL);
-    if (row->gradient != NULL) { /* element i is written when float i and all before it have been read */
-        vf factor = vf_set((float)((double)row->scale / total));
-        vf at_target = vf_set(x[row->target]) * factor - vf_set(row->scale);
-        el *d = row->gradient;
-        for (size_t i = 0; i < n; i += VF_LANES)
-            el_put(d + i, n - i, vf_get(x + i, n - i) * factor);
-        el_put(d + row->target, 1, at_target);
-        memset(d + n, 0, (row->padded - n) * sizeof *d);
+    return (struct zr_softmax_part){exponentials(n, x, largest, a->gradient), largest, wanted};
+}
+
+/* The gradient of a row, from the exponentials beside its own largest logit. Element i is written when float
+ * i and all before it have been read. */
+static void softmax_gradient(const struct zr_cross_entropy *a, size_t row, double factor)
+{
+    float *x = a->logits + row * a->stride;
+    size_t n = a->columns, target = (size_t)a->targets[row] - a->first_column;
+    vf scale = vf_set((float)factor);
+    vf at_target = vf_set(target < n ? x[target] : 0) * scale - vf_set(a->scale);
+    el *d = (el *)x;
+    for (size_t i = 0; i < n; i += VF_LANES)
+        el_put(d + i, n - i, vf_get(x + i, n - i) * scale);
+    if (target < n)
+        el_put(d + target, 1, at_target);
+    memset(d + n, 0, (a->stride - n) * sizeof *d);
+}
+
+static void cross_entropy(const void *args, size_t from, size_t to)
+{
+    const struct zr_cross_entropy *a = args;
+    for (size_t row = from; row < to; row++) {
+        struct zr_softmax_part own = a->all ? a->parts[row] : softmax_part(a, row), all = own;
+        if (a->parts && !a->all) {
+            a->parts[row] = own;
+            continue;
+        }
+        double below = 1; /* this share's exponentials, beside the largest logit of all */
+        if (a->all) {
+            all = a->all[row];
+            below = own.most > all.most - 700 ? zr_real_exp((double)own.most - (double)all.most) : 0;
+        }
+        if (a->gradient)
+            softmax_gradient(a, row, below * (double)a->scale / all.sum);
+        a->losses[row] = (float)(zr_real_log(all.sum) + (double)all.most - (double)all.target);
     }
-    return (float)(zr_real_log(total) + (double)largest - (double)wanted);
 }
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
@@ -79,8 +98,10 @@ VF_INLINE void update_parameter(const struct zr_update *u, size_t i, size_t n, v
         el_put((el *)u->parameter.at + i, n, value);
 }
 
-static void adamw(const struct zr_adamw *how, const struct zr_update *u, size_t from, size_t to)
+static void update_adamw(const void *args, size_t from, size_t to)
 {
+    const struct zr_adamw *how = &((const struct zr_update_adamw *)args)->how;
+    const struct zr_update *u = &((const struct zr_update_adamw *)args)->numbers;
     const vf gradient_scale = vf_set(how->gradient_scale), beta1 = vf_set(how->beta1),
              beta2 = vf_set(how->beta2);
     const vf rest1 = vf_set(1.0f - how->beta1), rest2 = vf_set(1.0f - how->beta2);
@@ -99,8 +120,10 @@ static void adamw(const struct zr_adamw *how, const struct zr_update *u, size_t 
 }
 
 /* No fused operations: the same bits on every instruction set. */
-static void sgd(const struct zr_sgd *how, const struct zr_update *u, size_t from, size_t to)
+static void update_sgd(const void *args, size_t from, size_t to)
 {
+    const struct zr_sgd *how = &((const struct zr_update_sgd *)args)->how;
+    const struct zr_update *u = &((const struct zr_update_sgd *)args)->numbers;
     const vf gradient_scale = vf_set(how->gradient_scale), momentum = vf_set(how->momentum_factor);
     const vf rate = vf_set(how->rate), decay = vf_set(how->weight_decay);
     for (size_t i = from; i < to; i += VF_LANES) {
@@ -168,12 +191,13 @@ static size_t find_nonfinite(size_t n, const void *numbers)
 
 /* The communicator's hot loop, inlined for a number of sources known to the compiler. No fused multiply-add:
  * the bits are those of the plain sum, on every instruction set. */
-VF_INLINE void sum_sources(const struct zr_sum *s, const void *const *from, const unsigned count)
+VF_INLINE void sum_sources(const struct zr_sum *s, size_t begin, size_t end, const void *const *from,
+                           const unsigned count)
 {
     const vf scale = vf_set(s->scale);
     bool wide = s->to.precision == ZR_PRECISION_FP32;
-    for (size_t i = 0; i < s->n; i += VF_LANES) {
-        size_t left = s->n - i;
+    for (size_t i = begin; i < end; i += VF_LANES) {
+        size_t left = end - i;
         vf sum = el_get((const el *)from[0] + i, left);
         for (unsigned k = 1; k < count; k++)
             sum += el_get((const el *)from[k] + i, left);
@@ -188,32 +212,34 @@ VF_INLINE void sum_sources(const struct zr_sum *s, const void *const *from, cons
     }
 }
 
-static void sum_in_order(const struct zr_sum *s)
+static void sum(const void *args, size_t begin, size_t end)
 {
+    const struct zr_sum *s = args;
+    size_t bytes = zr_precision_bytes(s->to.precision);
     const void *from[8];
     for (unsigned k = 0; k < s->count && k < 8; k++)
         from[k] = s->from[k];
     switch (s->count) {
     case 0:
         if (!s->accumulate)
-            memset(s->to.at, 0, s->n * zr_precision_bytes(s->to.precision));
+            memset((char *)s->to.at + begin * bytes, 0, (end - begin) * bytes);
         return;
     case 1:
-        sum_sources(s, from, 1);
+        sum_sources(s, begin, end, from, 1);
         return;
     case 2:
-        sum_sources(s, from, 2);
+        sum_sources(s, begin, end, from, 2);
         return;
     case 3:
-        sum_sources(s, from, 3);
+        sum_sources(s, begin, end, from, 3);
         return;
     case 4:
-        sum_sources(s, from, 4);
+        sum_sources(s, begin, end, from, 4);
         return;
     case 8:
-        sum_sources(s, from, 8);
+        sum_sources(s, begin, end, from, 8);
         return;
     default:
-        sum_sources(s, s->from, s->count);
+        sum_sources(s, begin, end, s->from, s->count);
     }
 }

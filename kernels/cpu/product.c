@@ -151,19 +151,19 @@ static void cut(struct job *job, unsigned threads)
     job->block_columns = over(p->n, job->columns);
 }
 
-void zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
-                   const struct zr_panels *panels)
+zr_result zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
+                        const struct zr_panels *panels)
 {
     struct job job = {.product = product, .panels = panels};
     if (product->m == 0 || product->n == 0)
-        return;
+        return ZR_OK;
     job.scratch = zr_gemm_scratch(context);
-    cut(&job, context->parallel.threads == 0 ? 1 : context->parallel.threads);
+    cut(&job, zr_context_threads(context));
     atomic_init(&job.next, 0);
-    zr_parallel_run(context, product_part, &job);
+    return zr_parallel_run(context, product_part, &job);
 }
 
-void zr_product(struct zr_kernel_context *context, const struct zr_product *product)
+zr_result zr_product(struct zr_kernel_context *context, const struct zr_product *product)
 {
-    zr_product_by(context, product, zr_panels_of(context->isa, product->precision));
+    return zr_product_by(context, product, zr_panels_of(context->isa, product->precision));
 }

@@ -18,10 +18,10 @@ struct zr_product {
     struct zr_numbers c;
 };
 
-void zr_product(struct zr_kernel_context *context, const struct zr_product *product);
+zr_result zr_product(struct zr_kernel_context *context, const struct zr_product *product);
 
 /* By a table of the caller's choice, for tests. */
-void zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
-                   const struct zr_panels *panels);
+zr_result zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
+                        const struct zr_panels *panels);
 
 #endif

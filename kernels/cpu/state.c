@@ -2,7 +2,6 @@
  * checksums. Each cuts its work over the lent threads; what is added up meets in a fixed order. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/random.h"
-#include "kernels/zr_sgd.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -12,125 +11,59 @@ static const struct zr_loops *loops_of(const struct zr_kernel_context *context, 
     return zr_loops_of(context->isa, precision);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------- */
-
-struct fill_job {
-    size_t n;
-    float value;
-    float *to;
-};
-
-static void fill_part(void *argument, unsigned part, unsigned parts)
-{
-    const struct fill_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->n, ZR_GRAIN, part, parts, &from, &to);
-    for (size_t i = from; i < to; i++)
-        job->to[i] = job->value;
-}
-
-void zr_cpu_fill(struct zr_kernel_context *context, size_t n, float value, float *x)
-{
-    if (value == 0.0f && !__builtin_signbit(value))
-        zr_cpu_clear(context, n * sizeof *x, x);
-    else
-        zr_parallel_run(context, fill_part, &(struct fill_job){n, value, x});
-}
-
-struct copy_job {
-    size_t bytes;
-    const char *from; /* NULL: zeros */
-    char *to;
-};
-
-static void copy_part(void *argument, unsigned part, unsigned parts)
-{
-    const struct copy_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->bytes, ZR_GRAIN * sizeof(float), part, parts, &from, &to);
-    if (from == to)
-        return;
-    if (job->from == NULL)
-        memset(job->to + from, 0, to - from);
-    else
-        memcpy(job->to + from, job->from + from, to - from);
-}
-
-void zr_cpu_copy(struct zr_kernel_context *context, size_t bytes, const void *from, void *to)
-{
-    if (bytes > 0)
-        zr_parallel_run(context, copy_part, &(struct copy_job){bytes, from, to});
-}
-
-void zr_cpu_clear(struct zr_kernel_context *context, size_t bytes, void *to)
-{
-    if (bytes > 0)
-        zr_parallel_run(context, copy_part, &(struct copy_job){bytes, NULL, to});
-}
-
 /* ---- Conversions --------------------------------------------------------------------------------------- */
 
-struct convert_job {
+static void clear_bytes(const void *args, size_t from, size_t to)
+{
+    memset((char *)((const struct zr_clear *)args)->to + from, 0, to - from);
+}
+
+zr_result zr_cpu_clear(struct zr_kernel_context *context, const struct zr_clear *args)
+{
+    return zr_loop_run(context, clear_bytes, args, args->bytes, ZR_GRAIN * sizeof(float));
+}
+
+struct conversion {
     const struct zr_loops *from_loops, *to_loops;
-    size_t n;
     const char *from;
     char *to;
 };
 
 /* Between the two-byte kinds by way of floats that stay in the first cache. */
-static void convert_part(void *argument, unsigned part, unsigned parts)
+static void convert_elements(const void *args, size_t from, size_t to)
 {
     enum { BLOCK = 1024 };
-    const struct convert_job *job = argument;
+    const struct conversion *c = args;
     float floats[BLOCK];
-    size_t from, to;
-    zr_part_range(job->n, ZR_GRAIN, part, parts, &from, &to);
-    const char *source = job->from + from * job->from_loops->element_bytes;
-    char *target = job->to + from * job->to_loops->element_bytes;
-    if (job->to_loops->element_bytes == sizeof(float)) {
-        job->from_loops->widen(to - from, source, (float *)target);
+    const char *source = c->from + from * c->from_loops->element_bytes;
+    char *target = c->to + from * c->to_loops->element_bytes;
+    if (c->from_loops == c->to_loops) {
+        memcpy(target, source, (to - from) * c->to_loops->element_bytes);
         return;
     }
-    if (job->from_loops->element_bytes == sizeof(float)) {
-        job->to_loops->narrow(to - from, (const float *)source, target);
+    if (c->to_loops->element_bytes == sizeof(float)) {
+        c->from_loops->widen(to - from, source, (float *)target);
+        return;
+    }
+    if (c->from_loops->element_bytes == sizeof(float)) {
+        c->to_loops->narrow(to - from, (const float *)source, target);
         return;
     }
     for (size_t i = 0; i < to - from; i += BLOCK) {
         size_t count = to - from - i < BLOCK ? to - from - i : BLOCK;
-        job->from_loops->widen(count, source + i * sizeof(uint16_t), floats);
-        job->to_loops->narrow(count, floats, target + i * sizeof(uint16_t));
+        c->from_loops->widen(count, source + i * sizeof(uint16_t), floats);
+        c->to_loops->narrow(count, floats, target + i * sizeof(uint16_t));
     }
 }
 
-void zr_cpu_convert(struct zr_kernel_context *context, size_t n, struct zr_numbers from, struct zr_numbers to)
+zr_result zr_cpu_convert(struct zr_kernel_context *context, const struct zr_convert *args)
 {
-    if (from.precision == to.precision)
-        zr_cpu_copy(context, n * zr_precision_bytes(from.precision), from.at, to.at);
-    else
-        zr_parallel_run(context, convert_part,
-                        &(struct convert_job){loops_of(context, from.precision),
-                                              loops_of(context, to.precision), n, from.at, to.at});
+    const struct conversion conversion = {loops_of(context, args->from.precision),
+                                          loops_of(context, args->to.precision), args->from.at, args->to.at};
+    return zr_loop_run(context, convert_elements, &conversion, args->n, ZR_GRAIN);
 }
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
-
-struct update_job {
-    const struct zr_loops *loops;
-    const struct zr_adamw *adamw; /* NULL: SGD */
-    const struct zr_sgd *sgd;
-    const struct zr_update *update;
-};
-
-static void update_part(void *argument, unsigned part, unsigned parts)
-{
-    const struct update_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->update->n, ZR_GRAIN, part, parts, &from, &to);
-    if (job->adamw != NULL)
-        job->loops->adamw(job->adamw, job->update, from, to);
-    else
-        job->loops->sgd(job->sgd, job->update, from, to);
-}
 
 /* The loops know one two-byte kind: the parameter's, or the gradient's where there is none. */
 static const struct zr_loops *update_loops(const struct zr_kernel_context *context,
@@ -141,136 +74,95 @@ static const struct zr_loops *update_loops(const struct zr_kernel_context *conte
                                  : update->gradient.precision);
 }
 
-void zr_cpu_update_adamw(struct zr_kernel_context *context, const struct zr_adamw *how,
-                         const struct zr_update *update)
+zr_result zr_cpu_update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
 {
-    zr_parallel_run(context, update_part,
-                    &(struct update_job){update_loops(context, update), how, NULL, update});
+    return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw, args, args->numbers.n,
+                       ZR_GRAIN);
 }
 
-void zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_sgd *how,
-                       const struct zr_update *update)
+zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
 {
-    zr_parallel_run(context, update_part,
-                    &(struct update_job){update_loops(context, update), NULL, how, update});
-}
-
-void zr_cpu_adamw(struct zr_kernel_context *context, const struct zr_adamw *how, size_t n, float *parameter,
-                  const float *g, float *momentum, float *variance)
-{
-    zr_cpu_update_adamw(context, how,
-                        &(struct zr_update){.n = n,
-                                            .gradient = {(float *)g, ZR_PRECISION_FP32},
-                                            .master = parameter,
-                                            .momentum = momentum,
-                                            .variance = variance});
-}
-
-void zr_kernel_sgd(struct zr_kernel_context *context, const struct zr_sgd *how, size_t n, float *parameter,
-                   const float *g, float *momentum)
-{
-    zr_cpu_update_sgd(
-        context, how,
-        &(struct zr_update){
-            .n = n, .gradient = {(float *)g, ZR_PRECISION_FP32}, .master = parameter, .momentum = momentum});
+    return zr_loop_run(context, update_loops(context, &args->numbers)->update_sgd, args, args->numbers.n,
+                       ZR_GRAIN);
 }
 
 /* ---- Norms and searches -------------------------------------------------------------------------------- */
 
-struct squares_job {
+struct squares {
     const struct zr_loops *loops;
-    size_t n;
     const char *x;
     double *sums; /* one per block of SQUARES_BLOCK */
 };
 
 enum { SQUARES_BLOCK = 4096, SQUARES_BLOCKS = ZR_PARTIAL_BYTES / sizeof(double) };
 
-static void squares_part(void *argument, unsigned part, unsigned parts)
+static void square_elements(const void *args, size_t from, size_t to)
 {
-    const struct squares_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->n, SQUARES_BLOCK, part, parts, &from, &to);
+    const struct squares *s = args;
     for (size_t i = from; i < to; i += SQUARES_BLOCK)
-        job->sums[i / SQUARES_BLOCK] = job->loops->sum_of_squares(
-            to - i < SQUARES_BLOCK ? to - i : SQUARES_BLOCK, job->x + i * job->loops->element_bytes);
+        s->sums[i / SQUARES_BLOCK] = s->loops->sum_of_squares(to - i < SQUARES_BLOCK ? to - i : SQUARES_BLOCK,
+                                                              s->x + i * s->loops->element_bytes);
 }
 
-double zr_cpu_sum_of_squares_in(struct zr_kernel_context *context, size_t n, struct zr_numbers x)
+zr_result zr_cpu_sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
 {
     const size_t round = (size_t)SQUARES_BLOCK * SQUARES_BLOCKS;
-    const struct zr_loops *loops = loops_of(context, x.precision);
-    const char *at = x.at;
-    double total = 0.0, *sums = zr_context_scratch(context, ZR_PARTIAL_BYTES);
-    for (size_t from = 0; from < n; from += round) {
-        size_t count = n - from < round ? n - from : round;
-        zr_parallel_run(context, squares_part,
-                        &(struct squares_job){loops, count, at + from * loops->element_bytes, sums});
+    struct squares squares = {.loops = loops_of(context, args->x.precision), .x = args->x.at};
+    double total = 0.0;
+    zr_result result = zr_context_scratch(context, ZR_PARTIAL_BYTES, (void **)&squares.sums);
+    for (size_t from = 0; from < args->n && result == ZR_OK; from += round) {
+        size_t count = args->n - from < round ? args->n - from : round;
+        result = zr_loop_run(context, square_elements, &squares, count, SQUARES_BLOCK);
         for (size_t block = 0; block * SQUARES_BLOCK < count; block++)
-            total += sums[block];
+            total += squares.sums[block];
+        squares.x += count * squares.loops->element_bytes;
     }
-    return total;
+    *args->sum = total;
+    return result;
 }
 
-double zr_cpu_sum_of_squares(struct zr_kernel_context *context, size_t n, const float *x)
-{
-    return zr_cpu_sum_of_squares_in(context, n, (struct zr_numbers){(float *)x, ZR_PRECISION_FP32});
-}
-
-struct search_job {
+struct search {
     const struct zr_loops *loops;
-    size_t n;
     const char *x;
-    atomic_size_t first;
+    atomic_size_t *first;
 };
 
-static void search_part(void *argument, unsigned part, unsigned parts)
+static void search_elements(const void *args, size_t from, size_t to)
 {
-    struct search_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->n, ZR_GRAIN, part, parts, &from, &to);
-    size_t found = from + job->loops->find_nonfinite(to - from, job->x + from * job->loops->element_bytes);
-    size_t first = atomic_load(&job->first);
-    while (found < to && found < first && !atomic_compare_exchange_weak(&job->first, &first, found))
+    const struct search *search = args;
+    size_t found =
+        from + search->loops->find_nonfinite(to - from, search->x + from * search->loops->element_bytes);
+    size_t first = atomic_load(search->first);
+    while (found < to && found < first && !atomic_compare_exchange_weak(search->first, &first, found))
         ;
 }
 
-size_t zr_cpu_find_nonfinite_in(struct zr_kernel_context *context, size_t n, struct zr_numbers x)
+zr_result zr_cpu_find_nonfinite(struct zr_kernel_context *context, const struct zr_find_nonfinite *args)
 {
-    struct search_job job = {.loops = loops_of(context, x.precision), .n = n, .x = x.at};
-    atomic_init(&job.first, n);
-    zr_parallel_run(context, search_part, &job);
-    return atomic_load(&job.first);
-}
-
-size_t zr_cpu_find_nonfinite(struct zr_kernel_context *context, size_t n, const float *x)
-{
-    return zr_cpu_find_nonfinite_in(context, n, (struct zr_numbers){(float *)x, ZR_PRECISION_FP32});
+    atomic_size_t first;
+    atomic_init(&first, args->n);
+    zr_result result = zr_loop_run(context, search_elements,
+                                   &(struct search){loops_of(context, args->x.precision), args->x.at, &first},
+                                   args->n, ZR_GRAIN);
+    *args->index = atomic_load(&first);
+    return result;
 }
 
 /* ---- Initial values, checksums ------------------------------------------------------------------------- */
 
-struct normal_job {
-    size_t n;
-    uint64_t seed, first_index;
-    float mean, deviation;
-    float *x;
-};
-
-static void normal_part(void *argument, unsigned part, unsigned parts)
+static void init_elements(const void *args, size_t from, size_t to)
 {
-    const struct normal_job *job = argument;
-    size_t from, to;
-    zr_part_range(job->n, ZR_GRAIN, part, parts, &from, &to);
+    const struct zr_init_normal *a = args;
     for (size_t i = from; i < to; i++)
-        job->x[i] = (float)((double)job->mean +
-                            (double)job->deviation * zr_random_normal(job->seed, job->first_index + i));
+        a->x[i] = a->deviation == 0
+                      ? a->mean
+                      : (float)((double)a->mean +
+                                (double)a->deviation * zr_random_normal(a->seed, a->first_index + i));
 }
 
-void zr_cpu_init_normal(struct zr_kernel_context *context, size_t n, uint64_t seed, uint64_t first_index,
-                        float mean, float deviation, float *x)
+zr_result zr_cpu_init_normal(struct zr_kernel_context *context, const struct zr_init_normal *args)
 {
-    zr_parallel_run(context, normal_part, &(struct normal_job){n, seed, first_index, mean, deviation, x});
+    return zr_loop_run(context, init_elements, args, args->n, ZR_GRAIN);
 }
 
 enum { HASH_BLOCK = 1 << 16, HASH_LANES = 8 };
@@ -303,27 +195,26 @@ static uint64_t hash_block(const char *data, size_t bytes, uint64_t index)
     return hash_mix(hash ^ bytes);
 }
 
-struct hash_job {
+struct hash {
     const char *data;
-    size_t bytes;
-    atomic_uint_least64_t sum; /* blocks know their index, so the order they come in does not matter */
+    atomic_uint_least64_t *sum; /* blocks know their index, so the order they come in does not matter */
 };
 
-static void hash_part(void *argument, unsigned part, unsigned parts)
+static void hash_bytes(const void *args, size_t from, size_t to)
 {
-    struct hash_job *job = argument;
-    size_t from, to;
+    const struct hash *hash = args;
     uint64_t sum = 0;
-    zr_part_range(job->bytes, HASH_BLOCK, part, parts, &from, &to);
     for (size_t i = from; i < to; i += HASH_BLOCK)
-        sum += hash_block(job->data + i, to - i < HASH_BLOCK ? to - i : HASH_BLOCK, i / HASH_BLOCK);
-    atomic_fetch_add(&job->sum, sum);
+        sum += hash_block(hash->data + i, to - i < HASH_BLOCK ? to - i : HASH_BLOCK, i / HASH_BLOCK);
+    atomic_fetch_add(hash->sum, sum);
 }
 
-uint64_t zr_cpu_checksum(struct zr_kernel_context *context, size_t bytes, const void *data)
+zr_result zr_cpu_checksum(struct zr_kernel_context *context, const struct zr_checksum *args)
 {
-    struct hash_job job = {.data = data, .bytes = bytes};
-    atomic_init(&job.sum, hash_mix(bytes));
-    zr_parallel_run(context, hash_part, &job);
-    return hash_mix(atomic_load(&job.sum));
+    atomic_uint_least64_t sum;
+    atomic_init(&sum, hash_mix(args->bytes));
+    zr_result result =
+        zr_loop_run(context, hash_bytes, &(struct hash){args->data, &sum}, args->bytes, HASH_BLOCK);
+    *args->sum = hash_mix(atomic_load(&sum));
+    return result;
 }

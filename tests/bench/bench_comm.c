@@ -88,13 +88,17 @@ static zr_result run_once(const struct operands *o, unsigned kind)
 /* The same work on this rank's own memory alone. */
 static zr_result run_alone(const struct operands *o, unsigned kind)
 {
-    const float *from[MOST_RANKS];
+    const void *from[MOST_RANKS];
     unsigned world = zr_comm_world(o->comm), rank = zr_comm_rank(o->comm);
     for (unsigned p = 0; p < world; p++)
         from[p] = o->source + p * o->shard;
     if (kind != 1)
-        o->kernels->sum_in_order(o->shard, from, world, 0.5f,
-                                 kind == 0 ? o->destination : o->source + rank * o->shard, false);
+        o->kernels->sum(
+            NULL, &(struct zr_sum){.n = o->shard,
+                                   .from = from,
+                                   .count = world,
+                                   .scale = 0.5f,
+                                   .to = {kind == 0 ? o->destination : o->source + rank * o->shard, 0}});
     for (unsigned p = 0; p < world && kind != 0; p++)
         if (p != rank)
             memcpy(o->source + p * o->shard, o->destination + p * o->shard, o->shard * sizeof(float));

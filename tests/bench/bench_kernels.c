@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "kernels/zr_kernels.h"
+#include "tests/support/kernels_calls.h"
 
 enum { B = 4, T = 64, C = 768, A = 12, V = 50257, VP = 50304, LAYERS = 12, ROWS = B * T, WIDE = 4 * C };
 enum { REPEATS_MAX = 101, THREADS_MAX = 64 };
@@ -86,8 +87,8 @@ static float *tensor(size_t n)
 
 /* What the operations below work on; sizes at the 124M shape. */
 static struct {
-    float *x, *y, *w, *bias, *wide, *dwide, *qkv, *dqkv, *p, *lse, *wte, *dwte, *losses, *mean, *rstd, *dx,
-        *dw;
+    float *x, *y, *w, *bias, *wide, *dwide, *qkv, *dqkv, *p, *lse, *wte, *dwte, *losses, *logits, *mean,
+        *rstd, *dx, *dw;
     float *parameter, *gradient, *momentum, *variance; /* parameter: the master */
     void *small;                                       /* of the precision: what AdamW writes */
     int32_t *tokens;
@@ -99,8 +100,9 @@ static struct {
 
 static void op_square(void)
 {
-    kernels->linear_forward(&context, &(struct zr_linear){.rows = 2048, .in = 2048, .out = 2048}, m.square[0],
-                            m.square[1], NULL, m.square[2]);
+    kernels->linear_forward(
+        &context, &(struct zr_linear_forward){(struct zr_linear){.rows = 2048, .in = 2048, .out = 2048},
+                                              m.square[0], m.square[1], NULL, m.square[2], false});
 }
 static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               proj_shape = {.rows = ROWS, .in = C, .out = C},
@@ -108,98 +110,126 @@ static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static void op_qkv(void)
 {
-    kernels->linear_forward(&context, &qkv_shape, m.x, m.w, m.bias, m.wide);
+    kernels->linear_forward(&context,
+                            &(struct zr_linear_forward){qkv_shape, m.x, m.w, m.bias, m.wide, false});
 }
 static void op_proj(void)
 {
-    kernels->linear_forward(&context, &proj_shape, m.x, m.w, m.bias, m.y);
+    kernels->linear_forward(&context, &(struct zr_linear_forward){proj_shape, m.x, m.w, m.bias, m.y, false});
 }
 static void op_fc(void)
 {
-    kernels->linear_forward(&context, &fc_shape, m.x, m.w, m.bias, m.wide);
+    kernels->linear_forward(&context, &(struct zr_linear_forward){fc_shape, m.x, m.w, m.bias, m.wide, false});
 }
 static void op_down(void)
 {
-    kernels->linear_forward(&context, &down_shape, m.wide, m.w, m.bias, m.y);
+    kernels->linear_forward(&context,
+                            &(struct zr_linear_forward){down_shape, m.wide, m.w, m.bias, m.y, false});
 }
 static void op_qkv_back(void)
 {
-    kernels->linear_backward(&context, &qkv_shape, m.x, m.w, m.dqkv, m.dx, m.dw, m.bias, false);
+    kernels->linear_backward(&context, &(struct zr_linear_backward){qkv_shape, m.x, m.w, m.dqkv, m.dx, m.dw,
+                                                                    m.bias, false, false});
 }
 static void op_proj_back(void)
 {
-    kernels->linear_backward(&context, &proj_shape, m.x, m.w, m.y, m.dx, m.dw, m.bias, false);
+    kernels->linear_backward(
+        &context, &(struct zr_linear_backward){proj_shape, m.x, m.w, m.y, m.dx, m.dw, m.bias, false, false});
 }
 static void op_fc_back(void)
 {
-    kernels->linear_backward(&context, &fc_shape, m.x, m.w, m.dwide, m.dx, m.dw, m.bias, false);
+    kernels->linear_backward(&context, &(struct zr_linear_backward){fc_shape, m.x, m.w, m.dwide, m.dx, m.dw,
+                                                                    m.bias, false, false});
 }
 static void op_down_back(void)
 {
-    kernels->linear_backward(&context, &down_shape, m.wide, m.w, m.y, m.dwide, m.dw, m.bias, false);
+    kernels->linear_backward(&context, &(struct zr_linear_backward){down_shape, m.wide, m.w, m.y, m.dwide,
+                                                                    m.dw, m.bias, false, false});
 }
-static const struct zr_attention attention_shape = {B, T, C, A}, long_shape = {1, 1024, C, A};
+static const struct zr_attention attention_shape = {B, T, C, A, 0}, long_shape = {1, 1024, C, A, 0};
 static void op_attention(void)
 {
-    kernels->attention_forward(&context, &attention_shape, m.qkv, m.y, m.lse, NULL);
+    kernels->attention_forward(&context,
+                               &(struct zr_attention_forward){attention_shape, m.qkv, m.y, m.lse, NULL});
 }
 static void op_attention_back(void)
 {
-    kernels->attention_backward(&context, &attention_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv);
+    kernels->attention_backward(
+        &context, &(struct zr_attention_backward){attention_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv});
 }
 static void op_long(void)
 {
-    kernels->attention_forward(&context, &long_shape, m.qkv, m.y, m.lse, NULL);
+    kernels->attention_forward(&context, &(struct zr_attention_forward){long_shape, m.qkv, m.y, m.lse, NULL});
 }
 static void op_long_back(void)
 {
-    kernels->attention_backward(&context, &long_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv);
+    kernels->attention_backward(
+        &context, &(struct zr_attention_backward){long_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv});
 }
 static const struct zr_layernorm norm_shape = {ROWS, C};
 static void op_norm(void)
 {
-    kernels->layernorm_forward(&context, &norm_shape, m.x, m.w, m.bias, m.y, m.mean, m.rstd);
+    kernels->layernorm_forward(
+        &context, &(struct zr_layernorm_forward){norm_shape, m.x, m.w, m.bias, m.y, m.mean, m.rstd});
 }
 static void op_norm_back(void)
 {
-    kernels->layernorm_backward(&context, &norm_shape, m.x, m.w, m.mean, m.rstd, m.y, m.dx, true, m.dw,
-                                m.bias, false);
+    kernels->layernorm_backward(&context,
+                                &(struct zr_layernorm_backward){norm_shape, m.x, m.w, m.mean, m.rstd, m.y,
+                                                                m.dx, m.dw, m.bias, true, false});
 }
 static void op_gelu(void)
 {
-    kernels->gelu_forward(&context, (size_t)ROWS * WIDE, m.wide, m.dwide);
+    kernels->gelu_forward(&context, &(struct zr_gelu_forward){(size_t)ROWS * WIDE, m.wide, m.dwide});
 }
 static void op_gelu_back(void)
 {
-    kernels->gelu_backward(&context, (size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide);
+    kernels->gelu_backward(&context, &(struct zr_gelu_backward){(size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide});
 }
 static void op_add(void)
 {
-    kernels->add(&context, (size_t)ROWS * C, m.x, m.y, m.dx);
+    kernels->add(&context, &(struct zr_add){(size_t)ROWS * C, m.x, m.y, m.dx});
+}
+static void head_of(void *dx)
+{
+    run_head(kernels, &context,
+             &(struct head_call){.shape = {m.tokens, ROWS, C, V, VP},
+                                 .x = m.x,
+                                 .wte = m.wte,
+                                 .losses = m.losses,
+                                 .scale = 1.0f / ROWS,
+                                 .dx = dx,
+                                 .dwte = m.dwte,
+                                 .logits = m.logits});
 }
 static void op_head(void)
 {
-    struct zr_head h = {m.tokens, ROWS, C, V, VP};
-    kernels->head_loss(&context, &h, m.x, m.wte, m.losses, 1.0f / ROWS, m.dx, m.dwte, false);
+    head_of(m.dx);
 }
 static void op_head_loss(void)
 {
-    struct zr_head h = {m.tokens, ROWS, C, V, VP};
-    kernels->head_loss(&context, &h, m.x, m.wte, m.losses, 1.0f / ROWS, NULL, NULL, false);
+    head_of(NULL);
 }
 static void op_logits(void)
 {
-    struct zr_head h = {m.tokens, 1, C, V, VP};
-    kernels->head_logits(&context, &h, m.x, m.wte, m.dwte);
+    kernels->linear_forward(
+        &context, &(struct zr_linear_forward){
+                      {.rows = 1, .in = C, .out = V, .turned = true}, m.x, m.wte, NULL, m.logits, true});
+}
+static const struct embedding_shape *embedding(void)
+{
+    static struct embedding_shape shape = {NULL, B, T, C};
+    shape.tokens = m.tokens;
+    return &shape;
 }
 static void op_embed(void)
 {
-    kernels->embedding_forward(&context, &(struct zr_embedding){m.tokens, B, T, C}, m.wte, m.w, m.x);
+    embed(kernels, &context, embedding(), m.wte, m.w, m.x);
 }
 static void op_embed_back(void)
 {
-    kernels->embedding_backward(&context, &(struct zr_embedding){m.tokens, B, T, C}, m.dx, m.dwte, VP, m.dw,
-                                1024, true);
+    embed_backward(kernels, &context, embedding(), m.dx,
+                   &(struct embedding_gradients){m.dwte, m.dw, VP, 1024, true});
 }
 static struct zr_numbers numbers(void *at)
 {
@@ -208,54 +238,58 @@ static struct zr_numbers numbers(void *at)
 static void op_adamw(void)
 {
     struct zr_adamw how = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.5f, 0.5f};
-    kernels->update_adamw(&context, &how,
-                          &(struct zr_update){.n = m.adam_n,
-                                              .gradient = numbers(m.gradient),
-                                              .master = m.parameter,
-                                              .momentum = m.momentum,
-                                              .variance = m.variance,
-                                              .parameter = numbers(m.small)});
+    kernels->update_adamw(&context,
+                          &(struct zr_update_adamw){how, (struct zr_update){.n = m.adam_n,
+                                                                            .gradient = numbers(m.gradient),
+                                                                            .master = m.parameter,
+                                                                            .momentum = m.momentum,
+                                                                            .variance = m.variance,
+                                                                            .parameter = numbers(m.small)}});
 }
 static volatile double sink;
 static void op_squares(void)
 {
-    sink = kernels->sum_of_squares_in(&context, m.adam_n, numbers(m.gradient));
+    sink = squares_of(kernels, &context, m.adam_n, numbers(m.gradient));
 }
 static void op_checksum(void)
 {
-    sink = (double)kernels->checksum(&context, m.adam_n * sizeof(float), m.gradient);
+    sink = (double)checksum_of(kernels, &context, m.adam_n * sizeof(float), m.gradient);
 }
 static void op_nonfinite(void)
 {
-    sink = (double)kernels->find_nonfinite_in(&context, m.adam_n, numbers(m.gradient));
+    sink = (double)nonfinite_of(kernels, &context, m.adam_n, numbers(m.gradient));
 }
 static void op_copy(void)
 {
-    kernels->copy(&context, m.adam_n * sizeof(float), m.gradient, m.momentum);
+    kernels->convert(
+        &context,
+        &(struct zr_convert){m.adam_n, {m.gradient, ZR_PRECISION_FP32}, {m.momentum, ZR_PRECISION_FP32}});
 }
 static void op_sum2(void)
 {
     const void *from[2] = {m.gradient, m.small != NULL ? m.small : m.momentum};
-    kernels->sum_numbers_in_order(&(struct zr_sum){.n = m.adam_n / 4,
-                                                   .from = from,
-                                                   .count = 2,
-                                                   .precision = context.precision,
-                                                   .scale = 0.5f,
-                                                   .to = numbers(m.variance)});
+    kernels->sum(NULL, &(struct zr_sum){.n = m.adam_n / 4,
+                                        .from = from,
+                                        .count = 2,
+                                        .precision = context.precision,
+                                        .scale = 0.5f,
+                                        .to = numbers(m.variance)});
 }
 static void op_normal(void)
 {
-    kernels->init_normal(&context, m.adam_n / 16, 1, 0, 0.0f, 0.02f, m.variance);
+    kernels->init_normal(&context, &(struct zr_init_normal){m.adam_n / 16, 1, 0, 0.0f, 0.02f, m.variance});
 }
 static void op_narrow(void)
 {
-    kernels->convert(&context, m.adam_n, (struct zr_numbers){m.parameter, ZR_PRECISION_FP32},
-                     (struct zr_numbers){m.gradient, ZR_PRECISION_BF16});
+    kernels->convert(&context,
+                     &(struct zr_convert){m.adam_n, (struct zr_numbers){m.parameter, ZR_PRECISION_FP32},
+                                          (struct zr_numbers){m.gradient, ZR_PRECISION_BF16}});
 }
 static void op_widen(void)
 {
-    kernels->convert(&context, m.adam_n, (struct zr_numbers){m.gradient, ZR_PRECISION_BF16},
-                     (struct zr_numbers){m.parameter, ZR_PRECISION_FP32});
+    kernels->convert(&context,
+                     &(struct zr_convert){m.adam_n, (struct zr_numbers){m.gradient, ZR_PRECISION_BF16},
+                                          (struct zr_numbers){m.parameter, ZR_PRECISION_FP32}});
 }
 
 struct operation {
@@ -292,7 +326,8 @@ static void prepare(void)
     m.x = tensor(1024 * C), m.y = tensor(1024 * C), m.w = tensor((size_t)C * WIDE), m.bias = tensor(WIDE);
     m.wide = tensor(wide), m.dwide = tensor(wide), m.dw = tensor((size_t)C * WIDE), m.dx = tensor(1024 * C);
     m.qkv = tensor((size_t)1024 * 3 * C), m.dqkv = tensor((size_t)1024 * 3 * C), m.lse = tensor(A * 1024);
-    m.wte = tensor((size_t)VP * C), m.dwte = tensor((size_t)VP * C), m.losses = tensor(ROWS);
+    m.wte = tensor((size_t)VP * C), m.dwte = tensor((size_t)VP * C), m.logits = tensor((size_t)ROWS * VP);
+    m.losses = tensor(ROWS);
     m.mean = tensor(ROWS), m.rstd = tensor(ROWS);
     m.parameter = tensor(m.adam_n), m.gradient = tensor(m.adam_n), m.momentum = tensor(m.adam_n);
     m.variance = tensor(m.adam_n);
@@ -329,8 +364,9 @@ static void narrow(void)
     float *aside = tensor(m.adam_n > (size_t)VP * C ? m.adam_n : (size_t)VP * C);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         memcpy(aside, all[i].at, all[i].n * sizeof(float));
-        kernels->convert(&context, all[i].n, (struct zr_numbers){aside, ZR_PRECISION_FP32},
-                         numbers(all[i].at));
+        kernels->convert(&context,
+                         &(struct zr_convert){all[i].n, (struct zr_numbers){aside, ZR_PRECISION_FP32},
+                                              numbers(all[i].at)});
     }
     m.small = aside;
 }
@@ -350,15 +386,15 @@ int main(int argc, char **argv)
         if (pthread_create(&handle, NULL, pool_main, (void *)(uintptr_t)t) != 0)
             return 1;
     }
-    struct zr_kernel_limits limits = {2048, 1024, C, A, WIDE, VP, pool.threads};
+    struct zr_kernel_limits limits = {2048, 1024, C, A, pool.threads};
+    kernels = zr_kernels_cpu(context.isa);
     context.parallel = (struct zr_parallel){pool.threads, pool_run, NULL};
-    context.workspace_bytes = zr_kernel_workspace_bytes(&limits, context.isa);
+    context.workspace_bytes = kernels->workspace_bytes(&limits, context.isa);
     context.workspace = tensor(context.workspace_bytes / sizeof(float));
-    if (zr_kernel_open(&context) != 0) {
-        fprintf(stderr, "bench_kernels: %s\n", zr_kernel_why());
+    if (kernels->open(&context) != ZR_OK) {
+        fprintf(stderr, "bench_kernels: %s\n", zr_last_error());
         return 1;
     }
-    kernels = zr_kernels_cpu(context.isa);
     prepare();
     if (context.precision != ZR_PRECISION_FP32)
         narrow();
@@ -422,6 +458,6 @@ int main(int argc, char **argv)
     printf("a step of %d tokens: %.1f ms, %.0f tokens/s; matrix products and attention %.1f ms (%.0f%% of "
            "the peak)\n",
            ROWS, sum * 1e3, ROWS / sum, matrix * 1e3, least / matrix * 100);
-    zr_kernel_close(&context);
+    kernels->close(&context);
     return 0;
 }

@@ -21,6 +21,7 @@ struct rig {
     zr_backend *backend;
     zr_arena *arena;
     zr_comm *comm;
+    const struct zr_kernels *kernels; /* what opened the context */
     struct zr_kernel_context context;
     zr_engine *engine; /* NULL until the program makes it; rig_close() ends it */
 };
@@ -38,7 +39,7 @@ struct rig_options {
 /* After a failure, too, rig_close() releases what there is. */
 static inline zr_result rig_open(struct rig *rig, const struct rig_options *options)
 {
-    const struct zr_kernel_limits limits = {8, 8, 8, 1, 32, 64, 1};
+    const struct zr_kernel_limits limits = {8, 8, 8, 1, 1};
     *rig = (struct rig){0};
     zr_result result = zr_backend_host_create(
         &rig->backend, &(struct zr_host_options){.granule_bytes = options->granule_bytes});
@@ -56,15 +57,16 @@ static inline zr_result rig_open(struct rig *rig, const struct rig_options *opti
                             : zr_comm_null_create(&rig->comm, &comm, 0, 1);
     if (result != ZR_OK)
         return result;
-    rig->context =
-        (struct zr_kernel_context){.parallel = {.threads = 1},
-                                   .workspace_bytes = zr_kernel_workspace_bytes(&limits, options->isa),
-                                   .isa = options->isa,
-                                   .precision = options->precision};
+    rig->context = (struct zr_kernel_context){.parallel = {.threads = 1},
+                                              .workspace_bytes =
+                                                  options->kernels->workspace_bytes(&limits, options->isa),
+                                              .isa = options->isa,
+                                              .precision = options->precision};
     result = zr_arena_alloc(
         rig->arena, &(struct zr_request){.bytes = rig->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
         &rig->context.workspace);
-    return result == ZR_OK && zr_kernel_open(&rig->context) != 0 ? ZR_ERR_UNAVAILABLE : result;
+    rig->kernels = options->kernels;
+    return result == ZR_OK ? options->kernels->open(&rig->context) : result;
 }
 
 /* The bytes that nobody freed; all there are, of an arena that does not end. */
@@ -73,7 +75,8 @@ static inline size_t rig_close(struct rig *rig)
     size_t leaked = 0;
     zr_engine_destroy(rig->engine);
     if (rig->context.workspace) {
-        zr_kernel_close(&rig->context);
+        if (rig->kernels)
+            rig->kernels->close(&rig->context);
         zr_arena_free(rig->arena, rig->context.workspace);
     }
     if (rig->comm)

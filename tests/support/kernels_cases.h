@@ -35,10 +35,71 @@ static inline const int32_t *random_tokens(size_t n, size_t count)
     return tokens;
 }
 
+static inline struct zr_numbers numbers(const struct tensor *t)
+{
+    return (struct zr_numbers){t->at, t->precision};
+}
+
+/* Rows of `width` numbers near +size or -size, each row of one sign: the first two of either, others of any.
+ */
+static inline struct tensor *signed_rows(size_t n, size_t width, double size)
+{
+    struct tensor *t = tensor_of(precision, n);
+    double sign = 1;
+    for (size_t i = 0; i < n; i++) {
+        if (i % width == 0)
+            sign = i == 0 || (i != width && random_bits() % 2) ? size : -size;
+        tensor_set(t, i, sign * (1 + 0.01 * random_unit()));
+    }
+    return t;
+}
+
+enum { STEEP = 200 };
+
+/* Scores near 200 to either side of zero, whose exponentials no float holds. */
+static inline double steep_attention(struct zr_kernel_context *c, const struct shape *s, double tolerance)
+{
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0};
+    size_t rows = rows_of(s), width = s->channels / s->heads;
+    struct tensor *qkv = signed_rows(3 * rows * s->channels, width, sqrt(STEEP / sqrt((double)width)));
+    struct tensor *dout = input_of(precision, rows * s->channels, 0, 1), *out = output_of(precision, dout->n);
+    struct tensor *lse = output(rows * s->heads), *dqkv = output_of(precision, qkv->n);
+    double *p = calloc(lse->n * s->sequence, sizeof *p);
+    bool good =
+        kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, out->at, lse->at, NULL}) ==
+            ZR_OK &&
+        kernels->attention_backward(c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, NULL,
+                                                                       dout->at, dqkv->at}) == ZR_OK;
+    reference_attention(&a, qkv->real, out->real, lse->real, p);
+    reference_attention_backward(&a, qkv->real, p, dout->real, dqkv->real);
+    free(p);
+    return good ? worst(error_of(lse) / 3e-6, worst(error_of(out), error_of(dqkv)) / tolerance) : INFINITY;
+}
+
+/* Logits near them. The first row's target is a low one, so that its gradient is no small difference of large
+ * numbers, like those of rows whose target is among the high ones. */
+static inline double steep_head(struct zr_kernel_context *c, const struct shape *s, double tolerance)
+{
+    size_t rows = rows_of(s);
+    int32_t *targets = (int32_t *)output(rows)->at;
+    struct head_shape h = {targets, rows, s->channels, s->vocabulary, s->padded};
+    struct tensor *x = signed_rows(rows * s->channels, s->channels, sqrt(STEEP / (double)s->channels));
+    struct tensor *wte = signed_rows(s->padded * s->channels, s->channels, sqrt(STEEP / (double)s->channels));
+    for (size_t r = 0; r < rows; r++)
+        targets[r] = (int32_t)(random_bits() % s->vocabulary);
+    targets[0] = 1;
+    struct tensor *losses = output(rows), *row = output(s->padded), *dx = output_of(precision, x->n),
+                  *dwte = output_of(precision, wte->n);
+    bool good = run_head(
+        kernels, c, &(struct head_call){h, x->at, wte->at, losses->at, 1, dx->at, dwte->at, false, NULL});
+    reference_head(&h, x->real, wte->real, losses->real, 1, row->real, dx->real, dwte->real);
+    return good ? worst(error_of(losses) / 3e-6, worst(error_of(dx), error_of(dwte)) / tolerance) : INFINITY;
+}
+
 static inline bool begin(struct zr_kernel_context *context, const struct shape *s, enum zr_isa isa,
                          unsigned *threads)
 {
-    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, s->wide, s->padded, 0};
+    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, 0};
     bool opened = context_begin(context, limits, isa, threads);
     if (!opened)
         tap_ok(false, "%s: a context opens", zr_isa_name(isa));

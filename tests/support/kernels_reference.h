@@ -62,7 +62,17 @@ static inline uint16_t reference_encode(double x, enum zr_precision precision)
 
 /* ---- Operations ---------------------------------------------------------------------------------------- */
 
-static inline void reference_embedding(const struct zr_embedding *s, const double *wte, const double *wpe,
+/* What the operations share that take a model's embedding, and its head, apart. */
+struct embedding_shape {
+    const int32_t *tokens; /* [batch, sequence], each in [0, V) */
+    size_t batch, sequence, channels;
+};
+struct head_shape { /* logits[rows, Vp] = x[rows, C] wte[Vp, C]^T, softmax over the first V, cross-entropy */
+    const int32_t *targets; /* [rows] */
+    size_t rows, channels, vocabulary, vocabulary_padded;
+};
+
+static inline void reference_embedding(const struct embedding_shape *s, const double *wte, const double *wpe,
                                        double *out)
 {
     for (size_t row = 0; row < s->batch * s->sequence; row++)
@@ -72,8 +82,8 @@ static inline void reference_embedding(const struct zr_embedding *s, const doubl
 }
 
 /* Adds to dwte and dwpe. */
-static inline void reference_embedding_backward(const struct zr_embedding *s, const double *d, double *dwte,
-                                                double *dwpe)
+static inline void reference_embedding_backward(const struct embedding_shape *s, const double *d,
+                                                double *dwte, double *dwpe)
 {
     for (size_t row = 0; row < s->batch * s->sequence; row++)
         for (size_t c = 0; c < s->channels; c++) {
@@ -99,8 +109,8 @@ static inline void reference_layernorm(const struct zr_layernorm *s, const doubl
     }
 }
 
-static inline void reference_rmsnorm(const struct zr_rmsnorm *s, const double *x, const double *w, double *y,
-                                     double *rstd)
+static inline void reference_rmsnorm(const struct zr_rmsnorm_forward *s, const double *x, const double *w,
+                                     double *y, double *rstd)
 {
     for (size_t row = 0; row < s->rows; row++) {
         const double *in = x + row * s->channels;
@@ -114,8 +124,8 @@ static inline void reference_rmsnorm(const struct zr_rmsnorm *s, const double *x
 }
 
 /* Adds to dx and dw. */
-static inline void reference_rmsnorm_backward(const struct zr_rmsnorm *s, const double *x, const double *w,
-                                              const double *dy, double *dx, double *dw)
+static inline void reference_rmsnorm_backward(const struct zr_rmsnorm_forward *s, const double *x,
+                                              const double *w, const double *dy, double *dx, double *dw)
 {
     for (size_t row = 0; row < s->rows; row++) {
         const double *in = x + row * s->channels, *d = dy + row * s->channels;
@@ -306,8 +316,8 @@ static inline double reference_gelu_slope(double x)
 }
 
 /* losses[rows]; with dlogits (one row of Vp as scratch) also dx overwritten and dwte added to. */
-static inline void reference_head(const struct zr_head *s, const double *x, const double *wte, double *losses,
-                                  double scale, double *row, double *dx, double *dwte)
+static inline void reference_head(const struct head_shape *s, const double *x, const double *wte,
+                                  double *losses, double scale, double *row, double *dx, double *dwte)
 {
     for (size_t r = 0; r < s->rows; r++) {
         const double *in = x + r * s->channels;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/zr_kernels.h"
+#include "tests/support/kernels_calls.h"
 #include "tests/support/kernels_reference.h"
 #include "tests/support/random.h"
 #include "tests/support/tap.h"
@@ -221,15 +222,15 @@ static inline bool context_begin(struct zr_kernel_context *context, struct zr_ke
     memset(context, 0, sizeof *context);
     context->isa = isa;
     context->parallel = (struct zr_parallel){*threads, *threads > 1 ? lent_run : NULL, threads};
-    context->workspace_bytes = zr_kernel_workspace_bytes(&limits, isa);
+    context->workspace_bytes = zr_kernels_cpu(isa)->workspace_bytes(&limits, isa);
     context->workspace = aligned_alloc(64, context->workspace_bytes + 64);
     if (context->workspace == NULL)
         abort();
     memset(context->workspace, 0xff, context->workspace_bytes);
     memset((char *)context->workspace + context->workspace_bytes, 0xa5, 64);
-    if (zr_kernel_open(context) == 0)
+    if (zr_kernels_cpu(isa)->open(context) == ZR_OK)
         return true;
-    printf("# zr_kernel_open: %s\n", zr_kernel_why());
+    printf("# open: %s\n", zr_last_error());
     free(context->workspace);
     return false;
 }
@@ -240,7 +241,7 @@ static inline bool context_end(struct zr_kernel_context *context)
     bool intact = true;
     for (size_t i = 0; i < 64; i++)
         intact = intact && ((unsigned char *)context->workspace)[context->workspace_bytes + i] == 0xa5;
-    zr_kernel_close(context);
+    zr_kernels_cpu(context->isa)->close(context);
     free(context->workspace);
     return intact;
 }

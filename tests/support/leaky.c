@@ -33,8 +33,8 @@ zr_result __wrap_zr_trace_mark(zr_arena *arena, const char *label);
 int __wrap_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
 /* kernels/cpu/gemm.h, some names of which alloc/ has too. */
 void zr_gemm_refuse(struct zr_kernel_context *context);
-int __real_zr_gemm_open(struct zr_kernel_context *context);
-int __wrap_zr_gemm_open(struct zr_kernel_context *context);
+zr_result __real_zr_gemm_open(struct zr_kernel_context *context);
+zr_result __wrap_zr_gemm_open(struct zr_kernel_context *context);
 
 static struct {
     bool frees, once, more; /* which of the three; none: all is well */
@@ -109,10 +109,10 @@ int __wrap_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argu
     return __real_zr_train_rank(local, rank, argument);
 }
 
-int __wrap_zr_gemm_open(struct zr_kernel_context *context)
+zr_result __wrap_zr_gemm_open(struct zr_kernel_context *context)
 {
-    int failed = __real_zr_gemm_open(context);
-    if (!failed && refuses)
+    zr_result result = __real_zr_gemm_open(context);
+    if (result == ZR_OK && refuses)
         zr_gemm_refuse(context);
-    return failed;
+    return result;
 }

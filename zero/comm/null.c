@@ -155,7 +155,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     comm->base.world = world;
     comm->ring = ring;
     comm->clock = NULL;
-    comm->moves = world == 1 && options->kernels != zr_kernels_null();
+    comm->moves = world == 1 && options->kernels->executes;
     *out = &comm->base;
     return ZR_OK;
 unwind:

@@ -102,12 +102,12 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct z
     uint16_t *to = (uint16_t *)sum->to + first;
     for (unsigned p = 0; p < sum->ranks; p++)
         from[p] = (const uint16_t *)sum->from[p] + first;
-    kernels->sum_numbers_in_order(&(struct zr_sum){.n = count,
-                                                   .from = from,
-                                                   .count = sum->ranks,
-                                                   .precision = precision_of(sum->type),
-                                                   .scale = sum->scale,
-                                                   .to = {total, ZR_PRECISION_FP32}});
+    kernels->sum(NULL, &(struct zr_sum){.n = count,
+                                        .from = from,
+                                        .count = sum->ranks,
+                                        .precision = precision_of(sum->type),
+                                        .scale = sum->scale,
+                                        .to = {total, ZR_PRECISION_FP32}});
     (bf16 ? set_bf16 : set_fp16)(base, (const uint16_t *)sum->base + first, count);
     for (size_t i = 0; i < count; i++)
         total[i] = base[i] + total[i];
@@ -117,24 +117,24 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct z
 void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum)
 {
     const void *from[ZR_MAX_WORLD];
-    if (sum->type == ZR_COMM_FP32) {
-        kernels->sum_in_order(sum->count, (const float *const *)sum->from, sum->ranks, sum->scale, sum->to,
-                              sum->accumulate);
-        if (sum->base)
-            kernels->sum_in_order(sum->count, (const float *[]){sum->base, sum->to}, 2, 1.0f, sum->to, false);
-    } else if (!sum->base) {
-        enum zr_precision into = sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type);
-        kernels->sum_numbers_in_order(&(struct zr_sum){.n = sum->count,
-                                                       .from = sum->from,
-                                                       .count = sum->ranks,
-                                                       .precision = precision_of(sum->type),
-                                                       .scale = sum->scale,
-                                                       .accumulate = sum->accumulate,
-                                                       .to = {sum->to, into}});
-    } else {
+    if (!sum->base || sum->type == ZR_COMM_FP32)
+        kernels->sum(
+            NULL, &(struct zr_sum){.n = sum->count,
+                                   .from = sum->from,
+                                   .count = sum->ranks,
+                                   .precision = precision_of(sum->type),
+                                   .scale = sum->scale,
+                                   .accumulate = sum->accumulate,
+                                   .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
+    else
         for (size_t first = 0; first < sum->count; first += BLOCK)
             sum_block_onto_base(kernels, sum, first, from);
-    }
+    if (sum->base && sum->type == ZR_COMM_FP32)
+        kernels->sum(NULL, &(struct zr_sum){.n = sum->count,
+                                            .from = (const void *[]){sum->base, sum->to},
+                                            .count = 2,
+                                            .scale = 1,
+                                            .to = {sum->to, ZR_PRECISION_FP32}});
 }
 
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)

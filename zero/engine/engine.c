@@ -33,15 +33,14 @@ static zr_result take_pools(struct zr_engine *engine)
 }
 
 /* The first values of what this rank holds of a unit. */
-static void initialise_unit(struct zr_engine *engine, size_t index)
+static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 {
-    const struct zr_kernels *kernels = engine->options.kernels;
-    struct zr_kernel_context *context = engine->options.context;
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
     struct zr_owned owned = zr_engine_owned(engine, index);
     size_t from = owned.from, to = owned.to;
     float *base = owned.master;
+    zr_result result = ZR_OK;
 
     if (!engine->master && state->resident) { /* needs nobody's help */
         from = 0;
@@ -49,42 +48,48 @@ static void initialise_unit(struct zr_engine *engine, size_t index)
         base = zr_engine_parameter_place(engine, state->parameters_at);
     }
 
-    for (size_t i = 0; i < unit->parameters_count; i++) {
+    for (size_t i = 0; i < unit->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
-        for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count; k++) {
+        for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
             struct zr_piece piece = zr_layout_piece(p, from, to, k);
-            float *values = base + (piece.offset - from);
-            if (p->parameter.init_deviation == 0)
-                kernels->fill(context, piece.count, p->parameter.init_mean, values);
-            else
-                kernels->init_normal(context, piece.count, engine->options.seed, piece.global_index,
-                                     p->parameter.init_mean, p->parameter.init_deviation, values);
+            result = engine->options.kernels->init_normal(
+                engine->options.context, &(struct zr_init_normal){.n = piece.count,
+                                                                  .seed = engine->options.seed,
+                                                                  .first_index = piece.global_index,
+                                                                  .mean = p->parameter.init_mean,
+                                                                  .deviation = p->parameter.init_deviation,
+                                                                  .x = base + (piece.offset - from)});
         }
     }
+    return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
+}
+
+static zr_result clear_pools(struct zr_engine *engine)
+{
+    size_t states_bytes = engine->states_elements * sizeof(float);
+    const struct zr_clear pools[] = {
+        {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
+        {engine->gradients_elements * engine->gradient_bytes, engine->gradients},
+        {states_bytes, engine->momentum},
+        {engine->variance ? states_bytes : 0, engine->variance},
+        {engine->master ? states_bytes : 0, engine->master}};
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
+        result = engine->options.kernels->clear(engine->options.context, &pools[i]);
+    return result;
 }
 
 /* Every value depends on the seed and the global index alone; padding is zero for ever. Of two bytes each
  * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    const struct zr_kernels *kernels = engine->options.kernels;
-    struct zr_kernel_context *context = engine->options.context;
-    size_t states_bytes = engine->states_elements * sizeof(float);
     bool spreads = engine->master && engine->options.stage > 0 && engine->world > 1;
-    zr_result result = ZR_OK;
+    zr_result result = clear_pools(engine);
 
-    kernels->clear(context, engine->parameters_elements * engine->parameter_bytes, engine->parameters);
-    kernels->clear(context, engine->gradients_elements * engine->gradient_bytes, engine->gradients);
-    kernels->clear(context, states_bytes, engine->momentum);
-    if (engine->variance)
-        kernels->clear(context, states_bytes, engine->variance);
-    if (engine->master)
-        kernels->clear(context, states_bytes, engine->master);
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
-        initialise_unit(engine, u);
-        zr_engine_round_masters(engine, u);
-        if (spreads && engine->units[u].resident)
+        result = initialise_unit(engine, u);
+        if (result == ZR_OK && spreads && engine->units[u].resident)
             result = zr_engine_spread_parameters(engine, u);
     }
     return result;
@@ -124,7 +129,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
                            optimizer->groups_count);
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
-    engine->dry = options->kernels == zr_kernels_null();
+    engine->dry = !options->kernels->executes;
     return ZR_OK;
 }
 

@@ -71,7 +71,7 @@ struct zr_engine {
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
-    bool dry; /* null kernels: nothing may be read */
+    bool dry; /* the kernels execute nothing: nothing may be read */
 };
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
@@ -148,7 +148,7 @@ struct zr_owned {
 };
 struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
 /* Rounds this rank's masters into its parameters; nothing to do in fp32. */
-void zr_engine_round_masters(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 /* Element `index` of numbers. */
 static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 {

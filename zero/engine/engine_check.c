@@ -4,6 +4,7 @@
 #include "zero/engine/engine.h"
 
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 
 zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other)
@@ -69,7 +70,7 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
                                     {"clip", options->clip, 0, FLT_MAX, false}};
     const struct number sgd[] = {{"momentum_factor", options->momentum_factor, 0, 1, true}};
     /* Without an epsilon a gradient of zero divides by zero; where nothing is computed it is not needed. */
-    float least_epsilon = engine_options->kernels == zr_kernels_null() ? 0 : FLT_MIN;
+    float least_epsilon = engine_options->kernels->executes ? FLT_MIN : 0;
     const struct number adamw[] = {{"beta1", options->beta1, 0, 1, true},
                                    {"beta2", options->beta2, 0, 1, true},
                                    {"epsilon", options->epsilon, least_epsilon, FLT_MAX, false}};
@@ -135,6 +136,13 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine needs arenas, kernels, a kernel context and a communicator");
+    if (options->kernels->version != ZR_KERNELS_VERSION ||
+        (options->kernels->executes && !options->kernels->host_visible))
+        return zr_fail(ZR_ERR_INVALID,
+                       "the kernels \"%s\" have version %" PRIu32
+                       " of the table; this engine takes version %d, "
+                       "of kernels whose tensors the host sees",
+                       options->kernels->name, options->kernels->version, ZR_KERNELS_VERSION);
     if (!options->list.parameters || !options->list.units)
         return zr_fail(ZR_ERR_INVALID, "an engine needs a list of parameters and one of units");
     if (options->stage > 3)
@@ -146,7 +154,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if ((unsigned)options->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "precision number %d is none; take fp32, bf16 or fp16",
                        (int)options->precision);
-    if (options->kernels != zr_kernels_null() && options->context->precision != options->precision)
+    if (options->kernels->executes && options->context->precision != options->precision)
         return zr_fail(ZR_ERR_INVALID,
                        "the engine is to be of %s and its kernel context is open for %s; give both the same",
                        zr_precision_name(options->precision), zr_precision_name(options->context->precision));

@@ -33,8 +33,12 @@ static zr_result blame_gradient(struct zr_engine *engine)
     for (size_t u = engine->layout.units_count;
          u-- > 0;) { /* backward runs from the last unit to the first */
         size_t shard = engine->layout.units[u].shard_elements;
-        size_t at = engine->options.kernels->find_nonfinite_in(engine->options.context, shard,
-                                                               zr_engine_shard_gradients(engine, u));
+        size_t at = shard;
+        result = engine->options.kernels->find_nonfinite(
+            engine->options.context,
+            &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
+        if (result != ZR_OK)
+            return result;
         if (at < shard) {
             mine.unit = u;
             mine.element = engine->rank * shard + at;
@@ -73,11 +77,14 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 {
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
-    for (size_t u = 0; u < units; u++)
-        mine[u] = engine->options.kernels->sum_of_squares_in(engine->options.context,
-                                                             engine->layout.units[u].shard_elements,
-                                                             zr_engine_shard_gradients(engine, u));
-    zr_result result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
+    zr_result result = ZR_OK;
+    for (size_t u = 0; u < units && result == ZR_OK; u++)
+        result = engine->options.kernels->sum_of_squares(
+            engine->options.context,
+            &(struct zr_sum_of_squares){engine->layout.units[u].shard_elements,
+                                        zr_engine_shard_gradients(engine, u), &mine[u]});
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < units; u++)
@@ -104,13 +111,15 @@ struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
     };
 }
 
-void zr_engine_round_masters(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned = zr_engine_owned(engine, unit);
-    if (engine->master)
-        engine->options.kernels->convert(engine->options.context, owned.to - owned.from,
-                                         (struct zr_numbers){owned.master, ZR_PRECISION_FP32},
-                                         owned.parameters);
+    if (!engine->master)
+        return ZR_OK;
+    return engine->options.kernels->convert(engine->options.context,
+                                            &(struct zr_convert){.n = owned.to - owned.from,
+                                                                 .from = {owned.master, ZR_PRECISION_FP32},
+                                                                 .to = owned.parameters});
 }
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
@@ -120,8 +129,8 @@ struct update {
     float rate, gradient_scale, correction1, correction2;
 };
 
-static void update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                        const struct update *update, const struct zr_update *numbers)
+static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
+                             const struct update *update, const struct zr_update *numbers)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
@@ -129,33 +138,33 @@ static void update_part(struct zr_engine *engine, const struct zr_parameter *par
     float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
-        kernels->update_sgd(engine->options.context,
-                            &(struct zr_sgd){.rate = rate,
-                                             .momentum_factor = o->momentum_factor,
-                                             .weight_decay = weight_decay,
-                                             .gradient_scale = update->gradient_scale},
-                            numbers);
-    else
-        kernels->update_adamw(engine->options.context,
-                              &(struct zr_adamw){.rate = rate,
-                                                 .beta1 = o->beta1,
-                                                 .beta2 = o->beta2,
-                                                 .epsilon = o->epsilon,
-                                                 .weight_decay = weight_decay,
-                                                 .gradient_scale = update->gradient_scale,
-                                                 .correction1 = update->correction1,
-                                                 .correction2 = update->correction2},
-                              numbers);
+        return kernels->update_sgd(engine->options.context,
+                                   &(struct zr_update_sgd){.how = {.rate = rate,
+                                                                   .momentum_factor = o->momentum_factor,
+                                                                   .weight_decay = weight_decay,
+                                                                   .gradient_scale = update->gradient_scale},
+                                                           .numbers = *numbers});
+    return kernels->update_adamw(engine->options.context,
+                                 &(struct zr_update_adamw){.how = {.rate = rate,
+                                                                   .beta1 = o->beta1,
+                                                                   .beta2 = o->beta2,
+                                                                   .epsilon = o->epsilon,
+                                                                   .weight_decay = weight_decay,
+                                                                   .gradient_scale = update->gradient_scale,
+                                                                   .correction1 = update->correction1,
+                                                                   .correction2 = update->correction2},
+                                                           .numbers = *numbers});
 }
 
 /* `gradients` are those of element owned.from on. */
-static void update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                        const struct update *update)
+static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                             const struct update *update)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_owned owned = zr_engine_owned(engine, unit);
+    zr_result result = ZR_OK;
 
-    for (size_t i = 0; i < u->parameters_count; i++) {
+    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         struct zr_overlap overlap;
         if (!zr_layout_overlap(p, owned.from, owned.to, &overlap))
@@ -168,8 +177,9 @@ static void update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers
                                     .variance = owned.variance ? owned.variance + skip : NULL};
         if (engine->master)
             numbers.parameter = zr_numbers_at(owned.parameters, skip);
-        update_part(engine, &p->parameter, update, &numbers);
+        result = update_part(engine, &p->parameter, update, &numbers);
     }
+    return result;
 }
 
 /* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
@@ -240,12 +250,11 @@ static zr_result update_all(struct zr_engine *engine, const struct update *updat
         result = updating_gradients(engine, &sums, u, &gradients);
         if (result != ZR_OK)
             break;
-        update_unit(engine, u, gradients, update);
+        result = update_unit(engine, u, gradients, update);
         zr_drop(engine->options.arena, &sums.block[u % 2]);
         end_round(engine, u);
-        if (engine->options.stage == 0 || engine->world == 1 || !engine->units[u].resident)
-            continue;
-        result = zr_engine_spread_parameters(engine, u);
+        if (result == ZR_OK && engine->options.stage > 0 && engine->world > 1 && engine->units[u].resident)
+            result = zr_engine_spread_parameters(engine, u);
     }
     for (unsigned i = 0; i < 2; i++) {
         if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */

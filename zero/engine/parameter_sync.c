@@ -86,9 +86,9 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
         return result;
     result = zr_engine_drop_gathered(engine);
     engine->steps_done = steps_done;
-    for (size_t u = 0; u < engine->layout.units_count;
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
          u++) /* at stage 0 what is not this rank's comes after */
-        zr_engine_round_masters(engine, u);
+        result = zr_engine_round_masters(engine, u);
     if (engine->world == 1)
         return result;
     for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
@@ -98,25 +98,27 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
 }
 
-/* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
-static uint64_t replica_checksum(const struct zr_engine *engine)
+static zr_result add_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
 {
-    uint64_t sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
+    uint64_t own = 0;
+    zr_result result =
+        engine->options.kernels->checksum(engine->options.context, &(struct zr_checksum){bytes, data, &own});
+    *sum = (*sum ^ own) * UINT64_C(0x9e3779b97f4a7c15);
+    return result;
+}
+
+/* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
+static zr_result replica_checksum(const struct zr_engine *engine, uint64_t *sum)
+{
+    zr_result result = ZR_OK;
+    *sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
     if (engine->master && engine->options.stage == 0)
-        sum = (sum ^ engine->options.kernels->checksum(
-                         engine->options.context, engine->states_elements * sizeof(float), engine->master)) *
-              UINT64_C(0x9e3779b97f4a7c15);
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        const struct zr_unit_state *state = &engine->units[u];
-        if (!state->resident)
-            continue;
-        sum = (sum ^ engine->options.kernels->checksum(
-                         engine->options.context,
-                         engine->layout.units[u].padded_elements * engine->parameter_bytes,
-                         engine->parameters + state->parameters_at * engine->parameter_bytes)) *
-              UINT64_C(0x9e3779b97f4a7c15);
-    }
-    return sum;
+        result = add_checksum(engine, engine->master, engine->states_elements * sizeof(float), sum);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        if (engine->units[u].resident)
+            result = add_checksum(engine, zr_engine_parameter_place(engine, engine->units[u].parameters_at),
+                                  engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
+    return result;
 }
 
 zr_result zr_engine_verify_replicas(zr_engine *engine)
@@ -129,8 +131,9 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     result = zr_engine_synchronize(engine);
     if (result != ZR_OK)
         return result;
-    mine = replica_checksum(engine);
-    result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
+    result = replica_checksum(engine, &mine);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
     if (result != ZR_OK)
         return result;
     for (unsigned r = 1; r < engine->world; r++)
@@ -151,10 +154,15 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         const struct zr_unit_state *state = &engine->units[u];
         size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
-        size_t at = engine->options.kernels->find_nonfinite_in(
-            engine->options.context, count,
-            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
-                                engine->options.precision});
+        size_t at = count;
+        result = engine->options.kernels->find_nonfinite(
+            engine->options.context,
+            &(struct zr_find_nonfinite){
+                count,
+                {zr_engine_parameter_place(engine, state->parameters_at), engine->options.precision},
+                &at});
+        if (result != ZR_OK)
+            return result;
         if (at == count)
             continue;
         at += state->resident ? 0 : engine->rank * unit->shard_elements;

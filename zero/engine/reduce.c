@@ -32,18 +32,21 @@ static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 }
 
 /* What lies between the tensors of a unit is reduced with them, and must be zero. */
-static void clear_padding(struct zr_engine *engine, size_t unit, char *values)
+static zr_result clear_padding(struct zr_engine *engine, size_t unit, char *values)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     size_t end = 0;
-    for (size_t i = 0; i <= u->parameters_count; i++) {
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i <= u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         size_t next = i < u->parameters_count ? p->offset : u->padded_elements;
         if (next > end)
-            engine->options.kernels->clear(engine->options.context, (next - end) * engine->gradient_bytes,
-                                           values + end * engine->gradient_bytes);
+            result = engine->options.kernels->clear(
+                engine->options.context, &(struct zr_clear){(next - end) * engine->gradient_bytes,
+                                                            values + end * engine->gradient_bytes});
         end = i < u->parameters_count ? p->offset + p->elements : end;
     }
+    return result;
 }
 
 /* ---- Staging ------------------------------------------------------------------------------------------- */
@@ -117,8 +120,7 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return zr_name_unit(result, engine->layout.units[unit].unit.name);
     engine->staging_elements += elements;
-    clear_padding(engine, unit, state->staging);
-    return ZR_OK;
+    return clear_padding(engine, unit, state->staging);
 }
 
 /* The rules of a stage that stages gradients hold at all. */
@@ -187,49 +189,18 @@ static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
         ticket);
 }
 
-/* One rank's own gradients, added to its fp32 sums by all its threads. */
-struct addition {
-    const struct zr_kernels *kernels;
-    const char *from;
-    enum zr_precision precision;
-    float *to;
-    size_t elements;
-    bool accumulate;
-};
-
-static void add_part(void *argument, unsigned part, unsigned parts)
+/* One rank's own gradients, added to its fp32 sums. */
+static zr_result add_alone(struct zr_engine *engine, size_t unit, float *sum)
 {
-    enum { GRAIN = 1024 };
-    const struct addition *a = argument;
-    size_t grains = (a->elements + GRAIN - 1) / GRAIN;
-    size_t from = grains * part / parts * GRAIN, to = grains * (part + 1) / parts * GRAIN;
-    const void *source = a->from + from * zr_precision_bytes(a->precision);
-    to = to < a->elements ? to : a->elements;
-    if (from < to)
-        a->kernels->sum_numbers_in_order(&(struct zr_sum){.n = to - from,
-                                                          .from = &source,
-                                                          .count = 1,
-                                                          .precision = a->precision,
-                                                          .scale = 1,
-                                                          .accumulate = a->accumulate,
-                                                          .to = {a->to + from, ZR_PRECISION_FP32}});
-}
-
-static void add_alone(struct zr_engine *engine, size_t unit, float *sum)
-{
-    const struct zr_parallel *parallel = &engine->options.context->parallel;
-    struct addition addition = {.kernels = engine->options.kernels,
-                                .from = whole_gradients(engine, unit),
-                                .precision = engine->options.precision,
-                                .to = sum,
-                                .elements = engine->layout.units[unit].padded_elements,
-                                .accumulate = engine->units[unit].rounds_done > 0};
-    if (engine->dry)
-        return;
-    if (parallel->run)
-        parallel->run(parallel->state, add_part, &addition);
-    else
-        add_part(&addition, 0, 1);
+    const void *own = whole_gradients(engine, unit);
+    return engine->options.kernels->sum(engine->options.context,
+                                        &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
+                                                         .from = &own,
+                                                         .count = 1,
+                                                         .precision = engine->options.precision,
+                                                         .scale = 1,
+                                                         .accumulate = engine->units[unit].rounds_done > 0,
+                                                         .to = {sum, ZR_PRECISION_FP32}});
 }
 
 static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
@@ -245,10 +216,8 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
-    if (engine->world == 1) {
-        add_alone(engine, unit, sum.at);
-        return ZR_OK;
-    }
+    if (engine->world == 1)
+        return add_alone(engine, unit, sum.at);
     result = zr_comm_reduce_scatter(
         engine->options.comm,
         &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),

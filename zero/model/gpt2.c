@@ -17,24 +17,31 @@ enum { WTE, WPE };
 
 static zr_result embed(struct zr_module_pass *pass)
 {
-    struct zr_embedding embedding = zr_pass_embedding(pass);
-    pass->kernels->embedding_forward(pass->context, &embedding, pass->parameters[WTE][0],
-                                     pass->parameters[WPE][0], pass->y);
-    return ZR_OK;
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    zr_result result = zr_pass_embed(pass);
+    return result == ZR_OK ? pass->kernels->positions_forward(
+                                 pass->context, &(struct zr_positions_forward){.rows = pass->rows,
+                                                                               .sequence = shape->sequence,
+                                                                               .channels = shape->hidden,
+                                                                               .w = pass->parameters[WPE][0],
+                                                                               .y = pass->y})
+                           : result;
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    struct zr_embedding embedding = zr_pass_embedding(pass);
-    if (pass->accumulate[WTE] && !pass->accumulate[WPE]) /* the kernel has one flag for both */
-        pass->kernels->clear(pass->context,
-                             shape->sequence * shape->hidden * zr_precision_bytes(pass->context->precision),
-                             pass->gradients[WPE][0]);
-    pass->kernels->embedding_backward(pass->context, &embedding, pass->dy, pass->gradients[WTE][0],
-                                      shape->vocabulary_padded, pass->gradients[WPE][0], shape->sequence,
-                                      pass->accumulate[WTE]);
-    return ZR_OK;
+    zr_result result = zr_pass_embed_backward(pass);
+    return result == ZR_OK
+               ? pass->kernels->positions_backward(
+                     pass->context, &(struct zr_positions_backward){.rows = pass->rows,
+                                                                    .sequence = shape->sequence,
+                                                                    .channels = shape->hidden,
+                                                                    .dy = pass->dy,
+                                                                    .dw = pass->gradients[WPE][0],
+                                                                    .w_rows = shape->sequence,
+                                                                    .accumulate = pass->accumulate[WPE]})
+               : result;
 }
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
@@ -86,88 +93,151 @@ static void describe_slots(struct zr_transformer *t)
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
 
+/* The parameters w and w + 1 are a norm's or a matrix's, and its bias; the slots `mean` and mean + 1 are
+ * statistics. */
+static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, void *y, unsigned mean)
+{
+    void *const *p = &pass->parameters[0][w];
+    return pass->kernels->layernorm_forward(
+        pass->context, &(struct zr_layernorm_forward){{pass->rows, zr_pass_shape(pass)->hidden},
+                                                      x,
+                                                      p[0],
+                                                      p[1],
+                                                      y,
+                                                      pass->slots[mean],
+                                                      pass->slots[mean + 1]});
+}
+
+static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
+                               unsigned mean)
+{
+    void *const *g = &pass->gradients[0][w];
+    return pass->kernels->layernorm_backward(
+        pass->context,
+        &(struct zr_layernorm_backward){.shape = {pass->rows, zr_pass_shape(pass)->hidden},
+                                        .x = x,
+                                        .w = pass->parameters[0][w],
+                                        .mean = pass->slots[mean],
+                                        .rstd = pass->slots[mean + 1],
+                                        .dy = dy,
+                                        .dx = pass->dx,
+                                        .dw = g[0],
+                                        .db = g[1],
+                                        .accumulate_dx = pass->dx == pass->dy, /* a block's: the residual path */
+                                        .accumulate = pass->accumulate[0]});
+}
+
+/* A matrix [in, out] in units of the channels. */
+struct matrix {
+    unsigned w, in, out;
+};
+static const struct matrix qkv = {QKV_W, 1, 3}, proj = {PROJ_W, 1, 1}, fc = {FC_W, 1, 4}, fc2 = {FC2_W, 4, 1};
+
+static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct matrix *m)
+{
+    size_t c = zr_pass_shape(pass)->hidden;
+    return (struct zr_linear){.rows = pass->rows, .in = m->in * c, .out = m->out * c};
+}
+
+static zr_result multiply(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
+{
+    void *const *p = &pass->parameters[0][m->w];
+    return pass->kernels->linear_forward(
+        pass->context,
+        &(struct zr_linear_forward){.shape = linear_of(pass, m), .x = x, .w = p[0], .bias = p[1], .y = y});
+}
+
+static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
+                                   const void *dy, void *dx)
+{
+    void *const *g = &pass->gradients[0][m->w];
+    return pass->kernels->linear_backward(pass->context,
+                                          &(struct zr_linear_backward){.shape = linear_of(pass, m),
+                                                                       .x = x,
+                                                                       .w = pass->parameters[0][m->w],
+                                                                       .dy = dy,
+                                                                       .dx = dx,
+                                                                       .dw = g[0],
+                                                                       .db = g[1],
+                                                                       .accumulate = pass->accumulate[0]});
+}
+
+static zr_result add(struct zr_module_pass *pass, const void *a, void *b)
+{
+    return pass->kernels->add(pass->context,
+                              &(struct zr_add){pass->rows * zr_pass_shape(pass)->hidden, a, b, b});
+}
+
 static zr_result block(struct zr_module_pass *pass)
 {
     const struct zr_kernels *k = pass->kernels;
-    struct zr_kernel_context *context = pass->context;
-    size_t rows = pass->rows, c = zr_pass_shape(pass)->hidden;
-    struct zr_layernorm norm = {.rows = rows, .channels = c};
-    struct zr_attention attention = zr_pass_attention(pass);
-    void **s = pass->slots, *const *w = pass->parameters[0];
+    size_t wide = pass->rows * 4 * zr_pass_shape(pass)->hidden;
+    void **s = pass->slots;
 
-    k->layernorm_forward(context, &norm, pass->x, w[LN1_W], w[LN1_B], s[LN1], s[LN1_MEAN], s[LN1_RSTD]);
-    k->linear_forward(context, &(struct zr_linear){.rows = rows, .in = c, .out = 3 * c}, s[LN1], w[QKV_W],
-                      w[QKV_B], s[QKV]);
-    k->attention_forward(context, &attention, s[QKV], s[ATTENTION], s[LSE], s[PROBABILITIES]);
-    k->linear_forward(context, &(struct zr_linear){.rows = rows, .in = c, .out = c}, s[ATTENTION], w[PROJ_W],
-                      w[PROJ_B], s[MIDDLE]);
-    k->add(context, rows * c, pass->x, s[MIDDLE], s[MIDDLE]);
-
-    k->layernorm_forward(context, &norm, s[MIDDLE], w[LN2_W], w[LN2_B], s[LN2], s[LN2_MEAN], s[LN2_RSTD]);
-    k->linear_forward(context, &(struct zr_linear){.rows = rows, .in = c, .out = 4 * c}, s[LN2], w[FC_W],
-                      w[FC_B], s[FC]);
-    k->gelu_forward(context, rows * 4 * c, s[FC], s[GELU]);
-    if (!pass->y)
-        return ZR_OK;
-    k->linear_forward(context, &(struct zr_linear){.rows = rows, .in = 4 * c, .out = c}, s[GELU], w[FC2_W],
-                      w[FC2_B], pass->y);
-    k->add(context, rows * c, s[MIDDLE], pass->y, pass->y);
-    return ZR_OK;
+    zr_result result = norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN);
+    if (result == ZR_OK)
+        result = multiply(pass, &qkv, s[LN1], s[QKV]);
+    if (result == ZR_OK)
+        result = k->attention_forward(pass->context,
+                                      &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]});
+    if (result == ZR_OK)
+        result = multiply(pass, &proj, s[ATTENTION], s[MIDDLE]);
+    if (result == ZR_OK)
+        result = add(pass, pass->x, s[MIDDLE]);
+    if (result == ZR_OK)
+        result = norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN);
+    if (result == ZR_OK)
+        result = multiply(pass, &fc, s[LN2], s[FC]);
+    if (result == ZR_OK)
+        result = k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide, s[FC], s[GELU]});
+    if (result == ZR_OK && pass->y)
+        result = multiply(pass, &fc2, s[GELU], pass->y);
+    return result == ZR_OK && pass->y ? add(pass, s[MIDDLE], pass->y) : result;
 }
 
 /* d (output) -> d (middle) */
 static zr_result feed_forward_backward(struct zr_module_pass *pass)
 {
-    const struct zr_kernels *k = pass->kernels;
-    struct zr_kernel_context *context = pass->context;
-    size_t rows = pass->rows, c = zr_pass_shape(pass)->hidden;
-    struct zr_layernorm norm = {.rows = rows, .channels = c};
-    void **s = pass->slots, *const *w = pass->parameters[0], *const *g = pass->gradients[0], *d = pass->dx;
-    bool accumulate = pass->accumulate[0];
+    size_t wide = pass->rows * 4 * zr_pass_shape(pass)->hidden;
+    void **s = pass->slots;
     zr_result result = zr_module_take(pass, D_WIDE);
-    if (result != ZR_OK)
-        return result;
-    k->linear_backward(context, &(struct zr_linear){.rows = rows, .in = 4 * c, .out = c}, s[GELU], w[FC2_W],
-                       d, s[D_WIDE], g[FC2_W], g[FC2_B], accumulate);
-    k->gelu_backward(context, rows * 4 * c, s[FC], s[D_WIDE], s[D_WIDE]);
-    result = zr_module_take(pass, D_NORM);
-    if (result != ZR_OK)
-        return result;
-    k->linear_backward(context, &(struct zr_linear){.rows = rows, .in = c, .out = 4 * c}, s[LN2], w[FC_W],
-                       s[D_WIDE], s[D_NORM], g[FC_W], g[FC_B], accumulate);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &fc2, s[GELU], pass->dx, s[D_WIDE]);
+    if (result == ZR_OK)
+        result = pass->kernels->gelu_backward(pass->context,
+                                              &(struct zr_gelu_backward){wide, s[FC], s[D_WIDE], s[D_WIDE]});
+    if (result == ZR_OK)
+        result = zr_module_take(pass, D_NORM);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &fc, s[LN2], s[D_WIDE], s[D_NORM]);
     zr_module_drop(pass, D_WIDE);
-    k->layernorm_backward(context, &norm, s[MIDDLE], w[LN2_W], s[LN2_MEAN], s[LN2_RSTD], s[D_NORM], d, true,
-                          g[LN2_W], g[LN2_B], accumulate);
+    if (result == ZR_OK)
+        result = norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN);
     zr_module_drop(pass, D_NORM);
-    return ZR_OK;
+    return result;
 }
 
 /* d (middle) -> d (input) */
 static zr_result attention_backward(struct zr_module_pass *pass)
 {
-    const struct zr_kernels *k = pass->kernels;
-    struct zr_kernel_context *context = pass->context;
-    size_t rows = pass->rows, c = zr_pass_shape(pass)->hidden;
-    struct zr_layernorm norm = {.rows = rows, .channels = c};
-    struct zr_attention attention = zr_pass_attention(pass);
-    void **s = pass->slots, *const *w = pass->parameters[0], *const *g = pass->gradients[0], *d = pass->dx;
-    bool accumulate = pass->accumulate[0];
+    void **s = pass->slots;
     zr_result result = zr_module_take(pass, D_NORM);
     if (result == ZR_OK)
         result = zr_module_take(pass, D_QKV);
-    if (result != ZR_OK)
-        return result;
-    k->linear_backward(context, &(struct zr_linear){.rows = rows, .in = c, .out = c}, s[ATTENTION], w[PROJ_W],
-                       d, s[D_NORM], g[PROJ_W], g[PROJ_B], accumulate);
-    k->attention_backward(context, &attention, s[QKV], s[ATTENTION], s[LSE], s[PROBABILITIES], s[D_NORM],
-                          s[D_QKV]);
-    k->linear_backward(context, &(struct zr_linear){.rows = rows, .in = c, .out = 3 * c}, s[LN1], w[QKV_W],
-                       s[D_QKV], s[D_NORM], g[QKV_W], g[QKV_B], accumulate);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &proj, s[ATTENTION], pass->dx, s[D_NORM]);
+    if (result == ZR_OK)
+        result = pass->kernels->attention_backward(
+            pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
+                                                           s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &qkv, s[LN1], s[D_QKV], s[D_NORM]);
     zr_module_drop(pass, D_QKV);
-    k->layernorm_backward(context, &norm, pass->x, w[LN1_W], s[LN1_MEAN], s[LN1_RSTD], s[D_NORM], d, true,
-                          g[LN1_W], g[LN1_B], accumulate);
+    if (result == ZR_OK)
+        result = norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
     zr_module_drop(pass, D_NORM);
-    return ZR_OK;
+    return result;
 }
 
 static zr_result block_backward(struct zr_module_pass *pass)
@@ -182,21 +252,12 @@ enum { FINAL_MEAN, FINAL_RSTD, FINAL_SLOTS };
 
 static zr_result final_norm(struct zr_module_pass *pass)
 {
-    struct zr_layernorm norm = {.rows = pass->rows, .channels = zr_pass_shape(pass)->hidden};
-    pass->kernels->layernorm_forward(pass->context, &norm, pass->x, pass->parameters[0][0],
-                                     pass->parameters[0][1], pass->y, pass->slots[FINAL_MEAN],
-                                     pass->slots[FINAL_RSTD]);
-    return ZR_OK;
+    return norm(pass, 0, pass->x, pass->y, FINAL_MEAN);
 }
 
 static zr_result final_norm_backward(struct zr_module_pass *pass)
 {
-    struct zr_layernorm norm = {.rows = pass->rows, .channels = zr_pass_shape(pass)->hidden};
-    pass->kernels->layernorm_backward(pass->context, &norm, pass->x, pass->parameters[0][0],
-                                      pass->slots[FINAL_MEAN], pass->slots[FINAL_RSTD], pass->dy, pass->dx,
-                                      false, pass->gradients[0][0], pass->gradients[0][1],
-                                      pass->accumulate[0]);
-    return ZR_OK;
+    return norm_backward(pass, 0, pass->x, pass->dy, FINAL_MEAN);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -228,7 +289,7 @@ static void describe_types(struct zr_transformer *t)
                                                       .slots_count = FINAL_SLOTS,
                                                       .forward = final_norm,
                                                       .backward = final_norm_backward};
-    t->types[ZR_TYPE_HEAD] = zr_head_type;
+    zr_transformer_add_head(t);
 }
 
 static void describe(struct zr_transformer *t)

@@ -15,23 +15,6 @@
 
 enum { COSINES = ZR_INPUTS_COMMON, SINES, INPUTS };
 
-/* ---- Embedding ----------------------------------------------------------------------------------------- */
-
-static zr_result embed(struct zr_module_pass *pass)
-{
-    struct zr_embedding embedding = zr_pass_embedding(pass);
-    pass->kernels->embedding_forward(pass->context, &embedding, pass->parameters[0][0], NULL, pass->y);
-    return ZR_OK;
-}
-
-static zr_result embed_backward(struct zr_module_pass *pass)
-{
-    struct zr_embedding embedding = zr_pass_embedding(pass);
-    pass->kernels->embedding_backward(pass->context, &embedding, pass->dy, pass->gradients[0][0],
-                                      zr_pass_shape(pass)->vocabulary_padded, NULL, 0, pass->accumulate[0]);
-    return ZR_OK;
-}
-
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
 /* Its parameters, in the order of the list. */
@@ -102,39 +85,40 @@ static void *column_of(const struct zr_module_pass *pass, const void *base, size
     return (char *)base + column * zr_precision_bytes(pass->context->precision);
 }
 
-static void norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
+static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
 {
-    pass->kernels->rmsnorm_forward(pass->context,
-                                   &(struct zr_rmsnorm){.rows = pass->rows,
-                                                        .channels = zr_pass_shape(pass)->hidden,
-                                                        .epsilon = ZR_LLAMA_NORM_EPSILON,
-                                                        .x = x,
-                                                        .w = w,
-                                                        .y = y,
-                                                        .rstd = rstd});
+    return pass->kernels->rmsnorm_forward(
+        pass->context, &(struct zr_rmsnorm_forward){.rows = pass->rows,
+                                                    .channels = zr_pass_shape(pass)->hidden,
+                                                    .epsilon = ZR_LLAMA_NORM_EPSILON,
+                                                    .x = x,
+                                                    .w = w,
+                                                    .y = y,
+                                                    .rstd = rstd});
 }
 
 /* Turns q and k, which lie side by side, or their gradients back. */
-static void rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
+static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     const struct widths w = widths_of(shape);
-    pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
-                                                             .sequence = shape->sequence,
-                                                             .heads = shape->heads + shape->kv_heads,
-                                                             .width = w.head,
-                                                             .stride = w.qkv,
-                                                             .cosines = pass->inputs[COSINES],
-                                                             .sines = pass->inputs[SINES],
-                                                             .x = qkv,
-                                                             .inverse = inverse});
+    return pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
+                                                                    .sequence = shape->sequence,
+                                                                    .heads = shape->heads + shape->kv_heads,
+                                                                    .width = w.head,
+                                                                    .stride = w.qkv,
+                                                                    .cosines = pass->inputs[COSINES],
+                                                                    .sines = pass->inputs[SINES],
+                                                                    .x = qkv,
+                                                                    .inverse = inverse});
 }
 
 /* Weights are turned, and there is no bias. */
-static void multiply(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
-                     const void *w, void *y)
+static zr_result multiply(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
+                          const void *w, void *y)
 {
-    pass->kernels->linear_forward(pass->context, linear, x, w, NULL, y);
+    return pass->kernels->linear_forward(
+        pass->context, &(struct zr_linear_forward){.shape = *linear, .x = x, .w = w, .y = y});
 }
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
@@ -143,67 +127,102 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, 
 }
 
 /* Of q, k or v, which are columns of wider rows. */
-static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out, bool first)
+static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
     struct zr_linear linear = linear_of(pass, w.c, out);
     linear.y_stride = w.qkv;
-    linear.accumulate_dx = !first;
     return linear;
+}
+
+/* middle, from x */
+static zr_result attend(struct zr_module_pass *pass)
+{
+    const struct zr_kernels *k = pass->kernels;
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv),
+                     o = linear_of(pass, w.q, w.c);
+    void **s = pass->slots, *const *p = pass->parameters[0];
+
+    zr_result result = norm(pass, pass->x, p[NORM1_W], s[NORM1], s[NORM1_RSTD]);
+    if (result == ZR_OK)
+        result = multiply(pass, &q, s[NORM1], p[Q_W], s[QKV]);
+    if (result == ZR_OK)
+        result = multiply(pass, &kv, s[NORM1], p[K_W], column_of(pass, s[QKV], w.q));
+    if (result == ZR_OK)
+        result = multiply(pass, &kv, s[NORM1], p[V_W], column_of(pass, s[QKV], w.q + w.kv));
+    if (result == ZR_OK)
+        result = rotate(pass, s[QKV], false);
+    if (result == ZR_OK)
+        result = k->attention_forward(pass->context,
+                                      &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]});
+    if (result == ZR_OK)
+        result = multiply(pass, &o, s[ATTENTION], p[O_W], s[MIDDLE]);
+    return result == ZR_OK
+               ? k->add(pass->context, &(struct zr_add){pass->rows * w.c, pass->x, s[MIDDLE], s[MIDDLE]})
+               : result;
 }
 
 static zr_result block(struct zr_module_pass *pass)
 {
     const struct zr_kernels *k = pass->kernels;
     const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_attention attention = zr_pass_attention(pass);
-    struct zr_linear q = column_linear(pass, w.q, true), kv = column_linear(pass, w.kv, false),
-                     o = linear_of(pass, w.q, w.c), wide = linear_of(pass, w.c, w.ffn),
-                     down = linear_of(pass, w.ffn, w.c);
+    struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
     void **s = pass->slots, *const *p = pass->parameters[0];
 
-    norm(pass, pass->x, p[NORM1_W], s[NORM1], s[NORM1_RSTD]);
-    multiply(pass, &q, s[NORM1], p[Q_W], s[QKV]);
-    multiply(pass, &kv, s[NORM1], p[K_W], column_of(pass, s[QKV], w.q));
-    multiply(pass, &kv, s[NORM1], p[V_W], column_of(pass, s[QKV], w.q + w.kv));
-    rotate(pass, s[QKV], false);
-    k->attention_forward(pass->context, &attention, s[QKV], s[ATTENTION], s[LSE], s[PROBABILITIES]);
-    multiply(pass, &o, s[ATTENTION], p[O_W], s[MIDDLE]);
-    k->add(pass->context, pass->rows * w.c, pass->x, s[MIDDLE], s[MIDDLE]);
-
-    norm(pass, s[MIDDLE], p[NORM2_W], s[NORM2], s[NORM2_RSTD]);
-    multiply(pass, &wide, s[NORM2], p[GATE_W], s[GATE]);
-    multiply(pass, &wide, s[NORM2], p[UP_W], s[UP]);
-    k->swiglu_forward(pass->context, &(struct zr_swiglu){pass->rows * w.ffn, s[GATE], s[UP], s[PRODUCT]});
-    if (!pass->y)
-        return ZR_OK;
-    multiply(pass, &down, s[PRODUCT], p[DOWN_W], pass->y);
-    k->add(pass->context, pass->rows * w.c, s[MIDDLE], pass->y, pass->y);
-    return ZR_OK;
+    zr_result result = attend(pass);
+    if (result == ZR_OK)
+        result = norm(pass, s[MIDDLE], p[NORM2_W], s[NORM2], s[NORM2_RSTD]);
+    if (result == ZR_OK)
+        result = multiply(pass, &wide, s[NORM2], p[GATE_W], s[GATE]);
+    if (result == ZR_OK)
+        result = multiply(pass, &wide, s[NORM2], p[UP_W], s[UP]);
+    if (result == ZR_OK)
+        result = k->swiglu_forward(
+            pass->context, &(struct zr_swiglu_forward){pass->rows * w.ffn, s[GATE], s[UP], s[PRODUCT]});
+    if (result == ZR_OK && pass->y)
+        result = multiply(pass, &down, s[PRODUCT], p[DOWN_W], pass->y);
+    return result == ZR_OK && pass->y
+               ? k->add(pass->context, &(struct zr_add){pass->rows * w.c, s[MIDDLE], pass->y, pass->y})
+               : result;
 }
 
-static void multiply_backward(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
-                              unsigned parameter, const void *dy, void *dx)
+/* What a matrix's gradients are made of and go to. */
+struct step_back {
+    const void *x, *dy;
+    void *dx;
+    bool adds; /* to dx */
+};
+
+static zr_result multiply_backward(struct zr_module_pass *pass, const struct zr_linear *linear,
+                                   unsigned parameter, struct step_back step)
 {
-    pass->kernels->linear_backward(pass->context, linear, x, pass->parameters[0][parameter], dy, dx,
-                                   pass->gradients[0][parameter], NULL, pass->accumulate[0]);
+    return pass->kernels->linear_backward(pass->context,
+                                          &(struct zr_linear_backward){.shape = *linear,
+                                                                       .x = step.x,
+                                                                       .w = pass->parameters[0][parameter],
+                                                                       .dy = step.dy,
+                                                                       .dx = step.dx,
+                                                                       .dw = pass->gradients[0][parameter],
+                                                                       .accumulate_dx = step.adds,
+                                                                       .accumulate = pass->accumulate[0]});
 }
 
-/* Adds to dx, the residual path's. */
-static void norm_backward(struct zr_module_pass *pass, const void *x, unsigned parameter, const float *rstd,
-                          const void *dy)
+static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, const float *rstd,
+                               struct step_back step)
 {
-    pass->kernels->rmsnorm_backward(pass->context,
-                                    &(struct zr_rmsnorm_backward){.rows = pass->rows,
-                                                                  .channels = zr_pass_shape(pass)->hidden,
-                                                                  .x = x,
-                                                                  .w = pass->parameters[0][parameter],
-                                                                  .dy = dy,
-                                                                  .rstd = rstd,
-                                                                  .dx = pass->dx,
-                                                                  .dw = pass->gradients[0][parameter],
-                                                                  .accumulate_dx = true,
-                                                                  .accumulate = pass->accumulate[0]});
+    return pass->kernels->rmsnorm_backward(
+        pass->context, &(struct zr_rmsnorm_backward){.rows = pass->rows,
+                                                     .channels = zr_pass_shape(pass)->hidden,
+                                                     .x = step.x,
+                                                     .w = pass->parameters[0][parameter],
+                                                     .dy = step.dy,
+                                                     .rstd = rstd,
+                                                     .dx = step.dx,
+                                                     .dw = pass->gradients[0][parameter],
+                                                     .accumulate_dx = step.adds,
+                                                     .accumulate = pass->accumulate[0]});
 }
 
 /* d (output) -> d (middle) */
@@ -215,49 +234,72 @@ static zr_result feed_forward_backward(struct zr_module_pass *pass)
     zr_result result = zr_module_take(pass, D_UP);
     if (result == ZR_OK)
         result = zr_module_take(pass, D_GATE);
-    if (result != ZR_OK)
-        return result;
-    multiply_backward(pass, &down, s[PRODUCT], DOWN_W, pass->dx, s[D_UP]);
-    pass->kernels->swiglu_backward(
-        pass->context,
-        &(struct zr_swiglu_backward){pass->rows * w.ffn, s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
-    result = zr_module_take(pass, D_NORM);
-    if (result != ZR_OK)
-        return result;
-    multiply_backward(pass, &wide, s[NORM2], GATE_W, s[D_GATE], s[D_NORM]);
+    if (result == ZR_OK)
+        result =
+            multiply_backward(pass, &down, DOWN_W, (struct step_back){s[PRODUCT], pass->dx, s[D_UP], false});
+    if (result == ZR_OK)
+        result = pass->kernels->swiglu_backward(
+            pass->context,
+            &(struct zr_swiglu_backward){pass->rows * w.ffn, s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
+    if (result == ZR_OK)
+        result = zr_module_take(pass, D_NORM);
+    if (result == ZR_OK)
+        result =
+            multiply_backward(pass, &wide, GATE_W, (struct step_back){s[NORM2], s[D_GATE], s[D_NORM], false});
     zr_module_drop(pass, D_GATE);
-    wide.accumulate_dx = true;
-    multiply_backward(pass, &wide, s[NORM2], UP_W, s[D_UP], s[D_NORM]);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &wide, UP_W, (struct step_back){s[NORM2], s[D_UP], s[D_NORM], true});
     zr_module_drop(pass, D_UP);
-    norm_backward(pass, s[MIDDLE], NORM2_W, s[NORM2_RSTD], s[D_NORM]);
+    if (result == ZR_OK)
+        result = norm_backward(pass, NORM2_W, s[NORM2_RSTD],
+                               (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true});
     zr_module_drop(pass, D_NORM);
-    return ZR_OK;
+    return result;
+}
+
+/* dqkv -> d (norm), one of the three after the other. */
+static zr_result qkv_backward(struct zr_module_pass *pass)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv);
+    void **s = pass->slots;
+    zr_result result = rotate(pass, s[D_QKV], true);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &q, Q_W, (struct step_back){s[NORM1], s[D_QKV], s[D_NORM], false});
+    if (result == ZR_OK)
+        result = multiply_backward(
+            pass, &kv, K_W, (struct step_back){s[NORM1], column_of(pass, s[D_QKV], w.q), s[D_NORM], true});
+    if (result == ZR_OK)
+        result = multiply_backward(
+            pass, &kv, V_W,
+            (struct step_back){s[NORM1], column_of(pass, s[D_QKV], w.q + w.kv), s[D_NORM], true});
+    return result;
 }
 
 /* d (middle) -> d (input) */
 static zr_result attention_backward(struct zr_module_pass *pass)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_attention attention = zr_pass_attention(pass);
-    struct zr_linear q = column_linear(pass, w.q, true), kv = column_linear(pass, w.kv, false),
-                     o = linear_of(pass, w.q, w.c);
+    struct zr_linear o = linear_of(pass, w.q, w.c);
     void **s = pass->slots;
     zr_result result = zr_module_take(pass, D_NORM);
     if (result == ZR_OK)
         result = zr_module_take(pass, D_QKV);
-    if (result != ZR_OK)
-        return result;
-    multiply_backward(pass, &o, s[ATTENTION], O_W, pass->dx, s[D_NORM]);
-    pass->kernels->attention_backward(pass->context, &attention, s[QKV], s[ATTENTION], s[LSE],
-                                      s[PROBABILITIES], s[D_NORM], s[D_QKV]);
-    rotate(pass, s[D_QKV], true);
-    multiply_backward(pass, &q, s[NORM1], Q_W, s[D_QKV], s[D_NORM]);
-    multiply_backward(pass, &kv, s[NORM1], K_W, column_of(pass, s[D_QKV], w.q), s[D_NORM]);
-    multiply_backward(pass, &kv, s[NORM1], V_W, column_of(pass, s[D_QKV], w.q + w.kv), s[D_NORM]);
+    if (result == ZR_OK)
+        result =
+            multiply_backward(pass, &o, O_W, (struct step_back){s[ATTENTION], pass->dx, s[D_NORM], false});
+    if (result == ZR_OK)
+        result = pass->kernels->attention_backward(
+            pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
+                                                           s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+    if (result == ZR_OK)
+        result = qkv_backward(pass);
     zr_module_drop(pass, D_QKV);
-    norm_backward(pass, pass->x, NORM1_W, s[NORM1_RSTD], s[D_NORM]);
+    if (result == ZR_OK)
+        result = norm_backward(pass, NORM1_W, s[NORM1_RSTD],
+                               (struct step_back){pass->x, s[D_NORM], pass->dx, true});
     zr_module_drop(pass, D_NORM);
-    return ZR_OK;
+    return result;
 }
 
 static zr_result block_backward(struct zr_module_pass *pass)
@@ -270,23 +312,12 @@ static zr_result block_backward(struct zr_module_pass *pass)
 
 static zr_result final_norm(struct zr_module_pass *pass)
 {
-    norm(pass, pass->x, pass->parameters[0][0], pass->y, pass->slots[0]);
-    return ZR_OK;
+    return norm(pass, pass->x, pass->parameters[0][0], pass->y, pass->slots[0]);
 }
 
 static zr_result final_norm_backward(struct zr_module_pass *pass)
 {
-    pass->kernels->rmsnorm_backward(pass->context,
-                                    &(struct zr_rmsnorm_backward){.rows = pass->rows,
-                                                                  .channels = zr_pass_shape(pass)->hidden,
-                                                                  .x = pass->x,
-                                                                  .w = pass->parameters[0][0],
-                                                                  .dy = pass->dy,
-                                                                  .rstd = pass->slots[0],
-                                                                  .dx = pass->dx,
-                                                                  .dw = pass->gradients[0][0],
-                                                                  .accumulate = pass->accumulate[0]});
-    return ZR_OK;
+    return norm_backward(pass, 0, pass->slots[0], (struct step_back){pass->x, pass->dy, pass->dx, false});
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -294,13 +325,12 @@ static zr_result final_norm_backward(struct zr_module_pass *pass)
 static zr_result prepare(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    pass->kernels->rotary_table(pass->context,
-                                &(struct zr_rotary_table){.sequence = shape->sequence,
-                                                          .width = shape->hidden / shape->heads,
-                                                          .theta = shape->rope_theta,
-                                                          .cosines = pass->inputs[COSINES],
-                                                          .sines = pass->inputs[SINES]});
-    return ZR_OK;
+    return pass->kernels->rotary_table(pass->context,
+                                       &(struct zr_rotary_table){.sequence = shape->sequence,
+                                                                 .width = shape->hidden / shape->heads,
+                                                                 .theta = shape->rope_theta,
+                                                                 .cosines = pass->inputs[COSINES],
+                                                                 .sines = pass->inputs[SINES]});
 }
 
 static void describe_types(struct zr_transformer *t)
@@ -312,8 +342,8 @@ static void describe_types(struct zr_transformer *t)
                                                           .output_columns = c,
                                                           .output_tag = ZR_TAG_CHECKPOINT,
                                                           .backward_reads_none = true,
-                                                          .forward = embed,
-                                                          .backward = embed_backward};
+                                                          .forward = zr_pass_embed,
+                                                          .backward = zr_pass_embed_backward};
     t->types[ZR_TYPE_BLOCK] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_CHECKPOINT,
                                                       .output_name = "mlp.down_proj",
@@ -329,7 +359,7 @@ static void describe_types(struct zr_transformer *t)
                                                       .slots_count = 1,
                                                       .forward = final_norm,
                                                       .backward = final_norm_backward};
-    t->types[ZR_TYPE_HEAD] = zr_head_type;
+    zr_transformer_add_head(t);
 }
 
 static void describe(struct zr_transformer *t)

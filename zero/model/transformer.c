@@ -101,21 +101,13 @@ zr_result zr_shape_check(const struct zr_shape *shape)
     return ZR_OK;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
 {
-    size_t width = shape->hidden / shape->heads;
     *out = (struct zr_kernel_limits){
         .rows = shape->batch * shape->sequence,
         .sequence = shape->sequence,
         .channels = shape->hidden,
         .heads = shape->heads,
-        .wide = larger(shape->ffn, shape->hidden + 2 * shape->kv_heads * width),
-        .vocabulary = shape->vocabulary_padded,
         .threads = threads,
     };
 }
@@ -219,42 +211,116 @@ void zr_transformer_close(struct zr_transformer *transformer)
     zr_drop(transformer->host_arena, &transformer->parameters);
 }
 
+/* ---- The embedding ------------------------------------------------------------------------------------- */
+
+zr_result zr_pass_embed(struct zr_module_pass *pass)
+{
+    return pass->kernels->embedding_forward(
+        pass->context, &(struct zr_embedding_forward){.rows = pass->rows,
+                                                      .channels = zr_pass_shape(pass)->hidden,
+                                                      .tokens = pass->inputs[ZR_INPUT_TOKENS],
+                                                      .w = pass->parameters[0][0],
+                                                      .y = pass->y});
+}
+
+zr_result zr_pass_embed_backward(struct zr_module_pass *pass)
+{
+    return pass->kernels->embedding_backward(
+        pass->context, &(struct zr_embedding_backward){.rows = pass->rows,
+                                                       .channels = zr_pass_shape(pass)->hidden,
+                                                       .tokens = pass->inputs[ZR_INPUT_TOKENS],
+                                                       .dy = pass->dy,
+                                                       .dw = pass->gradients[0][0],
+                                                       .w_rows = zr_pass_shape(pass)->vocabulary_padded,
+                                                       .accumulate = pass->accumulate[0]});
+}
+
 /* ---- The head ------------------------------------------------------------------------------------------ */
 
-static struct zr_head head_of(const struct zr_module_pass *pass)
+#define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */
+enum { LOGITS, HEAD_SLOTS };
+
+static size_t logits_rows_most(const struct zr_shape *shape)
+{
+    size_t most = LOGITS_BYTES_MOST / (shape->vocabulary_padded * sizeof(float));
+    return most == 0 ? 1 : most;
+}
+
+/* Some rows: the losses, and where dx is wanted their share of the gradients. */
+static zr_result head_rows(struct zr_module_pass *pass, size_t first, size_t rows)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    return (struct zr_head){.targets = pass->inputs[ZR_INPUT_TARGETS],
-                            .rows = pass->rows,
-                            .channels = shape->hidden,
-                            .vocabulary = shape->vocabulary,
-                            .vocabulary_padded = shape->vocabulary_padded};
+    const struct zr_kernels *k = pass->kernels;
+    size_t bytes = zr_precision_bytes(pass->context->precision), at = first * shape->hidden * bytes;
+    const int32_t *targets = pass->inputs[ZR_INPUT_TARGETS];
+    const void *x = (const char *)pass->x + at, *w = pass->parameters[0][0];
+    struct zr_linear linear = {
+        .rows = rows, .in = shape->hidden, .out = shape->vocabulary_padded, .turned = true};
+
+    zr_result result = k->linear_forward(
+        pass->context, &(struct zr_linear_forward){
+                           .shape = linear, .x = x, .w = w, .y = pass->slots[LOGITS], .floats = true});
+    if (result == ZR_OK)
+        result = k->cross_entropy(pass->context, &(struct zr_cross_entropy){.rows = rows,
+                                                                            .columns = shape->vocabulary,
+                                                                            .stride = linear.out,
+                                                                            .targets = targets + first,
+                                                                            .logits = pass->slots[LOGITS],
+                                                                            .losses = pass->losses + first,
+                                                                            .gradient = pass->dx != NULL,
+                                                                            .scale = pass->scale});
+    if (result != ZR_OK || !pass->dx)
+        return result;
+    linear.y_stride = linear.out * sizeof(float) / bytes;
+    return k->linear_backward(pass->context,
+                              &(struct zr_linear_backward){.shape = linear,
+                                                           .x = x,
+                                                           .w = w,
+                                                           .dy = pass->slots[LOGITS],
+                                                           .dx = (char *)pass->dx + at,
+                                                           .dw = pass->gradients[0][0],
+                                                           .accumulate = pass->accumulate[0] || first > 0});
 }
 
-static zr_result head_forward(struct zr_module_pass *pass)
+/* In chunks of rows of equal size as near as can be, which follow one another in the gradient of the weights:
+ * at two bytes that is rounded once per chunk. Forward and backward: a forward pass has no dx. */
+static zr_result head(struct zr_module_pass *pass)
 {
-    struct zr_head head = head_of(pass);
-    pass->kernels->head_loss(pass->context, &head, pass->x, pass->parameters[0][0], pass->losses, 0, NULL,
-                             NULL, false);
-    return ZR_OK;
-}
-
-static zr_result head_backward(struct zr_module_pass *pass)
-{
-    struct zr_head head = head_of(pass);
-    pass->kernels->head_loss(pass->context, &head, pass->x, pass->parameters[0][0], pass->losses, pass->scale,
-                             pass->dx, pass->gradients[0][0], pass->accumulate[0]);
-    return ZR_OK;
+    size_t most = logits_rows_most(zr_pass_shape(pass)), chunks = (pass->rows + most - 1) / most;
+    size_t each = (pass->rows + chunks - 1) / chunks;
+    zr_result result = ZR_OK;
+    for (size_t first = 0; first < pass->rows && result == ZR_OK; first += each)
+        result = head_rows(pass, first, pass->rows - first < each ? pass->rows - first : each);
+    return result;
 }
 
 static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out)
 {
-    struct zr_head head = head_of(pass);
-    size_t line = head.channels * zr_precision_bytes(pass->context->precision);
-    pass->kernels->head_logits(pass->context, &head, (const char *)pass->x + row * line,
-                               pass->parameters[0][0], out);
-    return ZR_OK;
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    size_t line = shape->hidden * zr_precision_bytes(pass->context->precision);
+    return pass->kernels->linear_forward(
+        pass->context,
+        &(struct zr_linear_forward){
+            .shape = {.rows = 1, .in = shape->hidden, .out = shape->vocabulary, .turned = true},
+            .x = (const char *)pass->x + row * line,
+            .w = pass->parameters[0][0],
+            .y = out,
+            .floats = true});
 }
 
-const struct zr_module_type zr_head_type = {
-    .name = "head", .forward = head_forward, .backward = head_backward, .answer = head_answer};
+void zr_transformer_add_head(struct zr_transformer *transformer)
+{
+    const struct zr_model *model = &transformer->model;
+    const struct zr_shape *shape = &transformer->shape;
+    size_t most = logits_rows_most(shape), rows = most < model->rows ? most : model->rows;
+    size_t columns =
+        (rows * shape->vocabulary_padded + model->rows - 1) / model->rows; /* so that a chunk fits */
+    transformer->slots[ZR_TYPE_HEAD][LOGITS] =
+        (struct zr_slot){"logits", columns, ZR_SLOT_FLOATS, ZR_SLOT_KEPT};
+    transformer->types[ZR_TYPE_HEAD] = (struct zr_module_type){.name = "head",
+                                                               .slots = transformer->slots[ZR_TYPE_HEAD],
+                                                               .slots_count = HEAD_SLOTS,
+                                                               .forward = head,
+                                                               .backward = head,
+                                                               .answer = head_answer};
+}

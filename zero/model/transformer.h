@@ -107,23 +107,19 @@ struct zr_architecture_table {
 };
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
 
-/* Linear to logits, softmax and cross-entropy: the head of every architecture. Its unit's first parameter is
- * [vocabulary_padded, hidden]. */
-extern const struct zr_module_type zr_head_type;
+/* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
+ * parameter is [vocabulary_padded, hidden]. */
+void zr_transformer_add_head(struct zr_transformer *transformer);
 
 /* The shape of the model that a pass is of. */
 static inline const struct zr_shape *zr_pass_shape(const struct zr_module_pass *pass)
 {
     return pass->model->shape;
 }
-static inline struct zr_embedding zr_pass_embedding(const struct zr_module_pass *pass)
-{
-    const struct zr_shape *shape = zr_pass_shape(pass);
-    return (struct zr_embedding){.tokens = pass->inputs[ZR_INPUT_TOKENS],
-                                 .batch = pass->rows / shape->sequence,
-                                 .sequence = shape->sequence,
-                                 .channels = shape->hidden};
-}
+/* What every architecture's first module begins with: y and the gradient of the first parameter of its first
+ * unit, [vocabulary_padded, hidden], by the tokens. */
+zr_result zr_pass_embed(struct zr_module_pass *pass);
+zr_result zr_pass_embed_backward(struct zr_module_pass *pass);
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);

@@ -88,14 +88,15 @@ static zr_result inspect_values(const struct run *run, size_t module, const stru
     const zr_trainer *trainer = run->trainer;
     const struct zr_engine_options *o = &trainer->engine->options;
     size_t together = trainer->model->rows_together > 0 ? trainer->model->rows_together : 1;
-    size_t count = run->rows * slot->columns, at, row;
+    size_t count = run->rows * slot->columns, at = count, row;
     if (!values || count == 0)
         return ZR_OK;
-    at = o->kernels->find_nonfinite_in(
-        o->context, count,
-        (struct zr_numbers){(void *)values, slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision});
-    if (at == count)
-        return ZR_OK;
+    zr_result result = o->kernels->find_nonfinite(
+        o->context,
+        &(struct zr_find_nonfinite){
+            count, {(void *)values, slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision}, &at});
+    if (result != ZR_OK || at == count)
+        return result;
     row = at / slot->columns;
     return zr_fail(ZR_ERR_CORRUPT, "the first value that is not finite is in %s%s%s, sequence %zu, token %zu",
                    zr_model_module_name(trainer->model, module), slot->name ? "." : "",
@@ -171,7 +172,11 @@ static zr_result backward(const struct run *run, size_t module)
     const struct zr_module_type *type = trainer->model->modules[module].type;
     struct zr_module_pass pass;
     void *dy, *dx;
-    zr_result result = zr_activations_get(&trainer->activations, module, &dy, &dx);
+    /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
+    zr_result result =
+        is_last(trainer, module) ? zr_activations_take(&trainer->activations, module, false) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_activations_get(&trainer->activations, module, &dy, &dx);
     if (result != ZR_OK)
         return result;
     open_pass(run, module, &pass);
@@ -375,13 +380,14 @@ static zr_result prepare(zr_trainer *trainer)
     struct zr_activations *store = &trainer->activations;
     const struct zr_engine_options *o = &trainer->engine->options;
     struct zr_module_pass pass;
-    for (unsigned i = 0; i < model->inputs_count; i++)
-        o->kernels->clear(o->context,
-                          model->inputs[i].elements *
-                              zr_slot_bytes(model->inputs[i].type, store->element_bytes),
-                          store->inputs[i]);
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < model->inputs_count && result == ZR_OK; i++)
+        result = o->kernels->clear(
+            o->context, &(struct zr_clear){model->inputs[i].elements *
+                                               zr_slot_bytes(model->inputs[i].type, store->element_bytes),
+                                           store->inputs[i]});
     open_pass(&(struct run){.trainer = trainer, .rows = model->rows}, 0, &pass);
-    return model->prepare ? model->prepare(&pass) : ZR_OK;
+    return result == ZR_OK && model->prepare ? model->prepare(&pass) : result;
 }
 
 zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options)

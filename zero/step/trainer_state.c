@@ -17,14 +17,13 @@ static zr_result open_context(struct zr_trainer_state *state)
     context->isa = o->isa;
     context->precision = o->precision;
     context->flops = o->flops;
-    context->workspace_bytes = zr_kernel_workspace_bytes(&limits, o->isa);
+    context->workspace_bytes = o->kernels->workspace_bytes(&limits, o->isa);
     result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
-    if (result != ZR_OK || o->kernels == zr_kernels_null())
+    if (result != ZR_OK)
         return result;
-    if (zr_kernel_open(context) != 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the kernels could not start: %s", zr_kernel_why());
-    state->context_open = true;
-    return ZR_OK;
+    result = o->kernels->open(context);
+    state->context_open = result == ZR_OK;
+    return result == ZR_OK ? result : zr_fail(result, "the kernels could not start: %s", zr_last_error());
 }
 
 zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
@@ -92,7 +91,7 @@ void zr_trainer_state_close(struct zr_trainer_state *state)
         return;
     zr_trainer_destroy(state->trainer);
     if (state->context_open)
-        zr_kernel_close(&state->context);
+        state->options.kernels->close(&state->context);
     zr_drop(state->options.arena, &state->context.workspace);
     zr_transformer_close(&state->transformer);
     memset(state, 0, sizeof *state);

@@ -211,7 +211,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct loop *loop = step->loop;
     struct word agreed, mine = {.loss = loss,
                                 .request = zr_local_own_request(loop->rank.local),
-                                .refusals = zr_kernel_refusals(&loop->rank.state.context)};
+                                .refusals = loop->rank.state.context.refusals};
     zr_result result = agree(loop, mine, &agreed);
     if (result != ZR_OK)
         return result;

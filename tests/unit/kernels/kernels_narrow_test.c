@@ -38,11 +38,6 @@ static double half_unit(void)
     return precision == ZR_PRECISION_BF16 ? 0x1p-8 : 0x1p-11;
 }
 
-static struct zr_numbers numbers(const struct tensor *t)
-{
-    return (struct zr_numbers){t->at, t->precision};
-}
-
 /* The worst of |got - real| over half a unit of real and what floats lose; 1 is all that is allowed. */
 static double close_to(const struct tensor *got)
 {
@@ -81,10 +76,10 @@ static void check_all_numbers(struct zr_kernel_context *c)
     size_t wrong_wide = 0, wrong_back = 0, wrong_near = 0, n = 0;
     for (size_t i = 0; i < COUNT; i++)
         all[i] = (uint16_t)i;
-    kernels->convert(c, COUNT, (struct zr_numbers){all, precision},
-                     (struct zr_numbers){wide, ZR_PRECISION_FP32});
-    kernels->convert(c, COUNT, (struct zr_numbers){wide, ZR_PRECISION_FP32},
-                     (struct zr_numbers){back, precision});
+    kernels->convert(c, &(struct zr_convert){COUNT, (struct zr_numbers){all, precision},
+                                             (struct zr_numbers){wide, ZR_PRECISION_FP32}});
+    kernels->convert(c, &(struct zr_convert){COUNT, (struct zr_numbers){wide, ZR_PRECISION_FP32},
+                                             (struct zr_numbers){back, precision}});
     for (size_t i = 0; i < COUNT; i++) {
         double real = reference_decode(all[i], precision);
         wrong_wide +=
@@ -103,8 +98,8 @@ static void check_all_numbers(struct zr_kernel_context *c)
         near[n++] = nextafterf(middle, INFINITY);
         near[n++] = nextafterf(middle, -INFINITY);
     }
-    kernels->convert(c, n, (struct zr_numbers){near, ZR_PRECISION_FP32},
-                     (struct zr_numbers){back, precision});
+    kernels->convert(c, &(struct zr_convert){n, (struct zr_numbers){near, ZR_PRECISION_FP32},
+                                             (struct zr_numbers){back, precision}});
     for (size_t i = 0; i < n; i++)
         wrong_near += !same_number(back[i], reference_encode((double)near[i], precision));
     tap_ok(wrong_wide == 0, "%s: all 65,536 numbers of %s widen exactly (%zu do not)", zr_isa_name(c->isa),
@@ -132,11 +127,12 @@ static void check_any_floats(struct zr_kernel_context *c)
             bits = (bits & 0x83ffffff) + (i % 2 ? 0x30000000 : 0x45000000);
         memcpy(&any[i], &bits, sizeof bits);
     }
-    kernels->convert(c, COUNT, (struct zr_numbers){any, ZR_PRECISION_FP32},
-                     (struct zr_numbers){narrow, precision});
+    kernels->convert(c, &(struct zr_convert){COUNT, (struct zr_numbers){any, ZR_PRECISION_FP32},
+                                             (struct zr_numbers){narrow, precision}});
     for (size_t i = 0; i < COUNT; i++)
         wrong += !same_number(narrow[i], reference_encode((double)any[i], precision));
-    kernels->convert(c, COUNT, (struct zr_numbers){narrow, precision}, (struct zr_numbers){other, others});
+    kernels->convert(c, &(struct zr_convert){COUNT, (struct zr_numbers){narrow, precision},
+                                             (struct zr_numbers){other, others}});
     for (size_t i = 0; i < COUNT; i++) {
         uint16_t wanted = reference_encode(reference_decode(narrow[i], precision), others);
         wrong_other += isnan(reference_decode(wanted, others)) ? !isnan(reference_decode(other[i], others))
@@ -152,21 +148,23 @@ static void check_any_floats(struct zr_kernel_context *c)
 
 static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 {
-    struct zr_embedding e = {random_tokens(rows_of(s), s->vocabulary / 4 + 1), s->batch, s->sequence,
-                             s->channels};
+    struct embedding_shape e = {random_tokens(rows_of(s), s->vocabulary / 4 + 1), s->batch, s->sequence,
+                                s->channels};
     size_t wpe_rows = s->sequence + 2;
     struct tensor *wte = narrow_input(s->padded * s->channels, 0, 1),
                   *wpe = narrow_input(wpe_rows * s->channels, 0, 1);
     struct tensor *out = narrow_output(rows_of(s) * s->channels),
                   *d = narrow_input(rows_of(s) * s->channels, 0, 1);
     struct tensor *dwte = narrow_output(wte->n), *dwpe = narrow_output(wpe->n);
-    kernels->embedding_forward(c, &e, wte->at, wpe->at, out->at);
+    embed(kernels, c, &e, wte->at, wpe->at, out->at);
     reference_embedding(&e, wte->real, wpe->real, out->real);
-    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, false);
+    embed_backward(kernels, c, &e, d->at,
+                   &(struct embedding_gradients){dwte->at, dwpe->at, s->padded, wpe_rows, false});
     reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
     double first = worst(close_to(dwte), close_to(dwpe));
     tensor_follow(dwte), tensor_follow(dwpe);
-    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, true);
+    embed_backward(kernels, c, &e, d->at,
+                   &(struct embedding_gradients){dwte->at, dwpe->at, s->padded, wpe_rows, true});
     reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
     return worst(worst(first, close_to(out)), worst(close_to(dwte), close_to(dwpe)));
 }
@@ -180,15 +178,18 @@ static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *y = narrow_output(n), *mean = output(l.rows), *rstd = output(l.rows),
                   *dy = narrow_input(n, 0, 1);
     struct tensor *dx = narrow_output(n), *dw = narrow_output(l.channels), *db = narrow_output(l.channels);
-    kernels->layernorm_forward(c, &l, x->at, w->at, b->at, y->at, mean->at, rstd->at);
+    kernels->layernorm_forward(
+        c, &(struct zr_layernorm_forward){l, x->at, w->at, b->at, y->at, mean->at, rstd->at});
     reference_layernorm(&l, x->real, w->real, b->real, y->real, mean->real, rstd->real);
-    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, dx->at, false, dw->at,
-                                db->at, false);
+    kernels->layernorm_backward(c,
+                                &(struct zr_layernorm_backward){l, x->at, w->at, mean->at, rstd->at, dy->at,
+                                                                dx->at, dw->at, db->at, false, false});
     reference_layernorm_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     double first = worst(close_to(dx), worst(close_to(dw), close_to(db)));
     tensor_follow(dx), tensor_follow(dw), tensor_follow(db);
-    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, dx->at, true, dw->at, db->at,
-                                true);
+    kernels->layernorm_backward(c,
+                                &(struct zr_layernorm_backward){l, x->at, w->at, mean->at, rstd->at, dy->at,
+                                                                dx->at, dw->at, db->at, true, true});
     reference_layernorm_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     double second = worst(close_to(dx), worst(close_to(dw), close_to(db)));
     double stats = worst(error_of(mean), error_of(rstd)) / float_tolerance;
@@ -204,16 +205,19 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
                   *dy = narrow_input(y->n, 0, 1);
     struct tensor *dx = narrow_output(x->n), *dw = narrow_output(w->n), *db = narrow_output(l.out),
                   *lone = narrow_output(x->n);
-    kernels->linear_forward(c, &l, x->at, w->at, bias->at, y->at);
-    kernels->linear_forward(c, &l, x->at, w->at, NULL, bare->at);
+    kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, bias->at, y->at, false});
+    kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, NULL, bare->at, false});
     reference_linear(&l, x->real, w->real, bias->real, y->real);
     reference_linear(&l, x->real, w->real, NULL, bare->real);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false);
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     double first = worst(close_to(dx), worst(close_to(dw), close_to(db)));
     tensor_follow(dw), tensor_follow(db);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, NULL, dw->at, NULL, true);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, lone->at, NULL, db->at, true);
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true});
     reference_linear_backward(&l, x->real, w->real, dy->real, lone->real, dw->real, db->real);
     double second = worst(close_to(lone), worst(close_to(dw), close_to(db)));
     return worst(worst(first, second), worst(close_to(y), close_to(bare)));
@@ -228,10 +232,12 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
     struct tensor *out = narrow_output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = narrow_output(square), *again = narrow_output(out->n), *lse_again = output(lse->n);
     struct tensor *dqkv = narrow_output(qkv->n), *made_again = narrow_output(qkv->n);
-    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, p->at);
-    kernels->attention_forward(c, &a, qkv->at, again->at, lse_again->at, NULL);
-    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, p->at, dout->at, dqkv->at);
-    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, NULL, dout->at, made_again->at);
+    kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, out->at, lse->at, p->at});
+    kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, again->at, lse_again->at, NULL});
+    kernels->attention_backward(
+        c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, p->at, dout->at, dqkv->at});
+    kernels->attention_backward(
+        c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, NULL, dout->at, made_again->at});
     if (memcmp(out->at, again->at, tensor_bytes(out)) != 0 ||
         memcmp(lse->at, lse_again->at, lse->n * 4) != 0 ||
         memcmp(dqkv->at, made_again->at, tensor_bytes(dqkv)) != 0)
@@ -256,12 +262,12 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *sum = narrow_output(n), *in_place = in_out_of(precision, n, 0, 1),
                   *zeroed = narrow_output(n);
     struct tensor *copied = narrow_output(n);
-    kernels->gelu_forward(c, n, x->at, y->at);
-    kernels->gelu_backward(c, n, x->at, dy->at, dx->at);
-    kernels->add(c, n, x->at, dy->at, sum->at);
-    kernels->add(c, n, in_place->at, dy->at, in_place->at);
-    kernels->clear(c, tensor_bytes(zeroed), zeroed->at);
-    kernels->convert(c, n, numbers(x), numbers(copied));
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
+    kernels->add(c, &(struct zr_add){n, in_place->at, dy->at, in_place->at});
+    kernels->clear(c, &(struct zr_clear){tensor_bytes(zeroed), zeroed->at});
+    kernels->convert(c, &(struct zr_convert){n, numbers(x), numbers(copied)});
     bool exact = memcmp(copied->at, x->at, tensor_bytes(x)) == 0;
     for (size_t i = 0; i < n; i++) {
         y->real[i] = reference_gelu(x->real[i]);
@@ -277,7 +283,7 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
 static double case_head(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t rows = rows_of(s);
-    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
+    struct head_shape h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
     /* fp16 needs its loss scaled, or small probabilities have no bits left */
     double spread = 3 / sqrt((double)s->channels),
            scale = (precision == ZR_PRECISION_FP16 ? 256 : 1) / (double)rows;
@@ -285,15 +291,23 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
                   *wte = narrow_input(s->padded * s->channels, 0, spread);
     struct tensor *losses = output(rows), *alone = output(rows), *row = output(s->padded);
     struct tensor *dx = narrow_output(x->n), *dwte = narrow_output(wte->n), *logits = output(s->vocabulary);
-    kernels->head_loss(c, &h, x->at, wte->at, alone->at, 0, NULL, NULL, false);
-    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, false);
-    kernels->head_logits(c, &h, x->at, wte->at, logits->at);
+    run_head(kernels, c, &(struct head_call){h, x->at, wte->at, alone->at, 0, NULL, NULL, false, NULL});
+    run_head(kernels, c,
+             &(struct head_call){h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, false, NULL});
+    kernels->linear_forward(
+        c, &(struct zr_linear_forward){{.rows = 1, .in = h.channels, .out = h.vocabulary, .turned = true},
+                                       x->at,
+                                       wte->at,
+                                       NULL,
+                                       logits->at,
+                                       true});
     bool same = memcmp(losses->at, alone->at, rows * sizeof(float)) == 0;
     reference_head(&h, x->real, wte->real, losses->real, (double)(float)scale, row->real, dx->real,
                    dwte->real);
     double first = worst(units_of(dx, 3), units_of(dwte, 3));
     tensor_follow(dwte);
-    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, true);
+    run_head(kernels, c,
+             &(struct head_call){h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, true, NULL});
     reference_head(&h, x->real, wte->real, losses->real, (double)(float)scale, row->real, dx->real,
                    dwte->real);
     for (size_t v = 0; v < s->vocabulary; v++)
@@ -303,6 +317,13 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
         same = same && tensor_get(dwte, i) == 0; /* padded rows have no gradient at all */
     double floats = worst(error_of(losses), error_of(logits)) / float_tolerance;
     return same ? worst(worst(first, floats), worst(units_of(dx, 3), units_of(dwte, 3))) : INFINITY;
+}
+
+/* What is left of a difference between large numbers has lost most digits of the two: the gradient of a row
+ * whose probability is all with one key. */
+static double case_steep(struct zr_kernel_context *c, const struct shape *s)
+{
+    return worst(steep_attention(c, s, 16 * half_unit()), steep_head(c, s, 16 * half_unit()));
 }
 
 /* The parameter is the new master, rounded once. */
@@ -323,8 +344,9 @@ static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
     bool good = true;
     for (int pass = 0; pass < 2; pass++) { /* a two-byte gradient, then an fp32 shard */
         const struct tensor *gradient = pass == 0 ? g : wide;
-        kernels->update_adamw(c, &how,
-                              &(struct zr_update){n, numbers(gradient), p->at, m->at, v->at, numbers(small)});
+        kernels->update_adamw(
+            c, &(struct zr_update_adamw){
+                   how, (struct zr_update){n, numbers(gradient), p->at, m->at, v->at, numbers(small)}});
         good = good && rounds_master(small, p);
         for (size_t i = 0; i < n; i++) {
             double d = gradient->real[i] * how.gradient_scale;
@@ -336,8 +358,9 @@ static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
     }
     double errors = worst(error_of(m), worst(error_of(v), error_of(p)));
     /* No two-byte parameter at all: the master alone. */
-    kernels->update_adamw(c, &how,
-                          &(struct zr_update){n, numbers(g), p->at, m->at, v->at, {NULL, precision}});
+    kernels->update_adamw(
+        c, &(struct zr_update_adamw){
+               how, (struct zr_update){n, numbers(g), p->at, m->at, v->at, {NULL, precision}}});
     return good ? errors / float_tolerance : INFINITY;
 }
 
@@ -350,8 +373,8 @@ static double case_sgd(struct zr_kernel_context *c, const struct shape *s)
     bool good = true;
     for (int pass = 0; pass < 2; pass++) {
         const struct tensor *gradient = pass == 0 ? g : wide;
-        kernels->update_sgd(c, &how,
-                            &(struct zr_update){n, numbers(gradient), p->at, m->at, NULL, numbers(small)});
+        kernels->update_sgd(c, &(struct zr_update_sgd){how, (struct zr_update){n, numbers(gradient), p->at,
+                                                                               m->at, NULL, numbers(small)}});
         good = good && rounds_master(small, p);
         for (size_t i = 0; i < n; i++) {
             m->real[i] = how.momentum_factor * m->real[i] + gradient->real[i] * how.gradient_scale +
@@ -362,7 +385,8 @@ static double case_sgd(struct zr_kernel_context *c, const struct shape *s)
     double errors = worst(error_of(m), error_of(p));
     tensor_follow(m);
     kernels->update_sgd(
-        c, &how, &(struct zr_update){n, numbers(wide), alone->at, m->at, NULL, {NULL, ZR_PRECISION_FP32}});
+        c, &(struct zr_update_sgd){
+               how, (struct zr_update){n, numbers(wide), alone->at, m->at, NULL, {NULL, ZR_PRECISION_FP32}}});
     for (size_t i = 0; i < n; i++)
         alone->real[i] -= how.rate * (how.momentum_factor * m->real[i] + wide->real[i] * how.gradient_scale +
                                       how.weight_decay * alone->real[i]);
@@ -377,14 +401,14 @@ static double case_reductions(struct zr_kernel_context *c, const struct shape *s
     double squares = 0;
     for (size_t i = 0; i < n; i++)
         squares += x->real[i] * x->real[i];
-    bool good = fabs(kernels->sum_of_squares_in(c, n, numbers(x)) - squares) < 1e-12 * squares;
-    good = good && kernels->sum_of_squares_in(c, 0, numbers(x)) == 0;
-    good = good && kernels->find_nonfinite_in(c, n, numbers(x)) == n;
+    bool good = fabs(squares_of(kernels, c, n, numbers(x)) - squares) < 1e-12 * squares;
+    good = good && squares_of(kernels, c, 0, numbers(x)) == 0;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == n;
     bits[n - 1] = infinity;
-    good = good && kernels->find_nonfinite_in(c, n, numbers(x)) == n - 1;
-    good = good && isinf(kernels->sum_of_squares_in(c, n, numbers(x)));
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == n - 1;
+    good = good && isinf(squares_of(kernels, c, n, numbers(x)));
     bits[at] = infinity | 0x8001; /* a NaN */
-    good = good && kernels->find_nonfinite_in(c, n, numbers(x)) == at;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == at;
     return good ? 0 : INFINITY;
 }
 
@@ -399,11 +423,11 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
         source[count - 1] = narrow_input(n, 0, 1);
         from[count - 1] = source[count - 1]->at;
         struct zr_sum sum = {n, from, count, precision, 0.3f, false, numbers(to)};
-        kernels->sum_numbers_in_order(&sum);
+        kernels->sum(NULL, &sum);
         sum.accumulate = true, sum.to = numbers(more);
-        kernels->sum_numbers_in_order(&sum);
+        kernels->sum(NULL, &sum);
         sum.to = numbers(wide);
-        kernels->sum_numbers_in_order(&sum);
+        kernels->sum(NULL, &sum);
         for (size_t i = 0; i < n; i++) {
             volatile float all = (float)source[0]->real[i]; /* every step rounds, as promised */
             for (unsigned k = 1; k < count; k++)
@@ -419,12 +443,11 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     struct tensor *itself = narrow_output(n); /* `to` among the sources */
     memcpy(itself->at, from[1], tensor_bytes(itself));
     const void *with_itself[2] = {from[0], itself->at};
-    kernels->sum_numbers_in_order(
-        &(struct zr_sum){n, with_itself, 2, precision, 1.0f, false, numbers(itself)});
+    kernels->sum(NULL, &(struct zr_sum){n, with_itself, 2, precision, 1.0f, false, numbers(itself)});
     for (size_t i = 0; i < n; i++)
         wrong += ((uint16_t *)itself->at)[i] !=
                  reference_encode((double)((float)source[0]->real[i] + (float)source[1]->real[i]), precision);
-    kernels->sum_numbers_in_order(&(struct zr_sum){n, NULL, 0, precision, 1.0f, false, numbers(itself)});
+    kernels->sum(NULL, &(struct zr_sum){n, NULL, 0, precision, 1.0f, false, numbers(itself)});
     for (size_t i = 0; i < n; i++)
         wrong += ((uint16_t *)itself->at)[i] != 0;
     return wrong != 0 ? INFINITY : 0;
@@ -439,6 +462,7 @@ static const struct test_case cases[] = {
     {"attention", case_attention},
     {"element by element", case_elements},
     {"head", case_head},
+    {"steep", case_steep},
     {"adamw", case_adamw},
     {"sgd", case_sgd},
     {"reductions", case_reductions},

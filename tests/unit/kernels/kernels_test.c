@@ -20,15 +20,17 @@ static const struct shape shapes[] = {
 
 static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 {
-    struct zr_embedding e = {random_tokens(rows_of(s), s->vocabulary), s->batch, s->sequence, s->channels};
+    struct embedding_shape e = {random_tokens(rows_of(s), s->vocabulary), s->batch, s->sequence, s->channels};
     size_t wpe_rows = s->sequence + 2;
     struct tensor *wte = input(s->padded * s->channels, 0, 1), *wpe = input(wpe_rows * s->channels, 0, 1);
     struct tensor *out = output(rows_of(s) * s->channels), *d = input(rows_of(s) * s->channels, 0, 1);
     struct tensor *dwte = output(wte->n), *dwpe = output(wpe->n);
-    kernels->embedding_forward(c, &e, wte->at, wpe->at, out->at);
+    embed(kernels, c, &e, wte->at, wpe->at, out->at);
     reference_embedding(&e, wte->real, wpe->real, out->real);
-    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, false);
-    kernels->embedding_backward(c, &e, d->at, dwte->at, s->padded, dwpe->at, wpe_rows, true);
+    embed_backward(kernels, c, &e, d->at,
+                   &(struct embedding_gradients){dwte->at, dwpe->at, s->padded, wpe_rows, false});
+    embed_backward(kernels, c, &e, d->at,
+                   &(struct embedding_gradients){dwte->at, dwpe->at, s->padded, wpe_rows, true});
     reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
     reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
     return worst(error_of(out), worst(error_of(dwte), error_of(dwpe))) / tolerance;
@@ -42,14 +44,17 @@ static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *y = output(n), *mean = output(l.rows), *rstd = output(l.rows), *dy = input(n, 0, 1);
     struct tensor *dx = output(n), *more = in_out(n, 0, 1), *dw = output(l.channels),
                   *db = output(l.channels);
-    kernels->layernorm_forward(c, &l, x->at, w->at, b->at, y->at, mean->at, rstd->at);
+    kernels->layernorm_forward(
+        c, &(struct zr_layernorm_forward){l, x->at, w->at, b->at, y->at, mean->at, rstd->at});
     reference_layernorm(&l, x->real, w->real, b->real, y->real, mean->real, rstd->real);
-    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, dx->at, false, dw->at,
-                                db->at, false);
+    kernels->layernorm_backward(c,
+                                &(struct zr_layernorm_backward){l, x->at, w->at, mean->at, rstd->at, dy->at,
+                                                                dx->at, dw->at, db->at, false, false});
     reference_layernorm_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     double first = worst(error_of(dx), worst(error_of(dw), error_of(db)));
-    kernels->layernorm_backward(c, &l, x->at, w->at, mean->at, rstd->at, dy->at, more->at, true, dw->at,
-                                db->at, true);
+    kernels->layernorm_backward(c,
+                                &(struct zr_layernorm_backward){l, x->at, w->at, mean->at, rstd->at, dy->at,
+                                                                more->at, dw->at, db->at, true, true});
     reference_layernorm_backward(&l, x->real, w->real, dy->real, more->real, dw->real, db->real);
     double second = worst(error_of(more), worst(error_of(dw), error_of(db)));
     return worst(worst(first, second), worst(error_of(y), worst(error_of(mean), error_of(rstd)))) / tolerance;
@@ -62,13 +67,16 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *y = output(l.rows * l.out), *bare = output(l.rows * l.out),
                   *dy = input(l.rows * l.out, 0, 1);
     struct tensor *dx = output(x->n), *dw = output(w->n), *db = output(l.out), *lone = output(x->n);
-    kernels->linear_forward(c, &l, x->at, w->at, bias->at, y->at);
-    kernels->linear_forward(c, &l, x->at, w->at, NULL, bare->at);
+    kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, bias->at, y->at, false});
+    kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, NULL, bare->at, false});
     reference_linear(&l, x->real, w->real, bias->real, y->real);
     reference_linear(&l, x->real, w->real, NULL, bare->real);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, NULL, dw->at, NULL, true);
-    kernels->linear_backward(c, &l, x->at, w->at, dy->at, lone->at, NULL, db->at, true);
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
+    kernels->linear_backward(
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true});
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     reference_linear_backward(&l, x->real, w->real, dy->real, lone->real, dw->real, db->real);
     return worst(worst(error_of(y), error_of(bare)),
@@ -84,10 +92,12 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
     struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = output(square), *again = output(out->n), *lse_again = output(lse->n);
     struct tensor *dqkv = output(qkv->n), *made_again = output(qkv->n);
-    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, p->at);
-    kernels->attention_forward(c, &a, qkv->at, again->at, lse_again->at, NULL);
-    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, p->at, dout->at, dqkv->at);
-    kernels->attention_backward(c, &a, qkv->at, out->at, lse->at, NULL, dout->at, made_again->at);
+    kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, out->at, lse->at, p->at});
+    kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, again->at, lse_again->at, NULL});
+    kernels->attention_backward(
+        c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, p->at, dout->at, dqkv->at});
+    kernels->attention_backward(
+        c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, NULL, dout->at, made_again->at});
     if (memcmp(out->at, again->at, out->n * 4) != 0 || memcmp(lse->at, lse_again->at, lse->n * 4) != 0 ||
         memcmp(dqkv->at, made_again->at, dqkv->n * 4) != 0)
         return INFINITY; /* keeping p must not change a bit */
@@ -108,13 +118,13 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *x = input(n, 0, 6), *dy = input(n, 0, 1), *y = output(n), *dx = output(n),
                   *sum = output(n);
     struct tensor *in_place = in_out(n, 0, 1), *filled = output(n), *zeroed = output(n), *copied = output(n);
-    kernels->gelu_forward(c, n, x->at, y->at);
-    kernels->gelu_backward(c, n, x->at, dy->at, dx->at);
-    kernels->add(c, n, x->at, dy->at, sum->at);
-    kernels->add(c, n, in_place->at, dy->at, in_place->at);
-    kernels->fill(c, n, -0.75f, filled->at);
-    kernels->fill(c, n, 0.0f, zeroed->at);
-    kernels->copy(c, n * sizeof(float), x->at, copied->at);
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
+    kernels->add(c, &(struct zr_add){n, in_place->at, dy->at, in_place->at});
+    kernels->init_normal(c, &(struct zr_init_normal){n, 1, 2, -0.75f, 0, filled->at});
+    kernels->clear(c, &(struct zr_clear){n * sizeof(float), zeroed->at});
+    kernels->convert(c, &(struct zr_convert){n, numbers(x), numbers(copied)});
     for (size_t i = 0; i < n; i++) {
         y->real[i] = reference_gelu(x->real[i]);
         dx->real[i] = dy->real[i] * reference_gelu_slope(x->real[i]);
@@ -132,15 +142,23 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
 static double case_head(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t rows = rows_of(s);
-    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
+    struct head_shape h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
     double spread = 3 / sqrt((double)s->channels), scale = 1.0 / (double)rows;
     struct tensor *x = input(rows * s->channels, 0, 1), *wte = input(s->padded * s->channels, 0, spread);
     struct tensor *losses = output(rows), *alone = output(rows), *row = output(s->padded);
     struct tensor *dx = output(x->n), *dwte = output(wte->n), *logits = output(s->vocabulary);
-    kernels->head_loss(c, &h, x->at, wte->at, alone->at, 0, NULL, NULL, false);
-    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, false);
-    kernels->head_loss(c, &h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, true);
-    kernels->head_logits(c, &h, x->at, wte->at, logits->at);
+    run_head(kernels, c, &(struct head_call){h, x->at, wte->at, alone->at, 0, NULL, NULL, false, NULL});
+    run_head(kernels, c,
+             &(struct head_call){h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, false, NULL});
+    run_head(kernels, c,
+             &(struct head_call){h, x->at, wte->at, losses->at, (float)scale, dx->at, dwte->at, true, NULL});
+    kernels->linear_forward(
+        c, &(struct zr_linear_forward){{.rows = 1, .in = h.channels, .out = h.vocabulary, .turned = true},
+                                       x->at,
+                                       wte->at,
+                                       NULL,
+                                       logits->at,
+                                       true});
     bool same = memcmp(losses->at, alone->at, rows * sizeof(float)) == 0;
     for (int pass = 0; pass < 2; pass++)
         reference_head(&h, x->real, wte->real, losses->real, (double)(float)scale, row->real, dx->real,
@@ -154,36 +172,91 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
     return same ? errors / tolerance : INFINITY;
 }
 
-/* Scores and logits of 200 to either side of zero, whose exponentials no float holds: odd keys and tokens
- * have the high ones. */
+/* What a float keeps of a score of 200 is 1e-5, and so its exponential has five digits. */
 static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 {
-    enum { HIGH = 200 };
-    size_t rows = rows_of(s), odd = s->vocabulary / 2;
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0};
-    struct zr_head h = {random_tokens(rows, s->vocabulary), rows, s->channels, s->vocabulary, s->padded};
-    double score = sqrt(HIGH / sqrt((double)s->channels / (double)s->heads)),
-           logit = sqrt(HIGH / (double)s->channels);
-    struct tensor *qkv = in_out(rows * 3 * s->channels, score, 0), *x = in_out(rows * s->channels, logit, 0);
-    struct tensor *wte = in_out(s->padded * s->channels, logit, 0), *out = output(rows * s->channels);
-    struct tensor *lse = output(s->batch * s->heads * s->sequence), *losses = output(rows);
-    double wrong = 0;
+    return worst(steep_attention(c, s, 3e-4), steep_head(c, s, 3e-4));
+}
+
+/* One share of the columns, in a tensor of its own with some padding. */
+struct share {
+    struct zr_cross_entropy args;
+    struct tensor *logits;
+};
+
+static struct share share_of(const struct tensor *all, const struct shape *s, size_t from, size_t to)
+{
+    enum { PADDING = 3 };
+    size_t rows = rows_of(s), stride = to - from + PADDING;
+    struct share share = {.args = {.rows = rows,
+                                   .columns = to - from,
+                                   .stride = stride,
+                                   .first_column = from,
+                                   .gradient = true,
+                                   .scale = 0.5f,
+                                   .parts = calloc(rows, sizeof *share.args.parts)},
+                          .logits = output(rows * stride)};
     for (size_t r = 0; r < rows; r++)
-        for (size_t i = 0; i < s->channels && r % s->sequence % 2 == 0; i++)
-            qkv->at[(3 * r + 1) * s->channels + i] *= -1;
-    for (size_t i = 0; i < wte->n; i++)
-        wte->at[i] *= i / s->channels % 2 ? 1.0f : -1.0f;
-    kernels->attention_forward(c, &a, qkv->at, out->at, lse->at, NULL);
-    kernels->head_loss(c, &h, x->at, wte->at, losses->at, 0, NULL, NULL, false);
-    for (size_t i = 0; i < lse->n; i++) {
-        size_t seen = (i % s->sequence + 1) / 2;
-        wrong += !(fabs((double)lse->at[i] - (seen ? HIGH + log((double)seen) : -HIGH)) < 0.01);
+        memcpy(share.logits->at + r * stride, all->at + r * s->vocabulary + from,
+               (to - from) * sizeof(float));
+    share.args.logits = share.logits->at;
+    return share;
+}
+
+static struct zr_softmax_part together(const struct zr_softmax_part *a, const struct zr_softmax_part *b)
+{
+    float most = a->most > b->most ? a->most : b->most;
+    return (struct zr_softmax_part){.sum = a->sum * exp((double)a->most - most) +
+                                           b->sum * exp((double)b->most - most),
+                                    .most = most,
+                                    .target = a->target + b->target};
+}
+
+/* The gradient of one logit, and the row's loss. */
+static double logit_gradient(const struct tensor *all, size_t n, size_t row, size_t column, size_t target,
+                             double *loss)
+{
+    const double *x = all->real + row * n;
+    double most = -INFINITY, sum = 0;
+    for (size_t v = 0; v < n; v++)
+        most = worst(most, x[v]);
+    for (size_t v = 0; v < n; v++)
+        sum += exp(x[v] - most);
+    *loss = most + log(sum) - x[target];
+    return 0.5 * (exp(x[column] - most) / sum - (column == target));
+}
+
+/* Columns shared by two ranks, one of which may have none, with logits of 200 to either side of zero. */
+static double case_shares(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), n = s->vocabulary, middle = random_bits() % (n + 1);
+    const int32_t *targets = random_tokens(rows, n);
+    struct tensor *all = input(rows * n, 0, STEEP), *losses = output(rows);
+    struct share shares[2] = {share_of(all, s, 0, middle), share_of(all, s, middle, n)};
+    struct zr_softmax_part *whole = calloc(rows, sizeof *whole);
+    bool good = true;
+    for (int i = 0; i < 2; i++) {
+        shares[i].args.targets = targets;
+        good = good && kernels->cross_entropy(c, &shares[i].args) == ZR_OK;
     }
-    for (size_t i = 0; i < out->n; i++)
-        wrong += !(fabs((double)out->at[i] - score) < 0.01);
-    for (size_t r = 0; r < rows && odd > 0; r++)
-        wrong += !(fabs((double)losses->at[r] - log((double)odd) - (h.targets[r] % 2 ? 0 : 2 * HIGH)) < 0.01);
-    return wrong > 0 ? INFINITY : 0;
+    for (size_t r = 0; r < rows; r++)
+        whole[r] = together(&shares[0].args.parts[r], &shares[1].args.parts[r]);
+    for (int i = 0; i < 2; i++) {
+        struct zr_cross_entropy *args = &shares[i].args;
+        args->all = whole;
+        args->losses = losses->at;
+        good = good && kernels->cross_entropy(c, args) == ZR_OK;
+        for (size_t r = 0; r < rows; r++)
+            for (size_t v = 0; v < args->columns; v++)
+                shares[i].logits->real[r * args->stride + v] =
+                    logit_gradient(all, n, r, args->first_column + v, (size_t)targets[r], &losses->real[r]);
+        free(args->parts);
+    }
+    free(whole);
+    double error = error_of(losses) / tolerance;
+    for (int i = 0; i < 2; i++) /* a share may have nothing above 1e-30 */
+        error = shares[i].args.columns == 0 ? error : worst(error, error_of(shares[i].logits) / tolerance);
+    return good ? error : INFINITY;
 }
 
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
@@ -193,7 +266,7 @@ static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *p = in_out(n, 0, 1), *g = input(n, 0, 1), *m = in_out(n, 0, 1), *v = in_out(n, 0.5, 0.4);
     struct tensor *change = output(n);
     memcpy(change->at, p->at, n * sizeof(float));
-    kernels->adamw(c, &how, n, p->at, g->at, m->at, v->at);
+    kernels->update_adamw(c, &(struct zr_update_adamw){how, {n, numbers(g), p->at, m->at, v->at, {NULL, 0}}});
     for (size_t i = 0; i < n; i++) {
         double gradient = g->real[i] * how.gradient_scale, before = p->real[i];
         m->real[i] = how.beta1 * m->real[i] + (1 - (double)how.beta1) * gradient;
@@ -215,12 +288,12 @@ static double case_reductions(struct zr_kernel_context *c, const struct shape *s
     double squares = 0;
     for (size_t i = 0; i < n; i++)
         squares += x->real[i] * x->real[i];
-    double got = kernels->sum_of_squares(c, n, x->at);
+    double got = squares_of(kernels, c, n, numbers(x));
     result->at[0] = (float)got;
     result->real[0] = (double)(float)got;
-    bool good = fabs(got - squares) < 1e-12 * squares && kernels->sum_of_squares(c, 0, x->at) == 0.0;
-    good = good && kernels->find_nonfinite(c, n, x->at) == n;
-    uint64_t before = kernels->checksum(c, n * 4, x->at);
+    bool good = fabs(got - squares) < 1e-12 * squares && squares_of(kernels, c, 0, numbers(x)) == 0.0;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == n;
+    uint64_t before = checksum_of(kernels, c, n * 4, x->at);
     size_t at = random_bits() % (n - 1); /* the last one has its turn below */
     float kept = x->at[at];
     uint32_t bits;
@@ -228,16 +301,16 @@ static double case_reductions(struct zr_kernel_context *c, const struct shape *s
     for (int bit = 0; bit < 32; bit++) {
         uint32_t changed = bits ^ 1u << bit;
         memcpy(&x->at[at], &changed, sizeof changed);
-        good = good && kernels->checksum(c, n * 4, x->at) != before;
+        good = good && checksum_of(kernels, c, n * 4, x->at) != before;
     }
     x->at[at] = random_bits() % 2 ? NAN : -INFINITY;
-    good = good && kernels->find_nonfinite(c, n, x->at) == at;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == at;
     x->at[n - 1] = INFINITY;
-    good = good && kernels->find_nonfinite(c, n, x->at) == at;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == at;
     x->at[at] = kept;
-    good = good && kernels->find_nonfinite(c, n, x->at) == n - 1;
+    good = good && nonfinite_of(kernels, c, n, numbers(x)) == n - 1;
     x->at[n - 1] = 0;
-    good = good && kernels->checksum(c, n * 4 - 4, x->at) != kernels->checksum(c, n * 4, x->at);
+    good = good && checksum_of(kernels, c, n * 4 - 4, x->at) != checksum_of(kernels, c, n * 4, x->at);
     return good ? 0 : INFINITY;
 }
 
@@ -248,12 +321,23 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     const struct tensor *source[11];
     const float *from[11];
     double wrong = 0;
-    (void)c;
     for (unsigned count = 1; count <= 11; count++) {
         source[count - 1] = input(n, 0, 1);
         from[count - 1] = source[count - 1]->at;
-        kernels->sum_in_order(n, from, count, 0.3f, to->at, false);
-        kernels->sum_in_order(n, from, count, 0.3f, more->at, true);
+        kernels->sum(NULL, &(struct zr_sum){n,
+                                            (const void *const *)from,
+                                            count,
+                                            ZR_PRECISION_FP32,
+                                            0.3f,
+                                            false,
+                                            {to->at, ZR_PRECISION_FP32}});
+        kernels->sum(c, &(struct zr_sum){n,
+                                         (const void *const *)from,
+                                         count,
+                                         ZR_PRECISION_FP32,
+                                         0.3f,
+                                         true,
+                                         {more->at, ZR_PRECISION_FP32}});
         for (size_t i = 0; i < n; i++) {
             volatile float sum = source[0]->at[i]; /* every step rounds, as promised */
             for (unsigned k = 1; k < count; k++)
@@ -269,7 +353,13 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
     const float *with_itself[3] = {from[0], to->at, from[1]};
     struct tensor *kept = output(n);
     memcpy(kept->at, to->at, n * sizeof(float));
-    kernels->sum_in_order(n, with_itself, 3, 1.0f, to->at, false);
+    kernels->sum(NULL, &(struct zr_sum){n,
+                                        (const void *const *)with_itself,
+                                        3,
+                                        ZR_PRECISION_FP32,
+                                        1.0f,
+                                        false,
+                                        {to->at, ZR_PRECISION_FP32}});
     for (size_t i = 0; i < n; i++) {
         volatile float sum = from[0][i] + kept->at[i];
         wrong += to->at[i] != sum + from[1][i];
@@ -280,16 +370,10 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 /* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static const struct test_case cases[] = {
-    {"embedding", case_embedding},
-    {"layer norm", case_layernorm},
-    {"linear", case_linear},
-    {"attention", case_attention},
-    {"element by element", case_elements},
-    {"head", case_head},
-    {"steep", case_steep},
-    {"adamw", case_adamw},
-    {"reductions", case_reductions},
-    {"sum in order", case_sum_in_order},
+    {"embedding", case_embedding},   {"layer norm", case_layernorm},           {"linear", case_linear},
+    {"attention", case_attention},   {"element by element", case_elements},    {"head", case_head},
+    {"steep", case_steep},           {"cross-entropy of shares", case_shares}, {"adamw", case_adamw},
+    {"reductions", case_reductions}, {"sum in order", case_sum_in_order},
 };
 
 static void test_isa(enum zr_isa isa)

@@ -30,7 +30,7 @@ static double case_rmsnorm(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *x = any_input(n, 0.5, 2), *w = any_input(s->channels, 1, 0.5), *dy = any_input(n, 0, 1);
     struct tensor *y = output_of(precision, n), *rstd = output(rows), *dx = output_of(precision, n);
     struct tensor *dw = output_of(precision, s->channels);
-    struct zr_rmsnorm forward = {rows, s->channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
+    struct zr_rmsnorm_forward forward = {rows, s->channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
     struct zr_rmsnorm_backward backward = {rows,     s->channels, x->at,  w->at, dy->at,
                                            rstd->at, dx->at,      dw->at, false, false};
     kernels->rmsnorm_forward(c, &forward);
@@ -85,7 +85,7 @@ static double case_swiglu(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *gate = any_input(n, 0, 8), *up = any_input(n, 0, 2), *dy = any_input(n, 0, 1);
     struct tensor *y = output_of(precision, n), *dgate = output_of(precision, n),
                   *dup = output_of(precision, n);
-    kernels->swiglu_forward(c, &(struct zr_swiglu){n, gate->at, up->at, y->at});
+    kernels->swiglu_forward(c, &(struct zr_swiglu_forward){n, gate->at, up->at, y->at});
     kernels->swiglu_backward(c,
                              &(struct zr_swiglu_backward){n, gate->at, up->at, dy->at, dgate->at, dup->at});
     for (size_t i = 0; i < n; i++) {
@@ -121,7 +121,7 @@ static double weighted(const double *results, size_t n)
     return sum;
 }
 
-static const struct zr_rmsnorm norm = {.rows = ROWS, .channels = CHANNELS, .epsilon = 1e-5f};
+static const struct zr_rmsnorm_forward norm = {.rows = ROWS, .channels = CHANNELS, .epsilon = 1e-5f};
 static const struct zr_rotary rotation = {
     .rows = ROWS, .sequence = ROWS, .heads = 2, .width = CHANNELS / 2, .stride = CHANNELS};
 static const struct zr_attention grouped = {1, TOKENS, CHANNELS, HEADS,

@@ -77,28 +77,28 @@ static zr_result open_engine(struct stand *stand, const struct scene *scene)
 
     zr_shape_limits(&shape, 1, &limits);
     stand->context = (struct zr_kernel_context){.parallel = {.threads = 1}, .isa = ZR_ISA_PLAIN};
-    stand->context.workspace_bytes = zr_kernel_workspace_bytes(&limits, ZR_ISA_PLAIN);
+    stand->context.workspace_bytes = zr_kernels_cpu(ZR_ISA_PLAIN)->workspace_bytes(&limits, ZR_ISA_PLAIN);
     shape_describe(&shape, parameters, units);
     if (zr_arena_alloc(stand->arena,
                        &(struct zr_request){.bytes = stand->context.workspace_bytes, .tag = ZR_TAG_WORKSPACE},
                        &stand->context.workspace))
         return ZR_ERR_MEMORY;
-    if (zr_kernel_open(&stand->context))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "%s", zr_kernel_why());
-    zr_result result = zr_engine_create(
-        &stand->engine,
-        &(struct zr_engine_options){.arena = stand->arena,
-                                    .host_arena = stand->host_arena,
-                                    .kernels = zr_kernels_cpu(ZR_ISA_PLAIN),
-                                    .context = &stand->context,
-                                    .comm = stand->comm,
-                                    .list = {.parameters = parameters,
-                                             .parameters_count = shape_parameters_count(&shape),
-                                             .units = units,
-                                             .units_count = shape_units_count(&shape)},
-                                    .stage = scene->stage,
-                                    .seed = 5,
-                                    .optimizer = {.epsilon = 1e-8f}});
+    zr_result result = zr_kernels_cpu(ZR_ISA_PLAIN)->open(&stand->context);
+    if (result)
+        return result;
+    result = zr_engine_create(&stand->engine, &(struct zr_engine_options){
+                                                  .arena = stand->arena,
+                                                  .host_arena = stand->host_arena,
+                                                  .kernels = zr_kernels_cpu(ZR_ISA_PLAIN),
+                                                  .context = &stand->context,
+                                                  .comm = stand->comm,
+                                                  .list = {.parameters = parameters,
+                                                           .parameters_count = shape_parameters_count(&shape),
+                                                           .units = units,
+                                                           .units_count = shape_units_count(&shape)},
+                                                  .stage = scene->stage,
+                                                  .seed = 5,
+                                                  .optimizer = {.epsilon = 1e-8f}});
     zr_heap_free(parameters);
     zr_heap_free(units);
     return result;

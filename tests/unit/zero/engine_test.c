@@ -372,11 +372,9 @@ static bool first_values_are_right(struct rig *rig, const struct setting *settin
     bool same = true;
     float *want = malloc(count * sizeof *want);
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
-    if (parameters[p].init_deviation == 0)
-        kernels->fill(&rig->context, count, parameters[p].init_mean, want);
-    else
-        kernels->init_normal(&rig->context, count, 9, global_index, parameters[p].init_mean,
-                             parameters[p].init_deviation, want);
+    kernels->init_normal(&rig->context,
+                         &(struct zr_init_normal){count, 9, global_index, parameters[p].init_mean,
+                                                  parameters[p].init_deviation, want});
     for (size_t i = 0; i < count; i++)
         same &= rounded(setting, want[i]) == load(setting, element_at(setting, values, i));
     free(want);
@@ -389,10 +387,10 @@ static void first_masters(struct rig *rig, size_t p, size_t global_index, double
     size_t count = zr_parameter_elements(&parameters[p]);
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
     for (size_t i = 0; i < count; i++) {
-        float value = parameters[p].init_mean;
-        if (parameters[p].init_deviation != 0)
-            kernels->init_normal(&rig->context, 1, 9, global_index + i, parameters[p].init_mean,
-                                 parameters[p].init_deviation, &value);
+        float value;
+        kernels->init_normal(&rig->context,
+                             &(struct zr_init_normal){1, 9, global_index + i, parameters[p].init_mean,
+                                                      parameters[p].init_deviation, &value});
         out[i] = (double)value;
     }
 }

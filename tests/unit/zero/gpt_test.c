@@ -112,8 +112,8 @@ static double reference_pass(const struct rig *rig, const double *w, double *g)
     size_t last = 2 + 12 * L;
     double sum = 0;
 
-    const struct zr_embedding embedding = {rig->tokens, B, T, C};
-    const struct zr_head head = {rig->targets, ROWS, C, V, VP};
+    const struct embedding_shape embedding = {rig->tokens, B, T, C};
+    const struct head_shape head = {rig->targets, ROWS, C, V, VP};
 
     reference_embedding(&embedding, w + at[0], w + at[1], x);
     for (size_t l = 0; l < L; l++)

@@ -85,7 +85,7 @@ struct one {
     struct zr_layernorm norm;
     struct zr_linear linear;
     struct zr_attention attention;
-    struct zr_head head;
+    struct head_shape head;
     struct tensor *x, *w, *b, *dy, *scratch, *lse, *p;
     double scale;
 };
@@ -106,9 +106,11 @@ static void check_layernorm(struct zr_kernel_context *c)
     o.dy = model_input(n, 0, 1);
     o.scratch = model_output(n), o.lse = output(7), o.p = output(7);
     struct tensor *dx = model_output(n), *dw = model_output(19), *db = model_output(19);
-    kernels->layernorm_forward(c, &o.norm, o.x->at, o.w->at, o.b->at, o.scratch->at, o.lse->at, o.p->at);
-    kernels->layernorm_backward(c, &o.norm, o.x->at, o.w->at, o.lse->at, o.p->at, o.dy->at, dx->at, false,
-                                dw->at, db->at, false);
+    kernels->layernorm_forward(c, &(struct zr_layernorm_forward){o.norm, o.x->at, o.w->at, o.b->at,
+                                                                 o.scratch->at, o.lse->at, o.p->at});
+    kernels->layernorm_backward(c, &(struct zr_layernorm_backward){o.norm, o.x->at, o.w->at, o.lse->at,
+                                                                   o.p->at, o.dy->at, dx->at, dw->at, db->at,
+                                                                   false, false});
     struct scalar f = {layernorm_value, &o};
     report(gradient_error(f, o.x, dx), 1.1, "layer norm, dx", c->isa);
     report(gradient_error(f, o.w, dw), 1.1, "layer norm, dw", c->isa);
@@ -129,7 +131,8 @@ static void check_linear(struct zr_kernel_context *c)
     o.dy = model_input(11 * 37, 0, 1);
     o.scratch = model_output(11 * 37);
     struct tensor *dx = model_output(11 * 13), *dw = model_output(13 * 37), *db = model_output(37);
-    kernels->linear_backward(c, &o.linear, o.x->at, o.w->at, o.dy->at, dx->at, dw->at, db->at, false);
+    kernels->linear_backward(c, &(struct zr_linear_backward){o.linear, o.x->at, o.w->at, o.dy->at, dx->at,
+                                                             dw->at, db->at, false, false});
     struct scalar f = {linear_value, &o};
     report(gradient_error(f, o.x, dx), 1.1, "linear, dx", c->isa);
     report(gradient_error(f, o.w, dw), 1.1, "linear, dw", c->isa);
@@ -150,8 +153,10 @@ static void check_attention(struct zr_kernel_context *c)
     o.x = model_input(3 * n, 0, 1), o.dy = model_input(n, 0, 1), o.scratch = model_output(n);
     o.lse = output(units * 37), o.p = output(units * 37 * 37);
     struct tensor *dqkv = model_output(3 * n);
-    kernels->attention_forward(c, &o.attention, o.x->at, o.scratch->at, o.lse->at, NULL);
-    kernels->attention_backward(c, &o.attention, o.x->at, o.scratch->at, o.lse->at, NULL, o.dy->at, dqkv->at);
+    kernels->attention_forward(
+        c, &(struct zr_attention_forward){o.attention, o.x->at, o.scratch->at, o.lse->at, NULL});
+    kernels->attention_backward(c, &(struct zr_attention_backward){o.attention, o.x->at, o.scratch->at,
+                                                                   o.lse->at, NULL, o.dy->at, dqkv->at});
     struct scalar f = {attention_value, &o};
     report(gradient_error(f, o.x, dqkv), 3, "attention, dqkv", c->isa);
 }
@@ -168,7 +173,7 @@ static void check_gelu(struct zr_kernel_context *c)
 {
     struct one o = {.x = model_input(333, 0, 5), .dy = model_input(333, 0, 1), .scratch = model_output(333)};
     struct tensor *dx = model_output(333);
-    kernels->gelu_backward(c, 333, o.x->at, o.dy->at, dx->at);
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){333, o.x->at, o.dy->at, dx->at});
     report(gradient_error((struct scalar){gelu_value, &o}, o.x, dx), 1.1, "gelu, dx", c->isa);
 }
 
@@ -189,7 +194,8 @@ static void check_head(struct zr_kernel_context *c)
     o.x = model_input(9 * 21, 0, 1), o.w = model_input(320 * 21, 0, 0.7), o.scratch = model_output(320),
     o.lse = output(9);
     struct tensor *dx = model_output(9 * 21), *dwte = model_output(320 * 21);
-    kernels->head_loss(c, &o.head, o.x->at, o.w->at, o.lse->at, 0.125f, dx->at, dwte->at, false);
+    run_head(kernels, c,
+             &(struct head_call){o.head, o.x->at, o.w->at, o.lse->at, 0.125f, dx->at, dwte->at, false, NULL});
     struct scalar f = {head_value, &o};
     report(gradient_error(f, o.x, dx), 3, "head, dx", c->isa);
     report(gradient_error(f, o.w, dwte), 3, "head, dwte", c->isa);
@@ -223,14 +229,14 @@ enum {
 };
 
 static int32_t tokens[ROWS], targets[ROWS];
-static const struct zr_embedding embedding = {tokens, B, T, C};
+static const struct embedding_shape embedding = {tokens, B, T, C};
 static const struct zr_layernorm norm = {ROWS, C};
 static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               proj_shape = {.rows = ROWS, .in = C, .out = C},
                               fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static const struct zr_attention attention = {B, T, C, A, 0};
-static const struct zr_head head = {targets, ROWS, C, V, VP};
+static const struct head_shape head = {targets, ROWS, C, V, VP};
 
 /* The mean loss, in double. state: the parameters' tensor. */
 static double gpt_value(void *state)
@@ -287,18 +293,24 @@ static struct kept kept_new(struct tensor *in)
 
 static void layer_forward(struct zr_kernel_context *c, const struct kept *k, const void *w, void *out)
 {
-    kernels->layernorm_forward(c, &norm, k->in->at, at(w, LN1_W), at(w, LN1_B), k->normal1->at, k->mean1->at,
-                               k->rstd1->at);
-    kernels->linear_forward(c, &qkv_shape, k->normal1->at, at(w, QKV_W), at(w, QKV_B), k->qkv->at);
-    kernels->attention_forward(c, &attention, k->qkv->at, k->mixed->at, k->lse->at, NULL);
-    kernels->linear_forward(c, &proj_shape, k->mixed->at, at(w, PROJ_W), at(w, PROJ_B), k->middle->at);
-    kernels->add(c, N, k->in->at, k->middle->at, k->middle->at);
-    kernels->layernorm_forward(c, &norm, k->middle->at, at(w, LN2_W), at(w, LN2_B), k->normal2->at,
-                               k->mean2->at, k->rstd2->at);
-    kernels->linear_forward(c, &fc_shape, k->normal2->at, at(w, FC_W), at(w, FC_B), k->wide->at);
-    kernels->gelu_forward(c, ROWS * WIDE, k->wide->at, k->active->at);
-    kernels->linear_forward(c, &down_shape, k->active->at, at(w, DOWN_W), at(w, DOWN_B), out);
-    kernels->add(c, N, k->middle->at, out, out);
+    kernels->layernorm_forward(c, &(struct zr_layernorm_forward){norm, k->in->at, at(w, LN1_W), at(w, LN1_B),
+                                                                 k->normal1->at, k->mean1->at, k->rstd1->at});
+    kernels->linear_forward(c, &(struct zr_linear_forward){qkv_shape, k->normal1->at, at(w, QKV_W),
+                                                           at(w, QKV_B), k->qkv->at, false});
+    kernels->attention_forward(
+        c, &(struct zr_attention_forward){attention, k->qkv->at, k->mixed->at, k->lse->at, NULL});
+    kernels->linear_forward(c, &(struct zr_linear_forward){proj_shape, k->mixed->at, at(w, PROJ_W),
+                                                           at(w, PROJ_B), k->middle->at, false});
+    kernels->add(c, &(struct zr_add){N, k->in->at, k->middle->at, k->middle->at});
+    kernels->layernorm_forward(c,
+                               &(struct zr_layernorm_forward){norm, k->middle->at, at(w, LN2_W), at(w, LN2_B),
+                                                              k->normal2->at, k->mean2->at, k->rstd2->at});
+    kernels->linear_forward(c, &(struct zr_linear_forward){fc_shape, k->normal2->at, at(w, FC_W), at(w, FC_B),
+                                                           k->wide->at, false});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){ROWS * WIDE, k->wide->at, k->active->at});
+    kernels->linear_forward(
+        c, &(struct zr_linear_forward){down_shape, k->active->at, at(w, DOWN_W), at(w, DOWN_B), out, false});
+    kernels->add(c, &(struct zr_add){N, k->middle->at, out, out});
 }
 
 /* `d` is the gradient of the layer's output, and becomes that of its input; g gets the parameters' gradients.
@@ -308,21 +320,27 @@ static void layer_backward(struct zr_kernel_context *c, const struct kept *k, co
     struct tensor *wide = model_output(ROWS * WIDE), *before = model_output(ROWS * WIDE),
                   *normal = model_output(N);
     struct tensor *mixed = model_output(N), *qkv = model_output(3 * N), *first = model_output(N);
-    kernels->linear_backward(c, &down_shape, k->active->at, at(w, DOWN_W), d, wide->at, off(g, DOWN_W),
-                             off(g, DOWN_B), false);
-    kernels->gelu_backward(c, ROWS * WIDE, k->wide->at, wide->at, before->at);
-    kernels->linear_backward(c, &fc_shape, k->normal2->at, at(w, FC_W), before->at, normal->at, off(g, FC_W),
-                             off(g, FC_B), false);
-    kernels->layernorm_backward(c, &norm, k->middle->at, at(w, LN2_W), k->mean2->at, k->rstd2->at, normal->at,
-                                d, true, off(g, LN2_W), off(g, LN2_B), false);
-    kernels->linear_backward(c, &proj_shape, k->mixed->at, at(w, PROJ_W), d, mixed->at, off(g, PROJ_W),
-                             off(g, PROJ_B), false);
-    kernels->attention_backward(c, &attention, k->qkv->at, k->mixed->at, k->lse->at, NULL, mixed->at,
-                                qkv->at);
-    kernels->linear_backward(c, &qkv_shape, k->normal1->at, at(w, QKV_W), qkv->at, first->at, off(g, QKV_W),
-                             off(g, QKV_B), false);
-    kernels->layernorm_backward(c, &norm, k->in->at, at(w, LN1_W), k->mean1->at, k->rstd1->at, first->at, d,
-                                true, off(g, LN1_W), off(g, LN1_B), false);
+    kernels->linear_backward(c, &(struct zr_linear_backward){down_shape, k->active->at, at(w, DOWN_W), d,
+                                                             wide->at, off(g, DOWN_W), off(g, DOWN_B), false,
+                                                             false});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){ROWS * WIDE, k->wide->at, wide->at, before->at});
+    kernels->linear_backward(c, &(struct zr_linear_backward){fc_shape, k->normal2->at, at(w, FC_W),
+                                                             before->at, normal->at, off(g, FC_W),
+                                                             off(g, FC_B), false, false});
+    kernels->layernorm_backward(
+        c, &(struct zr_layernorm_backward){norm, k->middle->at, at(w, LN2_W), k->mean2->at, k->rstd2->at,
+                                           normal->at, d, off(g, LN2_W), off(g, LN2_B), true, false});
+    kernels->linear_backward(c, &(struct zr_linear_backward){proj_shape, k->mixed->at, at(w, PROJ_W), d,
+                                                             mixed->at, off(g, PROJ_W), off(g, PROJ_B), false,
+                                                             false});
+    kernels->attention_backward(c, &(struct zr_attention_backward){attention, k->qkv->at, k->mixed->at,
+                                                                   k->lse->at, NULL, mixed->at, qkv->at});
+    kernels->linear_backward(c, &(struct zr_linear_backward){qkv_shape, k->normal1->at, at(w, QKV_W), qkv->at,
+                                                             first->at, off(g, QKV_W), off(g, QKV_B), false,
+                                                             false});
+    kernels->layernorm_backward(
+        c, &(struct zr_layernorm_backward){norm, k->in->at, at(w, LN1_W), k->mean1->at, k->rstd1->at,
+                                           first->at, d, off(g, LN1_W), off(g, LN1_B), true, false});
 }
 
 static void check_gpt(struct zr_kernel_context *c)
@@ -336,22 +354,26 @@ static void check_gpt(struct zr_kernel_context *c)
     for (int r = 0; r < ROWS; r++)
         tokens[r] = (int32_t)(random_bits() % V), targets[r] = (int32_t)(random_bits() % V);
     struct tensor *x = model_output(N);
-    kernels->embedding_forward(c, &embedding, at(w, AT_WTE), at(w, AT_WPE), x->at);
+    embed(kernels, c, &embedding, at(w, AT_WTE), at(w, AT_WPE), x->at);
     for (int l = 0; l < LAYERS; l++) {
         kept[l] = kept_new(x);
         x = model_output(N);
         layer_forward(c, &kept[l], at(w, AT_LAYERS + l * LAYER), x->at);
     }
-    kernels->layernorm_forward(c, &norm, x->at, at(w, AT_LNF_W), at(w, AT_LNF_B), normal->at, mean->at,
-                               rstd->at);
-    kernels->head_loss(c, &head, normal->at, at(w, AT_WTE), losses->at, 1.0f / ROWS, dn->at, off(g, AT_WTE),
-                       false);
-    kernels->layernorm_backward(c, &norm, x->at, at(w, AT_LNF_W), mean->at, rstd->at, dn->at, dx->at, false,
-                                off(g, AT_LNF_W), off(g, AT_LNF_B), false);
+    kernels->layernorm_forward(c,
+                               &(struct zr_layernorm_forward){norm, x->at, at(w, AT_LNF_W), at(w, AT_LNF_B),
+                                                              normal->at, mean->at, rstd->at});
+    run_head(kernels, c,
+             &(struct head_call){head, normal->at, at(w, AT_WTE), losses->at, 1.0f / ROWS, dn->at,
+                                 off(g, AT_WTE), false, NULL});
+    kernels->layernorm_backward(c, &(struct zr_layernorm_backward){norm, x->at, at(w, AT_LNF_W), mean->at,
+                                                                   rstd->at, dn->at, dx->at, off(g, AT_LNF_W),
+                                                                   off(g, AT_LNF_B), false, false});
     for (int l = LAYERS - 1; l >= 0; l--)
         layer_backward(c, &kept[l], at(w, AT_LAYERS + l * LAYER), dx->at, off(g, AT_LAYERS + l * LAYER));
-    kernels->clear(c, (T + 1) * C * zr_precision_bytes(precision), off(g, AT_WPE));
-    kernels->embedding_backward(c, &embedding, dx->at, off(g, AT_WTE), VP, off(g, AT_WPE), T + 1, true);
+    kernels->clear(c, &(struct zr_clear){(T + 1) * C * zr_precision_bytes(precision), off(g, AT_WPE)});
+    embed_backward(kernels, c, &embedding, dx->at,
+                   &(struct embedding_gradients){off(g, AT_WTE), off(g, AT_WPE), VP, T + 1, true});
     double mean_loss = 0;
     for (int r = 0; r < ROWS; r++)
         mean_loss += (double)losses->at[r] / ROWS;
@@ -374,7 +396,7 @@ static void test_isa(enum zr_isa isa)
         struct zr_kernel_context context;
         unsigned threads = 2;
         bool intact = true;
-        if (!context_begin(&context, (struct zr_kernel_limits){74, 37, 21, 3, 64, 320, 0}, isa, &threads)) {
+        if (!context_begin(&context, (struct zr_kernel_limits){74, 37, 21, 3, 0}, isa, &threads)) {
             tap_ok(false, "%s: a context opens", zr_isa_name(isa));
             return;
         }
