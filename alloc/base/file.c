@@ -140,9 +140,10 @@ zr_result zr_file_open_regular(struct zr_file *out, const char *path)
 zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode)
 {
     static const int flags[] = {
-        [ZR_CREATE_REPLACE] = O_TRUNC,
-        [ZR_CREATE_NEW] = O_EXCL,
-        [ZR_CREATE_APPEND] = O_APPEND,
+        [ZR_CREATE_REPLACE] = O_CREAT | O_TRUNC,
+        [ZR_CREATE_NEW] = O_CREAT | O_EXCL,
+        [ZR_CREATE_APPEND] = O_CREAT | O_APPEND,
+        [ZR_CREATE_NOT] = 0,
     };
     if ((unsigned)mode >= sizeof flags / sizeof *flags)
         return zr_fail(ZR_ERR_INVALID, "%u is no way to create a file", (unsigned)mode);
@@ -150,7 +151,8 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
      * closed. */
     struct stat status;
     bool pipe = path && stat(path, &status) == 0 && S_ISFIFO(status.st_mode);
-    return open_with(out, path, (pipe ? O_WRONLY : O_RDWR) | O_CREAT | flags[mode], "create");
+    return open_with(out, path, (pipe ? O_WRONLY : O_RDWR) | flags[mode],
+                     mode == ZR_CREATE_NOT ? "write to" : "create");
 }
 
 struct zr_file zr_file_borrow(int fd, const char *name)

@@ -24,7 +24,8 @@ struct zr_file {
 enum zr_create_mode {
     ZR_CREATE_REPLACE = 0, /* empty a file that is there */
     ZR_CREATE_NEW,         /* fail if it is there */
-    ZR_CREATE_APPEND       /* go on at the end of a file that is there; every write goes to the end */
+    ZR_CREATE_APPEND,      /* go on at the end of a file that is there; every write goes to the end */
+    ZR_CREATE_NOT          /* write to a file that is there, wherever; fail if it is not */
 };
 
 /* Opens for reading. A folder is refused. On failure *out is a closed file. */
@@ -44,7 +45,7 @@ ZR_PRIVATE_API zr_result zr_file_close(struct zr_file *file);
 
 ZR_PRIVATE_API zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes);
 /* Cuts or extends (with zeros) to `bytes`. */
-zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
+ZR_PRIVATE_API zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
 /* Reads exactly `bytes` at `offset_bytes`. ZR_ERR_FORMAT: the file ends before. */
 ZR_PRIVATE_API zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data,
                                          size_t bytes);
@@ -64,7 +65,7 @@ ZR_PRIVATE_API zr_result zr_file_sync(const struct zr_file *file);
 enum zr_path_kind { ZR_PATH_NONE = 0, ZR_PATH_FILE, ZR_PATH_FOLDER, ZR_PATH_OTHER };
 
 /* What is there, symbolic links followed. ZR_PATH_NONE with ZR_OK when nothing is. */
-zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
+ZR_PRIVATE_API zr_result zr_path_kind_get(const char *path, enum zr_path_kind *out);
 /* Whether a file that was written aside may take this name: nothing has it, or an ordinary file. A device, a
  * pipe or a symbolic link (/dev/stdout is one) would be lost; such a one is written where it is. */
 zr_result zr_path_replaceable(const char *path, bool *out);
@@ -85,7 +86,7 @@ zr_result zr_path_sync_folder(const char *path);
 /* The same for one name: syncs the folder that the file or folder `path` lies in. */
 ZR_PRIVATE_API zr_result zr_path_sync_name(const char *path);
 /* Bytes that an ordinary user can still write on the file system of `path` (a file or folder that exists). */
-zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes);
+ZR_PRIVATE_API zr_result zr_path_free_bytes(const char *path, uint64_t *out_bytes);
 /* Writes folder + "/" + name into `out`. ZR_ERR_INVALID: more than `room_bytes` with the final zero. */
 struct zr_path_parts {
     const char *folder, *name;

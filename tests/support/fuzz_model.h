@@ -17,7 +17,7 @@
 #include "zero/model/transformer.h"
 #include "zero/train/checkpoint.h"
 #include "zero/train/checkpoint_inside.h"
-#include "zero/train/crc64.h"
+#include "zero/checkpoint/state.h"
 #include "zero/train/model_file.h"
 #include "zero/train/safetensors_read.h"
 
@@ -334,106 +334,11 @@ static inline bool fuzz_gpt(const unsigned char *data, size_t bytes, zr_result *
 
 /* ---- A checkpoint's folder ----------------------------------------------------------------------------- */
 
-/* The bits of an input's first byte. */
-enum { FUZZ_MAKE_SUM = 1, FUZZ_MAKE_SHARD_SUMS = 2, FUZZ_MAKE_SHARD_BYTES = 4 };
+/* The bits of an input's first byte: which sums are made to fit. */
+enum { FUZZ_MAKE_SUM = 1, FUZZ_MAKE_STATE_SUM = 2 };
 
-enum { FUZZ_SHARDS = 2, FUZZ_STEP_PLACE = 1 /* the manifest, then the shards */, FUZZ_NAMES = 3 };
-static const char *const fuzz_shard_names[FUZZ_NAMES] = {"shard-00000-of-00002.safetensors",
-                                                         "shard-00001-of-00002.safetensors",
-                                                         "shard-00000-of-00001.safetensors"};
+enum { FUZZ_STEP_PLACE = 1 /* the manifest, then the state */ };
 static char fuzz_folder[32], fuzz_step_folder[64];
-
-/* The manifest with what its shards' entries say of length and checksum made true, and its own last. */
-static inline char *fuzz_repair_manifest(unsigned flags, const struct fuzz_part *parts, size_t *bytes)
-{
-    static const char sum_key[] = "\"crc64\": \"",
-                      bytes_key[] = "\"bytes\": ", end_key[] = ZR_CHECKPOINT_SUM_KEY;
-    const char *text = (const char *)parts[0].data, *end = text + parts[0].bytes;
-    char *out = malloc(4 * parts[0].bytes + 256), *to = out;
-    unsigned sums = 0, lengths = 0;
-    for (const char *at = text; out && at < end;) {
-        size_t left = (size_t)(end - at);
-        if (flags & FUZZ_MAKE_SUM && left > sizeof end_key && memcmp(at, end_key, sizeof end_key - 1) == 0)
-            break;
-        if (flags & FUZZ_MAKE_SHARD_SUMS && left >= sizeof sum_key + 16 &&
-            memcmp(at, sum_key, sizeof sum_key - 1) == 0) {
-            const struct fuzz_part *shard = &parts[1 + sums++ % FUZZ_SHARDS];
-            to += sprintf(to, "%s%016" PRIx64, sum_key, zr_crc64(0, shard->data, shard->bytes));
-            at += sizeof sum_key - 1 + 16;
-        } else if (flags & FUZZ_MAKE_SHARD_BYTES && left >= sizeof bytes_key &&
-                   memcmp(at, bytes_key, sizeof bytes_key - 1) == 0) {
-            to += sprintf(to, "%s%zu", bytes_key, parts[1 + lengths++ % FUZZ_SHARDS].bytes);
-            for (at += sizeof bytes_key - 1; at < end && *at >= '0' && *at <= '9'; at++)
-                ;
-        } else {
-            *to++ = *at++;
-        }
-    }
-    if (out && flags & FUZZ_MAKE_SUM)
-        to += sprintf(to, "%s%016" PRIx64 "\"}\n", end_key, zr_crc64(0, out, (size_t)(to - out)));
-    *bytes = out ? (size_t)(to - out) : 0;
-    return out;
-}
-
-/* What lies in the shards that an accepted manifest names: names alone, each of a file of the folder. */
-static inline bool fuzz_shards_values(const char *manifest, size_t bytes, const struct fuzz_part *parts,
-                                      uint64_t *sum)
-{
-    json_set_alloc_funcs(malloc, free);
-    json_t *root = json_loadb(manifest, bytes, 0, NULL), *entry;
-    size_t i, data_at = 0;
-    bool good = root != NULL;
-    *sum = 0;
-    json_array_foreach(json_object_get(root, "shards"), i, entry)
-    {
-        const char *name = json_string_value(json_object_get(entry, "file"));
-        unsigned at = 0;
-        while (at < FUZZ_NAMES && name && strcmp(fuzz_shard_names[at], name) != 0)
-            at++;
-        good &= at < FUZZ_NAMES;
-        if (!good)
-            break;
-        const struct fuzz_part *shard = &parts[1 + at % FUZZ_SHARDS];
-        json_t *header = fuzz_header(shard->data, shard->bytes, &data_at);
-        good &= header != NULL;
-        if (header)
-            *sum += fuzz_mix_all(shard->data + data_at, shard->bytes - data_at);
-        json_decref(header);
-    }
-    json_decref(root);
-    return good;
-}
-
-static inline bool fuzz_checkpoint(const unsigned char *data, size_t bytes, zr_result *result)
-{
-    static struct fuzz_values now;
-    struct fuzz_part parts[1 + FUZZ_SHARDS];
-    struct zr_checkpoint_origin origin;
-    uint64_t step, want;
-    size_t manifest_bytes;
-    unsigned flags = bytes > 0 ? data[0] : 0;
-    fuzz_split(data + (bytes > 0), bytes - (bytes > 0), parts, 1 + FUZZ_SHARDS);
-    char *manifest = fuzz_repair_manifest(flags, parts, &manifest_bytes);
-    bool good = manifest && fuzz_write_place(FUZZ_STEP_PLACE, manifest, manifest_bytes);
-    for (unsigned i = 1; i <= FUZZ_SHARDS; i++)
-        good &= fuzz_write_place(FUZZ_STEP_PLACE + i, parts[i].data, parts[i].bytes);
-    struct fuzz_watch watch = fuzz_engine_start();
-    struct zr_checkpoint checkpoint =
-        fuzz_checkpoint_of(&fuzz_rig, flags & 128 ? fuzz_folder : fuzz_step_folder);
-    checkpoint.origin = &origin;
-    *result = zr_checkpoint_resume(&checkpoint, &step);
-    good = good && fuzz_answer(*result) && fuzz_watch_end(&watch, bytes + manifest_bytes);
-    if (*result == ZR_OK) {
-        fuzz_get_values(fuzz_rig.engine, &now);
-        good = good && fuzz_shards_values(manifest, manifest_bytes, parts, &want) &&
-               want == fuzz_mix_all(now.of, sizeof now.of) && now.steps <= step &&
-               zr_engine_verify_replicas(fuzz_rig.engine) == ZR_OK;
-    } else {
-        good = good && fuzz_untouched() && step == 0;
-    }
-    free(manifest);
-    return good;
-}
 
 /* ---- An engine's state --------------------------------------------------------------------------------- */
 
@@ -474,39 +379,106 @@ static inline void fuzz_repair_state(unsigned char *data, size_t bytes, size_t d
     }
 }
 
-static inline bool fuzz_state(const unsigned char *data, size_t bytes, zr_result *result)
+/* A state's file with its checksum made to fit, and where its values begin. */
+static inline unsigned char *fuzz_state_file(const struct fuzz_part *part, bool repairs, size_t *data_at)
 {
-    static struct fuzz_values now;
-    bool repairs = bytes > 0 && data[0] & FUZZ_MAKE_SUM;
-    size_t file_bytes = bytes - (bytes > 0), data_at = 0;
-    unsigned char *file = malloc(file_bytes + 1);
+    unsigned char *file = malloc(part->bytes + 1);
     uint64_t header = 0;
     if (!file)
-        return false;
-    memcpy(file, data + (bytes > 0), file_bytes);
-    memcpy(&header, file, file_bytes < sizeof header ? file_bytes : sizeof header);
-    data_at = header < file_bytes ? (size_t)header + sizeof header : file_bytes;
+        return NULL;
+    memcpy(file, part->data, part->bytes);
+    memcpy(&header, file, part->bytes < sizeof header ? part->bytes : sizeof header);
+    *data_at = header < part->bytes ? (size_t)header + sizeof header : part->bytes;
     if (repairs)
-        fuzz_repair_state(file, file_bytes, data_at);
+        fuzz_repair_state(file, part->bytes, *data_at);
+    return file;
+}
+
+/* Whether the engine has what an accepted file has. */
+static inline bool fuzz_state_is_loaded(const unsigned char *file, size_t bytes, size_t data_at)
+{
+    static struct fuzz_values now;
+    fuzz_get_values(fuzz_rig.engine, &now);
+    return bytes - data_at == sizeof now.of && memcmp(now.of, file + data_at, sizeof now.of) == 0 &&
+           now.steps == fuzz_digits(file, bytes, "\"steps\":\"", 0, 10);
+}
+
+static inline bool fuzz_state(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    struct fuzz_part part = {data + (bytes > 0), bytes - (bytes > 0)};
+    size_t data_at = 0;
+    unsigned char *file = fuzz_state_file(&part, bytes > 0 && data[0] & FUZZ_MAKE_SUM, &data_at);
+    if (!file)
+        return false;
     struct fuzz_watch watch = fuzz_engine_start();
-    bool good = fuzz_write(file, file_bytes);
+    bool good = fuzz_write(file, part.bytes);
     *result = zr_engine_load(fuzz_rig.engine, fuzz_path);
-    good = good && fuzz_answer(*result) && fuzz_watch_end(&watch, bytes);
-    if (*result == ZR_OK) {
-        fuzz_get_values(fuzz_rig.engine, &now);
-        good = good && file_bytes - data_at == sizeof now.of &&
-               memcmp(now.of, file + data_at, sizeof now.of) == 0 &&
-               now.steps == fuzz_digits(file, file_bytes, "\"steps\":\"", 0, 10);
-    } else {
-        good = good && fuzz_untouched();
-    }
+    good = good && fuzz_answer(*result) && fuzz_watch_end(&watch, bytes) &&
+           (*result == ZR_OK ? fuzz_state_is_loaded(file, part.bytes, data_at) : fuzz_untouched());
     free(file);
+    return good;
+}
+
+/* ---- A checkpoint's folder ----------------------------------------------------------------------------- */
+
+/* The manifest with what it says of the state made true, and its own checksum last. */
+static inline char *fuzz_repair_manifest(unsigned flags, const struct fuzz_part *manifest,
+                                         const unsigned char *state, size_t state_bytes, size_t *bytes)
+{
+    static const char sum_key[] = "\"checksum\": \"", end_key[] = ZR_CHECKPOINT_SUM_KEY;
+    const char *text = (const char *)manifest->data, *end = text + manifest->bytes;
+    char *out = malloc(4 * manifest->bytes + 256), *to = out;
+    for (const char *at = text; out && at < end;) {
+        size_t left = (size_t)(end - at);
+        if (flags & FUZZ_MAKE_SUM && left > sizeof end_key && memcmp(at, end_key, sizeof end_key - 1) == 0)
+            break;
+        if (flags & FUZZ_MAKE_STATE_SUM && left >= sizeof sum_key + 16 &&
+            memcmp(at, sum_key, sizeof sum_key - 1) == 0) {
+            to += sprintf(to, "%s%016" PRIx64, sum_key,
+                          fuzz_digits(state, state_bytes, "\"checksum\":\"", 0, 16));
+            at += sizeof sum_key - 1 + 16;
+        } else {
+            *to++ = *at++;
+        }
+    }
+    if (out && flags & FUZZ_MAKE_SUM)
+        to += sprintf(to, "%s%016" PRIx64 "\"}\n", end_key, zr_checkpoint_text_sum(out, (size_t)(to - out)));
+    *bytes = out ? (size_t)(to - out) : 0;
+    return out;
+}
+
+static inline bool fuzz_checkpoint(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    struct fuzz_part parts[2]; /* manifest, state */
+    struct zr_checkpoint_origin origin;
+    uint64_t step;
+    size_t manifest_bytes = 0, data_at = 0;
+    unsigned flags = bytes > 0 ? data[0] : 0;
+    fuzz_split(data + (bytes > 0), bytes - (bytes > 0), parts, 2);
+    unsigned char *state = fuzz_state_file(&parts[1], flags & FUZZ_MAKE_STATE_SUM, &data_at);
+    char *manifest =
+        state ? fuzz_repair_manifest(flags, &parts[0], state, parts[1].bytes, &manifest_bytes) : NULL;
+    bool good = manifest && fuzz_write_place(FUZZ_STEP_PLACE, manifest, manifest_bytes) &&
+                fuzz_write_place(FUZZ_STEP_PLACE + 1, state, parts[1].bytes);
+    struct fuzz_watch watch = fuzz_engine_start();
+    struct zr_checkpoint checkpoint =
+        fuzz_checkpoint_of(&fuzz_rig, flags & 128 ? fuzz_folder : fuzz_step_folder);
+    checkpoint.origin = &origin;
+    *result = zr_checkpoint_resume(&checkpoint, &step);
+    good = good && fuzz_answer(*result) && fuzz_watch_end(&watch, bytes + manifest_bytes);
+    if (*result == ZR_OK)
+        good = good && fuzz_state_is_loaded(state, parts[1].bytes, data_at) &&
+               zr_engine_verify_replicas(fuzz_rig.engine) == ZR_OK;
+    else
+        good = good && fuzz_untouched() && step == 0;
+    free(manifest);
+    free(state);
     return good;
 }
 
 /* ---- Before and after ---------------------------------------------------------------------------------- */
 
-/* The folder's files are in memory; outside of it lies a shard that would do. */
+/* The folder's files are in memory; outside of it lies a state that would do. */
 static inline bool fuzz_model_start(void)
 {
     char path[128];
@@ -517,13 +489,11 @@ static inline bool fuzz_model_start(void)
     good = good && mkdir(fuzz_step_folder, 0700) == 0;
     snprintf(path, sizeof path, "%s/manifest.json", fuzz_step_folder);
     good = good && symlink(fuzz_places[FUZZ_STEP_PLACE].path, path) == 0;
-    for (unsigned i = 0; i < FUZZ_NAMES && good; i++) {
-        const char *place = fuzz_places[FUZZ_STEP_PLACE + 1 + i % FUZZ_SHARDS].path;
-        snprintf(path, sizeof path, "%s/%s", fuzz_step_folder, fuzz_shard_names[i]);
-        good = symlink(place, path) == 0;
-        snprintf(path, sizeof path, "%s/%s", fuzz_folder, fuzz_shard_names[i]);
-        good = good && symlink(place, path) == 0;
-    }
+    const char *place = fuzz_places[FUZZ_STEP_PLACE + 1].path;
+    snprintf(path, sizeof path, "%s/" ZR_CHECKPOINT_STATE, fuzz_step_folder);
+    good = good && symlink(place, path) == 0;
+    snprintf(path, sizeof path, "%s/" ZR_CHECKPOINT_STATE, fuzz_folder);
+    good = good && symlink(place, path) == 0;
     return good;
 }
 

@@ -1,11 +1,9 @@
 """pairs.py: what several test scripts need to try many settings: rows in which every two values of every two factors
-meet (most faults need no more), all the bits that a run shows of its steps, and saved steps as one piece, to compare
-those of different worlds."""
+meet (most faults need no more), and all the bits that a run shows of its steps."""
 import itertools
 import json
 import os
 import random
-import struct
 
 from zrtest import path, train
 
@@ -41,22 +39,3 @@ def logged(**flags):
         os.unlink(log)
     run.bits = list(itertools.zip_longest(run.losses or (), run.norms))
     return run
-
-
-def saved_tensors(folder):
-    """A saved step as {tensor: bytes in global order}, whatever the number of shards."""
-    pieces = {}
-    with open(os.path.join(folder, "manifest.json")) as file:
-        manifest = json.load(file)
-    for shard in manifest["shards"]:
-        with open(os.path.join(folder, shard["file"]), "rb") as file:
-            data = file.read()
-        start = 8 + struct.unpack("<Q", data[:8])[0]
-        header = json.loads(data[8:start])
-        ranges = [tuple(map(int, text.split("+"))) for text in header.pop("__metadata__")["ranges"].split()]
-        for name, tensor in header.items():
-            at = start + tensor["data_offsets"][0]
-            for first, count in ranges:
-                pieces.setdefault(name, []).append((first, data[at:at + 4 * count]))
-                at += 4 * count
-    return {name: b"".join(part for _, part in sorted(parts)) for name, parts in pieces.items()}

@@ -72,10 +72,8 @@ same({name: tensor[1] for name, tensor in tensors.items()}, expected, "GPT-2's n
 same({tensor[0] for tensor in tensors.values()}, {"F32"}, "all of them F32")
 same(metadata.get("format"), "pt", "the mark that loaders ask for")
 manifest, whole = read_checkpoint(step_folder(saved, 4))
-same(manifest["dtype"], "F32", "the manifest says what the shards are made of")
-same(len(manifest["shards"]), 4, "a shard of each rank")
-rows = 4 * VOCAB * h
-same(b"".join(tensor[2] for tensor in tensors.values()), whole["parameter"][:rows] + whole["parameter"][rows + 4 * 4 * h:],
+whole["parameter"]["wte.weight"] = whole["parameter"]["wte.weight"][:4 * VOCAB * h]
+same({name: tensor[2] for name, tensor in tensors.items()}, whole["parameter"],
      "the export is the checkpoint's parameters without padding")
 
 # The reader is as strict as the safetensors package, which agrees with it where it is installed.
@@ -248,8 +246,8 @@ run_ok("which may be given", ranks=2, stage=3, resume=path("one/model.safetensor
 same_bytes(path("back"), model, "and loads")
 os.rename(path("one/model.safetensors"), path("one/model-00001-of-00001.safetensors"))
 run_ok("by the name of one of one file too", ranks=2, stage=3, resume=path("one/model-00001-of-00001.safetensors"), **frozen)
-refused("a rank's part of a checkpoint", os.path.join(step_folder(saved, 4), "shard-00000-of-00004.safetensors"),
-        ["one rank's part", "--save"])
+refused("the state of a checkpoint", os.path.join(step_folder(saved, 4), "state.safetensors"),
+        [f"--resume '{step_folder(saved, 4)}'"])
 
 # ---- LLaMA
 KV, FFN = 1, 40

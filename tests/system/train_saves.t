@@ -118,7 +118,7 @@ for name in files:
         refused(f"{words} (bit {bit})" if "bit" in words else words, name)
     os.unlink(file)
     if name != "manifest.json":
-        refused("a missing shard", f"{name}' is missing")
+        refused("a missing file", f"{name}' is missing")
     else:
         run = train(**BASE, steps=2, resume=saved)
         ok(run.code == 0 and "after step 2" in run.err, "without its manifest a step is none: the older one is taken")
@@ -147,7 +147,7 @@ if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900
         run = train(**BASE, steps=9, resume=folder, save=folder, save_every=1, keep=0)
         ok(run.code == 3 and folder in run.err, "a disk that fills up: exit 3 with the folder's name") or note(run.err[-800:])
         ok("left behind" not in run.err, "no memory is left behind") or note(run.err[-800:])
-        failed = re.search(r"after step (\d+): cannot save", run.err)
+        failed = re.search(r"after step (\d+): cannot write", run.err)
         whole = [os.path.basename(step_folder(folder, step)) for step in range(1, int(failed[1]) if failed else 1)]
         same(sorted(os.listdir(folder)), whole, "and the steps before the one that it names are all that is there") or \
             note(run.err[-800:])

@@ -1,25 +1,17 @@
-/* state.c: an engine's state as one safetensors file: zr_engine_save() and zr_engine_load(). Above
- * replicas.c, whose segments it writes and reads.
- *
- * The file has the parameters under their names (in fp32: their masters, where parameters have two bytes, so
- * that engines of any precision may load it), then "optimizer.momentum.NAME" and
- * "optimizer.variance.NAME", each kind in order of the list and without padding. So the place of an element
- * depends neither on the stage nor on the number of ranks, every rank writes and reads its own part at once,
- * and the bytes are the same whoever wrote them. The header is made from the parameter list both times: a
- * file is accepted if it has that very header, and nothing in it needs to be believed. The checksum adds up
- * one hash per element, of its place and its bits, so that ranks can each add their part. */
+/* state.c: writes and reads the files of state.h; zr_engine_save() and zr_engine_load(). A state's header is
+ * made from the parameter list both times: a file is accepted if it has that very header, and nothing in it
+ * needs to be believed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/file.h"
 #include "zero/comm/status.h"
+#include "zero/checkpoint/state.h"
 #include "zero/engine/engine.h"
-#include "zero/checkpoint/safetensors.h"
 
 enum {
-    STATE_PATH_ROOM = 4096,
-    PATH_BYTES_MAX = STATE_PATH_ROOM - (int)sizeof ".partial",
+    PATH_BYTES_MAX = 4095 - (int)sizeof ".partial",
     STATE_PIECE_ELEMENTS = 16384, /* read at a time */
     STATE_KINDS_MAX = 3,
     STEPS_DIGITS = 20,    /* decimal */
@@ -35,9 +27,10 @@ struct numbers {
 
 struct state {
     zr_engine *engine;
+    const struct zr_state_model *model; /* NULL: all of the state */
     struct zr_file file;
-    unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance */
-    uint64_t elements; /* of each kind */
+    unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance, or 1 of a model */
+    uint64_t elements; /* of each kind in the file */
     struct zr_safetensors_contents contents;
     uint64_t data_at_bytes;                     /* where the first tensor begins */
     uint64_t steps_at_bytes, checksum_at_bytes; /* where the numbers are */
@@ -126,7 +119,7 @@ static void note_scaling(struct state *state)
 }
 
 /* A state of another precision has none, and the engine keeps its own. */
-static zr_result take_scaling(const struct state *state, const char *path)
+static zr_result take_scaling(const struct state *state, const struct zr_state_source *source)
 {
     const uint64_t *words = state->numbers.scale;
     struct zr_loss_scale scaling = {.good_steps = (unsigned)words[0],
@@ -137,7 +130,7 @@ static zr_result take_scaling(const struct state *state, const char *path)
     memcpy(&scaling.scale, &bits, sizeof bits);
     if (bits == 0 || zr_engine_set_scaling(state->engine, &scaling) == ZR_OK)
         return ZR_OK;
-    return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; load another file", path, zr_last_error());
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: %s; %s", source->path, zr_last_error(), source->remedy);
 }
 
 /* ---- The header ---------------------------------------------------------------------------------------- */
@@ -147,37 +140,61 @@ static const char *optimizer_name(const struct zr_engine *engine)
     return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
 }
 
-/* zr_safetensors_contents.say of a state. The numbers have one length whatever they are. */
+/* Elements of parameter `index` that the file has: all, but for rows of padding. */
+static uint64_t elements_in_file(const struct state *state, size_t index)
+{
+    const struct zr_parameter *p = &state->engine->layout.parameters[index].parameter;
+    uint64_t rows = state->model ? state->model->rows(p, index, state->model->whose) : p->shape[0];
+    return rows * (p->shape[1] ? p->shape[1] : 1);
+}
+
+/* The numbers have one length whatever they are. */
+static void say_notes(struct zr_safetensors_header *header, struct state *state)
+{
+    const uint64_t *scale = state->numbers.scale;
+
+    if (state->model) {
+        state->model->say(header, state->model->whose);
+    } else {
+        zr_safetensors_note(header, "format", "zr-state");
+        zr_safetensors_note(header, "version", "2");
+        zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
+        zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
+        state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
+    }
+    zr_safetensors_note(header, state->model ? ZR_STATE_MODEL_CHECKSUM : "checksum", "%016" PRIx64,
+                        state->numbers.checksum);
+    state->checksum_at_bytes = zr_safetensors_at(header) - CHECKSUM_DIGITS;
+    if (state->model)
+        return;
+    zr_safetensors_note(header, "loss_scale", "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, scale[0], scale[1],
+                        scale[2]);
+    state->scale_at_bytes = zr_safetensors_at(header) - (uint64_t)SCALE_WORDS * CHECKSUM_DIGITS;
+}
+
+/* zr_safetensors_contents.say */
 static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     struct state *state = whose;
     const struct zr_layout *layout = &state->engine->layout;
     char name[ZR_SAFETENSORS_NAME_MAX];
+    uint64_t first = 0;
 
-    zr_safetensors_note(header, "format", "zr-state");
-    zr_safetensors_note(header, "version", "2");
-    zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
-    zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
-    state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
-    zr_safetensors_note(header, "checksum", "%016" PRIx64, state->numbers.checksum);
-    state->checksum_at_bytes = zr_safetensors_at(header) - CHECKSUM_DIGITS;
-    const uint64_t *scale = state->numbers.scale;
-    zr_safetensors_note(header, "loss_scale", "%016" PRIx64 "%016" PRIx64 "%016" PRIx64, scale[0], scale[1],
-                        scale[2]);
-    state->scale_at_bytes = zr_safetensors_at(header) - (uint64_t)SCALE_WORDS * CHECKSUM_DIGITS;
+    say_notes(header, state);
     for (unsigned kind = 0; kind < state->kinds; kind++)
         for (size_t i = 0; i < layout->parameters_count; i++) {
             const struct zr_parameter *p = &layout->parameters[i].parameter;
             int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
+            uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,
-                                  &(struct zr_safetensors_entry){
-                                      .name = name,
-                                      .name_bytes = (size_t)length,
-                                      .rows = p->shape[0],
-                                      .columns = p->shape[1],
-                                      .first = kind * state->elements + layout->parameters[i].global_index});
+                                  &(struct zr_safetensors_entry){.name = name,
+                                                                 .name_bytes = (size_t)length,
+                                                                 .rows = elements / (columns ? columns : 1),
+                                                                 .columns = columns,
+                                                                 .first = first});
+            first += elements;
         }
 }
 
@@ -191,16 +208,30 @@ static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_
     return result == ZR_OK && memcmp(data, there, bytes) != 0 ? ZR_ERR_FORMAT : result;
 }
 
-static void state_start(struct state *out, zr_engine *engine)
+static void state_start(struct state *out, zr_engine *engine, const struct zr_state_model *model)
 {
-    *out = (struct state){.engine = engine, .file = {.fd = -1}, .elements = zr_engine_elements(engine)};
-    out->kinds = zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
+    *out = (struct state){.engine = engine, .model = model, .file = {.fd = -1}};
+    for (size_t i = 0; i < engine->layout.parameters_count; i++)
+        out->elements += elements_in_file(out, i);
+    out->kinds = model ? 1 : zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
     out->contents = (struct zr_safetensors_contents){say_contents, out};
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
 
-/* The same on every rank: none waits for one whose call does not fit. Saving changes nothing that is in use.
- */
+static uint64_t file_bytes(const struct state *state)
+{
+    return state->data_at_bytes + state->kinds * state->elements * sizeof(float);
+}
+
+uint64_t zr_state_bytes(zr_engine *engine)
+{
+    struct state state;
+    state_start(&state, engine, NULL);
+    return file_bytes(&state);
+}
+
+/* The same on every rank: none waits for one whose call does not fit. Saving changes
+ * nothing that is in use. */
 static zr_result check_call(const zr_engine *engine, const char *call, const char *path, bool changes)
 {
     zr_result result = ZR_OK;
@@ -226,12 +257,13 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
 
 /* ---- The elements -------------------------------------------------------------------------------------- */
 
-static uint64_t checksum_of(uint64_t place, const float *values, size_t count)
+uint64_t zr_state_checksum(uint64_t place, const void *words, size_t count)
 {
+    const char *from = words;
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
+        memcpy(&bits, from + i * sizeof bits, sizeof bits);
         uint64_t z = (place + i + 1) * UINT64_C(0x9e3779b97f4a7c15) + bits;
         z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
         z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -259,29 +291,72 @@ static zr_result transfer_run(const struct state *state, enum transfer how, uint
                                    : zr_file_read_at(&state->file, at_bytes, here, part * sizeof(float));
         if (result != ZR_OK)
             return result;
-        *sum += checksum_of(place + done, here, part);
+        *sum += zr_state_checksum(place + done, here, part);
     }
     return ZR_OK;
 }
 
-/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. */
+/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. The
+ * segments are in global order, none of more than one parameter. */
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
+    const struct zr_layout_parameter *all = state->engine->layout.parameters, *p = all;
+    uint64_t first = 0, there = elements_in_file(state, 0); /* of *p: elements before it, and its own */
     zr_result result = ZR_OK;
+
     *sum = 0;
-    for (size_t i = 0; i < zr_engine_segments_count(state->engine); i++) {
+    for (size_t i = 0; i < zr_engine_segments_count(state->engine) && result == ZR_OK; i++) {
         struct zr_shard_segment segment;
         zr_engine_segment(state->engine, i, &segment);
+        if (segment.count == 0)
+            continue;
+        while (p->global_index + p->elements <= segment.global_index) {
+            first += there;
+            there = elements_in_file(state, (size_t)(++p - all));
+        }
+        uint64_t from = segment.global_index - p->global_index, left = from < there ? there - from : 0;
+        size_t count = segment.count < left ? segment.count : (size_t)left;
         for (unsigned kind = 0; kind < state->kinds && result == ZR_OK; kind++)
-            result = transfer_run(state, how, kind * state->elements + segment.global_index,
-                                  tensor_of(&segment, kind), segment.count, sum);
+            result = transfer_run(state, how, kind * state->elements + first + from,
+                                  tensor_of(&segment, kind), count, sum);
     }
     return result;
 }
 
 /* ---- Saving -------------------------------------------------------------------------------------------- */
 
-/* Rank 0's part: the header, and the new file under its name. */
+bool zr_state_partial(const char *path, char out[ZR_STATE_PATH_ROOM])
+{
+    static const char tail[] = ".partial";
+    size_t length = strlen(path);
+    if (length + sizeof tail > ZR_STATE_PATH_ROOM)
+        return false;
+    memcpy(out, path, length);
+    memcpy(out + length, tail, sizeof tail);
+    return true;
+}
+
+/* Rank 0 makes the file, at its full size, so that what cannot be is known before the others begin. */
+static zr_result create(struct state *state, const char *partial, const char *path)
+{
+    enum zr_path_kind kind;
+    uint64_t free_bytes;
+    zr_result result = zr_path_kind_get(path, &kind);
+
+    if (result == ZR_OK && kind != ZR_PATH_NONE && kind != ZR_PATH_FILE)
+        return zr_fail(ZR_ERR_IO, "cannot write '%s': it is no ordinary file; give another name", path);
+    if (result == ZR_OK)
+        result = zr_file_create(&state->file, partial, ZR_CREATE_REPLACE);
+    if (result == ZR_OK && zr_path_free_bytes(partial, &free_bytes) == ZR_OK &&
+        free_bytes < file_bytes(state))
+        return zr_fail(ZR_ERR_IO,
+                       "cannot write '%s': it takes %" PRIu64 " bytes, the file system has %" PRIu64
+                       " left; make room there, or give another path",
+                       path, file_bytes(state), free_bytes);
+    return result == ZR_OK ? zr_file_resize(&state->file, file_bytes(state)) : result;
+}
+
+/* Rank 0's part when all others have ended theirs: the header, and the new file under its name. */
 static zr_result finish(struct state *state, const char *partial, const char *path)
 {
     zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,
@@ -293,40 +368,58 @@ static zr_result finish(struct state *state, const char *partial, const char *pa
     return result == ZR_OK ? zr_path_sync_name(path) : result;
 }
 
-zr_result zr_engine_save(zr_engine *engine, const char *path)
+/* From the empty file to the whole one; a failure on one rank leaves no other waiting. */
+static zr_result write_all(struct state *state, const char *partial, const char *path)
+{
+    zr_comm *comm = state->engine->options.comm;
+    bool first = state->engine->rank == 0;
+    uint64_t mine = 0;
+    zr_result result = zr_engine_synchronize(state->engine);
+
+    if (result == ZR_OK && first)
+        result = create(state, partial, path);
+    result = zr_comm_all_status(comm, result);
+    if (result == ZR_OK && !first)
+        result = zr_file_create(&state->file, partial, ZR_CREATE_NOT);
+    if (result == ZR_OK) {
+        result = transfer_all(state, STATE_SAVE, &mine);
+        result = result == ZR_OK ? zr_file_sync(&state->file) : result;
+    }
+    result = zr_comm_all_status(comm, result);
+    if (result == ZR_OK)
+        result = add_up(state, mine, &state->numbers.checksum);
+    return zr_comm_all_status(comm, result == ZR_OK && first ? finish(state, partial, path) : result);
+}
+
+zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, uint64_t *checksum)
 {
     struct state state;
-    char partial[STATE_PATH_ROOM];
-    uint64_t mine = 0;
-    zr_result result = check_call(engine, __func__, path, false);
+    char partial[ZR_STATE_PATH_ROOM];
+    zr_result result = check_call(engine, "zr_engine_save", file->path, false);
 
     if (result != ZR_OK)
         return result;
-    state_start(&state, engine);
-    state.numbers.steps = zr_engine_steps_done(engine);
-    note_scaling(&state);
-    result = check_same_file(&state, path);
+    state_start(&state, engine, file->model);
+    if (!file->model) {
+        state.numbers.steps = zr_engine_steps_done(engine);
+        note_scaling(&state);
+    }
+    zr_assert(zr_state_partial(file->path, partial)); /* it is shorter than PATH_BYTES_MAX */
+    result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
-    snprintf(partial, sizeof partial, "%s.partial", path);
-    result = zr_engine_synchronize(engine);
-    if (result == ZR_OK) /* every rank empties it before any rank writes */
-        result = zr_file_create(&state.file, partial, ZR_CREATE_REPLACE);
-    result = zr_comm_all_status(engine->options.comm, result);
-    if (result == ZR_OK) {
-        result = transfer_all(&state, STATE_SAVE, &mine);
-        result = result == ZR_OK ? zr_file_sync(&state.file) : result;
-        result = zr_comm_all_status(engine->options.comm, result);
-    }
-    if (result == ZR_OK)
-        result = add_up(&state, mine, &state.numbers.checksum);
-    if (result == ZR_OK)
-        result = zr_comm_all_status(engine->options.comm,
-                                    engine->rank == 0 ? finish(&state, partial, path) : ZR_OK);
+    result = write_all(&state, partial, file->path);
     zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
     if (result != ZR_OK && engine->rank == 0)
         zr_path_unlink(partial);
+    if (checksum)
+        *checksum = state.numbers.checksum;
     return result;
+}
+
+zr_result zr_engine_save(zr_engine *engine, const char *path)
+{
+    return zr_state_write(engine, &(struct zr_state_file){.path = path}, NULL);
 }
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */
@@ -348,7 +441,7 @@ static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_
 }
 
 /* Takes the numbers out of the header, and compares it as a whole with what it has to be. */
-static zr_result check_header(struct state *state, const char *path)
+static zr_result check_header(struct state *state, const struct zr_state_source *source)
 {
     zr_result result = read_digits(state, state->steps_at_bytes, STEPS_DIGITS, 10, &state->numbers.steps);
     if (result == ZR_OK)
@@ -361,47 +454,51 @@ static zr_result check_header(struct state *state, const char *path)
                                     &(struct zr_safetensors_sink){compare, state});
     if (result == ZR_ERR_FORMAT)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' does not have the header of this model's state; it is no file of "
-                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s)",
-                       path, optimizer_name(state->engine));
+                       "'%s' does not have the header of this model's state: it is damaged, no file of "
+                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s); %s",
+                       source->path, optimizer_name(state->engine), source->remedy);
     return result;
 }
 
-static zr_result open_to_load(struct state *state, const char *path)
+static zr_result open_to_load(struct state *state, const struct zr_state_source *source)
 {
-    uint64_t bytes = 0, want = state->data_at_bytes + state->kinds * state->elements * sizeof(float);
+    uint64_t bytes = 0;
     zr_result result = zr_take(state->engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS,
                                sizeof(float), (void **)&state->piece);
     if (result == ZR_OK)
-        result = zr_file_open_regular(&state->file, path);
+        result = zr_file_open_regular(&state->file, source->path);
     if (result == ZR_OK)
         result = zr_file_size(&state->file, &bytes);
     if (result == ZR_OK)
-        result = check_header(state, path);
-    if (result == ZR_OK && bytes != want)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64,
-                       path, bytes, want);
+        result = check_header(state, source);
+    if (result == ZR_OK && bytes != file_bytes(state))
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64 "; %s",
+                       source->path, bytes, file_bytes(state), source->remedy);
+    if (result == ZR_OK && source->checksum && *source->checksum != state->numbers.checksum)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is another file than its manifest says: its checksum differs; %s",
+                       source->path, source->remedy);
     return result;
 }
 
 /* One pass over the data on all ranks, which ends with the same answer on all of them. */
-static zr_result load_pass(const struct state *state, enum transfer how, const char *path)
+static zr_result load_pass(const struct state *state, enum transfer how, const struct zr_state_source *source)
 {
     uint64_t mine, sum = 0;
     zr_result result = zr_comm_all_status(state->engine->options.comm, transfer_all(state, how, &mine));
     if (result == ZR_OK)
         result = add_up(state, mine, &sum);
     if (result == ZR_OK && sum != state->numbers.checksum)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it does not fit its checksum; load another file",
-                       path);
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it does not fit its checksum; %s", source->path,
+                       source->remedy);
     return result;
 }
 
 /* The values themselves. A file that has been proved may still go away, or change, meanwhile: only then part
  * of the values is new, and ZR_ERR_CORRUPT says so, whatever went wrong. */
-static zr_result replace_values(const struct state *state, const char *path)
+static zr_result replace_values(const struct state *state, const struct zr_state_source *source)
 {
-    zr_result result = load_pass(state, STATE_LOAD, path);
+    zr_result result = load_pass(state, STATE_LOAD, source);
     if (result == ZR_OK)
         result = zr_engine_publish(state->engine, state->numbers.steps);
     if (result == ZR_OK || result == ZR_ERR_PEER)
@@ -409,23 +506,29 @@ static zr_result replace_values(const struct state *state, const char *path)
     return zr_fail(ZR_ERR_CORRUPT, "part of the values may be new, load again: %s", zr_last_error());
 }
 
-zr_result zr_engine_load(zr_engine *engine, const char *path)
+zr_result zr_state_read(zr_engine *engine, const struct zr_state_source *source)
 {
     struct state state;
-    zr_result result = check_call(engine, __func__, path, true);
+    zr_result result = check_call(engine, "zr_engine_load", source->path, true);
 
     if (result != ZR_OK)
         return result;
-    state_start(&state, engine);
+    state_start(&state, engine, NULL);
     result = zr_engine_synchronize(engine);
-    result = zr_comm_all_status(engine->options.comm, result == ZR_OK ? open_to_load(&state, path) : result);
+    result =
+        zr_comm_all_status(engine->options.comm, result == ZR_OK ? open_to_load(&state, source) : result);
     if (result == ZR_OK)
-        result = load_pass(&state, STATE_VERIFY, path);
+        result = load_pass(&state, STATE_VERIFY, source);
     if (result == ZR_OK)
-        result = take_scaling(&state, path);
+        result = take_scaling(&state, source);
     if (result == ZR_OK)
-        result = replace_values(&state, path);
+        result = replace_values(&state, source);
     zr_file_close(&state.file);
     zr_drop(engine->options.host_arena, &state.piece);
     return result;
+}
+
+zr_result zr_engine_load(zr_engine *engine, const char *path)
+{
+    return zr_state_read(engine, &(struct zr_state_source){.path = path, .remedy = "load another file"});
 }

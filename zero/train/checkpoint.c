@@ -14,29 +14,21 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "zero/checkpoint/state.h"
 #include "zero/train/checkpoint_inside.h"
-
-const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS] = {"parameter", "momentum", "variance"};
-
-int zr_checkpoint_tensors_count(const zr_engine *engine)
-{
-    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? ZR_CHECKPOINT_TENSORS - 1
-                                                           : ZR_CHECKPOINT_TENSORS;
-}
 
 const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
 {
     return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
 }
 
-float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor)
+/* Each byte counts as a word of its own. */
+uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes)
 {
-    return tensor == 0 ? segment->parameter : tensor == 1 ? segment->momentum : segment->variance;
-}
-
-void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world)
-{
-    snprintf(out, 64, "shard-%05u-of-%05u.safetensors", rank, world);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bytes; i++)
+        sum += zr_state_checksum(i, &(uint32_t){(unsigned char)text[i]}, 1);
+    return sum;
 }
 
 static const char hidden_head[] = ".step-", partial_tail[] = ".partial", removed_tail[] = ".removed",

@@ -1,12 +1,10 @@
 /* checkpoint.h: saving a run and taking it up again, at the same or another world size and stage.
  *
- * FOLDER/step-00000100/ holds manifest.json and shard-00000-of-00002.safetensors ..., one shard per rank with
- * the tensors "parameter", "momentum" and "variance": what the rank owns, one element after the other in
- * global order. The manifest has each shard's size and checksum (CRC-64/XZ of the whole file), and its own; a
- * shard's header says which global elements it holds. Everything is written to
+ * FOLDER/step-00000100/ holds state.safetensors, a file of zr_engine_save() (see zero/checkpoint/state.h),
+ * and manifest.json: the run's settings, that file's checksum, and its own. Everything is written to
  * FOLDER/.step-00000100.partial/, synced (files, then folders), and renamed by rank 0 after every rank said
  * that its part is good; so a folder without the dot is complete, and a failure leaves older ones as they
- * were. Memory is constant: pieces go from the engine to the file. */
+ * were. Memory is constant. */
 #ifndef ZR_TRAIN_CHECKPOINT_H
 #define ZR_TRAIN_CHECKPOINT_H
 
@@ -52,8 +50,8 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
 /* Loads the newest complete step of `folder` (or that very step folder) into the engine, publishes it and
  * stores its number in *step. Where `folder` is a file, it is taken for a GPT-2 as safetensors, and *step is
  * 0: see zr_model_import(). Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
- * not one of ours, another shape or seed (the words name the flag). ZR_ERR_CORRUPT: a file is damaged (the
- * words name it). */
+ * not one of ours, another shape or seed (the words name the flag), or a file is damaged (the words name
+ * it). ZR_ERR_CORRUPT: a file changed while it was read. */
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step);
 
 /* The newest complete step in `folder`, which is there; *found false: none. Local. */

@@ -4,27 +4,19 @@
 
 #include "alloc/base/file.h"
 #include "zero/comm/status.h"
-#include "zero/checkpoint/safetensors.h"
 #include "zero/train/checkpoint.h"
 
 #define ZR_CHECKPOINT_PATH_ROOM 4608
-#define ZR_CHECKPOINT_PIECE     ((size_t)256 << 10) /* bytes that are summed and written (or read) at a time */
-#define ZR_CHECKPOINT_VERSION   2
+#define ZR_CHECKPOINT_VERSION   3
 #define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
-/* The last entry of a manifest: the CRC-64/XZ of all bytes before this. */
-#define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_crc64\": \""
+#define ZR_CHECKPOINT_STATE     "state.safetensors"
+/* The last entry of a manifest: zr_checkpoint_text_sum() of all bytes before this. */
+#define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""
+uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);
 
-/* The tensors of a shard, in the order of the file; SGD has no variance. */
-enum { ZR_CHECKPOINT_TENSORS = 3 };
-int zr_checkpoint_tensors_count(const zr_engine *engine);
-extern const char *const zr_checkpoint_tensors[ZR_CHECKPOINT_TENSORS];
 /* "adamw", "sgd", as the manifest and --optimizer have it. */
 const char *zr_checkpoint_optimizer_name(const zr_engine *engine);
-/* The memory of tensor number `tensor` of a segment. */
-float *zr_checkpoint_tensor(const struct zr_shard_segment *segment, int tensor);
 
-/* "shard-00000-of-00002.safetensors" */
-void zr_checkpoint_shard_name(char out[64], unsigned rank, unsigned world);
 /* Names of a step's folder. */
 enum zr_checkpoint_kind {
     ZR_CHECKPOINT_STEP,     /* complete */

@@ -1,6 +1,6 @@
-/* checkpoint_load.c: reads a checkpoint into an engine of any world size and stage. Everything in the files
- * is taken for hostile until it has been checked. Stands on checkpoint.c; jansson reads the JSON, in zr_heap
- * memory. */
+/* checkpoint_load.c: finds a checkpoint and reads it into an engine of any world size and stage. Everything
+ * in the manifest is taken for hostile until it has been checked. Stands on checkpoint.c; jansson reads the
+ * JSON, in zr_heap memory. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <jansson.h>
@@ -10,75 +10,20 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "alloc/base/sort.h"
+#include "zero/checkpoint/state.h"
 #include "zero/train/checkpoint_inside.h"
-#include "zero/train/crc64.h"
 #include "zero/train/model_file.h"
-#include "zero/train/safetensors_read.h"
 
-/* Of a world far beyond ZR_MAX_WORLD; jansson makes up to a hundred times as much of it. */
-#define MANIFEST_MAX ((uint64_t)4 << 20)
-
-/* One shard file of the checkpoint, as the manifest has it. */
-struct shard {
-    char file[64];
-    uint64_t bytes, elements, crc64;
-    uint64_t data_bytes; /* where the first tensor starts */
-};
-
-/* Elements [first, first + count) of the model lie from `place` on in each tensor of shard `shard`. */
-struct range {
-    uint64_t first, count, place;
-    unsigned shard;
-};
+#define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson makes up to a hundred times as much of it */
 
 struct load {
     const struct zr_checkpoint *checkpoint;
     char folder[ZR_CHECKPOINT_PATH_ROOM]; /* of the step */
     bool is_aside;                        /* `folder` has the name of one that was to be replaced */
-    uint64_t step, updates;               /* updates: less, where steps were skipped */
-    uint64_t passed_over;                 /* a newer step, that has no manifest; 0: none */
-    struct zr_loss_scale scaling;         /* scale 0: the manifest has none */
-    struct shard *shards;                 /* [shards_count], zr_heap */
-    size_t shards_count;
-    struct range *ranges; /* [ranges_count], zr_heap, in global order once all are there */
-    size_t ranges_count, ranges_room;
-    char *piece; /* ZR_CHECKPOINT_PIECE bytes, zr_heap */
+    uint64_t step;
+    uint64_t state_checksum;
+    uint64_t passed_over; /* a newer step, that has no manifest; 0: none */
 };
-
-static zr_result shard_path(const struct load *load, const char *file, char out[ZR_CHECKPOINT_PATH_ROOM])
-{
-    return zr_path_join(out, ZR_CHECKPOINT_PATH_ROOM, &(struct zr_path_parts){load->folder, file});
-}
-
-static zr_result other_size(const struct shard *shard, const char *path, uint64_t bytes)
-{
-    return zr_fail(ZR_ERR_CORRUPT,
-                   "'%s' is damaged: it has %" PRIu64 " bytes, its manifest says %" PRIu64
-                   "; resume from another step",
-                   path, bytes, shard->bytes);
-}
-
-/* Opens a shard that has the size its manifest says. The caller closes it. */
-static zr_result open_shard(const struct load *load, const struct shard *shard, struct zr_file *out)
-{
-    char path[ZR_CHECKPOINT_PATH_ROOM];
-    uint64_t bytes = 0;
-    enum zr_path_kind kind = ZR_PATH_NONE;
-    zr_result result = shard_path(load, shard->file, path);
-
-    *out = (struct zr_file){.fd = -1};
-    if (!result)
-        result = zr_path_kind_get(path, &kind);
-    if (!result && kind == ZR_PATH_NONE)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is missing, and its manifest names it; resume from another step",
-                       path);
-    if (!result)
-        result = zr_file_open_regular(out, path);
-    if (!result)
-        result = zr_file_size(out, &bytes);
-    return !result && bytes != shard->bytes ? other_size(shard, path, bytes) : result;
-}
 
 /* ---- Which checkpoint ---------------------------------------------------------------------------------- */
 
@@ -318,42 +263,14 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
     return check_optimizer(load, root, name);
 }
 
-static bool read_shard_entry(json_t *entry, struct shard *out)
+/* The checksum that its state has to have. */
+static zr_result read_state_entry(struct load *load, json_t *root, const char *name)
 {
-    const char *file = json_string_value(json_object_get(entry, "file"));
-    const char *sum = json_string_value(json_object_get(entry, "crc64"));
-    char *end;
+    const char *sum = json_string_value(json_object_get(json_object_get(root, "state"), "checksum"));
 
-    /* A name alone: nothing outside the folder is ever opened. */
-    if (!file || strlen(file) >= sizeof out->file || strlen(file) == 0 || strchr(file, '/') || file[0] == '.')
-        return false;
     if (!sum || strlen(sum) != 16 || strspn(sum, "0123456789abcdef") != 16)
-        return false;
-    memcpy(out->file, file, strlen(file) + 1);
-    out->crc64 = strtoull(sum, &end, 16);
-    return get_whole(entry, "bytes", &out->bytes) && get_whole(entry, "elements", &out->elements);
-}
-
-static zr_result read_shards(struct load *load, json_t *root, const char *name)
-{
-    json_t *list = json_object_get(root, "shards");
-    uint64_t world, elements = 0;
-
-    if (!json_is_array(list) || !get_whole(root, "world_size", &world) || json_array_size(list) != world ||
-        world == 0)
-        return damaged(name, "its list of shards does not have one for each rank");
-    load->shards = zr_heap_zalloc(world, sizeof *load->shards);
-    if (!load->shards)
-        return ZR_ERR_HOST_MEMORY;
-    load->shards_count = world;
-    for (size_t i = 0; i < world; i++) {
-        struct shard *shard = &load->shards[i];
-        if (!read_shard_entry(json_array_get(list, i), shard) ||
-            __builtin_add_overflow(elements, shard->elements, &elements))
-            return damaged(name, "an entry of its list of shards is incomplete");
-    }
-    if (elements != zr_engine_elements(load->checkpoint->engine))
-        return damaged(name, "its shards do not add up to the model");
+        return damaged(name, "it has no checksum of its state");
+    load->state_checksum = strtoull(sum, NULL, 16);
     return ZR_OK;
 }
 
@@ -378,35 +295,6 @@ static void read_origin(struct zr_checkpoint_origin *origin, json_t *root)
         origin->micro_batches = origin->step_tokens = 0;
 }
 
-static bool get_small(json_t *object, const char *key, unsigned *out)
-{
-    uint64_t whole;
-    bool good = get_whole(object, key, &whole) && whole <= UINT32_MAX;
-    *out = good ? (unsigned)whole : 0;
-    return good;
-}
-
-/* Updates and the loss scale; a run without skipped steps may have saved neither. */
-static zr_result read_scaling(struct load *load, json_t *root, const char *name)
-{
-    json_t *object = json_object_get(root, "loss_scale");
-    struct zr_loss_scale *scaling = &load->scaling;
-
-    load->updates = load->step;
-    if (json_object_get(root, "updates") &&
-        (!get_whole(root, "updates", &load->updates) || load->updates > load->step))
-        return damaged(name, "it has more updates than steps");
-    if (!object)
-        return ZR_OK;
-    scaling->scale = (float)json_number_value(json_object_get(object, "scale"));
-    if (!(scaling->scale > 0) || !get_small(object, "good_steps", &scaling->good_steps) ||
-        !get_small(object, "hysteresis_left", &scaling->hysteresis_left) ||
-        !get_small(object, "skipped_in_row", &scaling->skipped_in_row) ||
-        !get_whole(object, "skipped_steps", &scaling->skipped_steps))
-        return damaged(name, "its loss scale is incomplete");
-    return ZR_OK;
-}
-
 static zr_result check_manifest(struct load *load, json_t *root, const char *name)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -420,14 +308,9 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
                        version, ZR_CHECKPOINT_VERSION);
     if (!get_whole(root, "step", &load->step))
         return damaged(name, "it has no step");
-    const char *dtype = json_string_value(json_object_get(root, "dtype"));
-    if (dtype && strcmp(dtype, "F32") != 0)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' has tensors of %.16s; this zr-train reads F32", name, dtype);
     read_origin(load->checkpoint->origin, root);
-    zr_result result = read_scaling(load, root, name);
-    if (!result)
-        result = check_shape(load, root, name);
-    return result ? result : read_shards(load, root, name);
+    zr_result result = check_shape(load, root, name);
+    return result ? result : read_state_entry(load, root, name);
 }
 
 /* Looks at the checksum before any word is believed. */
@@ -439,7 +322,7 @@ static zr_result check_manifest_sum(const char *text, size_t bytes, const char *
 
     if (bytes <= tail || memcmp(text + (start = bytes - tail), key, sizeof key - 1) != 0)
         return damaged(name, "it does not end with its checksum");
-    snprintf(want, sizeof want, "%016" PRIx64 "\"}\n", zr_crc64(0, text, start));
+    snprintf(want, sizeof want, "%016" PRIx64 "\"}\n", zr_checkpoint_text_sum(text, start));
     return memcmp(text + start + sizeof key - 1, want, 19) == 0
                ? ZR_OK
                : zr_fail(ZR_ERR_CORRUPT,
@@ -452,7 +335,8 @@ static zr_result read_manifest(struct load *load)
     struct zr_file file = {.fd = -1};
     json_t *root = NULL;
     uint64_t bytes = 0;
-    zr_result result = shard_path(load, "manifest.json", path);
+    zr_result result =
+        zr_path_join(path, sizeof path, &(struct zr_path_parts){load->folder, "manifest.json"});
 
     if (!result)
         result = zr_file_open_regular(&file, path);
@@ -475,241 +359,26 @@ unwind:
     return result;
 }
 
-/* ---- The shards' headers ------------------------------------------------------------------------------- */
+/* ---- All of it ----------------------------------------------------------------------------------------- */
 
-static zr_result add_range(struct load *load, const struct range *range)
+static zr_result read_state(const struct load *load)
 {
-    if (load->ranges_count == load->ranges_room) {
-        size_t room = load->ranges_room ? 2 * load->ranges_room : 256;
-        struct range *more = zr_heap_realloc(load->ranges, room * sizeof *more);
-        if (!more)
-            return ZR_ERR_HOST_MEMORY;
-        load->ranges = more;
-        load->ranges_room = room;
-    }
-    load->ranges[load->ranges_count++] = *range;
-    return ZR_OK;
-}
-
-static bool read_number(const char **at, uint64_t *out)
-{
-    const char *start = *at;
-    *out = 0;
-    for (; **at >= '0' && **at <= '9'; ++*at)
-        if (__builtin_mul_overflow(*out, 10, out) ||
-            __builtin_add_overflow(*out, (uint64_t)(**at - '0'), out))
-            return false;
-    return *at > start;
-}
-
-/* Reads "0+128 512+64". */
-static zr_result read_ranges(struct load *load, unsigned index, const char *text, const char *name)
-{
-    uint64_t limit = zr_engine_elements(load->checkpoint->engine), place = 0, end;
-
-    for (const char *at = text; *at;) {
-        struct range range = {.place = place, .shard = index};
-        if (!read_number(&at, &range.first) || *at++ != '+' || !read_number(&at, &range.count) ||
-            range.count == 0 || __builtin_add_overflow(range.first, range.count, &end) || end > limit)
-            return damaged(name, "its list of ranges makes no sense");
-        place += range.count; /* at most `limit` each, and as many as the text has: no overflow */
-        zr_result result = add_range(load, &range);
-        if (result)
-            return result;
-        if (*at == ' ')
-            at++;
-        else if (*at)
-            return damaged(name, "its list of ranges makes no sense");
-    }
-    return place == load->shards[index].elements ? ZR_OK : damaged(name, "its ranges do not add up");
-}
-
-static zr_result check_tensors(const struct load *load, const struct shard *shard,
-                               const struct zr_safetensors *file)
-{
-    unsigned count = (unsigned)zr_checkpoint_tensors_count(load->checkpoint->engine);
-    uint64_t data_bytes = file->bytes - file->data_bytes, each = data_bytes / count;
-
-    if (data_bytes % (count * sizeof(float)) != 0 || each / sizeof(float) != shard->elements)
-        return damaged(file->path, "its size and the number of its elements disagree");
-    for (unsigned t = 0; t < count; t++) {
-        const char *name = zr_checkpoint_tensors[t];
-        struct zr_safetensors_tensor tensor;
-        zr_result result = zr_safetensors_describe(file, name, json_object_get(file->root, name), &tensor);
-        if (result)
-            return result;
-        if (tensor.kind != ZR_SAFETENSORS_F32 || tensor.dimensions != 1 ||
-            tensor.elements != shard->elements || tensor.at_bytes != file->data_bytes + t * each)
-            return damaged(file->path, "its header describes other tensors");
-    }
-    return ZR_OK;
-}
-
-static zr_result read_shard_header(struct load *load, unsigned index)
-{
-    struct shard *shard = &load->shards[index];
-    struct zr_safetensors file;
+    static const char remedy[] = "resume from another step";
     char path[ZR_CHECKPOINT_PATH_ROOM];
-    zr_result result = shard_path(load, shard->file, path);
+    enum zr_path_kind kind = ZR_PATH_NONE;
+    zr_result result =
+        zr_path_join(path, sizeof path, &(struct zr_path_parts){load->folder, ZR_CHECKPOINT_STATE});
 
     if (!result)
-        result = zr_safetensors_open(&file, path);
-    if (result)
-        return result;
-    shard->data_bytes = file.data_bytes;
-    result =
-        file.bytes == shard->bytes ? check_tensors(load, shard, &file) : other_size(shard, path, file.bytes);
-    if (!result) {
-        json_t *ranges = json_object_get(json_object_get(file.root, "__metadata__"), "ranges");
-        result = json_is_string(ranges) ? read_ranges(load, index, json_string_value(ranges), path)
-                                        : damaged(path, "it does not say which elements it holds");
-    }
-    zr_safetensors_close(&file);
-    return result;
-}
-
-static bool before(const void *a, const void *b)
-{
-    const struct range *one = a, *other = b;
-    return one->first < other->first;
-}
-
-/* After this each element of the model has exactly one place in the files. */
-static zr_result read_headers(struct load *load)
-{
-    uint64_t next = 0;
-    for (unsigned i = 0; i < load->shards_count; i++) {
-        zr_result result = read_shard_header(load, i);
-        if (result)
-            return result;
-    }
-    zr_sort_in_place(
-        &(struct zr_sort_records){load->ranges, load->ranges_count, sizeof *load->ranges, before});
-    for (size_t i = 0; i < load->ranges_count; i++) {
-        if (load->ranges[i].first != next)
-            return damaged(load->folder, "its shards overlap or leave a gap");
-        next += load->ranges[i].count;
-    }
-    return next == zr_engine_elements(load->checkpoint->engine)
-               ? ZR_OK
-               : damaged(load->folder, "its shards are incomplete");
-}
-
-/* ---- The data ------------------------------------------------------------------------------------------ */
-
-static zr_result verify_shard(const struct load *load, const struct shard *shard)
-{
-    struct zr_file file;
-    uint64_t sum = 0;
-    zr_result result = open_shard(load, shard, &file);
-
-    for (uint64_t done = 0; !result && done < shard->bytes;) {
-        uint64_t left = shard->bytes - done;
-        size_t bytes = left < ZR_CHECKPOINT_PIECE ? (size_t)left : ZR_CHECKPOINT_PIECE;
-        result = zr_file_read_at(&file, done, load->piece, bytes);
-        if (!result)
-            sum = zr_crc64(sum, load->piece, bytes);
-        done += bytes;
-    }
-    zr_file_close(&file);
-    if (!result && sum != shard->crc64)
-        result = zr_fail(ZR_ERR_CORRUPT,
-                         "'%s' is damaged: its checksum is %016" PRIx64 ", its manifest says %016" PRIx64
-                         "; resume from another step",
-                         file.name, sum, shard->crc64);
-    return result;
-}
-
-/* The ranks share the work: each sums every world-th shard. */
-static zr_result verify_shards(struct load *load)
-{
-    zr_comm *comm = load->checkpoint->comm;
-    load->piece = zr_heap_alloc(ZR_CHECKPOINT_PIECE);
-    if (!load->piece)
-        return ZR_ERR_HOST_MEMORY;
-    for (size_t i = zr_comm_rank(comm); i < load->shards_count; i += zr_comm_world(comm)) {
-        zr_result result = verify_shard(load, &load->shards[i]);
-        if (result)
-            return result;
-    }
-    return ZR_OK;
-}
-
-/* One shard is open at a time, however many there are. */
-struct reader {
-    struct zr_file file;
-    unsigned shard;
-};
-
-static zr_result read_range(const struct load *load, struct reader *reader, const struct range *range,
-                            const struct zr_shard_segment *into)
-{
-    const struct shard *shard = &load->shards[range->shard];
-    zr_result result = ZR_OK;
-
-    if (reader->file.fd < 0 || reader->shard != range->shard) {
-        zr_file_close(&reader->file);
-        result = open_shard(load, shard, &reader->file);
-        reader->shard = range->shard;
-    }
-    unsigned count = (unsigned)zr_checkpoint_tensors_count(load->checkpoint->engine);
-    for (unsigned t = 0; t < count && !result; t++) {
-        uint64_t element = t * shard->elements + range->place + (into->global_index - range->first);
-        result = zr_file_read_at(&reader->file, shard->data_bytes + sizeof(float) * element,
-                                 zr_checkpoint_tensor(into, (int)t), into->count * sizeof(float));
-    }
-    return result;
-}
-
-/* The first range that ends after element `index`; ranges are in order and without gaps. */
-static size_t find_range(const struct load *load, uint64_t index)
-{
-    size_t low = 0, high = load->ranges_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (load->ranges[middle].first + load->ranges[middle].count <= index)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static zr_result read_segments(const struct load *load)
-{
-    const zr_engine *engine = load->checkpoint->engine;
-    struct reader reader = {.file = {.fd = -1}};
-    struct zr_shard_segment segment;
-    zr_result result = ZR_OK;
-
-    for (size_t i = 0; i < zr_engine_segments_count(engine) && !result; i++) {
-        zr_engine_segment(engine, i, &segment);
-        size_t at = segment.count ? find_range(load, segment.global_index) : 0;
-        while (segment.count > 0 && !result) {
-            const struct range *range = &load->ranges[at++];
-            uint64_t left = range->first + range->count - segment.global_index;
-            struct zr_shard_segment part = segment;
-            part.count = left < segment.count ? (size_t)left : segment.count;
-            result = read_range(load, &reader, range, &part);
-            segment.global_index += part.count;
-            segment.count -= part.count;
-            segment.parameter += part.count;
-            segment.momentum += part.count;
-            segment.variance += segment.variance ? part.count : 0;
-        }
-    }
-    zr_file_close(&reader.file);
-    return result;
-}
-
-/* Of an fp16 run; another precision has no use for it. */
-static zr_result take_scaling(const struct load *load)
-{
-    if (!(load->scaling.scale > 0) ||
-        zr_engine_set_scaling(load->checkpoint->engine, &load->scaling) == ZR_OK)
-        return ZR_OK;
-    return zr_fail(ZR_ERR_FORMAT, "'%s': the manifest is damaged: %s; resume from another step", load->folder,
-                   zr_last_error());
+        result = zr_path_kind_get(path, &kind);
+    if (!result && kind == ZR_PATH_NONE)
+        result =
+            zr_fail(ZR_ERR_FORMAT, "'%s' is missing, and the manifest beside it is not; %s", path, remedy);
+    result = zr_comm_all_status(load->checkpoint->comm, result);
+    return result ? result
+                  : zr_state_read(load->checkpoint->engine,
+                                  &(struct zr_state_source){
+                                      .path = path, .remedy = remedy, .checksum = &load->state_checksum});
 }
 
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step)
@@ -723,34 +392,17 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
                                                        .engine = checkpoint->engine,
                                                        .comm = checkpoint->comm,
                                                        .shape = checkpoint->shape});
-    zr_result result = zr_engine_synchronize(checkpoint->engine);
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
-    if (!result)
-        result = find_checkpoint(&load);
+    zr_result result = find_checkpoint(&load);
     if (!result)
         result = read_manifest(&load);
-    if (!result)
-        result = verify_shards(&load);
-    /* A shard's header is believed, and the engine written to, when some rank has found every file good. */
     result = zr_comm_all_status(checkpoint->comm, result);
-    if (result)
-        goto unwind;
-    result = zr_comm_all_status(checkpoint->comm, read_headers(&load));
-    if (result)
-        goto unwind;
-    result = zr_comm_all_status(checkpoint->comm, take_scaling(&load));
-    if (result)
-        goto unwind;
-    result = zr_comm_all_status(checkpoint->comm, read_segments(&load));
     if (!result)
-        result = zr_engine_publish(checkpoint->engine, load.updates);
-    if (!result)
-        *step = load.step;
-    if (!result && checkpoint->origin)
+        result = read_state(&load);
+    if (result)
+        return result;
+    *step = load.step;
+    if (checkpoint->origin)
         checkpoint->origin->passed_over = load.passed_over;
-unwind:
-    zr_heap_free(load.piece);
-    zr_heap_free(load.ranges);
-    zr_heap_free(load.shards);
-    return result;
+    return ZR_OK;
 }

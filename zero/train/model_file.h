@@ -16,10 +16,7 @@ struct zr_model_file {
     struct zr_shape shape;
 };
 
-/* Writes the parameters in fp32, without rows of padding. Every rank writes what it owns to its place in one
- * file beside the path (PATH.partial), which rank 0 renames when all of it is synced: no rank takes memory
- * for it, and the bytes depend on neither world size nor stage. Collective: the same result on every rank.
- * ZR_ERR_IO with the cause: nothing half written stays, and a file of that name is as it was. */
+/* Writes the parameters in fp32, without rows of padding; see zr_state_write(). Collective. */
 zr_result zr_model_export(const struct zr_model_file *file);
 
 /* Fills the engine's parameters from a model, with momentum and variance zero, and publishes it as after step
@@ -28,7 +25,8 @@ zr_result zr_model_export(const struct zr_model_file *file);
  * or none of them), numbers F32, BF16 or F16; masks are passed over; a tied head must be the embedding. Rows
  * that the file has not become zero. A config.json beside it must not contradict this run. Collective: the
  * same result on every rank. ZR_ERR_FORMAT: no such file, or of another shape (the words name the flag); the
- * engine is untouched. ZR_ERR_CORRUPT: a value is not finite. */
+ * engine is untouched. ZR_ERR_CORRUPT: a value is not finite, or a
+ * file that has zr's checksum does not fit it. */
 zr_result zr_model_import(const struct zr_model_file *file);
 
 /* Whether parameter `index` has a row per entry of the vocabulary, and so rows of padding that no file has.

@@ -10,13 +10,14 @@
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
 #include "alloc/heap/heap.h"
+#include "zero/checkpoint/state.h"
+#include "zero/comm/status.h"
 #include "zero/engine/engine.h"
-#include "zero/train/checkpoint_inside.h"
 #include "zero/train/model_file.h"
 #include "zero/train/safetensors_read.h"
 
 enum { FILES_MOST = 1024 };
-#define PIECE_ELEMENTS (ZR_CHECKPOINT_PIECE / sizeof(float))
+#define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))
 
 /* What Hugging Face's transformers writes of an architecture. */
 static const struct convention {
@@ -65,6 +66,9 @@ struct import {
     uint64_t layers;   /* that the file has tensors of */
     struct place head; /* of a model whose head is tied */
     bool linear;       /* GPT-2's matrices are [out, in] */
+    bool summed;       /* the file has a checksum, as an export of zr-train's has */
+    uint64_t checksum; /* that the file has */
+    uint64_t sum;      /* of what this rank has read */
     float *piece;      /* [PIECE_ELEMENTS], zr_heap */
 };
 
@@ -176,11 +180,16 @@ static zr_result open_one(struct import *import)
     if (result)
         return result;
     import->files_count = 1;
-    const char *format =
-        json_string_value(json_object_get(json_object_get(import->files[0].root, "__metadata__"), "format"));
-    if (format && strcmp(format, ZR_CHECKPOINT_FORMAT) == 0)
+    json_t *notes = json_object_get(import->files[0].root, "__metadata__");
+    const char *format = json_string_value(json_object_get(notes, "format")),
+               *sum = json_string_value(json_object_get(notes, ZR_STATE_MODEL_CHECKSUM));
+    const char *slash = strrchr(path, '/');
+    if (format && strcmp(format, "zr-state") == 0)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is one rank's part of a checkpoint; give the folder that --save wrote to", path);
+                       "'%s' is the state of a checkpoint; resume from its folder: --resume '%.*s'", path,
+                       slash ? (int)(slash - path) : 1, slash ? path : ".");
+    import->summed = sum && strlen(sum) == 16 && strspn(sum, "0123456789abcdef") == 16;
+    import->checksum = import->summed ? strtoull(sum, NULL, 16) : 0;
     if (count_files(path) > 1)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' is one of %lu files of a model; give the index that names them all "
@@ -522,7 +531,7 @@ static zr_result list_parameters(struct import *import)
     import->count = import->transformer.model.list.parameters_count;
     import->places = zr_heap_zalloc(import->count, sizeof *import->places);
     import->names = zr_heap_zalloc(import->count, sizeof *import->names);
-    import->piece = zr_heap_alloc(ZR_CHECKPOINT_PIECE);
+    import->piece = zr_heap_alloc(PIECE_ELEMENTS * sizeof(float));
     if (!import->places || !import->names || !import->piece)
         return ZR_ERR_HOST_MEMORY;
     for (size_t i = 0; i < import->count; i++)
@@ -600,7 +609,7 @@ static zr_result read_transposed(const struct import *import, const struct place
 }
 
 /* Elements of one parameter. */
-static zr_result read_part(const struct import *import, size_t index, const struct zr_safetensors_part *part,
+static zr_result read_part(struct import *import, size_t index, const struct zr_safetensors_part *part,
                            float *out)
 {
     const struct place *place = &import->places[index];
@@ -619,10 +628,14 @@ static zr_result read_part(const struct import *import, size_t index, const stru
         if (!isfinite(out[i]))
             result = zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
                              place->file->path, import->parameters[index].name);
+    if (!result && import->summed)
+        import->sum += zr_state_checksum((place->tensor.at_bytes - place->file->data_bytes) / sizeof(float) +
+                                             filled.first,
+                                         out, filled.count);
     return result;
 }
 
-static zr_result read_mine(const struct import *import)
+static zr_result read_mine(struct import *import)
 {
     const zr_engine *engine = import->model->engine;
     struct zr_shard_segment segment;
@@ -645,6 +658,22 @@ static zr_result read_mine(const struct import *import)
     return ZR_OK;
 }
 
+/* The ranks' parts together are what the file has. */
+static zr_result check_sum(const struct import *import)
+{
+    uint64_t all[ZR_MAX_WORLD], sum = 0;
+    zr_result result = zr_comm_host_all_gather(import->model->comm, &import->sum, sizeof import->sum, all);
+
+    for (unsigned p = 0; p < zr_comm_world(import->model->comm) && !result; p++)
+        sum += all[p];
+    if (result || !import->summed || sum == import->checksum)
+        return result;
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "'%s' is damaged: it does not fit its checksum; fetch it again (where another program has "
+                   "changed it, remove " ZR_STATE_MODEL_CHECKSUM " from its metadata)",
+                   import->model->path);
+}
+
 zr_result zr_model_import(const struct zr_model_file *file)
 {
     struct import import = {.model = file};
@@ -654,6 +683,8 @@ zr_result zr_model_import(const struct zr_model_file *file)
     result = zr_comm_all_status(file->comm, result ? result : start(&import));
     if (!result)
         result = zr_comm_all_status(file->comm, read_mine(&import));
+    if (!result)
+        result = check_sum(&import);
     finish(&import);
     return result ? result : zr_engine_publish(file->engine, 0);
 }
