@@ -43,10 +43,10 @@ static zr_result create_engine(struct trainer *t)
                                                        .unit = HEAD,
                                                        .group = ZR_GROUP_DECAY,
                                                        .init_deviation = 0.05f}};
-    struct zr_unit units[UNITS] = {[HEAD] = {.name = "head", .contributions = 1}};
+    struct zr_unit units[UNITS] = {[HEAD] = {.name = "head", .gradient_uses = 1}};
     for (unsigned l = 0; l < LAYERS; l++) {
         size_t in = linears[l].in;
-        units[l].contributions = 1;
+        units[l].gradient_uses = 1;
         p[2 * l] = (struct zr_parameter){.shape = {in, HIDDEN},
                                          .unit = l,
                                          .group = ZR_GROUP_DECAY,

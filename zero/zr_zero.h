@@ -16,9 +16,9 @@
  * Precision. In fp32 there are 16 bytes per element: parameter, gradient, momentum, variance. In bf16 and
  * fp16 parameters and gradients have two bytes each, travel as such and are added up in fp32; beside momentum
  * and variance there is an fp32 master of each parameter, which is what is updated, saved and loaded.
- * Gradients of several rounds add up in an fp32 shard, which takes the place of a two-byte one. In fp16 the
- * caller multiplies its loss by zr_engine_loss_scale(); a step whose gradients were too large for fp16 is
- * skipped on all ranks.
+ * Gradients of several accumulation steps add up in an fp32 shard, which takes the place of a two-byte one.
+ * In fp16 the caller multiplies its loss by zr_engine_loss_scale(); a step whose gradients were too large for
+ * fp16 is skipped on all ranks.
  *
  * An engine is used by one thread, in the same order on every rank. A call that does not fit, with NULL where
  * something is needed too, is ZR_ERR_INVALID and changes nothing; of what gives no result, the answer is
@@ -59,7 +59,7 @@ struct zr_parameter {
 
 struct zr_unit {
     char name[24];          /* "h.0" */
-    unsigned contributions; /* gradients per micro-batch: 2 for a tied embedding, else 1; never 0 */
+    unsigned gradient_uses; /* gradients per micro-batch: 2 for a tied embedding, else 1; never 0 */
 };
 
 /* The model's parameters; the arrays are borrowed while zr_engine_create() runs and copied. */
@@ -101,7 +101,7 @@ struct zr_optimizer_options {
 
 /* When gradients of several micro-batches are reduced. */
 enum zr_reduce_when {
-    ZR_REDUCE_EACH = 0, /* every contribution; their sum is a shard in fp32 */
+    ZR_REDUCE_EACH = 0, /* every gradient use; their sum is a shard in fp32 */
     ZR_REDUCE_ONCE, /* they add up where they are made and are reduced after the last; stages 0 and 1 only.
                      * Less traffic, other bits; in bf16 and fp16 each sum is rounded */
 };
@@ -175,12 +175,12 @@ ZR_API size_t zr_engine_offset(const zr_engine *engine, size_t parameter);
 /* Where the gradients of a unit are to be written, whole, with the layout and the precision of the
  * parameters; padding stays untouched. *accumulate tells whether to add to what is there. Then
  * zr_engine_reduce() hands them over: the reduction runs while the caller computes on. Each unit gets as many
- * rounds per step as it has contributions times micro-batches. ZR_ERR_INVALID, at every stage: a third
- * unit between the two calls at a time, a round too many, a unit handed over that was not asked for. */
+ * gradients per step as it has gradient uses times micro-batches. ZR_ERR_INVALID, at every stage: a third
+ * unit between the two calls at a time, a gradient too many, a unit handed over that was not asked for. */
 ZR_API zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate);
 ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 
-/* What the caller multiplies its loss by in the rounds of the next step; 1 but for fp16. */
+/* What the caller multiplies its loss by in the next step; 1 but for fp16. */
 ZR_API float zr_engine_loss_scale(const zr_engine *engine);
 
 struct zr_step_report {
@@ -190,11 +190,11 @@ struct zr_step_report {
     bool skipped;         /* fp16: a gradient is not finite, so nothing was updated */
 };
 
-/* Ends a step: waits for the reductions, clips, updates, and starts to spread the new parameters. Collective.
- * ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter. In fp16 that
- * is a skipped step and no failure, until no smaller scale is left to try. Either way the gradients are gone,
- * and a step may follow. ZR_ERR_INVALID: gradients are
- * missing, a unit is still gathered, or the rate is below 0 or not finite. */
+/* Ends a step: waits for the reductions, clips, updates, and starts the all-gather of the new parameters.
+ * Collective. ZR_ERR_CORRUPT: the norm is not finite, and nothing was updated; the words name the parameter.
+ * In fp16 that is a skipped step and no failure, until no smaller scale is left to try. Either way the
+ * gradients are gone, and a step may follow. ZR_ERR_INVALID: gradients are missing, a unit is still gathered,
+ * or the rate is below 0 or not finite. */
 ZR_API zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report);
 
 ZR_API enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine);
@@ -351,7 +351,7 @@ struct zr_input {
 /* All of it belongs to the caller and outlives what is made of it. */
 struct zr_model {
     struct zr_parameter_list list;
-    const struct zr_module *modules; /* a unit has as many contributions as modules that read it */
+    const struct zr_module *modules; /* a unit has as many gradient uses as modules that read it */
     size_t modules_count;
     struct zr_input inputs[ZR_MODEL_INPUTS_MAX];
     unsigned inputs_count;

@@ -237,7 +237,7 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
     zr_result result = ZR_OK;
     if (!engine)
         return zr_engine_check_call(engine, call, path);
-    if (engine->dry)
+    if (engine->simulated)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine with the null kernels has nothing to save, and reads nothing");
     if (engine->layout.part)

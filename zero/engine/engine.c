@@ -17,7 +17,7 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && zr_engine_keeps_sums(engine))
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
-    if (result == ZR_OK && zr_engine_is_narrow(engine))
+    if (result == ZR_OK && zr_engine_is_low_precision(engine))
         result =
             zr_take(arena, ZR_TAG_MASTER, engine->states_elements, sizeof(float), (void **)&engine->master);
     if (result == ZR_OK)
@@ -26,7 +26,7 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && o->optimizer.kind == ZR_OPTIMIZER_ADAMW)
         result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
                          (void **)&engine->variance);
-    if (result == ZR_OK && !engine->dry)
+    if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
     return result;
@@ -83,14 +83,14 @@ static zr_result clear_pools(struct zr_engine *engine)
  * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    bool spreads = engine->master && engine->options.stage > 0 && engine->world > 1;
+    bool gathers = engine->master && engine->options.stage > 0 && engine->world > 1;
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         result = initialise_unit(engine, u);
-        if (result == ZR_OK && spreads && engine->units[u].resident)
-            result = zr_engine_spread_parameters(engine, u);
+        if (result == ZR_OK && gathers && engine->units[u].resident)
+            result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
 }
@@ -129,7 +129,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
                            optimizer->groups_count);
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
-    engine->dry = !options->kernels->executes;
+    engine->simulated = !options->kernels->executes;
     return ZR_OK;
 }
 

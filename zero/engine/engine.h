@@ -1,6 +1,6 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
  * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
- * replicas.c, engine_check.c (what is refused).
+ * parameter_sync.c, engine_check.c (what is refused).
  *
  * Of each unit a rank holds, by stage:
  *
@@ -21,22 +21,22 @@
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
 
-enum { ZR_NO_UNIT = UINT32_MAX, ZR_HELD_UNITS_MAX = 2 };
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2 };
 
 struct zr_unit_state {
     /* Parameters. */
     bool resident;              /* they are kept whole */
     size_t parameters_at;       /* elements before the unit, or its shard, in the pool */
     void *gathered;             /* whole, for now; NULL: not */
-    unsigned users;             /* who gathered it and did not release it yet, at every stage */
-    zr_ticket parameter_ticket; /* they are being spread or gathered */
+    unsigned references;        /* who gathered it and did not release it yet, at every stage */
+    zr_ticket parameter_ticket; /* they are being gathered */
     /* Gradients. */
-    bool held;               /* asked for, and not yet handed over; at every stage */
-    void *staging;           /* whole, on their way; NULL: none, or there is a pool of whole gradients */
-    bool staged;             /* handed over, and in the queue of staging blocks */
-    unsigned next_staged;    /* the unit after it in that queue */
-    float *sum_shard;        /* sum of several rounds, this rank's part; only within a step; see reduce.c */
-    unsigned rounds_done;    /* gradients handed over in this step */
+    bool awaited;         /* asked for, and not yet handed over; at every stage */
+    void *staging;        /* whole, on their way; NULL: none, or there is a pool of whole gradients */
+    bool staged;          /* handed over, and in the queue of staging blocks */
+    unsigned next_staged; /* the unit after it in that queue */
+    float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
+    unsigned accumulated; /* gradients handed over in this step */
     zr_ticket reduce_ticket; /* they are being reduced */
 
     size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
@@ -60,10 +60,10 @@ struct zr_engine {
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
-    unsigned used_units;                    /* with users */
+    unsigned used_units;                    /* with references */
     size_t gathered_units;                  /* with a gathered block */
     size_t staging_limit, staging_elements; /* elements that may be staged, and are */
-    unsigned held_units;                    /* whose gradients are held */
+    unsigned awaited_units;                 /* whose gradients are awaited */
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
@@ -71,7 +71,7 @@ struct zr_engine {
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
-    bool dry; /* the kernels execute nothing: nothing may be read */
+    bool simulated; /* the kernels execute nothing: nothing may be read */
 };
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
@@ -89,29 +89,30 @@ zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *cal
 zr_result zr_engine_check_options(const struct zr_engine_options *options);
 
 /* Gradients that a unit gets in a step. */
-static inline unsigned zr_engine_rounds(const struct zr_engine *engine, size_t unit)
+static inline unsigned zr_engine_accumulation_steps(const struct zr_engine *engine, size_t unit)
 {
-    return engine->layout.units[unit].unit.contributions * engine->options.micro_batches;
+    return engine->layout.units[unit].unit.gradient_uses * engine->options.micro_batches;
 }
 
-static inline bool zr_engine_is_narrow(const struct zr_engine *engine)
+static inline bool zr_engine_is_low_precision(const struct zr_engine *engine)
 {
     return engine->options.precision != ZR_PRECISION_FP32;
 }
 
-/* The rounds of a step add up where they are made, and are reduced after the last (or never, by one rank).
+/* The accumulation steps add up where they are made, and are reduced after the last (or never, by one rank).
  * Micro-batches of two bytes add up in fp32 even there, or late ones would be rounded away. */
 static inline bool zr_engine_adds_in_place(const struct zr_engine *engine)
 {
     return engine->options.reduce == ZR_REDUCE_ONCE ||
-           (engine->world == 1 && (!zr_engine_is_narrow(engine) || engine->options.micro_batches == 1));
+           (engine->world == 1 &&
+            (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
 }
 
 /* Whether the sums of micro-batches have a pool of their own. */
 static inline bool zr_engine_keeps_sums(const struct zr_engine *engine)
 {
     return engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine) &&
-           (zr_engine_is_narrow(engine) || !engine->shards_gradients);
+           (zr_engine_is_low_precision(engine) || !engine->shards_gradients);
 }
 
 /* What gradients and parameters are to the communicator. */
@@ -136,7 +137,7 @@ static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
     return zr_engine_parameter_place(engine, at);
 }
 
-/* Where the reduced gradients of this rank's shard lie when all rounds are done. */
+/* Where the reduced gradients of this rank's shard lie after the last accumulation step. */
 struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
 
 /* What this rank updates of a unit: all of it at stage 0, else its shard. */
@@ -168,10 +169,11 @@ static inline unsigned zr_engine_label(size_t unit, enum zr_engine_label what)
     return 2 * (unsigned)unit + (unsigned)what;
 }
 
-/* Starts to spread this rank's part of whole units to all ranks, in place. */
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket);
+/* Starts the all-gather of whole units from the parts of their owners, in place. */
+zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,
+                               zr_ticket *ticket);
 /* The same of a unit that is kept whole. */
-zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Frees what was gathered ahead and is not in use: its values are about to change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
 /* Waits for a unit's reduction and frees the staging block, if there is one. */

@@ -30,10 +30,10 @@ zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const ch
 {
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_unit_state *state = &engine->units[u];
-        if (state->held || state->rounds_done > 0)
+        if (state->awaited || state->accumulated > 0)
             return zr_fail(ZR_ERR_INVALID, "%s() in the middle of a step: unit %s has %s; end the step first",
                            call, engine->layout.units[u].unit.name,
-                           state->held ? "gradients that were not handed over" : "handed gradients over");
+                           state->awaited ? "gradients that were not handed over" : "handed gradients over");
     }
     return ZR_OK;
 }
@@ -41,7 +41,7 @@ zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const ch
 zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call)
 {
     for (size_t u = 0; u < engine->layout.units_count; u++)
-        if (engine->units[u].users > 0)
+        if (engine->units[u].references > 0)
             return zr_fail(ZR_ERR_INVALID, "%s() while unit %s is in use; release it first", call,
                            engine->layout.units[u].unit.name);
     return ZR_OK;
@@ -102,19 +102,19 @@ static zr_result check_scaling(const struct zr_loss_scaling *scaling)
 }
 
 /* Of each unit at least one gradient per step, and no more than can be counted. */
-static zr_result check_contributions(const struct zr_engine_options *options)
+static zr_result check_gradient_uses(const struct zr_engine_options *options)
 {
     unsigned micro_batches = options->micro_batches > 0 ? options->micro_batches : 1;
     for (size_t u = 0; u < options->list.units_count; u++) {
         const struct zr_unit *unit = &options->list.units[u];
-        if (unit->contributions == 0)
+        if (unit->gradient_uses == 0)
             return zr_fail(ZR_ERR_INVALID,
-                           "unit %.*s has 0 contributions and would never learn; a unit has 1 per use",
+                           "unit %.*s has 0 gradient uses and would never learn; a unit has 1 per use",
                            (int)sizeof unit->name, unit->name);
-        if (unit->contributions > UINT32_MAX / micro_batches)
+        if (unit->gradient_uses > UINT32_MAX / micro_batches)
             return zr_fail(ZR_ERR_INVALID,
-                           "unit %.*s has %u contributions in each of %u micro-batches, too many to count",
-                           (int)sizeof unit->name, unit->name, unit->contributions, micro_batches);
+                           "unit %.*s has %u gradient uses in each of %u micro-batches, too many to count",
+                           (int)sizeof unit->name, unit->name, unit->gradient_uses, micro_batches);
     }
     return ZR_OK;
 }
@@ -170,6 +170,6 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if (result == ZR_OK)
         result = check_scaling(&options->loss_scaling);
     if (result == ZR_OK)
-        result = check_contributions(options);
+        result = check_gradient_uses(options);
     return result == ZR_OK ? check_first_values(&options->list) : result;
 }

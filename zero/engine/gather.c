@@ -1,6 +1,6 @@
-/* gather.c: parameters for use. What is kept whole is waited for where it still spreads after an update; a
- * unit of shards is gathered into a block of its own (tag gathered), at most two units at a time, and freed
- * when its last user has released it. */
+/* gather.c: parameters for use. What is kept whole is waited for where its all-gather after an update is
+ * under way; a unit of shards is gathered into a block of its own (tag gathered), at most two units at a
+ * time, and freed when its last user has released it. */
 #include "zero/engine/engine.h"
 
 bool zr_engine_gathers(const zr_engine *engine)
@@ -47,7 +47,7 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
     zr_result first = ZR_OK;
     for (size_t u = 0; engine->gathered_units > 0 && u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        if (!state->gathered || state->users > 0)
+        if (!state->gathered || state->references > 0)
             continue;
         zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
         state->parameter_ticket = 0;
@@ -80,7 +80,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    if (state->users == 0 && engine->used_units >= engine->gathered_most)
+    if (state->references == 0 && engine->used_units >= engine->gathered_most)
         return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %u others are in use; release one first",
                        engine->layout.units[unit].unit.name, engine->gathered_most);
 
@@ -94,7 +94,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     if (result != ZR_OK)
         return result;
     state->parameter_ticket = 0;
-    if (state->users++ == 0)
+    if (state->references++ == 0)
         engine->used_units++;
     *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;
     return ZR_OK;
@@ -105,12 +105,12 @@ void zr_engine_release(zr_engine *engine, unsigned unit)
     if (zr_engine_check_unit(engine, __func__, unit, engine) != ZR_OK)
         return;
     struct zr_unit_state *state = &engine->units[unit];
-    if (state->users == 0) {
+    if (state->references == 0) {
         zr_fail(ZR_ERR_INVALID, "unit %s is released once more than it was gathered",
                 engine->layout.units[unit].unit.name);
         return;
     }
-    if (--state->users > 0)
+    if (--state->references > 0)
         return;
     engine->used_units--;
     if (state->gathered)

@@ -10,11 +10,10 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
 {
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         struct zr_unit_state *state = &engine->units[u];
-        unsigned rounds = zr_engine_rounds(engine, u);
-        if (state->rounds_done != rounds)
-            return zr_fail(ZR_ERR_INVALID,
-                           "unit %s has %u of %u gradient contributions at the end of the step",
-                           engine->layout.units[u].unit.name, state->rounds_done, rounds);
+        unsigned steps = zr_engine_accumulation_steps(engine, u);
+        if (state->accumulated != steps)
+            return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
+                           engine->layout.units[u].unit.name, state->accumulated, steps);
         zr_result result = zr_engine_end_reduction(engine, u);
         if (result != ZR_OK)
             return result;
@@ -191,8 +190,8 @@ struct whole_sums {
 
 static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
 {
-    return engine->options.stage == 0 && zr_engine_is_narrow(engine) && engine->world > 1 &&
-           unit < engine->layout.units_count && zr_engine_rounds(engine, unit) > 1 &&
+    return engine->options.stage == 0 && zr_engine_is_low_precision(engine) && engine->world > 1 &&
+           unit < engine->layout.units_count && zr_engine_accumulation_steps(engine, unit) > 1 &&
            !zr_engine_adds_in_place(engine);
 }
 
@@ -236,10 +235,10 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
     zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
-    engine->units[unit].rounds_done = 0;
+    engine->units[unit].accumulated = 0;
 }
 
-/* Updates unit after unit; each starts to spread while the next is updated. */
+/* Updates unit after unit; the all-gather of each runs while the next is updated. */
 static zr_result update_all(struct zr_engine *engine, const struct update *update)
 {
     struct whole_sums sums = {0};
@@ -254,7 +253,7 @@ static zr_result update_all(struct zr_engine *engine, const struct update *updat
         zr_drop(engine->options.arena, &sums.block[u % 2]);
         end_round(engine, u);
         if (result == ZR_OK && engine->options.stage > 0 && engine->world > 1 && engine->units[u].resident)
-            result = zr_engine_spread_parameters(engine, u);
+            result = zr_engine_all_gather_parameters(engine, u);
     }
     for (unsigned i = 0; i < 2; i++) {
         if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */
@@ -303,7 +302,7 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     double step = (double)(engine->steps_done + 1);
     float scale = 1;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
-    if (!engine->dry)
+    if (!engine->simulated)
         result = judge_gradients(engine, report, &scale);
     if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
         result = zr_comm_synchronize(engine->options.comm);

@@ -1,30 +1,31 @@
-/* replicas.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of the
- * model that this rank owns, for checkpoints. */
+/* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
+ * the model that this rank owns, for checkpoints. */
 #include "zero/engine/engine.h"
 
 #include <inttypes.h>
 
-zr_result zr_engine_spread(struct zr_engine *engine, size_t unit, struct zr_numbers whole, zr_ticket *ticket)
+zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,
+                               zr_ticket *ticket)
 {
     size_t shard_bytes = engine->layout.units[unit].shard_elements * zr_precision_bytes(whole.precision);
-    bool narrow = whole.precision != ZR_PRECISION_FP32;
+    bool low_precision = whole.precision != ZR_PRECISION_FP32;
     return zr_comm_all_gather(
         engine->options.comm,
         &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
                                 .destination = whole.at,
                                 .shard_bytes = shard_bytes,
                                 .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
-                                .type = narrow ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
+                                .type = low_precision ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
         ticket);
 }
 
-zr_result zr_engine_spread_parameters(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    return zr_engine_spread(engine, unit,
-                            (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
-                                                engine->options.precision},
-                            &state->parameter_ticket);
+    return zr_engine_all_gather(engine, unit,
+                                (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
+                                                    engine->options.precision},
+                                &state->parameter_ticket);
 }
 
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,
@@ -57,7 +58,7 @@ zr_result zr_engine_synchronize(zr_engine *engine)
 }
 
 /* Makes whole again what this rank holds of a unit beyond its shard. */
-static zr_result spread_unit(struct zr_engine *engine, size_t unit)
+static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     float *states[] = {engine->momentum, engine->variance, engine->master};
@@ -65,12 +66,12 @@ static zr_result spread_unit(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
 
     if (state->resident)
-        result = zr_engine_spread_parameters(engine, unit);
+        result = zr_engine_all_gather_parameters(engine, unit);
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         if (result != ZR_OK || engine->options.stage > 0 || !states[i])
             continue;
         struct zr_numbers whole = {states[i] + engine->layout.units[unit].pool_offset, ZR_PRECISION_FP32};
-        result = zr_engine_spread(engine, unit, whole, ticket);
+        result = zr_engine_all_gather(engine, unit, whole, ticket);
     }
     return result;
 }
@@ -92,7 +93,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     if (engine->world == 1)
         return result;
     for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
-        result = spread_unit(engine, u);
+        result = all_gather_unit(engine, u);
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
     return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
@@ -126,7 +127,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     uint64_t mine, all[ZR_MAX_WORLD];
     zr_result result = zr_engine_check_call(engine, __func__, engine);
 
-    if (result != ZR_OK || engine->dry || engine->world == 1)
+    if (result != ZR_OK || engine->simulated || engine->world == 1)
         return result;
     result = zr_engine_synchronize(engine);
     if (result != ZR_OK)
@@ -148,7 +149,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 zr_result zr_engine_verify_finite(zr_engine *engine)
 {
     zr_result result = zr_engine_synchronize(engine);
-    if (result != ZR_OK || engine->dry)
+    if (result != ZR_OK || engine->simulated)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];

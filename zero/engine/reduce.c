@@ -1,13 +1,13 @@
 /* reduce.c: gradients on their way to their owners.
  *
- * Stages 0 and 1 keep whole gradients. A unit with one round per step is reduced in place: at stage 1 each
- * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several rounds (the tied
- * embedding, micro-batches) the shard of the sum lies aside, since the place where gradients are written is
- * needed again, and since elements of two bytes add up in fp32; at stage 0 the shards are spread after the
- * last, or, where the place is of two bytes, unit by unit when they are used. Stage 2 keeps shards, and
- * gradients pass a staging block each: blocks are freed in the order in which they were handed over, when
- * room is needed for the next, so that reductions hide behind the computation of later gradients. At every
- * stage and for every element the same sums are added in the same order. */
+ * Stages 0 and 1 keep whole gradients. A unit with one gradient per step is reduced in place: at stage 1 each
+ * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several accumulation
+ * steps (the tied embedding, micro-batches) the shard of the sum lies aside, since the place where gradients
+ * are written is needed again, and since elements of two bytes add up in fp32; at stage 0 the shards are
+ * gathered after the last, or, where the place is of two bytes, unit by unit when they are used. Stage 2
+ * keeps shards, and gradients pass a staging block each: blocks are freed in the order in which they were
+ * handed over, when room is needed for the next, so that reductions hide behind the computation of later
+ * gradients. At every stage and for every element the same sums are added in the same order. */
 #include "zero/engine/engine.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
@@ -98,9 +98,9 @@ static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
     unsigned oldest = engine->first_staged;
     if (oldest == ZR_NO_UNIT)
         return false;
-    unsigned here = engine->units[unit].rounds_done / engine->layout.units[unit].unit.contributions;
+    unsigned here = engine->units[unit].accumulated / engine->layout.units[unit].unit.gradient_uses;
     unsigned there =
-        (engine->units[oldest].rounds_done - 1) / engine->layout.units[oldest].unit.contributions;
+        (engine->units[oldest].accumulated - 1) / engine->layout.units[oldest].unit.gradient_uses;
     return there < here ||
            engine->staging_elements + engine->layout.units[unit].padded_elements > engine->staging_limit;
 }
@@ -128,10 +128,10 @@ static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
-    if (state->rounds_done >= zr_engine_rounds(engine, unit))
+    if (state->accumulated >= zr_engine_accumulation_steps(engine, unit))
         return zr_fail(ZR_ERR_INVALID, "unit %s has had all %u gradients of this step; end the step", name,
-                       state->rounds_done);
-    if (!state->held && engine->held_units >= ZR_HELD_UNITS_MAX)
+                       state->accumulated);
+    if (!state->awaited && engine->awaited_units >= ZR_AWAITED_UNITS_MAX)
         return zr_fail(ZR_ERR_INVALID,
                        "the gradients of unit %s are asked for while two other units wait to be handed over",
                        name);
@@ -146,17 +146,17 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    result = zr_engine_end_reduction(engine, unit); /* of an earlier round */
+    result = zr_engine_end_reduction(engine, unit); /* of an earlier one */
     if (result == ZR_OK && engine->shards_gradients && !state->staging)
         result = stage(engine, unit);
     if (result != ZR_OK)
         return result;
-    if (!state->held) {
-        state->held = true;
-        engine->held_units++;
+    if (!state->awaited) {
+        state->awaited = true;
+        engine->awaited_units++;
     }
     *base = whole_gradients(engine, unit);
-    *accumulate = zr_engine_adds_in_place(engine) && state->rounds_done > 0;
+    *accumulate = zr_engine_adds_in_place(engine) && state->accumulated > 0;
     return ZR_OK;
 }
 
@@ -199,7 +199,7 @@ static zr_result add_alone(struct zr_engine *engine, size_t unit, float *sum)
                                                          .count = 1,
                                                          .precision = engine->options.precision,
                                                          .scale = 1,
-                                                         .accumulate = engine->units[unit].rounds_done > 0,
+                                                         .accumulate = engine->units[unit].accumulated > 0,
                                                          .to = {sum, ZR_PRECISION_FP32}});
 }
 
@@ -207,10 +207,11 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    bool several = zr_engine_rounds(engine, unit) > 1, narrow = zr_engine_is_narrow(engine);
+    bool several = zr_engine_accumulation_steps(engine, unit) > 1,
+         low_precision = zr_engine_is_low_precision(engine);
     zr_result result = ZR_OK;
 
-    if ((narrow ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
+    if ((low_precision ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
         result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
@@ -224,13 +225,13 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                                     .destination = sum.at,
                                     .shard_elements = u->shard_elements,
                                     .scale = 1.0f / (float)engine->world,
-                                    .accumulate = state->rounds_done > 0,
+                                    .accumulate = state->accumulated > 0,
                                     .type = zr_engine_comm_type(engine),
-                                    .wide = narrow && several,
+                                    .wide = low_precision && several,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
-    if (result != ZR_OK || engine->options.stage != 0 || narrow ||
-        state->rounds_done + 1 < zr_engine_rounds(engine, unit))
+    if (result != ZR_OK || engine->options.stage != 0 || low_precision ||
+        state->accumulated + 1 < zr_engine_accumulation_steps(engine, unit))
         return result;
     return zr_comm_all_gather(engine->options.comm,
                               &(struct zr_all_gather){.source = sum.at,
@@ -246,25 +247,25 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    unsigned rounds = zr_engine_rounds(engine, unit);
+    unsigned steps = zr_engine_accumulation_steps(engine, unit);
 
-    if (state->rounds_done >= rounds)
+    if (state->accumulated >= steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",
-                       engine->layout.units[unit].unit.name, state->rounds_done + 1, rounds);
-    if (!state->held)
+                       engine->layout.units[unit].unit.name, state->accumulated + 1, steps);
+    if (!state->awaited)
         return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
                        engine->layout.units[unit].unit.name);
-    bool aside = engine->shards_gradients || (rounds > 1 && !zr_engine_adds_in_place(engine));
-    bool in_place = !aside && engine->world > 1 && state->rounds_done + 1 == rounds;
+    bool aside = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
+    bool in_place = !aside && engine->world > 1 && state->accumulated + 1 == steps;
     if (aside)
         result = reduce_aside(engine, unit);
     else if (in_place)
         result = reduce_in_place(engine, unit);
     if (result != ZR_OK)
         return result;
-    state->rounds_done++;
-    state->held = false;
-    engine->held_units--;
+    state->accumulated++;
+    state->awaited = false;
+    engine->awaited_units--;
     if (engine->shards_gradients)
         enqueue(engine, unit);
     return ZR_OK;

@@ -155,17 +155,17 @@ static zr_result check_module(const struct zr_model *model, size_t index)
     return ZR_OK;
 }
 
-/* Modules read units as often as units have contributions, and a pass has room to show their parameters. */
+/* Modules read units as often as units have gradient uses, and a pass has room to show their parameters. */
 static zr_result check_units(const struct zr_model *model)
 {
-    size_t uses = 0, contributions = 0, count = 0;
+    size_t reads = 0, uses = 0, count = 0;
     for (size_t m = 0; m < model->modules_count; m++)
-        uses += model->modules[m].units_count;
+        reads += model->modules[m].units_count;
     for (size_t u = 0; u < model->list.units_count; u++)
-        contributions += model->list.units[u].contributions;
-    if (uses != contributions)
-        return zr_fail(ZR_ERR_INVALID, "modules read units %zu times, and units have %zu contributions", uses,
-                       contributions);
+        uses += model->list.units[u].gradient_uses;
+    if (reads != uses)
+        return zr_fail(ZR_ERR_INVALID, "modules read units %zu times, and units have %zu gradient uses",
+                       reads, uses);
     for (size_t p = 0; p < model->list.parameters_count; p++) {
         bool same = p > 0 && model->list.parameters[p].unit == model->list.parameters[p - 1].unit;
         count = same ? count + 1 : 1;

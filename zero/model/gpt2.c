@@ -3,7 +3,7 @@
  *   embedding   y = wte[token] + wpe[position]
  *   block       middle = x + proj(attention(qkv(ln_1(x))))     y = middle + fc2(gelu(fc(ln_2(middle))))
  *   final       y = ln_f(x)
- *   head        tied to wte, which therefore gets two gradient contributions per micro-batch
+ *   head        tied to wte, which therefore gets two gradients per micro-batch
  *
  * Weights are [in, out], as GPT-2's Conv1D stores them. */
 #include <math.h>
@@ -113,18 +113,18 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
 {
     void *const *g = &pass->gradients[0][w];
     return pass->kernels->layernorm_backward(
-        pass->context,
-        &(struct zr_layernorm_backward){.shape = {pass->rows, zr_pass_shape(pass)->hidden},
-                                        .x = x,
-                                        .w = pass->parameters[0][w],
-                                        .mean = pass->slots[mean],
-                                        .rstd = pass->slots[mean + 1],
-                                        .dy = dy,
-                                        .dx = pass->dx,
-                                        .dw = g[0],
-                                        .db = g[1],
-                                        .accumulate_dx = pass->dx == pass->dy, /* a block's: the residual path */
-                                        .accumulate = pass->accumulate[0]});
+        pass->context, &(struct zr_layernorm_backward){
+                           .shape = {pass->rows, zr_pass_shape(pass)->hidden},
+                           .x = x,
+                           .w = pass->parameters[0][w],
+                           .mean = pass->slots[mean],
+                           .rstd = pass->slots[mean + 1],
+                           .dy = dy,
+                           .dx = pass->dx,
+                           .dw = g[0],
+                           .db = g[1],
+                           .accumulate_dx = pass->dx == pass->dy, /* a block's: the residual path */
+                           .accumulate = pass->accumulate[0]});
 }
 
 /* A matrix [in, out] in units of the channels. */

@@ -139,7 +139,7 @@ void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr
 {
     struct zr_parameter_list *list = &transformer->model.list;
     struct zr_unit *u = &transformer->units[list->units_count];
-    *u = (struct zr_unit){.contributions = unit->contributions};
+    *u = (struct zr_unit){.gradient_uses = unit->gradient_uses};
     print_layer(u->name, sizeof u->name, unit->name, unit->layer);
     for (size_t i = 0; i < unit->count; i++) {
         const struct zr_tensor *tensor = &unit->tensors[i];

@@ -87,7 +87,7 @@ struct zr_unit_tensors {
     const char *name;   /* "h.%zu", with `layer` in it; or one without */
     const char *prefix; /* of its parameters' names, likewise */
     size_t layer;
-    unsigned contributions;
+    unsigned gradient_uses;
     const struct zr_tensor *tensors;
     size_t count;
 };

@@ -5,7 +5,7 @@
 
 #include "zero/comm/take.h"
 
-enum { SMALL_DIVISOR = 16, HELD_MOST = ZR_PREFETCH_MOST + 1 + ZR_MODULE_UNITS_MAX };
+enum { SMALL_DIVISOR = 16, GATHERED_MOST = ZR_PREFETCH_MOST + 1 + ZR_MODULE_UNITS_MAX };
 
 const char *zr_action_kind_name(enum zr_action_kind kind)
 {
@@ -79,9 +79,9 @@ static bool reads_unit(const struct zr_model *model, struct use use, unsigned un
 struct builder {
     struct zr_schedule *out;
     struct pass pass;
-    unsigned held[HELD_MOST], held_count; /* units that are gathered */
-    unsigned held_most;                   /* gathered ahead of use */
-    uint64_t *unit_elements;              /* [units_count] */
+    unsigned gathered[GATHERED_MOST], gathered_count; /* units that are gathered */
+    unsigned gathered_most;                           /* gathered ahead of use */
+    uint64_t *unit_elements;                          /* [units_count] */
 };
 
 static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
@@ -89,19 +89,19 @@ static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned
     return append(builder->out, (struct zr_action){.kind = kind, .index = index});
 }
 
-static bool is_held(const struct builder *builder, unsigned unit)
+static bool is_gathered(const struct builder *builder, unsigned unit)
 {
-    for (unsigned i = 0; i < builder->held_count; i++)
-        if (builder->held[i] == unit)
+    for (unsigned i = 0; i < builder->gathered_count; i++)
+        if (builder->gathered[i] == unit)
             return true;
     return false;
 }
 
 static zr_result gather(struct builder *builder, unsigned unit)
 {
-    if (is_held(builder, unit))
+    if (is_gathered(builder, unit))
         return ZR_OK;
-    builder->held[builder->held_count++] = unit;
+    builder->gathered[builder->gathered_count++] = unit;
     return add(builder, ZR_ACTION_GATHER, unit);
 }
 
@@ -137,11 +137,11 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
         if (elements_at(builder, at) * SMALL_DIVISOR < elements_at(builder, next_reading(builder, at)))
             continue;
         for (unsigned i = 0; i < reads(model, use) && result == ZR_OK; i++) {
-            if (builder->held_count >= builder->held_most)
+            if (builder->gathered_count >= builder->gathered_most)
                 return ZR_OK;
             result = gather(builder, model->modules[use.module].units[i]);
         }
-        if (result != ZR_OK || builder->held_count >= builder->held_most)
+        if (result != ZR_OK || builder->gathered_count >= builder->gathered_most)
             return result;
     }
     return ZR_OK;
@@ -158,9 +158,9 @@ static bool is_next(const struct builder *builder, size_t at, unsigned unit)
 static zr_result release(struct builder *builder, unsigned unit)
 {
     unsigned i = 0;
-    while (builder->held[i] != unit)
+    while (builder->gathered[i] != unit)
         i++;
-    builder->held[i] = builder->held[--builder->held_count];
+    builder->gathered[i] = builder->gathered[--builder->gathered_count];
     return add(builder, ZR_ACTION_RELEASE, unit);
 }
 
@@ -207,7 +207,8 @@ static zr_result add_pass(struct zr_schedule *out, const struct zr_schedule_requ
 {
     struct builder builder = {.out = out,
                               .pass = {.request = request, .backward = backward},
-                              .held_most = 1 + (request->prefetch_distance ? request->prefetch_distance : 1)};
+                              .gathered_most =
+                                  1 + (request->prefetch_distance ? request->prefetch_distance : 1)};
     zr_result result = measure_units(&builder, request->model);
     for (size_t at = 0; at < uses_count(&builder.pass) && result == ZR_OK; at++)
         result = add_use(&builder, at);

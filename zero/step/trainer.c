@@ -151,7 +151,7 @@ static zr_result forward(const struct run *run, size_t module, bool again)
 static double mean_loss(const struct run *run)
 {
     double sum = 0;
-    if (run->trainer->engine->dry)
+    if (run->trainer->engine->simulated)
         return 0;
     for (size_t i = 0; i < run->rows; i++)
         sum += run->trainer->activations.losses[i];

@@ -19,7 +19,7 @@ static void make_list(void)
 {
     for (unsigned l = 0; l < LAYERS; l++) {
         struct zr_parameter *p = &parameters[(size_t)2 * l];
-        units[l].contributions = 1;
+        units[l].gradient_uses = 1;
         snprintf(units[l].name, sizeof units[l].name, "l%u", l);
         p[0] = (struct zr_parameter){.shape = {32, 40}, .unit = l, .group = 1, .init_deviation = 0.1f};
         p[1] = (struct zr_parameter){.shape = {40, 0}, .unit = l, .init_mean = 0.5f};
@@ -276,11 +276,11 @@ static void test_lists(struct rig *rig, unsigned stage)
     wrong[0].init_deviation = -1;
     refused(&bad, "a deviation below 0", "l0.weight");
     wrong[0] = parameters[0];
-    wrong_units[2].contributions = 0;
-    refused(&bad, "a unit without contributions", "l2 has 0");
-    wrong_units[2].contributions = 0x80000000u;
+    wrong_units[2].gradient_uses = 0;
+    refused(&bad, "a unit without gradient uses", "l2 has 0");
+    wrong_units[2].gradient_uses = 0x80000000u;
     bad.micro_batches = 2;
-    refused(&bad, "2^32 contributions", "l2 has 2147483648");
+    refused(&bad, "2^32 gradient uses", "l2 has 2147483648");
 }
 
 /* Names become the keys of a file, and end somewhere. */

@@ -17,7 +17,7 @@ static void describe(void)
             .shape = {WIDTH, WIDTH}, .unit = u, .group = ZR_GROUP_DECAY, .init_deviation = 0.02f};
         snprintf(parameters[u].name, sizeof parameters[u].name, "u%u.weight", u);
         snprintf(units[u].name, sizeof units[u].name, "u%u", u);
-        units[u].contributions = 1;
+        units[u].gradient_uses = 1;
     }
 }
 

@@ -186,7 +186,7 @@ struct model {
  * where rounds add up in place, by one rank or before they are reduced, each such sum is. */
 static double whole_gradient(const struct setting *setting, size_t element, size_t parameter, unsigned step)
 {
-    unsigned contributions = units[parameters[parameter].unit].contributions;
+    unsigned contributions = units[parameters[parameter].unit].gradient_uses;
     unsigned rounds = setting->micro_batches * contributions;
     bool in_place = setting->reduce == ZR_REDUCE_ONCE || (setting->world == 1 && setting->micro_batches == 1);
     double sum = 0;
@@ -355,7 +355,7 @@ static struct travelling travelling(struct rig *rig, const struct setting *setti
         return (struct travelling){UINT64_MAX, UINT64_MAX};
     for (size_t u = 0; u < UNITS; u++) {
         unsigned rounds =
-            setting->reduce == ZR_REDUCE_ONCE ? 1 : units[u].contributions * setting->micro_batches;
+            setting->reduce == ZR_REDUCE_ONCE ? 1 : units[u].gradient_uses * setting->micro_batches;
         uint64_t once = layout.units[u].padded_elements / setting->world * (setting->world - 1);
         all.elements += once * (rounds + 1);
         all.bytes += once * (rounds * each + (setting->stage == 0 && rounds > 1 ? sizeof(float) : each));
@@ -591,7 +591,7 @@ static void test_misuse(void)
                "no options at all");
     tap_result(rig_engine(&rig, &setting), ZR_OK, "an engine");
     tap_result(zr_engine_step(rig.engine, 0.1f, &report), ZR_ERR_INVALID, "a step without gradients");
-    tap_ok(strstr(zr_last_error(), "of 1 gradient contributions") || strstr(zr_last_error(), "of 2"),
+    tap_ok(strstr(zr_last_error(), "of 1 gradients at") || strstr(zr_last_error(), "of 2"),
            "the words say what is missing: %s", zr_last_error());
     tap_result(zr_engine_gradients(rig.engine, 1, &base, &accumulate), ZR_OK, "gradients of a unit");
     tap_ok(!accumulate, "the first round overwrites");

@@ -46,7 +46,7 @@ static void draw_sample(struct sample *sample)
         struct zr_parameter *pair = &sample->parameters[2 * u];
         bool copy = alike && u >= 2;
         snprintf(sample->units[u].name, sizeof sample->units[u].name, "u%zu", u);
-        sample->units[u].contributions = u == 0 ? 2 : 1;
+        sample->units[u].gradient_uses = u == 0 ? 2 : 1;
         for (unsigned i = 0; i < 2; i++) {
             snprintf(pair[i].name, sizeof pair[i].name, "u%zu.%u", u, i);
             pair[i].unit = (unsigned)u;

@@ -513,7 +513,7 @@ static zr_result paper_run(const struct paper *paper, struct zr_timeline *t, zr_
     for (unsigned u = 0; u < PAPER_UNITS; u++) {
         parameters[u] =
             (struct zr_parameter){.name = {(char)('a' + u)}, .unit = u, .shape = {PAPER_ELEMENTS}};
-        units[u] = (struct zr_unit){.name = {(char)('a' + u)}, .contributions = 1};
+        units[u] = (struct zr_unit){.name = {(char)('a' + u)}, .gradient_uses = 1};
         modules[u] = (struct zr_module){&paper_type, {u}, 1};
     }
     modules[PAPER_UNITS] = (struct zr_module){.type = &loss_type};
