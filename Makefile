@@ -109,8 +109,10 @@ defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))
 tool_src    := $(wildcard defrag/tool/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
-zero_src    := $(foreach room,engine model step plan checkpoint,$(wildcard zero/$(room)/*.c))
-train_src   := $(wildcard zero/train/*.c)
+# Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
+state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
+zero_src    := $(foreach room,engine model step plan,$(wildcard zero/$(room)/*.c)) $(state_src)
+train_src   := $(wildcard zero/train/*.c) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 # Modules: what is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.

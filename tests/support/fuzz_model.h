@@ -15,11 +15,11 @@
 #include "tests/support/half.h"
 #include "tests/support/shape_list.h"
 #include "zero/model/transformer.h"
-#include "zero/train/checkpoint.h"
-#include "zero/train/checkpoint_inside.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/checkpoint/state.h"
-#include "zero/train/model_file.h"
-#include "zero/train/safetensors_read.h"
+#include "zero/checkpoint/model_file.h"
+#include "zero/checkpoint/safetensors_read.h"
 
 /* ---- A model of a few elements ------------------------------------------------------------------------- */
 

@@ -141,9 +141,9 @@ static const struct fuzz_target fuzz_targets[] = {
     {"environment", fuzz_environment, fuzz_environment_words}, /* zero/comm/start.c */
     {"log", fuzz_log, fuzz_log_words},                         /* zero/train/log.c: --log, resumed */
     {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/base/machine.c: /proc and cgroups */
-    {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/train/safetensors_read.c */
-    {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/train/model_import.c */
-    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/train/checkpoint_load.c */
+    {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/checkpoint/safetensors_read.c */
+    {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/checkpoint/model_import.c */
+    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/checkpoint/checkpoint_load.c */
     {"state", fuzz_state, fuzz_manifest_words},                /* zero/state.c: zr_engine_load() */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };

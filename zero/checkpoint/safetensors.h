@@ -3,7 +3,7 @@
  * tensors. Here is the header: whoever writes a file says what is in it, and the same words tell how long the
  * header is, write it, or compare it with one that is there. The data are each writer's own. Takes no memory.
  *
- * zero/train/safetensors_read.h reads files of any origin. One thread per struct. */
+ * zero/checkpoint/safetensors_read.h reads files of any origin. One thread per struct. */
 #ifndef ZR_SAFETENSORS_H
 #define ZR_SAFETENSORS_H
 

@@ -7,14 +7,14 @@
 #include "alloc/base/option.h"
 #include "zero/comm/mpi_start.h"
 #include "zero/train/args.h"
-#include "zero/train/checkpoint.h"
+#include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
 #include "zero/train/outputs.h"
 #include "zero/train/number.h"
 #include "zero/train/rank.h"
 #include "zero/train/report.h"
-#include "zero/train/model_file.h"
+#include "zero/checkpoint/model_file.h"
 #include "zero/train/terminal.h"
 
 /* How long SIGTERM lets a step under way go on, if the ranks get on: who cannot wait so long sends it again.

@@ -15,9 +15,9 @@
 #include "tests/support/folder.h"
 #include "tests/support/shape_list.h"
 #include "tests/support/tap.h"
-#include "zero/train/checkpoint.h"
+#include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/state.h"
-#include "zero/train/checkpoint_inside.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 
 static char folder[] = "/tmp/zr-checkpoint-XXXXXX";
 static char runs[128];   /* folder/runs: what zr_checkpoint_save() is given */

@@ -10,7 +10,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/tap.h"
-#include "zero/train/checkpoint.h"
+#include "zero/checkpoint/checkpoint.h"
 
 /* Files enough that a sweep takes far longer than a rename. */
 enum { FILES = 64, ROUNDS = 12 };

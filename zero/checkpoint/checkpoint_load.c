@@ -11,8 +11,8 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/state.h"
-#include "zero/train/checkpoint_inside.h"
-#include "zero/train/model_file.h"
+#include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/checkpoint/model_file.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson makes up to a hundred times as much of it */
 

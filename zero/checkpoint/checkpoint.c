@@ -1,6 +1,6 @@
 /* checkpoint.c: names, the hold on a folder, and the removal of unfinished saves. */
 #define _GNU_SOURCE
-#include "zero/train/checkpoint.h"
+#include "zero/checkpoint/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/checkpoint/state.h"
-#include "zero/train/checkpoint_inside.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 
 const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
 {

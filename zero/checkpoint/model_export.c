@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "zero/checkpoint/state.h"
-#include "zero/train/model_file.h"
+#include "zero/checkpoint/model_file.h"
 
 void zr_model_export_clean_up(const char *path)
 {

@@ -1,10 +1,10 @@
 /* checkpoint_inside.h: what saving and loading share. Private to checkpoint*.c. */
-#ifndef ZR_TRAIN_CHECKPOINT_INSIDE_H
-#define ZR_TRAIN_CHECKPOINT_INSIDE_H
+#ifndef ZR_CHECKPOINT_INSIDE_H
+#define ZR_CHECKPOINT_INSIDE_H
 
 #include "alloc/base/file.h"
 #include "zero/comm/status.h"
-#include "zero/train/checkpoint.h"
+#include "zero/checkpoint/checkpoint.h"
 
 #define ZR_CHECKPOINT_PATH_ROOM 4608
 #define ZR_CHECKPOINT_VERSION   3

@@ -3,8 +3,8 @@
  * format.
  *
  * Errors are ZR_ERR_FORMAT with words that name the file, or ZR_ERR_IO. One struct belongs to one thread. */
-#ifndef ZR_TRAIN_SAFETENSORS_READ_H
-#define ZR_TRAIN_SAFETENSORS_READ_H
+#ifndef ZR_SAFETENSORS_READ_H
+#define ZR_SAFETENSORS_READ_H
 
 #include "zero/checkpoint/safetensors.h"
 

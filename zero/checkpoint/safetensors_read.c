@@ -1,5 +1,5 @@
 /* safetensors_read.c: opens a safetensors file, checks its header, and reads parts of its tensors. */
-#include "zero/train/safetensors_read.h"
+#include "zero/checkpoint/safetensors_read.h"
 
 #include <inttypes.h>
 #include <jansson.h>

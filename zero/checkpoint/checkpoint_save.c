@@ -12,7 +12,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/state.h"
-#include "zero/train/checkpoint_inside.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 
 #ifndef RENAME_EXCHANGE
 #define RENAME_EXCHANGE 2

@@ -13,8 +13,8 @@
 #include "zero/checkpoint/state.h"
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
-#include "zero/train/model_file.h"
-#include "zero/train/safetensors_read.h"
+#include "zero/checkpoint/model_file.h"
+#include "zero/checkpoint/safetensors_read.h"
 
 enum { FILES_MOST = 1024 };
 #define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))

@@ -5,8 +5,8 @@
  * FOLDER/.step-00000100.partial/, synced (files, then folders), and renamed by rank 0 after every rank said
  * that its part is good; so a folder without the dot is complete, and a failure leaves older ones as they
  * were. Memory is constant. */
-#ifndef ZR_TRAIN_CHECKPOINT_H
-#define ZR_TRAIN_CHECKPOINT_H
+#ifndef ZR_CHECKPOINT_H
+#define ZR_CHECKPOINT_H
 
 #include "zero/model/transformer.h"
 

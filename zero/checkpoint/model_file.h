@@ -2,8 +2,8 @@
  * gives it. GPT-2: wte.weight, h.0.attn.c_attn.weight [in, out], ..., the head tied to wte. LLaMA:
  * model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight [out, in], ..., lm_head.weight unless the
  * head is tied. */
-#ifndef ZR_TRAIN_MODEL_FILE_H
-#define ZR_TRAIN_MODEL_FILE_H
+#ifndef ZR_MODEL_FILE_H
+#define ZR_MODEL_FILE_H
 
 #include <string.h>
 
