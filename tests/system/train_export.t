@@ -299,6 +299,7 @@ refused("a LLaMA for a GPT-2", path("trained"), ["--arch gpt2"])
 refused("a GPT-2 for a LLaMA", first, ["--arch llama"], **LLAMA)
 for words, changes, needles in (("other KV heads", dict(kv_heads=2), ["--kv-heads 1"]), ("another width", dict(ffn=48), ["--ffn 40"]),
                                 ("another base of angles", dict(rope_theta=10000), ["--rope-theta 500"]),
+                                ("another epsilon", dict(norm_epsilon=1e-6), ["--norm-epsilon 1e-05"]),
                                 ("other layers", dict(layers=LAYERS + 1), [f"--layers {LAYERS}"])):
     refused(words, path("trained"), needles, **{**LLAMA, **changes})
     needle = needles[0].split()[0]
@@ -307,7 +308,7 @@ for words, changes, needles in (("other KV heads", dict(kv_heads=2), ["--kv-head
 run = train(**BASE, ranks=1, stage=0, resume=path("llama-saved"))
 ok(run.code == 3 and "--arch llama" in run.err, "a checkpoint of a LLaMA for a GPT-2: the words say it") or note(run.err[-500:])
 for words, changes, needle in (("heads", dict(num_attention_heads=4), "--heads"), ("a base", dict(rope_theta=10000.0), "rope_theta"),
-                               ("norms", dict(rms_norm_eps=1e-6), "rms_norm_eps"), ("scaled angles", dict(rope_scaling={"factor": 8}), "rope_scaling"),
+                               ("norms", dict(rms_norm_eps=1e-6), "--norm-epsilon"), ("scaled angles", dict(rope_scaling={"factor": 8}), "rope_scaling"),
                                ("another kind", dict(model_type="mistral"), "mistral")):
     configure(**changes)
     refused(f"a config.json of other {words}", index, [needle], **LLAMA)

@@ -200,19 +200,29 @@ static zr_result check_architecture(const struct zr_shape *shape, json_t *object
 {
     const char *arch = json_string_value(json_object_get(object, "arch")),
                *ours = zr_architecture_name(shape->architecture);
-    json_t *theta = json_object_get(object, "rope_theta"), *tied = json_object_get(object, "tied");
+    json_t *tied = json_object_get(object, "tied");
+    const struct {
+        const char *key, *option;
+        double ours;
+    } reals[] = {{"rope_theta", "--rope-theta", shape->rope_theta},
+                 {"norm_epsilon", "--norm-epsilon", shape->norm_epsilon}};
 
-    if (!arch || !json_is_number(theta) || !json_is_boolean(tied))
+    if (!arch || !json_is_boolean(tied))
         return damaged(name, "its shape is incomplete");
     if (strcmp(arch, ours) != 0)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' is a checkpoint of another model: it was saved with --arch %.16s, this run has "
                        "%s; resume with --arch %.16s",
                        name, arch, ours, arch);
-    if (json_number_value(theta) != shape->rope_theta)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' was saved with --rope-theta %.17g, this run has %.17g; resume with that", name,
-                       json_number_value(theta), shape->rope_theta);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        json_t *theirs = json_object_get(object, reals[i].key);
+        if (!json_is_number(theirs))
+            return damaged(name, "its shape is incomplete");
+        if (json_number_value(theirs) != reals[i].ours)
+            return zr_fail(ZR_ERR_FORMAT, "'%s' was saved with %s %g, this run has %g; resume with %s %.15g",
+                           name, reals[i].option, json_number_value(theirs), reals[i].ours, reals[i].option,
+                           json_number_value(theirs));
+    }
     if (json_is_true(tied) != shape->tied)
         return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --tie-embeddings; resume %s it", name,
                        json_is_true(tied) ? "with" : "without", json_is_true(tied) ? "with" : "without");

@@ -28,6 +28,7 @@ static void say_notes(struct zr_safetensors_header *header, const void *whose)
     if (shape->architecture == ZR_ARCH_LLAMA) {
         zr_safetensors_note(header, "n_kv_head", "%zu", shape->kv_heads);
         zr_safetensors_note(header, "rope_theta", "%.17g", shape->rope_theta);
+        zr_safetensors_note(header, "norm_epsilon", "%.17g", shape->norm_epsilon);
     }
 }
 

@@ -362,8 +362,7 @@ static zr_result check_config(const struct import *import)
                        import->model->path);
     zr_result result = check_real(import, "rope_theta", shape->rope_theta, "resume with --rope-theta");
     return result ? result
-                  : check_real(import, "rms_norm_eps", (double)ZR_LLAMA_NORM_EPSILON,
-                               "this version has no other; its losses would differ");
+                  : check_real(import, "rms_norm_eps", shape->norm_epsilon, "resume with --norm-epsilon");
 }
 
 /* What zr-train's own export notes. */
@@ -376,13 +375,14 @@ static zr_result check_notes(const struct import *import)
         double ours;
     } kinds[] = {{"n_head", "--heads", (double)shape->heads},
                  {"n_kv_head", "--kv-heads", (double)shape->kv_heads},
-                 {"rope_theta", "--rope-theta", shape->rope_theta}};
+                 {"rope_theta", "--rope-theta", shape->rope_theta},
+                 {"norm_epsilon", "--norm-epsilon", shape->norm_epsilon}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *theirs = json_string_value(json_object_get(notes, kinds[i].key));
         if (theirs && strtod(theirs, NULL) != kinds[i].ours)
-            return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.20s, this run has %g; give %s %.20s",
-                           import->model->path, kinds[i].option, theirs, kinds[i].ours, kinds[i].option,
-                           theirs);
+            return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.15g, this run has %g; give %s %.15g",
+                           import->model->path, kinds[i].option, strtod(theirs, NULL), kinds[i].ours,
+                           kinds[i].option, strtod(theirs, NULL));
     }
     return ZR_OK;
 }

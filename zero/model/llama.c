@@ -90,7 +90,7 @@ static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w,
     return pass->kernels->rmsnorm_forward(
         pass->context, &(struct zr_rmsnorm_forward){.rows = pass->rows,
                                                     .channels = zr_pass_shape(pass)->hidden,
-                                                    .epsilon = ZR_LLAMA_NORM_EPSILON,
+                                                    .epsilon = (float)zr_pass_shape(pass)->norm_epsilon,
                                                     .x = x,
                                                     .w = w,
                                                     .y = y,

@@ -32,6 +32,8 @@ void zr_shape_complete(struct zr_shape *shape)
         shape->ffn = (shape->hidden * 8 / 3 + FFN_MULTIPLE - 1) / FFN_MULTIPLE * FFN_MULTIPLE;
     if (shape->rope_theta == 0)
         shape->rope_theta = 10000;
+    if (shape->norm_epsilon == 0)
+        shape->norm_epsilon = 1e-5;
 }
 
 static zr_result check_llama(const struct zr_shape *shape)
@@ -50,6 +52,9 @@ static zr_result check_llama(const struct zr_shape *shape)
         return zr_fail(ZR_ERR_INVALID, "the model's feed-forward width must be at least 1");
     if (!(shape->rope_theta >= 1 && shape->rope_theta <= 1e12))
         return zr_fail(ZR_ERR_INVALID, "a rotary base of %g is not between 1 and 1e12", shape->rope_theta);
+    if (!(shape->norm_epsilon >= 1e-12 && shape->norm_epsilon <= 1))
+        return zr_fail(ZR_ERR_INVALID, "an epsilon of the norms of %g is not between 1e-12 and 1",
+                       shape->norm_epsilon);
     return ZR_OK;
 }
 

@@ -18,19 +18,18 @@ struct zr_shape {
     enum zr_recompute recompute;
     enum zr_architecture architecture;
     /* LLaMA's. */
-    size_t kv_heads;   /* that keys and values have; divides heads */
-    size_t ffn;        /* width of the feed-forward layer */
-    double rope_theta; /* base of the rotary angles */
-    bool tied;         /* the head is the embedding; GPT-2's always is */
+    size_t kv_heads;     /* that keys and values have; divides heads */
+    size_t ffn;          /* width of the feed-forward layer */
+    double rope_theta;   /* base of the rotary angles */
+    double norm_epsilon; /* added to the mean square, below the root */
+    bool tied;           /* the head is the embedding; GPT-2's always is */
 };
-
-/* Of LLaMA's norms. */
-#define ZR_LLAMA_NORM_EPSILON 1e-5f
 
 /* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, anything is zero, or it
  * overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);
-/* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta) with what the architecture usually has. */
+/* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually
+ * has. */
 void zr_shape_complete(struct zr_shape *shape);
 
 /* The optimizer's groups: vectors do not decay; the embeddings may have a rate of their own. */

@@ -414,8 +414,9 @@ static const char *without_meaning(const struct zr_train_config *config)
     bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
     if (config->shape.architecture == ZR_ARCH_GPT2 &&
         (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
-         zr_flag_given(config, "rope-theta") || zr_flag_given(config, "tie-embeddings")))
-        return "--kv-heads, --ffn, --rope-theta and --tie-embeddings: are of --arch llama";
+         zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
+         zr_flag_given(config, "tie-embeddings")))
+        return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings: are of --arch llama";
     if (config->save_every && !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->keep && !config->save[0])

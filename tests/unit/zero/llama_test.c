@@ -89,12 +89,12 @@ static void linear(number w, const number *x, size_t in, size_t out, number *y)
     }
 }
 
-static void norm(number w, const number *x, size_t n, number *y)
+static void norm(number w, const number *x, size_t n, double epsilon, number *y)
 {
     number squares = constant(0);
     for (size_t i = 0; i < n; i++)
         squares = add(squares, multiply(x[i], x[i]));
-    number factor = power(add(times(squares, 1 / (double)n), constant(1e-5)), -0.5);
+    number factor = power(add(times(squares, 1 / (double)n), constant(epsilon)), -0.5);
     for (size_t i = 0; i < n; i++)
         y[i] = multiply(w + (number)i, multiply(x[i], factor));
 }
@@ -152,7 +152,7 @@ static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
            down = take(w, c * f);
     for (size_t t = 0; t < shape->sequence; t++) {
         number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE];
-        norm(norm1, x[t], c, y);
+        norm(norm1, x[t], c, shape->norm_epsilon, y);
         linear(wq, y, c, c, q);
         linear(wk, y, c, kv, k[t]);
         linear(wv, y, c, kv, v[t]);
@@ -166,7 +166,7 @@ static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
         linear(wo, mixed, c, c, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
-        norm(norm2, x[t], c, y);
+        norm(norm2, x[t], c, shape->norm_epsilon, y);
         linear(gate, y, c, f, g);
         linear(up, y, c, f, u);
         for (size_t i = 0; i < f; i++) /* g sigmoid(g) u */
@@ -191,7 +191,7 @@ static number sequence_loss(const struct zr_shape *shape, const int32_t *tokens,
     number last = take(&w, c), head = shape->tied ? embedding : w;
     for (size_t t = 0; t < shape->sequence; t++) {
         number y[WIDE], logits[WIDE], sum = constant(0);
-        norm(last, x[t], c, y);
+        norm(last, x[t], c, shape->norm_epsilon, y);
         linear(head, y, c, shape->vocabulary, logits);
         for (size_t v = 0; v < shape->vocabulary; v++)
             sum = add(sum, exponential(logits[v]));
@@ -238,6 +238,7 @@ static const struct {
       .heads = 2,
       .sequence = 12,
       .rope_theta = 500,
+      .norm_epsilon = 0.03,
       .recompute = ZR_RECOMPUTE_FULL}},
 };
 
