@@ -379,8 +379,12 @@ static zr_result write_all(struct state *state, const char *partial, const char 
     if (result == ZR_OK && first)
         result = create(state, partial, path);
     result = zr_comm_all_status(comm, result);
-    if (result == ZR_OK && !first)
+    if (result == ZR_OK && !first) {
         result = zr_file_create(&state->file, partial, ZR_CREATE_NOT);
+        if (result != ZR_OK)
+            result =
+                zr_fail(result, "%s; rank 0 has made it: give a folder that all ranks see", zr_last_error());
+    }
     if (result == ZR_OK) {
         result = transfer_all(state, STATE_SAVE, &mine);
         result = result == ZR_OK ? zr_file_sync(&state->file) : result;

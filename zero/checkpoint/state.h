@@ -38,7 +38,7 @@ struct zr_state_file {
  * engine stores parts of tensors alone; no file is touched. */
 zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, uint64_t *checksum);
 
-/* Bytes of the whole state's file; less than the system has left, or zr_state_write() fails. */
+/* Bytes of the whole state's file. */
 uint64_t zr_state_bytes(zr_engine *engine);
 
 struct zr_state_source {

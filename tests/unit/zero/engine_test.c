@@ -67,13 +67,20 @@ struct setting {
     enum zr_reduce_when reduce;
     enum zr_optimizer_kind kind;
     enum zr_precision precision;
+    bool below_clip; /* the gradients' norm: nothing is clipped */
     int (*body)(struct rig *rig, const struct setting *setting);
 };
+
+static float clip_of(const struct setting *setting)
+{
+    return setting->below_clip ? 1e6f : adamw.clip;
+}
 
 static zr_result rig_engine(struct rig *rig, const struct setting *setting)
 {
     struct zr_optimizer_options optimizer = adamw;
     optimizer.kind = setting->kind;
+    optimizer.clip = clip_of(setting);
     return zr_engine_create(&rig->engine,
                             &(struct zr_engine_options){.arena = rig->arena,
                                                         .host_arena = rig->arena,
@@ -230,8 +237,8 @@ static double reference_step(const struct setting *setting, struct model *model,
     for (size_t p = 0, e = 0; p < PARAMETERS; p++)
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
             squares += pow(whole_gradient(setting, e, p, step), 2);
-    if (sqrt(squares) > (double)adamw.clip)
-        scale = (double)adamw.clip / sqrt(squares);
+    if (sqrt(squares) > (double)clip_of(setting))
+        scale = (double)clip_of(setting) / sqrt(squares);
     for (size_t p = 0, e = 0; p < PARAMETERS; p++)
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
             reference_element(setting, model, e, p, scale * whole_gradient(setting, e, p, step), step, rate);
@@ -426,6 +433,7 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
         zr_comm_counters_get(rig->comm, &after);
         double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);
+        must((report.clip_scale == 1) == setting->below_clip);
         must(compare(rig, setting, &model) < 3e-6);
         must(after.sent_elements - before.sent_elements == travelling(rig, setting).elements);
         must(after.received_bytes - before.received_bytes == travelling(rig, setting).bytes);
@@ -703,6 +711,11 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
     setting.kind = ZR_OPTIMIZER_SGD;
     if (world <= 3)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: SGD with momentum", world, stage, name);
+    setting.below_clip = true;
+    if (world <= 2)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: and with a norm below the clip", world, stage,
+               name);
+    setting.below_clip = false;
     if (stage <= 1 && world <= 3) {
         setting.reduce = ZR_REDUCE_ONCE;
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: 3 micro-batches reduced once", world, stage,
