@@ -40,7 +40,7 @@ static inline zr_result mesh_open(struct mesh *m, zr_comm *all)
     }
     zr_result result = ZR_OK;
     for (unsigned g = 1; g < MESH_GROUPS && result == ZR_OK; g++)
-        result = zr_comm_group(&m->groups[g].comm, all, m->groups[g].ranks, m->groups[g].count);
+        result = zr_comm_group(&m->groups[g].comm, all, m->groups[g].ranks, m->groups[g].count, 0);
     return result;
 }
 

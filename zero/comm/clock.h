@@ -1,6 +1,7 @@
-/* clock.h: the time of a rehearsal. The caller computes at so many operations a second; what it hands to the
+/* clock.h: the time of a rehearsal. The caller computes at so many operations a second; what it hands to a
  * null communicator is done one after the other, each in the time that its bytes take, while the caller goes
- * on; and where the caller waits for a ticket, it waits on this clock. Private to zero/. */
+ * on; and where the caller waits for a ticket, it waits on this clock. A communicator and its groups share
+ * the clock, and work beside one another. Private to zero/. */
 #ifndef ZR_COMM_CLOCK_H
 #define ZR_COMM_CLOCK_H
 
@@ -10,11 +11,11 @@ struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
     double flops;          /* that the caller has done; zr_kernel_context.flops points here */
     double waited_seconds; /* by the caller */
-    /* The communicator's. */
+    /* The communicators'. */
     uint64_t sent_bytes;
     double busy_seconds;
-    double begin_seconds, end_seconds;        /* of the last operation; it is idle from the end on */
-    double ends_seconds[ZR_COMM_QUEUE_COUNT]; /* of ticket n in slot n modulo the count */
+    double begin_seconds, end_seconds; /* of the last operation */
+    double idle_seconds;               /* from here on all are idle */
     /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
      * that of its caller. NULL: nobody listens. */
     void (*submitted)(void *state, unsigned label);

@@ -254,13 +254,15 @@ void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
 /* The ranks are some of the parent's, each once, and this one is among them. */
 static zr_result find_member(const zr_comm *parent, struct zr_comm_members *members)
 {
+    unsigned most = 0; /* of those before: an ascending list has none twice */
     members->rank = members->count;
     for (unsigned i = 0; i < members->count; i++) {
         if (members->ranks[i] >= parent->world)
             return zr_fail(ZR_ERR_INVALID, "a group with rank %u of %u", members->ranks[i], parent->world);
-        for (unsigned j = 0; j < i; j++)
+        for (unsigned j = 0; j < i && members->ranks[i] <= most; j++)
             if (members->ranks[i] == members->ranks[j])
                 return zr_fail(ZR_ERR_INVALID, "a group with rank %u twice", members->ranks[i]);
+        most = members->ranks[i] > most ? members->ranks[i] : most;
         if (members->ranks[i] == parent->rank)
             members->rank = i;
     }
@@ -269,12 +271,16 @@ static zr_result find_member(const zr_comm *parent, struct zr_comm_members *memb
     return ZR_OK;
 }
 
-zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count)
+zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
+                        size_t bucket_bytes)
 {
-    struct zr_comm_members members = {.ranks = ranks, .count = count};
+    struct zr_comm_options options;
+    struct zr_comm_members members = {.ranks = ranks, .count = count, .options = &options};
     if (!out || !parent || !ranks)
         return zr_fail(ZR_ERR_INVALID, "a group needs a place to go, a communicator and its ranks in it");
     *out = NULL;
+    options = parent->options;
+    options.bucket_bytes = bucket_bytes > 0 ? bucket_bytes : options.bucket_bytes;
     zr_result result = find_member(parent, &members);
     if (result != ZR_OK)
         return result;
@@ -284,7 +290,7 @@ zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, u
     if (result == ZR_OK && count > 1)
         return parent->table->group(out, parent, &members);
     if (result == ZR_OK)
-        result = zr_comm_null_create(out, &parent->options, 0, 1);
+        result = zr_comm_null_create(out, &options, 0, 1);
     if (result == ZR_OK) {
         (*out)->local = parent->local;
         (*out)->run_rank = parent->run_rank;

@@ -25,8 +25,9 @@ struct zr_comm_item {
 
 /* The ranks of a group, by their numbers in its parent. */
 struct zr_comm_members {
-    const unsigned *ranks; /* [count]: borrowed */
-    unsigned count, rank;  /* this rank is ranks[rank] */
+    const unsigned *ranks;                 /* [count]: borrowed */
+    unsigned count, rank;                  /* this rank is ranks[rank] */
+    const struct zr_comm_options *options; /* of the group: borrowed */
 };
 
 /* What an implementation does. `run` carries out one checked operation and returns when this rank is done

@@ -187,7 +187,7 @@ zr_result zr_local_group(struct zr_comm **out, struct zr_comm *base, const struc
     birth.key = key_of(ranks, members->count);
     atomic_fetch_add(&birth.own->number, 1);
     outcome.mine = zr_local_prepare(
-        &birth.comm, &base->options,
+        &birth.comm, members->options,
         &(struct zr_local_seats){
             .local = base->local, .ranks = ranks, .rank = members->rank, .world = members->count});
     if (outcome.mine == ZR_OK) {

@@ -439,7 +439,7 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
     struct birth birth = {.key = UINT64_C(0xcbf29ce484222325), .context = parent->run->contexts}; /* FNV-1a */
     for (unsigned p = 0; p < members->count; p++)
         birth.key = (birth.key ^ parent->ranks[members->ranks[p]]) * UINT64_C(0x100000001b3);
-    zr_result result = prepare(&self, &base->options, parent->run, members, parent);
+    zr_result result = prepare(&self, members->options, parent->run, members, parent);
     if (result == ZR_OK &&
         birth.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
         result = zr_fail(ZR_ERR_INVALID, "%u communicators have been made, and there are no more tags",

@@ -96,13 +96,13 @@ static zr_result nccl_host(struct zr_comm *comm, const struct zr_all_gather *op)
 static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const struct zr_comm_members *members)
 {
     struct nccl_comm *parent = (struct nccl_comm *)base;
-    struct zr_nccl_options options = {.comm = &base->options,
+    struct zr_nccl_options options = {.comm = members->options,
                                       .local = base->local,
                                       .stream = parent->stream,
                                       .deterministic = parent->deterministic};
     struct zr_comm *talk;
     char words[ZR_COMM_MESSAGE_BYTES];
-    zr_result result = zr_comm_group(&talk, parent->talk, members->ranks, members->count);
+    zr_result result = zr_comm_group(&talk, parent->talk, members->ranks, members->count, 0);
     if (result != ZR_OK)
         return result;
     result = zr_comm_nccl_create(out, &options, talk);

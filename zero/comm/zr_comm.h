@@ -89,6 +89,9 @@ ZR_API size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
+/* The label of an operation that a timeline shows as a wait alone. */
+#define ZR_COMM_LABEL_NONE UINT32_MAX
+
 /* destination[shard] (+)= scale * sum over ranks p, in order, of p's source[my rank * shard ...].
  * source holds world * shard_elements. destination may be source + rank * shard_elements. With `wide` and
  * elements of two bytes the destination is fp32, and nothing is rounded but the additions. */
@@ -100,7 +103,7 @@ struct zr_reduce_scatter {
     bool accumulate;
     enum zr_comm_type type;
     bool wide;      /* not in place then: refused */
-    unsigned label; /* the caller's own, for whoever watches; here and below */
+    unsigned label; /* the caller's own, for whoever watches a null communicator's clock; here and below */
 };
 ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
                                         zr_ticket *ticket);
@@ -177,14 +180,15 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
 /* A communicator of some of a parent's ranks: ranks[p], by their numbers in the parent, is its rank p. It has
- * its own queue, thread, ring, counters and order of operations, the parent's options, and ends on its own,
- * at any time before its arenas. Collective over the ranks named, which all give the same list; ranks that
- * are in two groups make these in the same order. Of one rank it is the null communicator of a world of one.
- * A rank of a local run has room for 8 communicators. Over NCCL groups share the parent's stream: ranks that
- * are in two of them hand in operations in one order. ZR_ERR_INVALID: a rank that is none or is named twice,
- * or this one is not among them. ZR_ERR_PEER: another rank could not make its part. A dead rank of the run
- * ends the waits in all groups, with its name. */
-ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count);
+ * its own queue, thread, ring, counters and order of operations, the parent's options with a slot of
+ * `bucket_bytes` (0: the parent's), and ends on its own, at any time before its arenas. Collective over the
+ * ranks named, which all give the same list; ranks that are in two groups make these in the same order. Of
+ * one rank it is the null communicator of a world of one. A rank of a local run has room for 8 communicators.
+ * Over NCCL groups share the parent's stream: ranks that are in two of them hand in operations in one order.
+ * ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them. ZR_ERR_PEER: another
+ * rank could not make its part. A dead rank of the run ends the waits in all groups, with its name. */
+ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
+                               size_t bucket_bytes);
 
 /* Ends a communicator after what was handed in, and before its arenas; waits until no peer reads this rank's
  * buffers. Every rank does it. NULL does nothing. */

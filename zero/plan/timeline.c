@@ -101,7 +101,7 @@ static void note_operation(void *state, unsigned label)
 {
     struct zr_timeline *timeline = state;
     bool gradients = label % 2 == ZR_LABEL_GRADIENTS;
-    if (timeline->running)
+    if (timeline->running && label != ZR_COMM_LABEL_NONE)
         note(timeline,
              (struct zr_timeline_event){.kind = gradients ? ZR_ACTION_REDUCE : ZR_ACTION_GATHER,
                                         .begin_seconds = timeline->clock.begin_seconds,
@@ -143,7 +143,7 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
 struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
-    double now = zr_comm_clock_now(clock), behind = clock->end_seconds - now;
+    double now = zr_comm_clock_now(clock), behind = clock->idle_seconds - now;
     struct zr_timeline_mark mark = {.seconds = now,
                                     .behind_seconds = behind > 0 ? behind : 0,
                                     .flops = clock->flops,

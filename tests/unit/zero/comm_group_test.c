@@ -28,7 +28,7 @@ static void body_host(struct environment *rank)
     char mine = (char)rank->rank, all[2];
     zr_ticket ticket = 0;
     struct zr_all_gather op = {.source = &mine, .destination = all, .shard_bytes = 1};
-    check_ok(rank, zr_comm_group(&pair, comm, ranks, 2));
+    check_ok(rank, zr_comm_group(&pair, comm, ranks, 2, 0));
     if (rank->rank % 2 == 0)
         check_ok(rank, zr_comm_all_gather(pair, &op, &ticket));
     check_ok(rank, zr_comm_barrier(pair));
@@ -45,7 +45,7 @@ static void body_host(struct environment *rank)
 static void refuse(struct environment *rank, zr_comm *comm, const unsigned *ranks, unsigned count)
 {
     zr_comm *group = comm;
-    check(rank, zr_comm_group(&group, comm, ranks, count) == ZR_ERR_INVALID && !group, "a group of %u",
+    check(rank, zr_comm_group(&group, comm, ranks, count, 0) == ZR_ERR_INVALID && !group, "a group of %u",
           count);
 }
 
@@ -60,13 +60,13 @@ static void body_many(struct environment *rank)
     refuse(rank, comm, (unsigned[]){rank->rank, rank->world}, 2);
     refuse(rank, comm, (unsigned[]){rank->rank, rank->rank}, 2);
     refuse(rank, comm, (unsigned[]){(rank->rank + 1) % rank->world}, 1);
-    check(rank, zr_comm_group(&groups[0], comm, NULL, 1) == ZR_ERR_INVALID, "no ranks");
+    check(rank, zr_comm_group(&groups[0], comm, NULL, 1, 0) == ZR_ERR_INVALID, "no ranks");
     for (unsigned turn = 0; turn < 3; turn++) {
         for (unsigned i = 1; i < ROOM; i++) { /* the whole, backwards: the group's rank 0 is the last */
             unsigned back[16], own = last - rank->rank, all[16];
             for (unsigned p = 0; p < rank->world; p++)
                 back[p] = last - p;
-            check_ok(rank, zr_comm_group(&groups[i], i == 1 ? comm : groups[i - 1], back, rank->world));
+            check_ok(rank, zr_comm_group(&groups[i], i == 1 ? comm : groups[i - 1], back, rank->world, 0));
             if (i % 2 == 0)
                 own = rank->rank;
             check(rank, zr_comm_rank(groups[i]) == own, "rank %u, not %u", zr_comm_rank(groups[i]), own);
@@ -74,7 +74,7 @@ static void body_many(struct environment *rank)
             check(rank, all[last] == last, "%u at the end", all[last]);
         }
         refuse(rank, comm, (unsigned[]){0, 1, 2}, 3); /* there is room for 8 */
-        check_ok(rank, zr_comm_group(&groups[0], comm, alone, 1));
+        check_ok(rank, zr_comm_group(&groups[0], comm, alone, 1, 0));
         check(rank, zr_comm_world(groups[0]) == 1 && zr_comm_rank(groups[0]) == 0, "of one");
         for (unsigned i = 0; i < ROOM; i++)
             check_ok(rank, zr_comm_destroy(groups[turn % 2 ? i : ROOM - 1 - i]));
@@ -97,7 +97,7 @@ static void body_faults(struct environment *rank)
             bool mine = rank->rank / 2 == nth % 2;
             zr_arena_trim(rank->arena, 0, NULL);
             zr_fault_set(sites[s], mine ? nth : 0);
-            zr_result result = zr_comm_group(&group, comm, ranks, 2);
+            zr_result result = zr_comm_group(&group, comm, ranks, 2, 0);
             zr_fault_set(sites[s], 0);
             if (result == ZR_OK) {
                 check_ok(rank, zr_comm_barrier(group));
@@ -119,8 +119,8 @@ static void body_faults(struct environment *rank)
 static void body_dead(struct environment *rank)
 {
     zr_comm *comm = open_comm(rank), *row = NULL, *column = NULL;
-    check_ok(rank, zr_comm_group(&row, comm, (unsigned[]){rank->rank / 2 * 2, rank->rank / 2 * 2 + 1}, 2));
-    check_ok(rank, zr_comm_group(&column, comm, (unsigned[]){rank->rank % 2, rank->rank % 2 + 2}, 2));
+    check_ok(rank, zr_comm_group(&row, comm, (unsigned[]){rank->rank / 2 * 2, rank->rank / 2 * 2 + 1}, 2, 0));
+    check_ok(rank, zr_comm_group(&column, comm, (unsigned[]){rank->rank % 2, rank->rank % 2 + 2}, 2, 0));
     atomic_fetch_add(&board->arrived, 1);
     while (atomic_load(&board->arrived) < rank->world)
         usleep(1000);
@@ -156,7 +156,7 @@ static void body_silent(struct environment *rank)
             usleep(1000);
     } else {
         zr_result result =
-            zr_comm_group(&row, comm, (unsigned[]){rank->rank / 2 * 2, rank->rank / 2 * 2 + 1}, 2);
+            zr_comm_group(&row, comm, (unsigned[]){rank->rank / 2 * 2, rank->rank / 2 * 2 + 1}, 2, 0);
         zr_result want = rank->rank == 2 ? ZR_ERR_TIMEOUT : ZR_OK;
         check(rank, result == want, "%s: %s", zr_result_name(result), zr_last_error());
         check(rank, want == ZR_OK || strstr(zr_last_error(), "rank 3 "), "words: %s", zr_last_error());
@@ -184,7 +184,7 @@ static void test_plan(void)
     for (unsigned p = 0; p < 300; p++)
         ranks[p] = 3 * p;
     tap_result(zr_comm_null_create(&comm, &options, 30, 1000), ZR_OK, "rank 30 of 1000, in a plan");
-    tap_result(zr_comm_group(&group, comm, ranks, 300), ZR_OK, "its group of 300");
+    tap_result(zr_comm_group(&group, comm, ranks, 300, 0), ZR_OK, "its group of 300");
     tap_ok(group && zr_comm_rank(group) == 10 && zr_comm_world(group) == 300, "it is rank 10 of them");
     void *nowhere = (void *)(uintptr_t)0x1000;
     tap_result(
