@@ -92,7 +92,8 @@ struct zr_kernel_context {
 /* y[rows, C] = w[token]. Backward: dw[w_rows, C] gets the sums over dy, and zeros where no token is. */
 struct zr_embedding_forward {
     size_t rows, channels;
-    const int32_t *tokens; /* [rows], each in [0, V) */
+    const int32_t *tokens;    /* [rows], each in [0, V) */
+    size_t first_row, w_rows; /* that w has of the V: the y of other tokens is zero. w_rows 0: all */
     const void *w;
     void *y;
 };
@@ -101,17 +102,20 @@ struct zr_embedding_backward {
     const int32_t *tokens;
     const void *dy;
     void *dw;
-    size_t w_rows;
+    size_t first_row, w_rows; /* that dw has of the V: other tokens add nothing */
     bool accumulate;
 };
-/* y[rows, C] += w[row % T]. Backward: dw[w_rows, C] gets the sums over dy; rows from T on are zero. */
+/* y[rows, C] += w[(first_row + row) % T]. Backward: dw[w_rows, C] gets the sums over dy; rows from T on are
+ * zero. */
 struct zr_positions_forward {
     size_t rows, sequence, channels;
+    size_t first_row; /* of a batch of which these rows are a part */
     const void *w;
     void *y;
 };
 struct zr_positions_backward {
     size_t rows, sequence, channels;
+    size_t first_row;
     const void *dy;
     void *dw;
     size_t w_rows;
@@ -270,6 +274,14 @@ struct zr_cross_entropy {
     const struct zr_softmax_part *all; /* [rows] */
 };
 
+/* What the parts of several shares are together, added in their order. */
+struct zr_softmax_merge {
+    size_t rows;
+    unsigned count;
+    const struct zr_softmax_part *parts; /* [count][rows] */
+    struct zr_softmax_part *all;         /* [rows] */
+};
+
 struct zr_adamw {
     float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
@@ -392,6 +404,7 @@ struct zr_kernels {
     ZR_KERNEL(swiglu_backward);
     ZR_KERNEL(add);
     ZR_KERNEL(cross_entropy);
+    ZR_KERNEL(softmax_merge);
 
     /* On the engine's state, of the precision that they are told. */
     ZR_KERNEL(update_adamw);

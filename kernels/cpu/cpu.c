@@ -117,7 +117,9 @@ static void chains_add(const void *args, size_t from, size_t to)
     size_t bytes = chains->loops->element_bytes;
     for (size_t i = 0; i < chains->count; i++) {
         int32_t first = chains->first[i];
-        size_t at = (size_t)e->tokens[first] * e->channels + from;
+        size_t token = (size_t)e->tokens[first] - e->first_row, at = token * e->channels + from;
+        if (token >= e->w_rows)
+            continue;
         chains->loops->add_chain(&(struct zr_chain_sum){.columns = to - from,
                                                         .stride = e->channels,
                                                         .to = (char *)e->dw + at * bytes,
@@ -154,6 +156,35 @@ static zr_result positions_backward(struct zr_kernel_context *context,
     return result == ZR_OK ? zr_loop_run(context, loops->positions_backward_columns, args, args->channels,
                                          ZR_LINE_ELEMENTS)
                            : result;
+}
+
+/* ---- Softmax of several shares ------------------------------------------------------------------------- */
+
+/* A share without columns has no largest logit, and adds nothing; what is not finite stays so. */
+static void merge_rows(const void *args, size_t from, size_t to)
+{
+    const struct zr_softmax_merge *merge = args;
+    for (size_t row = from; row < to; row++) {
+        struct zr_softmax_part all = merge->parts[row];
+        for (unsigned i = 1; i < merge->count; i++) {
+            float most = merge->parts[i * merge->rows + row].most;
+            all.most = most > all.most || most != most ? most : all.most;
+        }
+        all.sum = all.target = 0;
+        for (unsigned i = 0; i < merge->count; i++) {
+            const struct zr_softmax_part *part = &merge->parts[i * merge->rows + row];
+            double below = (double)part->most - (double)all.most;
+            all.target += part->target;
+            if (part->sum != 0 && !(below < -700))
+                all.sum += part->sum * zr_real_exp(below);
+        }
+        merge->all[row] = all;
+    }
+}
+
+static zr_result softmax_merge(struct zr_kernel_context *context, const struct zr_softmax_merge *args)
+{
+    return zr_loop_run(context, merge_rows, args, args->rows, 1);
 }
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */
@@ -271,10 +302,11 @@ SUM(ZR_ISA_AVX512)
         .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
         .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,      \
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
-        .update_adamw = zr_cpu_update_adamw, .update_sgd = zr_cpu_update_sgd,                                \
-        .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
-        .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
-        .clear = zr_cpu_clear, .sum = sum_##isa                                                              \
+        .softmax_merge = softmax_merge, .update_adamw = zr_cpu_update_adamw,                                 \
+        .update_sgd = zr_cpu_update_sgd, .sum_of_squares = zr_cpu_sum_of_squares,                            \
+        .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
+        .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \
+        .sum = sum_##isa                                                                                     \
     }
 
 static const struct zr_kernels cpu_plain = CPU_TABLE(ZR_ISA_PLAIN), cpu_avx2 = CPU_TABLE(ZR_ISA_AVX2),

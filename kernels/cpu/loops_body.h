@@ -137,9 +137,14 @@ static void bias_backward_columns(const void *args, size_t from, size_t to)
 static void embedding_forward(const void *args, size_t from, size_t to)
 {
     const struct zr_embedding_forward *a = args;
-    for (size_t row = from; row < to; row++)
-        memcpy((el *)a->y + row * a->channels, (const el *)a->w + (size_t)a->tokens[row] * a->channels,
-               a->channels * sizeof(el));
+    for (size_t row = from; row < to; row++) {
+        size_t token = (size_t)a->tokens[row] - a->first_row;
+        el *y = (el *)a->y + row * a->channels;
+        if (a->w_rows == 0 || token < a->w_rows)
+            memcpy(y, (const el *)a->w + token * a->channels, a->channels * sizeof(el));
+        else
+            memset(y, 0, a->channels * sizeof(el));
+    }
 }
 
 static void positions_forward(const void *args, size_t from, size_t to)
@@ -147,7 +152,7 @@ static void positions_forward(const void *args, size_t from, size_t to)
     const struct zr_positions_forward *a = args;
     for (size_t row = from; row < to; row++) {
         el *y = (el *)a->y + row * a->channels;
-        add_elements(a->channels, y, (const el *)a->w + row % a->sequence * a->channels, y);
+        add_elements(a->channels, y, (const el *)a->w + (a->first_row + row) % a->sequence * a->channels, y);
     }
 }
 
@@ -155,13 +160,14 @@ static void positions_backward_columns(const void *args, size_t from, size_t to)
 {
     const struct zr_positions_backward *a = args;
     for (size_t t = 0; t < a->sequence && t < a->rows; t++)
-        add_chain(&(struct zr_chain_sum){.columns = to - from,
-                                         .stride = a->channels,
-                                         .to = (el *)a->dw + t * a->channels + from,
-                                         .from = (const el *)a->dy + from,
-                                         .first = (int32_t)t,
-                                         .step = (int32_t)a->sequence,
-                                         .end = (int32_t)a->rows});
+        add_chain(
+            &(struct zr_chain_sum){.columns = to - from,
+                                   .stride = a->channels,
+                                   .to = (el *)a->dw + (a->first_row + t) % a->sequence * a->channels + from,
+                                   .from = (const el *)a->dy + from,
+                                   .first = (int32_t)t,
+                                   .step = (int32_t)a->sequence,
+                                   .end = (int32_t)a->rows});
 }
 
 /* ---- Layer norm ---------------------------------------------------------------------------------------- */

@@ -32,10 +32,10 @@ static inline bool embed(const struct zr_kernels *k, struct zr_kernel_context *c
                          const struct embedding_shape *s, const void *wte, const void *wpe, void *out)
 {
     size_t rows = s->batch * s->sequence;
-    return k->embedding_forward(c, &(struct zr_embedding_forward){rows, s->channels, s->tokens, wte, out}) ==
-               ZR_OK &&
+    return k->embedding_forward(
+               c, &(struct zr_embedding_forward){rows, s->channels, s->tokens, 0, 0, wte, out}) == ZR_OK &&
            k->positions_forward(
-               c, &(struct zr_positions_forward){rows, s->sequence, s->channels, wpe, out}) == ZR_OK;
+               c, &(struct zr_positions_forward){rows, s->sequence, s->channels, 0, wpe, out}) == ZR_OK;
 }
 
 struct embedding_gradients {
@@ -49,8 +49,9 @@ static inline bool embed_backward(const struct zr_kernels *k, struct zr_kernel_c
 {
     size_t rows = s->batch * s->sequence;
     return k->embedding_backward(c, &(struct zr_embedding_backward){rows, s->channels, s->tokens, d, g->dwte,
-                                                                    g->wte_rows, g->accumulate}) == ZR_OK &&
-           k->positions_backward(c, &(struct zr_positions_backward){rows, s->sequence, s->channels, d,
+                                                                    0, g->wte_rows, g->accumulate}) ==
+               ZR_OK &&
+           k->positions_backward(c, &(struct zr_positions_backward){rows, s->sequence, s->channels, 0, d,
                                                                     g->dwpe, g->wpe_rows, g->accumulate}) ==
                ZR_OK;
 }
