@@ -92,14 +92,14 @@ static zr_result head(struct zr_module_pass *p) /* in an evaluation dx is NULL: 
 static const struct zr_parameter list[] = {TENSOR("embed", PIXELS, C, 0, 0), BLOCK(1, "1"), BLOCK(2, "2"),
                                            BLOCK(3, "3"), TENSOR("head", STORED_CLASSES, C, 4, 0)};
 static const struct zr_unit units[] = {{"embed", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"head", 1}};
-static const struct zr_slot slots[] = {{"middle", C, 0, 0},
-                                       {"norm", C, 0, 0},
-                                       {"rstd", 1, ZR_SLOT_FLOATS, 0},
-                                       {"fc1", WIDE, 0, 0},
-                                       {"gelu", WIDE, 0, 0},
-                                       {"d fc1", WIDE, 0, ZR_SLOT_TEMPORARY},
-                                       {"d norm", C, 0, ZR_SLOT_TEMPORARY}};
-static const struct zr_slot logits_slot = {"logits", STORED_CLASSES, ZR_SLOT_FLOATS, ZR_SLOT_TEMPORARY};
+static const struct zr_slot slots[] = {{"middle", C, 0, 0, 0},
+                                       {"norm", C, 0, 0, 0},
+                                       {"rstd", 1, ZR_SLOT_FLOATS, 0, 0},
+                                       {"fc1", WIDE, 0, 0, 0},
+                                       {"gelu", WIDE, 0, 0, 0},
+                                       {"d fc1", WIDE, 0, ZR_SLOT_TEMPORARY, 0},
+                                       {"d norm", C, 0, ZR_SLOT_TEMPORARY, 0}};
+static const struct zr_slot logits_slot = {"logits", STORED_CLASSES, ZR_SLOT_FLOATS, ZR_SLOT_TEMPORARY, 0};
 #define BETWEEN .output_columns = C, .output_tag = ZR_TAG_CHECKPOINT
 static const struct zr_module_type first = {BETWEEN, .forward = embed, .backward = embed_backward},
                                    last = {.name = "head",

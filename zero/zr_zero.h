@@ -45,7 +45,14 @@ extern "C" {
  * lie beyond the whole are padding: zero for ever. A first value depends on the coordinates in the whole. */
 struct zr_tensor_part {
     size_t whole[2]; /* shape; whole[0] == 0: the parameter is the whole tensor */
-    size_t first[2];
+    size_t first[2]; /* within a block */
+    /* The last dimension is so many equal blocks side by side, and of each of them this part has the same
+     * share: 3 of q, k and v. 0: 1. */
+    unsigned blocks;
+    /* Another engine of the model stores the same; that one saves it and counts it in norms. */
+    bool copy;
+    /* Its gradient here is a part: those of the ranks of zr_engine_options.tensor are added first. */
+    bool sum_gradient;
 };
 
 struct zr_parameter {
@@ -145,6 +152,9 @@ struct zr_engine_options {
     struct zr_optimizer_options optimizer;
     /* Units of stage 3 that are gathered ahead of the one in use; 0: 1. At most ZR_PREFETCH_MOST. */
     unsigned prefetch_distance;
+    /* The ranks that have the other parts of the same tensors and the same place in their `comm` (tensor
+     * parallelism); borrowed. Their parts count in one gradient norm. NULL: `comm` has the model. */
+    zr_comm *tensor;
 };
 
 typedef struct zr_engine zr_engine;
@@ -280,6 +290,7 @@ struct zr_slot {
     size_t columns;   /* of each row; 0: the module does without it */
     enum zr_slot_type type;
     enum zr_slot_life life;
+    bool own_rows; /* it has this rank's rows alone: see struct zr_model.row_ranks */
 };
 
 /* What is kept from forward to backward. */
@@ -296,9 +307,11 @@ struct zr_module_pass {
     struct zr_kernel_context *context;
     size_t module;       /* of the model */
     size_t rows;         /* of this pass: the model's, or fewer in an evaluation */
+    size_t own_rows;     /* of what modules hand on: rows / model->row_ranks */
+    zr_comm *tensor;     /* zr_engine_options.tensor */
     void *const *inputs; /* [model->inputs_count] */
-    const void *x; /* what the module before wrote, [rows, its output_columns]; NULL: the first module */
-    void *y;       /* forward: [rows, output_columns]; NULL when only the slots are wanted */
+    const void *x; /* what the module before wrote, [own_rows, its output_columns]; NULL: the first module */
+    void *y;       /* forward: [own_rows, output_columns]; NULL when only the slots are wanted */
     void **slots;  /* [type->slots_count]; NULL where a slot has no memory now */
     void *parameters[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX]; /* of the module's units, in list order */
     /* Backward alone. */
@@ -357,8 +370,11 @@ struct zr_model {
     unsigned inputs_count;
     size_t rows;          /* of a micro-batch */
     size_t rows_together; /* a pass of fewer rows has a multiple of these: tokens of a sequence; 0: 1 */
-    size_t answer_count;  /* 0: none */
-    const void *shape;    /* the model's own */
+    /* Ranks of the tensor group that divide the rows of what modules hand on, in rank order (sequence
+     * parallelism); they divide rows_together. 0: 1, every rank has all rows. */
+    unsigned row_ranks;
+    size_t answer_count; /* 0: none */
+    const void *shape;   /* the model's own */
     /* Optional: fills the inputs that are constants. Only x, y and slots are missing in the pass. */
     zr_result (*prepare)(struct zr_module_pass *pass);
 };

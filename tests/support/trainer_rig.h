@@ -42,15 +42,16 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
             0, 1);
     if (result == ZR_OK)
         result = zr_trainer_state_open(&rig->state,
-                                       &(struct zr_trainer_state_options){.arena = rig->arena,
-                                                                          .host_arena = rig->host_arena,
-                                                                          .kernels = kernels,
-                                                                          .isa = zr_isa_best(),
-                                                                          .parallel = {.threads = 1},
-                                                                          .comm = rig->comm,
-                                                                          .shape = *shape,
-                                                                          .seed = 5,
-                                                                          .optimizer = rig_adamw});
+                                       &(struct zr_trainer_state_options){
+                                           .arena = rig->arena,
+                                           .host_arena = rig->host_arena,
+                                           .kernels = kernels,
+                                           .isa = zr_isa_best(),
+                                           .parallel = {.threads = 1},
+                                           .mesh = &(struct zr_mesh){.world = rig->comm, .data = rig->comm},
+                                           .shape = *shape,
+                                           .seed = 5,
+                                           .optimizer = rig_adamw});
     if (result == ZR_OK) {
         rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
         rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);

@@ -10,7 +10,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/checkpoint/state.h"
+#include "zero/checkpoint/whole.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/checkpoint/model_file.h"
 
@@ -384,11 +384,18 @@ static zr_result read_state(const struct load *load)
     if (!result && kind == ZR_PATH_NONE)
         result =
             zr_fail(ZR_ERR_FORMAT, "'%s' is missing, and the manifest beside it is not; %s", path, remedy);
-    result = zr_comm_all_status(load->checkpoint->comm, result);
-    return result ? result
-                  : zr_state_read(load->checkpoint->engine,
-                                  &(struct zr_state_source){
-                                      .path = path, .remedy = remedy, .checksum = &load->state_checksum});
+    struct zr_whole whole = {.given = NULL};
+    const struct zr_checkpoint *checkpoint = load->checkpoint;
+    if (!result)
+        result = zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
+    result = zr_comm_all_status(checkpoint->comm, result);
+    if (!result)
+        result = zr_state_read(
+            checkpoint->engine,
+            &(struct zr_state_source){
+                .path = path, .remedy = remedy, .checksum = &load->state_checksum, .parts = whole.given});
+    zr_whole_close(&whole);
+    return result;
 }
 
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step)

@@ -11,7 +11,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
-#include "zero/checkpoint/state.h"
+#include "zero/checkpoint/whole.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 
 #ifndef RENAME_EXCHANGE
@@ -27,6 +27,7 @@ struct save {
     char partial[ZR_CHECKPOINT_PATH_ROOM]; /* FOLDER/.step-00000100.partial */
     char final[ZR_CHECKPOINT_PATH_ROOM];
     char state[ZR_CHECKPOINT_PATH_ROOM]; /* in `partial` */
+    struct zr_whole whole;
 };
 
 /* ---- Rank 0's part ------------------------------------------------------------------------------------- */
@@ -62,22 +63,24 @@ static json_t *manifest_of(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
     const struct zr_shape *shape = &checkpoint->shape;
-    unsigned world = zr_comm_world(checkpoint->comm);
-    uint64_t step_tokens = (uint64_t)shape->batch * shape->sequence * world * checkpoint->micro_batches;
+    unsigned world = zr_comm_world(checkpoint->comm), tensor = (unsigned)zr_shape_tensor(shape);
+    uint64_t step_tokens =
+        (uint64_t)shape->batch * shape->sequence * (world / tensor) * checkpoint->micro_batches;
     char checksum[24];
 
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:I, s:s, s:i, s:I, s:s, s:I, s:o, s:{s:s, s:I, s:s}}", "version",
-        ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step, "seed",
-        (json_int_t)checkpoint->seed, "world_size", (int)world, "stage", (int)checkpoint->stage, "parameters",
-        (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:I, s:s, s:i, s:I, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
+        "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
+        "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor, "stage",
+        (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
         zr_checkpoint_optimizer_name(checkpoint->engine), "accumulate", (int)checkpoint->micro_batches,
         "step_tokens", (json_int_t)step_tokens, "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save), "state", "file",
-        ZR_CHECKPOINT_STATE, "bytes", (json_int_t)zr_state_bytes(checkpoint->engine), "checksum", checksum);
+        ZR_CHECKPOINT_STATE, "bytes", (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given),
+        "checksum", checksum);
 }
 
 /* json_dump_callback_t */
@@ -243,6 +246,8 @@ static zr_result save_start(struct save *save)
     if (!result)
         result = zr_path_join(save->state, sizeof save->state,
                               &(struct zr_path_parts){save->partial, ZR_CHECKPOINT_STATE});
+    if (!result)
+        result = zr_whole_open(&save->whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
     return !result && zr_comm_rank(checkpoint->comm) == 0 ? prepare_folder(save) : result;
 }
 
@@ -254,7 +259,8 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     zr_result result = zr_comm_all_status(checkpoint->comm, save_start(&save));
 
     if (!result)
-        result = zr_state_write(checkpoint->engine, &(struct zr_state_file){.path = save.state},
+        result = zr_state_write(checkpoint->engine,
+                                &(struct zr_state_file){.path = save.state, .parts = save.whole.given},
                                 &save.state_checksum);
     if (!result) {
         if (first)
@@ -263,6 +269,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
             result = drop_older(&save); /* when the new one is there to stay, and not before */
         result = zr_comm_all_status(checkpoint->comm, result);
     }
+    zr_whole_close(&save.whole);
     if (first)
         zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */
     return result;

@@ -2,7 +2,8 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/state.h"
+#include "zero/checkpoint/whole.h"
+#include "zero/comm/status.h"
 #include "zero/checkpoint/model_file.h"
 
 void zr_model_export_clean_up(const char *path)
@@ -37,5 +38,13 @@ zr_result zr_model_export(const struct zr_model_file *file)
     struct zr_shape shape = file->shape;
     zr_shape_complete(&shape);
     const struct zr_state_model model = {.rows = rows, .say = say_notes, .whose = &shape};
-    return zr_state_write(file->engine, &(struct zr_state_file){.path = file->path, .model = &model}, NULL);
+    struct zr_whole whole;
+    zr_result result =
+        zr_comm_all_status(file->comm, zr_whole_open(&whole, file->engine, &file->shape, file->comm));
+    if (result == ZR_OK)
+        result = zr_state_write(
+            file->engine, &(struct zr_state_file){.path = file->path, .model = &model, .parts = whole.given},
+            NULL);
+    zr_whole_close(&whole);
+    return result;
 }

@@ -40,8 +40,7 @@ static const struct convention {
 
 /* A parameter of the model and where its values are. */
 struct place {
-    uint64_t first, elements; /* global; `first` counts without padding */
-    uint64_t filled;          /* elements that the file has; the rest are zero */
+    uint64_t filled; /* elements that the file has; the rest are zero */
     bool found;
     const struct zr_safetensors *file;
     struct zr_safetensors_tensor tensor;
@@ -467,7 +466,6 @@ static zr_result check_shapes(struct import *import)
     const struct zr_safetensors_tensor *embedding = &import->places[0].tensor;
     const struct place *conv1d =
         import->convention->conv1d ? place_of(import, import->convention->conv1d) : NULL;
-    uint64_t first = 0;
 
     import->linear = conv1d && conv1d->tensor.shape[1] == import->model->shape.hidden;
     for (size_t i = 0; i < import->count; i++) {
@@ -476,9 +474,6 @@ static zr_result check_shapes(struct import *import)
         bool turned = is_turned(import, i);
         uint64_t rows = p->shape[turned], columns = p->shape[!turned];
 
-        place->first = first;
-        place->elements = zr_parameter_elements(p);
-        first += place->elements;
         if (!place->found)
             return zr_fail(ZR_ERR_FORMAT, "'%s' has no tensor %s", import->model->path, p->name);
         place->filled = place->tensor.elements;
@@ -521,7 +516,7 @@ static zr_result check_head(const struct import *import)
 
 static zr_result list_parameters(struct import *import)
 {
-    const struct zr_shape *shape = &import->model->shape;
+    const struct zr_shape whole = zr_shape_dense(&import->model->shape), *shape = &whole;
     zr_result result =
         zr_transformer_open(&import->transformer, shape, import->model->engine->options.host_arena);
     if (result)
@@ -579,83 +574,100 @@ static void finish(struct import *import)
 
 /* ---- The data ------------------------------------------------------------------------------------------ */
 
-/* Elements [from, from + count) of a matrix [rows, columns], out of its transposed tensor: a run of rows of
- * one column after the other. */
+/* What a shard has of a matrix, out of its transposed tensor: a run of rows of one column after the other. */
 static zr_result read_transposed(const struct import *import, const struct place *place,
-                                 const struct zr_safetensors_part *wanted, float *out)
+                                 const struct zr_layout_parameter *p, struct zr_overlap wanted, float *out)
 {
-    const struct zr_safetensors_tensor *tensor = &place->tensor;
-    uint64_t rows = tensor->shape[1], columns = tensor->shape[0], end = wanted->first + wanted->count;
+    size_t columns = p->parameter.shape[1], first = wanted.offset - p->offset, end = first + wanted.count;
+    uint64_t whole_columns = place->tensor.shape[0];
     zr_result result = ZR_OK;
 
-    for (uint64_t column = 0; column < columns; column++) {
-        uint64_t row = wanted->first / columns, last = (end - 1) / columns;
+    for (size_t column = 0; column < columns && !result; column++) {
+        size_t row = first / columns, last = (end - 1) / columns;
         while (row <= last && !result) {
-            size_t count = last - row + 1 < PIECE_ELEMENTS ? (size_t)(last - row + 1) : PIECE_ELEMENTS;
-            result =
-                zr_safetensors_read(place->file, tensor,
-                                    &(struct zr_safetensors_part){column * rows + row, count}, import->piece);
+            size_t count = last - row + 1 < PIECE_ELEMENTS ? last - row + 1 : PIECE_ELEMENTS;
+            uint64_t at = zr_layout_whole_index(p, row * columns + column);
+            struct zr_safetensors_part part = {
+                at % whole_columns * place->tensor.shape[1] + at / whole_columns, count};
+            result = zr_safetensors_read(place->file, &place->tensor, &part, import->piece);
             for (size_t i = 0; i < count && !result; i++) {
-                uint64_t index = (row + i) * columns + column;
-                if (index >= wanted->first && index < end)
-                    out[index - wanted->first] = import->piece[i];
+                size_t index = (row + i) * columns + column;
+                if (index >= first && index < end)
+                    out[index - first] = import->piece[i];
             }
             row += count;
         }
-        if (result)
-            return result;
     }
+    return result;
+}
+
+static zr_result check_finite(const struct import *import, size_t index, const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
+                           import->places[index].file->path, import->parameters[index].name);
     return ZR_OK;
 }
 
-/* Elements of one parameter. */
+/* Elements of one parameter, as they lie in the file; what the file has not is zero. */
 static zr_result read_part(struct import *import, size_t index, const struct zr_safetensors_part *part,
                            float *out)
 {
     const struct place *place = &import->places[index];
     uint64_t there = place->filled > part->first ? place->filled - part->first : 0;
     struct zr_safetensors_part filled = {part->first, there < part->count ? (size_t)there : part->count};
-    zr_result result = ZR_OK;
+    zr_result result;
 
     memset(out + filled.count, 0, (part->count - filled.count) * sizeof *out);
     if (filled.count == 0)
         return ZR_OK;
-    if (is_turned(import, index))
-        result = read_transposed(import, place, &filled, out);
-    else
-        result = zr_safetensors_read(place->file, &place->tensor, &filled, out);
-    for (size_t i = 0; i < filled.count && !result; i++)
-        if (!isfinite(out[i]))
-            result = zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
-                             place->file->path, import->parameters[index].name);
-    if (!result && import->summed)
-        import->sum += zr_state_checksum((place->tensor.at_bytes - place->file->data_bytes) / sizeof(float) +
-                                             filled.first,
-                                         out, filled.count);
+    result = zr_safetensors_read(place->file, &place->tensor, &filled, out);
+    return result ? result : check_finite(import, index, out, filled.count);
+}
+
+/* What this rank's shard has of a parameter, for which `owned` has room. */
+static zr_result read_parameter(struct import *import, const struct zr_layout_parameter *p)
+{
+    const struct zr_engine *engine = import->model->engine;
+    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
+    size_t index = find_parameter(import, p->parameter.name);
+    const struct place *place = &import->places[index];
+    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    struct zr_overlap overlap;
+    zr_result result = ZR_OK;
+
+    if (!zr_layout_overlap(p, from, from + shard, &overlap))
+        return ZR_OK;
+    size_t skip = overlap.offset - owned.from;
+    memset(owned.momentum + skip, 0, overlap.count * sizeof(float));
+    if (owned.variance)
+        memset(owned.variance + skip, 0, overlap.count * sizeof(float));
+    if (is_turned(import, index)) {
+        result = read_transposed(import, place, p, overlap, owned.master + skip);
+        return result ? result : check_finite(import, index, owned.master + skip, overlap.count);
+    }
+    for (size_t k = 0, count = zr_layout_pieces(p, from, from + shard); k < count && !result; k++) {
+        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        struct zr_safetensors_part part = {piece.global_index - p->global_index, piece.count};
+        float *out = owned.master + (piece.offset - owned.from);
+        result = read_part(import, index, &part, out);
+        uint64_t there = place->filled > part.first ? place->filled - part.first : 0;
+        if (!result && import->summed && !p->parameter.part.copy)
+            import->sum += zr_state_checksum(
+                (place->tensor.at_bytes - place->file->data_bytes) / sizeof(float) + part.first, out,
+                there < part.count ? (size_t)there : part.count);
+    }
     return result;
 }
 
 static zr_result read_mine(struct import *import)
 {
-    const zr_engine *engine = import->model->engine;
-    struct zr_shard_segment segment;
-    size_t at = 0;
-
-    for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
-        zr_engine_segment(engine, i, &segment); /* in global order, never more than one parameter */
-        if (segment.count == 0)
-            continue;
-        while (import->places[at].first + import->places[at].elements <= segment.global_index)
-            at++;
-        struct zr_safetensors_part part = {segment.global_index - import->places[at].first, segment.count};
-        zr_result result = read_part(import, at, &part, segment.parameter);
-        if (result)
-            return result;
-        memset(segment.momentum, 0, segment.count * sizeof *segment.momentum);
-        if (segment.variance)
-            memset(segment.variance, 0, segment.count * sizeof *segment.variance);
-    }
-    return ZR_OK;
+    const struct zr_layout *layout = &import->model->engine->layout;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < layout->parameters_count && !result; i++)
+        result = read_parameter(import, &layout->parameters[i]);
+    return result;
 }
 
 /* The ranks' parts together are what the file has. */
@@ -686,5 +698,5 @@ zr_result zr_model_import(const struct zr_model_file *file)
     if (!result)
         result = check_sum(&import);
     finish(&import);
-    return result ? result : zr_engine_publish(file->engine, 0);
+    return result ? result : zr_comm_all_status(file->comm, zr_engine_publish(file->engine, 0));
 }

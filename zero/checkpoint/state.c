@@ -27,7 +27,11 @@ struct numbers {
 
 struct state {
     zr_engine *engine;
-    const struct zr_state_model *model; /* NULL: all of the state */
+    const struct zr_state_model *model;    /* NULL: all of the state */
+    const struct zr_parameter_list *whole; /* NULL: the engine's own list */
+    zr_comm *comm;
+    unsigned rank, world;
+    size_t count; /* of parameters in the file */
     struct zr_file file;
     unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance, or 1 of a model */
     uint64_t elements; /* of each kind in the file */
@@ -47,12 +51,12 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
     uint64_t all[ZR_MAX_WORLD] = {mine};
     zr_result result = ZR_OK;
 
-    if (state->engine->world > 1)
-        result = zr_comm_host_all_gather(state->engine->options.comm, &mine, sizeof mine, all);
+    if (state->world > 1)
+        result = zr_comm_host_all_gather(state->comm, &mine, sizeof mine, all);
     *out = state->numbers.steps * UINT64_C(0xd6e8feb86659fd93);
     for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors: no changed bit is lost */
         *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
-    for (unsigned p = 0; p < state->engine->world; p++)
+    for (unsigned p = 0; p < state->world; p++)
         *out += all[p];
     return result;
 }
@@ -82,14 +86,14 @@ static zr_result check_same_file(const struct state *state, const char *path)
     struct digest mine = {{0, 0}}, all[ZR_MAX_WORLD];
     zr_result result;
 
-    if (state->engine->world == 1)
+    if (state->world == 1)
         return ZR_OK;
     digest_add(&mine.words[0], path, strlen(path) + 1);
     result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                 &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
     if (result == ZR_OK)
-        result = zr_comm_host_all_gather(state->engine->options.comm, &mine, sizeof mine, all);
-    for (unsigned r = 1; r < state->engine->world && result == ZR_OK; r++) {
+        result = zr_comm_host_all_gather(state->comm, &mine, sizeof mine, all);
+    for (unsigned r = 1; r < state->world && result == ZR_OK; r++) {
         if (all[r].words[0] != all[0].words[0])
             return zr_fail(ZR_ERR_INVALID,
                            "rank %u saves to another path than rank 0; give all ranks the same (here '%s')",
@@ -140,10 +144,16 @@ static const char *optimizer_name(const struct zr_engine *engine)
     return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
 }
 
+static const struct zr_parameter *listed(const struct state *state, size_t index)
+{
+    return state->whole ? &state->whole->parameters[index]
+                        : &state->engine->layout.parameters[index].parameter;
+}
+
 /* Elements of parameter `index` that the file has: all, but for rows of padding. */
 static uint64_t elements_in_file(const struct state *state, size_t index)
 {
-    const struct zr_parameter *p = &state->engine->layout.parameters[index].parameter;
+    const struct zr_parameter *p = listed(state, index);
     uint64_t rows = state->model ? state->model->rows(p, index, state->model->whose) : p->shape[0];
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
@@ -177,14 +187,13 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     struct state *state = whose;
-    const struct zr_layout *layout = &state->engine->layout;
     char name[ZR_SAFETENSORS_NAME_MAX];
     uint64_t first = 0;
 
     say_notes(header, state);
     for (unsigned kind = 0; kind < state->kinds; kind++)
-        for (size_t i = 0; i < layout->parameters_count; i++) {
-            const struct zr_parameter *p = &layout->parameters[i].parameter;
+        for (size_t i = 0; i < state->count; i++) {
+            const struct zr_parameter *p = listed(state, i);
             int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
             uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
@@ -208,10 +217,18 @@ static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_
     return result == ZR_OK && memcmp(data, there, bytes) != 0 ? ZR_ERR_FORMAT : result;
 }
 
-static void state_start(struct state *out, zr_engine *engine, const struct zr_state_model *model)
+static void state_start(struct state *out, zr_engine *engine, const struct zr_state_model *model,
+                        const struct zr_state_parts *parts)
 {
-    *out = (struct state){.engine = engine, .model = model, .file = {.fd = -1}};
-    for (size_t i = 0; i < engine->layout.parameters_count; i++)
+    *out = (struct state){.engine = engine,
+                          .model = model,
+                          .whole = parts ? parts->whole : NULL,
+                          .comm = parts ? parts->comm : engine->options.comm,
+                          .count = parts ? parts->whole->parameters_count : engine->layout.parameters_count,
+                          .file = {.fd = -1}};
+    out->rank = zr_comm_rank(out->comm);
+    out->world = zr_comm_world(out->comm);
+    for (size_t i = 0; i < out->count; i++)
         out->elements += elements_in_file(out, i);
     out->kinds = model ? 1 : zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
     out->contents = (struct zr_safetensors_contents){say_contents, out};
@@ -223,16 +240,17 @@ static uint64_t file_bytes(const struct state *state)
     return state->data_at_bytes + state->kinds * state->elements * sizeof(float);
 }
 
-uint64_t zr_state_bytes(zr_engine *engine)
+uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
 {
     struct state state;
-    state_start(&state, engine, NULL);
+    state_start(&state, engine, NULL, parts);
     return file_bytes(&state);
 }
 
 /* The same on every rank: none waits for one whose call does not fit. Saving changes
  * nothing that is in use. */
-static zr_result check_call(const zr_engine *engine, const char *call, const char *path, bool changes)
+static zr_result check_call(const zr_engine *engine, const char *call, const char *path,
+                            const struct zr_state_parts *parts, bool changes)
 {
     zr_result result = ZR_OK;
     if (!engine)
@@ -240,7 +258,7 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
     if (engine->simulated)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine with the null kernels has nothing to save, and reads nothing");
-    if (engine->layout.part)
+    if (engine->layout.part && !parts)
         result =
             zr_fail(ZR_ERR_INVALID, "%s(): the engine has a part of tensor %s alone; a saved state has all",
                     call, engine->layout.part);
@@ -252,7 +270,7 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
         result = zr_engine_check_between_steps(engine, call);
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
-    return zr_comm_all_status(engine->options.comm, result);
+    return zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
 }
 
 /* ---- The elements -------------------------------------------------------------------------------------- */
@@ -270,11 +288,6 @@ uint64_t zr_state_checksum(uint64_t place, const void *words, size_t count)
         sum += z ^ (z >> 31);
     }
     return sum;
-}
-
-static float *tensor_of(const struct zr_shard_segment *segment, unsigned kind)
-{
-    return kind == 0 ? segment->parameter : kind == 1 ? segment->momentum : segment->variance;
 }
 
 enum transfer { STATE_SAVE, STATE_VERIFY, STATE_LOAD };
@@ -296,29 +309,72 @@ static zr_result transfer_run(const struct state *state, enum transfer how, uint
     return ZR_OK;
 }
 
-/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. The
- * segments are in global order, none of more than one parameter. */
+/* A place in the list of the file: parameter `index`, and the elements before it. */
+struct cursor {
+    size_t index;
+    uint64_t first;
+};
+
+static void step(const struct state *state, struct cursor *at)
+{
+    at->first += elements_in_file(state, at->index);
+    if (++at->index == state->count)
+        *at = (struct cursor){0, 0};
+}
+
+/* Moves to the parameter of that name. An engine's come in the file's order, or nearly: it is not far. */
+static zr_result find(const struct state *state, const char *name, struct cursor *at)
+{
+    for (size_t tries = 0; tries < state->count; tries++) {
+        if (strcmp(listed(state, at->index)->name, name) == 0)
+            return ZR_OK;
+        step(state, at);
+    }
+    return zr_fail(ZR_ERR_INVALID, "the engine has parameter %s, and its model has none of that name", name);
+}
+
+/* What this rank's shard has of a parameter, to or from its place in the file. */
+static zr_result transfer_parameter(const struct state *state, enum transfer how,
+                                    const struct zr_layout_parameter *p, const struct cursor *at,
+                                    uint64_t *sum)
+{
+    const struct zr_engine *engine = state->engine;
+    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    float *const tensors[STATE_KINDS_MAX] = {owned.master, owned.momentum, owned.variance};
+    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
+    uint64_t there = elements_in_file(state, at->index);
+    zr_result result = ZR_OK;
+
+    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces; k++) {
+        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
+        size_t count = piece.count < left ? piece.count : (size_t)left;
+        for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++)
+            result = transfer_run(state, how, kind * state->elements + at->first + first,
+                                  tensors[kind] + (piece.offset - owned.from), count, sum);
+        if (result != ZR_OK)
+            return result;
+    }
+    return ZR_OK;
+}
+
+/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. What
+ * another engine saves is loaded here, and counted there. */
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
-    const struct zr_layout_parameter *all = state->engine->layout.parameters, *p = all;
-    uint64_t first = 0, there = elements_in_file(state, 0); /* of *p: elements before it, and its own */
+    const struct zr_layout *layout = &state->engine->layout;
+    struct cursor at = {0, 0};
     zr_result result = ZR_OK;
 
     *sum = 0;
-    for (size_t i = 0; i < zr_engine_segments_count(state->engine) && result == ZR_OK; i++) {
-        struct zr_shard_segment segment;
-        zr_engine_segment(state->engine, i, &segment);
-        if (segment.count == 0)
+    for (size_t i = 0; i < layout->parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &layout->parameters[i];
+        uint64_t copied = 0;
+        if (p->parameter.part.copy && how == STATE_SAVE)
             continue;
-        while (p->global_index + p->elements <= segment.global_index) {
-            first += there;
-            there = elements_in_file(state, (size_t)(++p - all));
-        }
-        uint64_t from = segment.global_index - p->global_index, left = from < there ? there - from : 0;
-        size_t count = segment.count < left ? segment.count : (size_t)left;
-        for (unsigned kind = 0; kind < state->kinds && result == ZR_OK; kind++)
-            result = transfer_run(state, how, kind * state->elements + first + from,
-                                  tensor_of(&segment, kind), count, sum);
+        result = find(state, p->parameter.name, &at);
+        if (result == ZR_OK)
+            result = transfer_parameter(state, how, p, &at, p->parameter.part.copy ? &copied : sum);
     }
     return result;
 }
@@ -371,8 +427,8 @@ static zr_result finish(struct state *state, const char *partial, const char *pa
 /* From the empty file to the whole one; a failure on one rank leaves no other waiting. */
 static zr_result write_all(struct state *state, const char *partial, const char *path)
 {
-    zr_comm *comm = state->engine->options.comm;
-    bool first = state->engine->rank == 0;
+    zr_comm *comm = state->comm;
+    bool first = state->rank == 0;
     uint64_t mine = 0;
     zr_result result = zr_engine_synchronize(state->engine);
 
@@ -399,11 +455,11 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
 {
     struct state state;
     char partial[ZR_STATE_PATH_ROOM];
-    zr_result result = check_call(engine, "zr_engine_save", file->path, false);
+    zr_result result = check_call(engine, "zr_engine_save", file->path, file->parts, false);
 
     if (result != ZR_OK)
         return result;
-    state_start(&state, engine, file->model);
+    state_start(&state, engine, file->model, file->parts);
     if (!file->model) {
         state.numbers.steps = zr_engine_steps_done(engine);
         note_scaling(&state);
@@ -414,7 +470,7 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
         return result;
     result = write_all(&state, partial, file->path);
     zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
-    if (result != ZR_OK && engine->rank == 0)
+    if (result != ZR_OK && state.rank == 0)
         zr_path_unlink(partial);
     if (checksum)
         *checksum = state.numbers.checksum;
@@ -489,7 +545,7 @@ static zr_result open_to_load(struct state *state, const struct zr_state_source 
 static zr_result load_pass(const struct state *state, enum transfer how, const struct zr_state_source *source)
 {
     uint64_t mine, sum = 0;
-    zr_result result = zr_comm_all_status(state->engine->options.comm, transfer_all(state, how, &mine));
+    zr_result result = zr_comm_all_status(state->comm, transfer_all(state, how, &mine));
     if (result == ZR_OK)
         result = add_up(state, mine, &sum);
     if (result == ZR_OK && sum != state->numbers.checksum)
@@ -504,7 +560,7 @@ static zr_result replace_values(const struct state *state, const struct zr_state
 {
     zr_result result = load_pass(state, STATE_LOAD, source);
     if (result == ZR_OK)
-        result = zr_engine_publish(state->engine, state->numbers.steps);
+        result = zr_comm_all_status(state->comm, zr_engine_publish(state->engine, state->numbers.steps));
     if (result == ZR_OK || result == ZR_ERR_PEER)
         return result;
     return zr_fail(ZR_ERR_CORRUPT, "part of the values may be new, load again: %s", zr_last_error());
@@ -513,14 +569,13 @@ static zr_result replace_values(const struct state *state, const struct zr_state
 zr_result zr_state_read(zr_engine *engine, const struct zr_state_source *source)
 {
     struct state state;
-    zr_result result = check_call(engine, "zr_engine_load", source->path, true);
+    zr_result result = check_call(engine, "zr_engine_load", source->path, source->parts, true);
 
     if (result != ZR_OK)
         return result;
-    state_start(&state, engine, NULL);
+    state_start(&state, engine, NULL, source->parts);
     result = zr_engine_synchronize(engine);
-    result =
-        zr_comm_all_status(engine->options.comm, result == ZR_OK ? open_to_load(&state, source) : result);
+    result = zr_comm_all_status(state.comm, result == ZR_OK ? open_to_load(&state, source) : result);
     if (result == ZR_OK)
         result = load_pass(&state, STATE_VERIFY, source);
     if (result == ZR_OK)

@@ -119,10 +119,17 @@ static zr_result check_gradient_uses(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
-static zr_result check_first_values(const struct zr_parameter_list *list)
+static zr_result check_parameters(const struct zr_engine_options *options)
 {
+    const struct zr_parameter_list *list = &options->list;
+    unsigned tensor = options->tensor ? zr_comm_world(options->tensor) : 0;
     for (size_t i = 0; i < list->parameters_count; i++) {
         const struct zr_parameter *p = &list->parameters[i];
+        if (p->part.sum_gradient && (tensor == 0 || zr_parameter_elements(p) % tensor))
+            return zr_fail(ZR_ERR_INVALID,
+                           "the gradient of parameter %.*s is to be added over %u tensor ranks, which do not "
+                           "divide its elements",
+                           (int)sizeof p->name, p->name, tensor);
         if (!isfinite(p->init_mean) || !isfinite(p->init_deviation) || p->init_deviation < 0)
             return zr_fail(ZR_ERR_INVALID,
                            "parameter %.*s cannot begin with a mean of %g and a deviation of %g",
@@ -171,5 +178,5 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_scaling(&options->loss_scaling);
     if (result == ZR_OK)
         result = check_gradient_uses(options);
-    return result == ZR_OK ? check_first_values(&options->list) : result;
+    return result == ZR_OK ? check_parameters(options) : result;
 }

@@ -48,16 +48,22 @@ bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from,
 
 /* ---- Parts of tensors ---------------------------------------------------------------------------------- */
 
-/* A parameter as a matrix: of a vector, a row of columns. */
+/* A parameter as a matrix, of a vector one row; each of its rows is so many runs, one of each block, that lie
+ * together in the whole tensor. */
 struct matrix {
-    size_t columns;                   /* as stored */
-    size_t rows_there, columns_there; /* of these, what lies in the whole tensor */
-    size_t whole_columns, first_row, first_column;
+    size_t runs, run;             /* of a row, and the elements of each as stored */
+    size_t rows_there, run_there; /* of these, what lies in the whole tensor */
+    size_t whole_columns, whole_block, first_row, first_column;
 };
 
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static unsigned blocks_of(const struct zr_tensor_part *part)
+{
+    return part->blocks > 0 ? part->blocks : 1;
 }
 
 static struct matrix matrix_of(const struct zr_parameter *p)
@@ -66,20 +72,34 @@ static struct matrix matrix_of(const struct zr_parameter *p)
     bool vector = p->shape[1] == 0, is_part = part->whole[0] > 0;
     size_t rows = vector ? 1 : p->shape[0], columns = p->shape[!vector];
     if (!is_part)
-        return (struct matrix){columns, rows, columns, columns, 0, 0};
+        return (struct matrix){1, columns, rows, columns, columns, columns, 0, 0};
     size_t whole_columns = part->whole[!vector], first_column = part->first[!vector];
-    return (struct matrix){columns,
-                           vector ? 1 : least(rows, part->whole[0] - part->first[0]),
-                           least(columns, whole_columns - first_column),
-                           whole_columns,
-                           vector ? 0 : part->first[0],
-                           first_column};
+    struct matrix m = {.runs = blocks_of(part),
+                       .rows_there = vector ? 1 : least(rows, part->whole[0] - part->first[0]),
+                       .whole_columns = whole_columns,
+                       .first_row = vector ? 0 : part->first[0],
+                       .first_column = first_column};
+    m.run = columns / m.runs;
+    m.whole_block = whole_columns / m.runs;
+    m.run_there = least(m.run, m.whole_block - first_column);
+    if (m.run == m.whole_block) { /* whole rows lie together as well */
+        m.runs = 1;
+        m.run = m.run_there = m.whole_block = whole_columns;
+    }
+    return m;
 }
 
 /* Rows lie together in the whole tensor. */
 static bool has_whole_rows(const struct matrix *m)
 {
-    return m->columns == m->whole_columns;
+    return m->run == m->whole_columns;
+}
+
+static uint64_t whole_index(const struct matrix *m, size_t element)
+{
+    size_t run = element / m->run;
+    return (m->first_row + run / m->runs) * (uint64_t)m->whole_columns + run % m->runs * m->whole_block +
+           m->first_column + element % m->run;
 }
 
 size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from, size_t to)
@@ -89,7 +109,7 @@ size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from
     if (!zr_layout_overlap(parameter, from, to, &overlap))
         return 0;
     size_t first = overlap.offset - parameter->offset, last = first + overlap.count - 1;
-    return has_whole_rows(&m) ? 1 : last / m.columns - first / m.columns + 1;
+    return has_whole_rows(&m) ? 1 : last / m.run - first / m.run + 1;
 }
 
 struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
@@ -99,28 +119,37 @@ struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, siz
     struct zr_overlap overlap = {0};
     zr_layout_overlap(parameter, from, to, &overlap);
     size_t first = overlap.offset - parameter->offset, end = first + overlap.count;
-    size_t row = first / m.columns + (has_whole_rows(&m) ? 0 : index), last = m.rows_there * m.columns;
+    size_t start = (first / m.run + (has_whole_rows(&m) ? 0 : index)) * m.run;
 
     if (!has_whole_rows(&m)) {
-        size_t start = row * m.columns;
         first = first > start ? first : start;
-        end = least(end, start + m.columns_there);
+        end = least(end, start + m.run_there);
     }
-    end = least(end, last);
-    size_t column = first - row * m.columns;
+    end = least(end, m.rows_there * m.runs * m.run);
     return (struct zr_piece){.offset = parameter->offset + first,
                              .count = end > first ? end - first : 0,
-                             .global_index = parameter->global_index +
-                                             (m.first_row + row) * (uint64_t)m.whole_columns +
-                                             m.first_column + column};
+                             .global_index = parameter->global_index + whole_index(&m, first)};
+}
+
+uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size_t element)
+{
+    struct matrix m = matrix_of(&parameter->parameter);
+    return whole_index(&m, element);
 }
 
 static zr_result check_part(const struct zr_parameter *p)
 {
     const struct zr_tensor_part *part = &p->part;
     bool vector = p->shape[1] == 0;
-    if (part->whole[0] == 0 || (part->first[0] < part->whole[0] && (part->whole[1] == 0) == vector &&
-                                (vector || part->first[1] < part->whole[1])))
+    unsigned blocks = blocks_of(part);
+    size_t columns = p->shape[!vector], whole_columns = part->whole[!vector];
+    if (part->whole[0] == 0)
+        return ZR_OK;
+    if (columns % blocks || whole_columns % blocks)
+        return zr_fail(ZR_ERR_INVALID, "parameter %s has %zu of %zu columns, which %u blocks do not divide",
+                       p->name, columns, whole_columns, blocks);
+    if ((part->whole[1] == 0) == vector && part->first[!vector] < whole_columns / blocks &&
+        (vector || part->first[0] < part->whole[0]))
         return ZR_OK;
     return zr_fail(ZR_ERR_INVALID, "parameter %s begins at [%zu, %zu] of a tensor [%zu, %zu]: outside of it",
                    p->name, part->first[0], part->first[1], part->whole[0], part->whole[1]);

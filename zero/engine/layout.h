@@ -66,6 +66,9 @@ struct zr_overlap {
 bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
                        struct zr_overlap *out);
 
+/* Where a stored element is in its whole tensor, or would be were there no padding. */
+uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size_t element);
+
 /* The same cut into pieces that lie together in the whole tensor, too: one, or one per row of a column slice.
  * Padding beyond the whole is in none of them; a piece may be empty. `index` is below the count. */
 struct zr_piece {

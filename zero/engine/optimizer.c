@@ -21,14 +21,28 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
     return zr_engine_drop_gathered(engine);
 }
 
-/* Names the first gradient that is not finite. Every rank comes here: the norm is the same on all of them. */
-static zr_result blame_gradient(struct zr_engine *engine)
-{
-    struct {
-        uint64_t unit, element;
-    } mine = {UINT64_MAX, 0}, all[ZR_MAX_WORLD];
-    zr_result result;
+/* Where a gradient is not finite; unit UINT64_MAX: nowhere. */
+struct bad_gradient {
+    uint64_t unit, element;
+};
 
+/* Of what the ranks of a communicator have found, the first that backward comes to. */
+static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
+{
+    struct bad_gradient mine = *bad, all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
+    unsigned first = 0;
+    for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
+        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
+            first = r;
+    *bad = result == ZR_OK ? all[first] : mine;
+    return result;
+}
+
+static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient *mine)
+{
+    zr_result result = ZR_OK;
+    *mine = (struct bad_gradient){UINT64_MAX, 0};
     for (size_t u = engine->layout.units_count;
          u-- > 0;) { /* backward runs from the last unit to the first */
         size_t shard = engine->layout.units[u].shard_elements;
@@ -39,25 +53,27 @@ static zr_result blame_gradient(struct zr_engine *engine)
         if (result != ZR_OK)
             return result;
         if (at < shard) {
-            mine.unit = u;
-            mine.element = engine->rank * shard + at;
+            *mine = (struct bad_gradient){u, engine->rank * shard + at};
             break;
         }
     }
-    result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
+    result = first_of_ranks(engine->options.comm, mine);
+    return result == ZR_OK && engine->options.tensor ? first_of_ranks(engine->options.tensor, mine) : result;
+}
+
+/* Names the first gradient that is not finite. Every rank comes here: the norm is the same on all of them. */
+static zr_result blame_gradient(struct zr_engine *engine)
+{
+    struct bad_gradient bad;
+    zr_result result = find_bad_gradient(engine, &bad);
     if (result != ZR_OK)
         return result;
-    unsigned first = 0;
-    for (unsigned r = 1; r < engine->world; r++)
-        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
-            first = r;
-    if (all[first].unit == UINT64_MAX)
+    if (bad.unit == UINT64_MAX)
         return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed although every gradient is finite; "
                                        "lower the learning rate (--lr)");
-    const struct zr_layout_parameter *parameter =
-        zr_engine_parameter_at(engine, all[first].unit, all[first].element);
+    const struct zr_layout_parameter *parameter = zr_engine_parameter_at(engine, bad.unit, bad.element);
     const char *name = parameter ? parameter->parameter.name : "padding";
-    uint64_t element = parameter ? all[first].element - parameter->offset : all[first].element;
+    uint64_t element = parameter ? bad.element - parameter->offset : bad.element;
     if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
         return zr_fail(ZR_ERR_CORRUPT,
                        "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
@@ -70,18 +86,43 @@ static zr_result blame_gradient(struct zr_engine *engine)
                    name, element);
 }
 
+/* The squares of this rank's shard of a unit, in fixed blocks. Beside other tensor ranks, those of what no
+ * other one counts, tensor by tensor. */
+static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
+    size_t from = engine->rank * u->shard_elements;
+    zr_result result = ZR_OK;
+    if (!engine->options.tensor)
+        return engine->options.kernels->sum_of_squares(
+            engine->options.context, &(struct zr_sum_of_squares){u->shard_elements, gradients, sum});
+    *sum = 0;
+    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        struct zr_overlap overlap;
+        double own = 0;
+        if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
+            continue;
+        result = engine->options.kernels->sum_of_squares(
+            engine->options.context,
+            &(struct zr_sum_of_squares){overlap.count, zr_numbers_at(gradients, overlap.offset - from),
+                                        &own});
+        *sum += own;
+    }
+    return result;
+}
+
 /* The norm of all gradients: squares in fixed blocks of each shard, added in the global order of the
- * elements, unit by unit and within a unit rank by rank: the same bits on every rank and at every stage. */
+ * elements, unit by unit and within a unit rank by rank, then over the tensor ranks: the same bits on every
+ * rank and at every stage. */
 static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 {
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
     zr_result result = ZR_OK;
     for (size_t u = 0; u < units && result == ZR_OK; u++)
-        result = engine->options.kernels->sum_of_squares(
-            engine->options.context,
-            &(struct zr_sum_of_squares){engine->layout.units[u].shard_elements,
-                                        zr_engine_shard_gradients(engine, u), &mine[u]});
+        result = unit_squares(engine, u, &mine[u]);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     if (result != ZR_OK)
@@ -89,8 +130,15 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     for (size_t u = 0; u < units; u++)
         for (unsigned r = 0; r < engine->world; r++)
             total += all[r * units + u];
+    if (engine->options.tensor) {
+        double parts[ZR_MAX_WORLD];
+        result = zr_comm_host_all_gather(engine->options.tensor, &total, sizeof total, parts);
+        total = 0;
+        for (unsigned r = 0; r < zr_comm_world(engine->options.tensor); r++)
+            total += parts[r];
+    }
     *norm = sqrt(total);
-    return ZR_OK;
+    return result;
 }
 
 struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)

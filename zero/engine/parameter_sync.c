@@ -90,9 +90,9 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
          u++) /* at stage 0 what is not this rank's comes after */
         result = zr_engine_round_masters(engine, u);
-    if (engine->world == 1)
+    if (engine->world == 1 && !engine->options.tensor)
         return result;
-    for (size_t u = 0; result == ZR_OK && u < engine->layout.units_count; u++)
+    for (size_t u = 0; engine->world > 1 && result == ZR_OK && u < engine->layout.units_count; u++)
         result = all_gather_unit(engine, u);
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
@@ -122,28 +122,52 @@ static zr_result replica_checksum(const struct zr_engine *engine, uint64_t *sum)
     return result;
 }
 
+/* Of what this rank owns of tensors that every tensor rank has whole. */
+static zr_result copies_checksum(const struct zr_engine *engine, uint64_t *sum)
+{
+    zr_result result = ZR_OK;
+    *sum = 0;
+    for (size_t i = 0; i < engine->layout.parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[i];
+        struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+        struct zr_overlap overlap;
+        if (p->parameter.part.whole[0] == 0 && zr_layout_overlap(p, owned.from, owned.to, &overlap))
+            result = add_checksum(engine, owned.master + (overlap.offset - owned.from),
+                                  overlap.count * sizeof *owned.master, sum);
+    }
+    return result;
+}
+
+static zr_result compare_checksums(zr_comm *comm, uint64_t mine, const char *whose, const char *what)
+{
+    uint64_t all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
+    for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
+        if (all[r] != all[0])
+            result = zr_fail(ZR_ERR_CORRUPT,
+                             "%srank %u does not hold the same %s as %srank 0 (checksum %016" PRIx64
+                             ", not %016" PRIx64 "): the ranks differ in arguments, build or processor",
+                             whose, r, what, whose, all[r], all[0]);
+    return result;
+}
+
 zr_result zr_engine_verify_replicas(zr_engine *engine)
 {
-    uint64_t mine, all[ZR_MAX_WORLD];
+    uint64_t mine;
     zr_result result = zr_engine_check_call(engine, __func__, engine);
 
-    if (result != ZR_OK || engine->simulated || engine->world == 1)
+    if (result != ZR_OK || engine->simulated || (engine->world == 1 && !engine->options.tensor))
         return result;
     result = zr_engine_synchronize(engine);
-    if (result != ZR_OK)
-        return result;
-    result = replica_checksum(engine, &mine);
     if (result == ZR_OK)
-        result = zr_comm_host_all_gather(engine->options.comm, &mine, sizeof mine, all);
-    if (result != ZR_OK)
-        return result;
-    for (unsigned r = 1; r < engine->world; r++)
-        if (all[r] != all[0])
-            return zr_fail(ZR_ERR_CORRUPT,
-                           "rank %u does not hold the same parameters as rank 0 (checksum %016" PRIx64
-                           ", not %016" PRIx64 "): the ranks differ in arguments, build or processor",
-                           r, all[r], all[0]);
-    return ZR_OK;
+        result = replica_checksum(engine, &mine);
+    if (result == ZR_OK)
+        result = compare_checksums(engine->options.comm, mine, "", "parameters");
+    if (result == ZR_OK && engine->options.tensor)
+        result = copies_checksum(engine, &mine);
+    if (result == ZR_OK && engine->options.tensor)
+        result = compare_checksums(engine->options.tensor, mine, "tensor ", "norms and biases");
+    return result;
 }
 
 zr_result zr_engine_verify_finite(zr_engine *engine)

@@ -241,6 +241,28 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                               &state->reduce_ticket);
 }
 
+/* Gradients of which each tensor rank has a part become whole. */
+static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_ticket ticket = 0;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        if (p->parameter.part.sum_gradient)
+            result = zr_comm_all_reduce(
+                engine->options.tensor,
+                &(struct zr_all_reduce){.buffer = (char *)whole_gradients(engine, unit) +
+                                                  p->offset * engine->gradient_bytes,
+                                        .shard_elements = p->elements / zr_comm_world(engine->options.tensor),
+                                        .scale = 1,
+                                        .type = zr_engine_comm_type(engine),
+                                        .label = ZR_COMM_LABEL_NONE},
+                &ticket);
+    }
+    return result == ZR_OK && ticket > 0 ? zr_comm_wait(engine->options.tensor, ticket) : result;
+}
+
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {
     zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
@@ -257,6 +279,10 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
                        engine->layout.units[unit].unit.name);
     bool aside = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
     bool in_place = !aside && engine->world > 1 && state->accumulated + 1 == steps;
+    if (aside || state->accumulated + 1 == steps)
+        result = sum_over_tensor(engine, unit);
+    if (result != ZR_OK)
+        return result;
     if (aside)
         result = reduce_aside(engine, unit);
     else if (in_place)

@@ -37,11 +37,18 @@ static zr_result name_module(const struct zr_activations *store, size_t module, 
                : result;
 }
 
+/* Of the model's rows, those that this rank has of what modules hand on. */
+static size_t own_rows(const struct zr_activations *store)
+{
+    return store->model->rows / zr_model_row_ranks(store->model);
+}
+
 /* Memory for whole rows: a pass of fewer rows has the blocks, and so the places, of a whole one. */
 static zr_result take_slot(struct zr_activations *store, size_t module, unsigned index)
 {
     const struct zr_slot *slot = &type_of(store, module)->slots[index];
-    zr_result result = zr_take_block(store->arena, ZR_TAG_ACTIVATION, store->model->rows * slot->columns,
+    size_t rows = slot->own_rows ? own_rows(store) : store->model->rows;
+    zr_result result = zr_take_block(store->arena, ZR_TAG_ACTIVATION, rows * slot->columns,
                                      zr_slot_bytes(slot->type, store->element_bytes),
                                      &zr_activations_slots(store, module)[index]);
     return name_module(store, module, zr_name_call(result, __func__, slot->name));
@@ -60,10 +67,9 @@ zr_result zr_activations_take(struct zr_activations *store, size_t module, bool 
     const struct zr_module_type *type = type_of(store, module);
     zr_result result = ZR_OK;
     if (output && type->output_columns > 0)
-        result =
-            name_module(store, module,
-                        zr_take(store->arena, type->output_tag, store->model->rows * type->output_columns,
-                                store->element_bytes, &store->outputs[module]));
+        result = name_module(store, module,
+                             zr_take(store->arena, type->output_tag, own_rows(store) * type->output_columns,
+                                     store->element_bytes, &store->outputs[module]));
     for (unsigned s = 0; s < type->slots_count && result == ZR_OK; s++)
         if (is_kept(store, &type->slots[s]))
             result = take_slot(store, module, s);
@@ -92,7 +98,7 @@ zr_result zr_activations_get(struct zr_activations *store, size_t module, void *
     if (module > 0 && !type->in_place)
         result = name_module(store, module,
                              zr_take(store->arena, ZR_TAG_ACTIVATION,
-                                     store->model->rows * type_of(store, module - 1)->output_columns,
+                                     own_rows(store) * type_of(store, module - 1)->output_columns,
                                      store->element_bytes, &store->gradients[1]));
     if (module > 0)
         *dx = type->in_place ? store->gradients[0] : store->gradients[1];
@@ -185,6 +191,9 @@ zr_result zr_model_check(const struct zr_model *model)
             ZR_ERR_INVALID,
             "a model needs parameters and units, two modules at least, a row, and at most %d inputs",
             ZR_MODEL_INPUTS_MAX);
+    if ((model->rows_together > 0 ? model->rows_together : 1) % zr_model_row_ranks(model))
+        return zr_fail(ZR_ERR_INVALID, "%u ranks do not divide %zu rows that belong together",
+                       model->row_ranks, model->rows_together);
     for (size_t m = 0; m < model->modules_count && result == ZR_OK; m++)
         result = check_module(model, m);
     return result == ZR_OK ? check_units(model) : result;

@@ -52,6 +52,11 @@ static inline void **zr_activations_slots(const struct zr_activations *store, si
     return store->slots + store->first_slot[module];
 }
 
+static inline unsigned zr_model_row_ranks(const struct zr_model *model)
+{
+    return model->row_ranks > 1 ? model->row_ranks : 1;
+}
+
 /* What a module is called, "h.0" or "head". */
 const char *zr_model_module_name(const struct zr_model *model, size_t module);
 /* ZR_ERR_INVALID with words when a model contradicts itself. */

@@ -14,13 +14,20 @@
 /* ---- Embedding ----------------------------------------------------------------------------------------- */
 
 enum { WTE, WPE };
+enum { ROWS, EMBEDDING_SLOTS };
+
+static size_t first_row(const struct zr_module_pass *pass)
+{
+    return pass->own_rows < pass->rows ? zr_pass_shape(pass)->tensor_rank * pass->own_rows : 0;
+}
 
 static zr_result embed(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    zr_result result = zr_pass_embed(pass);
+    zr_result result = zr_pass_embed(pass, ROWS);
     return result == ZR_OK ? pass->kernels->positions_forward(
-                                 pass->context, &(struct zr_positions_forward){.rows = pass->rows,
+                                 pass->context, &(struct zr_positions_forward){.rows = pass->own_rows,
+                                                                               .first_row = first_row(pass),
                                                                                .sequence = shape->sequence,
                                                                                .channels = shape->hidden,
                                                                                .w = pass->parameters[WPE][0],
@@ -31,10 +38,11 @@ static zr_result embed(struct zr_module_pass *pass)
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    zr_result result = zr_pass_embed_backward(pass);
+    zr_result result = zr_pass_embed_backward(pass, ROWS);
     return result == ZR_OK
                ? pass->kernels->positions_backward(
-                     pass->context, &(struct zr_positions_backward){.rows = pass->rows,
+                     pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
+                                                                    .first_row = first_row(pass),
                                                                     .sequence = shape->sequence,
                                                                     .channels = shape->hidden,
                                                                     .dy = pass->dy,
@@ -64,31 +72,36 @@ enum {
     FC,
     GELU,
     D_WIDE,
-    D_NORM, /* of a norm's output, and before that of attention's */
+    D_NORM, /* of a norm's output, and before that of attention's, which has no more elements */
     D_QKV,
+    X_ROWS, /* all rows of what a product reads, of its output, of its gradients */
+    Y_ROWS,
     BLOCK_SLOTS
 };
 
 static void describe_slots(struct zr_transformer *t)
 {
-    size_t c = t->shape.hidden, a = t->shape.heads;
+    size_t tensor = zr_shape_tensor(&t->shape), c = t->shape.hidden, a = t->shape.heads / tensor,
+           l = c / tensor; /* of this tensor rank's heads */
     const struct zr_slot slots[BLOCK_SLOTS] = {
-        [LN1] = {"ln_1", c, 0, 0},
-        [LN1_MEAN] = {"ln_1 mean", 1, ZR_SLOT_FLOATS, 0},
-        [LN1_RSTD] = {"ln_1 rstd", 1, ZR_SLOT_FLOATS, 0},
-        [QKV] = {"attn.c_attn", 3 * c, 0, 0},
-        [LSE] = {"attn log-sums", a, ZR_SLOT_FLOATS, 0},
-        [PROBABILITIES] = {"attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED},
-        [ATTENTION] = {"attn", c, 0, 0},
-        [MIDDLE] = {"attn.c_proj", c, 0, 0},
-        [LN2] = {"ln_2", c, 0, 0},
-        [LN2_MEAN] = {"ln_2 mean", 1, ZR_SLOT_FLOATS, 0},
-        [LN2_RSTD] = {"ln_2 rstd", 1, ZR_SLOT_FLOATS, 0},
-        [FC] = {"mlp.c_fc", 4 * c, 0, 0},
-        [GELU] = {"mlp.gelu", 4 * c, 0, 0},
-        [D_WIDE] = {"gradient of mlp.c_fc", 4 * c, 0, ZR_SLOT_TEMPORARY},
-        [D_NORM] = {"gradient of a norm", c, 0, ZR_SLOT_TEMPORARY},
-        [D_QKV] = {"gradient of attn.c_attn", 3 * c, 0, ZR_SLOT_TEMPORARY},
+        [LN1] = {"ln_1", c, 0, 0, true},
+        [LN1_MEAN] = {"ln_1 mean", 1, ZR_SLOT_FLOATS, 0, true},
+        [LN1_RSTD] = {"ln_1 rstd", 1, ZR_SLOT_FLOATS, 0, true},
+        [QKV] = {"attn.c_attn", 3 * l, 0, 0, false},
+        [LSE] = {"attn log-sums", a, ZR_SLOT_FLOATS, 0, false},
+        [PROBABILITIES] = {"attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED, false},
+        [ATTENTION] = {"attn", l, 0, 0, false},
+        [MIDDLE] = {"attn.c_proj", c, 0, 0, true},
+        [LN2] = {"ln_2", c, 0, 0, true},
+        [LN2_MEAN] = {"ln_2 mean", 1, ZR_SLOT_FLOATS, 0, true},
+        [LN2_RSTD] = {"ln_2 rstd", 1, ZR_SLOT_FLOATS, 0, true},
+        [FC] = {"mlp.c_fc", 4 * l, 0, 0, false},
+        [GELU] = {"mlp.gelu", 4 * l, 0, 0, false},
+        [D_WIDE] = {"gradient of mlp.c_fc", 4 * l, 0, ZR_SLOT_TEMPORARY, false},
+        [D_NORM] = {"gradient of a norm", c, 0, ZR_SLOT_TEMPORARY, true},
+        [D_QKV] = {"gradient of attn.c_attn", 3 * l, 0, ZR_SLOT_TEMPORARY, false},
+        [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
+        [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
@@ -99,7 +112,7 @@ static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, vo
 {
     void *const *p = &pass->parameters[0][w];
     return pass->kernels->layernorm_forward(
-        pass->context, &(struct zr_layernorm_forward){{pass->rows, zr_pass_shape(pass)->hidden},
+        pass->context, &(struct zr_layernorm_forward){{pass->own_rows, zr_pass_shape(pass)->hidden},
                                                       x,
                                                       p[0],
                                                       p[1],
@@ -114,7 +127,7 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
     void *const *g = &pass->gradients[0][w];
     return pass->kernels->layernorm_backward(
         pass->context, &(struct zr_layernorm_backward){
-                           .shape = {pass->rows, zr_pass_shape(pass)->hidden},
+                           .shape = {pass->own_rows, zr_pass_shape(pass)->hidden},
                            .x = x,
                            .w = pass->parameters[0][w],
                            .mean = pass->slots[mean],
@@ -127,90 +140,156 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
                            .accumulate = pass->accumulate[0]});
 }
 
-/* A matrix [in, out] in units of the channels. */
+/* A matrix [in, out] in units of the channels. Tensor ranks have columns of the first and the third, rows of
+ * the other two. */
 struct matrix {
     unsigned w, in, out;
+    bool split_in;
 };
-static const struct matrix qkv = {QKV_W, 1, 3}, proj = {PROJ_W, 1, 1}, fc = {FC_W, 1, 4}, fc2 = {FC2_W, 4, 1};
+static const struct matrix qkv = {QKV_W, 1, 3, false}, proj = {PROJ_W, 1, 1, true}, fc = {FC_W, 1, 4, false},
+                           fc2 = {FC2_W, 4, 1, true};
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct matrix *m)
 {
-    size_t c = zr_pass_shape(pass)->hidden;
-    return (struct zr_linear){.rows = pass->rows, .in = m->in * c, .out = m->out * c};
+    size_t c = zr_pass_shape(pass)->hidden, l = c / zr_shape_tensor(zr_pass_shape(pass));
+    return (struct zr_linear){
+        .rows = pass->rows, .in = m->in * (m->split_in ? l : c), .out = m->out * (m->split_in ? c : l)};
 }
 
-static zr_result multiply(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
+/* y, all rows of the rank's columns, from the rank's rows of x. */
+static zr_result multiply_columns(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
     void *const *p = &pass->parameters[0][m->w];
-    return pass->kernels->linear_forward(
-        pass->context,
-        &(struct zr_linear_forward){.shape = linear_of(pass, m), .x = x, .w = p[0], .bias = p[1], .y = y});
+    const void *all;
+    zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &all);
+    if (result == ZR_OK)
+        result = pass->kernels->linear_forward(
+            pass->context, &(struct zr_linear_forward){
+                               .shape = linear_of(pass, m), .x = all, .w = p[0], .bias = p[1], .y = y});
+    zr_module_drop(pass, X_ROWS);
+    return result;
 }
 
-static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
-                                   const void *dy, void *dx)
+/* The rank's rows of y, from all rows of the rank's columns of x. */
+static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
+{
+    void *const *p = &pass->parameters[0][m->w];
+    struct zr_pass_sum sum;
+    zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
+    if (result == ZR_OK)
+        result = pass->kernels->linear_forward(
+            pass->context, &(struct zr_linear_forward){.shape = linear_of(pass, m),
+                                                       .x = x,
+                                                       .w = p[0],
+                                                       .bias = zr_pass_bias_once(pass, p[1]),
+                                                       .y = sum.part});
+    return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
+}
+
+/* Of what a product's backward makes dx alone, the gradients of the weights alone, or both. */
+enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
+
+static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
+                                   struct zr_linear_backward op, enum wanted wanted)
 {
     void *const *g = &pass->gradients[0][m->w];
-    return pass->kernels->linear_backward(pass->context,
-                                          &(struct zr_linear_backward){.shape = linear_of(pass, m),
-                                                                       .x = x,
-                                                                       .w = pass->parameters[0][m->w],
-                                                                       .dy = dy,
-                                                                       .dx = dx,
-                                                                       .dw = g[0],
-                                                                       .db = g[1],
-                                                                       .accumulate = pass->accumulate[0]});
+    op.shape = linear_of(pass, m);
+    op.w = pass->parameters[0][m->w];
+    op.dx = wanted & WANT_DX ? op.dx : NULL;
+    op.dw = wanted & WANT_DW ? g[0] : NULL;
+    op.db = wanted & WANT_DW ? g[1] : NULL;
+    op.accumulate = pass->accumulate[0];
+    return pass->kernels->linear_backward(pass->context, &op);
+}
+
+/* The rank's rows of dx, from those of x and all rows of dy; the sum goes on behind the weights' gradients.
+ */
+static zr_result columns_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
+                                  const void *dy, void *dx)
+{
+    struct zr_linear_backward op = {.x = x, .dy = dy, .dx = dx};
+    struct zr_pass_sum sum;
+    if (zr_shape_tensor(zr_pass_shape(pass)) == 1)
+        return multiply_backward(pass, m, op, WANT_BOTH);
+    zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &op.x);
+    if (result == ZR_OK)
+        result = zr_pass_open_sum(pass, &sum, dx, Y_ROWS);
+    op.dx = sum.part;
+    if (result == ZR_OK)
+        result = multiply_backward(pass, m, op, WANT_DX);
+    if (result == ZR_OK)
+        result = zr_pass_start_sum(pass, &sum);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, m, op, WANT_DW);
+    zr_module_drop(pass, X_ROWS);
+    return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
+}
+
+/* All rows of dx, from all rows of x and the rank's rows of dy. */
+static zr_result rows_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
+                               const void *dy, void *dx)
+{
+    struct zr_linear_backward op = {.x = x, .dx = dx};
+    zr_result result = zr_pass_all_rows(pass, dy, Y_ROWS, &op.dy);
+    if (result == ZR_OK)
+        result = multiply_backward(pass, m, op, WANT_BOTH);
+    zr_module_drop(pass, Y_ROWS);
+    return result;
 }
 
 static zr_result add(struct zr_module_pass *pass, const void *a, void *b)
 {
     return pass->kernels->add(pass->context,
-                              &(struct zr_add){pass->rows * zr_pass_shape(pass)->hidden, a, b, b});
+                              &(struct zr_add){pass->own_rows * zr_pass_shape(pass)->hidden, a, b, b});
+}
+
+/* Elements of the widest slots. */
+static size_t wide(const struct zr_module_pass *pass)
+{
+    return pass->rows * linear_of(pass, &fc).out;
 }
 
 static zr_result block(struct zr_module_pass *pass)
 {
     const struct zr_kernels *k = pass->kernels;
-    size_t wide = pass->rows * 4 * zr_pass_shape(pass)->hidden;
     void **s = pass->slots;
 
     zr_result result = norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN);
     if (result == ZR_OK)
-        result = multiply(pass, &qkv, s[LN1], s[QKV]);
+        result = multiply_columns(pass, &qkv, s[LN1], s[QKV]);
     if (result == ZR_OK)
         result = k->attention_forward(pass->context,
                                       &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
                                                                      s[ATTENTION], s[LSE], s[PROBABILITIES]});
     if (result == ZR_OK)
-        result = multiply(pass, &proj, s[ATTENTION], s[MIDDLE]);
+        result = multiply_rows(pass, &proj, s[ATTENTION], s[MIDDLE]);
     if (result == ZR_OK)
         result = add(pass, pass->x, s[MIDDLE]);
     if (result == ZR_OK)
         result = norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN);
     if (result == ZR_OK)
-        result = multiply(pass, &fc, s[LN2], s[FC]);
+        result = multiply_columns(pass, &fc, s[LN2], s[FC]);
     if (result == ZR_OK)
-        result = k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide, s[FC], s[GELU]});
+        result = k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
     if (result == ZR_OK && pass->y)
-        result = multiply(pass, &fc2, s[GELU], pass->y);
+        result = multiply_rows(pass, &fc2, s[GELU], pass->y);
     return result == ZR_OK && pass->y ? add(pass, s[MIDDLE], pass->y) : result;
 }
 
 /* d (output) -> d (middle) */
 static zr_result feed_forward_backward(struct zr_module_pass *pass)
 {
-    size_t wide = pass->rows * 4 * zr_pass_shape(pass)->hidden;
     void **s = pass->slots;
     zr_result result = zr_module_take(pass, D_WIDE);
     if (result == ZR_OK)
-        result = multiply_backward(pass, &fc2, s[GELU], pass->dx, s[D_WIDE]);
+        result = rows_backward(pass, &fc2, s[GELU], pass->dx, s[D_WIDE]);
     if (result == ZR_OK)
-        result = pass->kernels->gelu_backward(pass->context,
-                                              &(struct zr_gelu_backward){wide, s[FC], s[D_WIDE], s[D_WIDE]});
+        result = pass->kernels->gelu_backward(
+            pass->context, &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE], s[D_WIDE]});
     if (result == ZR_OK)
         result = zr_module_take(pass, D_NORM);
     if (result == ZR_OK)
-        result = multiply_backward(pass, &fc, s[LN2], s[D_WIDE], s[D_NORM]);
+        result = columns_backward(pass, &fc, s[LN2], s[D_WIDE], s[D_NORM]);
     zr_module_drop(pass, D_WIDE);
     if (result == ZR_OK)
         result = norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN);
@@ -226,13 +305,13 @@ static zr_result attention_backward(struct zr_module_pass *pass)
     if (result == ZR_OK)
         result = zr_module_take(pass, D_QKV);
     if (result == ZR_OK)
-        result = multiply_backward(pass, &proj, s[ATTENTION], pass->dx, s[D_NORM]);
+        result = rows_backward(pass, &proj, s[ATTENTION], pass->dx, s[D_NORM]);
     if (result == ZR_OK)
         result = pass->kernels->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
                                                            s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
     if (result == ZR_OK)
-        result = multiply_backward(pass, &qkv, s[LN1], s[D_QKV], s[D_NORM]);
+        result = columns_backward(pass, &qkv, s[LN1], s[D_QKV], s[D_NORM]);
     zr_module_drop(pass, D_QKV);
     if (result == ZR_OK)
         result = norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
@@ -265,12 +344,15 @@ static zr_result final_norm_backward(struct zr_module_pass *pass)
 static void describe_types(struct zr_transformer *t)
 {
     size_t c = t->shape.hidden;
-    t->slots[ZR_TYPE_FINAL][FINAL_MEAN] = (struct zr_slot){"mean", 1, ZR_SLOT_FLOATS, 0};
-    t->slots[ZR_TYPE_FINAL][FINAL_RSTD] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0};
+    t->slots[ZR_TYPE_FINAL][FINAL_MEAN] = (struct zr_slot){"mean", 1, ZR_SLOT_FLOATS, 0, true};
+    t->slots[ZR_TYPE_FINAL][FINAL_RSTD] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0, true};
+    t->slots[ZR_TYPE_EMBEDDING][ROWS] = zr_slot_all_rows(&t->shape, "all rows");
     describe_slots(t);
     t->types[ZR_TYPE_EMBEDDING] = (struct zr_module_type){.name = "embeddings",
                                                           .output_columns = c,
                                                           .output_tag = ZR_TAG_CHECKPOINT,
+                                                          .slots = t->slots[ZR_TYPE_EMBEDDING],
+                                                          .slots_count = EMBEDDING_SLOTS,
                                                           .backward_reads_none = true,
                                                           .forward = embed,
                                                           .backward = embed_backward};
@@ -299,25 +381,27 @@ static void describe(struct zr_transformer *t)
     float deviation = 0.02f; /* GPT-2's */
     float residual =
         deviation / sqrtf(2.0f * (float)shape->layers); /* scaled by the depth of the residual path */
-    const struct zr_tensor wte = {"wte.weight", shape->vocabulary_padded, c, 0,
-                                  deviation,    ZR_GROUP_EMBEDDINGS};
-    const struct zr_tensor wpe = {"wpe.weight", shape->sequence, c, 0, deviation, ZR_GROUP_EMBEDDINGS};
+    const struct zr_tensor wte = {
+        "wte.weight", shape->vocabulary_padded, c, 0, deviation, ZR_GROUP_EMBEDDINGS, ZR_SPLIT_FIRST};
+    const struct zr_tensor wpe = {"wpe.weight",        shape->sequence, c, 0, deviation,
+                                  ZR_GROUP_EMBEDDINGS, ZR_SPLIT_NORM};
+    const enum zr_transformer_group vectors = ZR_GROUP_VECTORS, matrices = ZR_GROUP_MATRICES;
     const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
-        [LN1_W] = {"ln_1.weight", c, 0, 1, 0, ZR_GROUP_VECTORS},
-        [LN1_B] = {"ln_1.bias", c, 0, 0, 0, ZR_GROUP_VECTORS},
-        [QKV_W] = {"attn.c_attn.weight", c, 3 * c, 0, deviation, ZR_GROUP_MATRICES},
-        [QKV_B] = {"attn.c_attn.bias", 3 * c, 0, 0, 0, ZR_GROUP_VECTORS},
-        [PROJ_W] = {"attn.c_proj.weight", c, c, 0, residual, ZR_GROUP_MATRICES},
-        [PROJ_B] = {"attn.c_proj.bias", c, 0, 0, 0, ZR_GROUP_VECTORS},
-        [LN2_W] = {"ln_2.weight", c, 0, 1, 0, ZR_GROUP_VECTORS},
-        [LN2_B] = {"ln_2.bias", c, 0, 0, 0, ZR_GROUP_VECTORS},
-        [FC_W] = {"mlp.c_fc.weight", c, 4 * c, 0, deviation, ZR_GROUP_MATRICES},
-        [FC_B] = {"mlp.c_fc.bias", 4 * c, 0, 0, 0, ZR_GROUP_VECTORS},
-        [FC2_W] = {"mlp.c_proj.weight", 4 * c, c, 0, residual, ZR_GROUP_MATRICES},
-        [FC2_B] = {"mlp.c_proj.bias", c, 0, 0, 0, ZR_GROUP_VECTORS},
+        [LN1_W] = {"ln_1.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [LN1_B] = {"ln_1.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
+        [QKV_W] = {"attn.c_attn.weight", c, 3 * c, 0, deviation, matrices, ZR_SPLIT_QKV},
+        [QKV_B] = {"attn.c_attn.bias", 3 * c, 0, 0, 0, vectors, ZR_SPLIT_QKV},
+        [PROJ_W] = {"attn.c_proj.weight", c, c, 0, residual, matrices, ZR_SPLIT_FIRST},
+        [PROJ_B] = {"attn.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
+        [LN2_W] = {"ln_2.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [LN2_B] = {"ln_2.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
+        [FC_W] = {"mlp.c_fc.weight", c, 4 * c, 0, deviation, matrices, ZR_SPLIT_LAST},
+        [FC_B] = {"mlp.c_fc.bias", 4 * c, 0, 0, 0, vectors, ZR_SPLIT_LAST},
+        [FC2_W] = {"mlp.c_proj.weight", 4 * c, c, 0, residual, matrices, ZR_SPLIT_FIRST},
+        [FC2_B] = {"mlp.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
     };
-    const struct zr_tensor ln_f[] = {{"weight", c, 0, 1, 0, ZR_GROUP_VECTORS},
-                                     {"bias", c, 0, 0, 0, ZR_GROUP_VECTORS}};
+    const struct zr_tensor ln_f[] = {{"weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+                                     {"bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM}};
     unsigned embedding[] = {WTE, WPE}, unit = WPE;
 
     describe_types(t);

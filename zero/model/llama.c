@@ -15,6 +15,20 @@
 
 enum { COSINES = ZR_INPUTS_COMMON, SINES, INPUTS };
 
+/* ---- Embedding ----------------------------------------------------------------------------------------- */
+
+enum { ROWS, EMBEDDING_SLOTS };
+
+static zr_result embed(struct zr_module_pass *pass)
+{
+    return zr_pass_embed(pass, ROWS);
+}
+
+static zr_result embed_backward(struct zr_module_pass *pass)
+{
+    return zr_pass_embed_backward(pass, ROWS);
+}
+
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
 /* Its parameters, in the order of the list. */
@@ -37,19 +51,22 @@ enum {
     D_UP,   /* first the gradient of the product */
     D_NORM, /* of a norm's output, and before that of attention's */
     D_QKV,
+    X_ROWS, /* all rows of what a product reads, of its output, of its gradients */
+    Y_ROWS,
     BLOCK_SLOTS
 };
 
-/* Columns. */
+/* Columns; of q, kv and ffn those of this tensor rank. */
 struct widths {
     size_t c, head, q, kv, qkv, ffn;
 };
 
 static struct widths widths_of(const struct zr_shape *shape)
 {
-    struct widths w = {.c = shape->hidden, .head = shape->hidden / shape->heads, .ffn = shape->ffn};
-    w.q = shape->hidden;
-    w.kv = shape->kv_heads * w.head;
+    size_t tensor = zr_shape_tensor(shape);
+    struct widths w = {.c = shape->hidden, .head = shape->hidden / shape->heads, .ffn = shape->ffn / tensor};
+    w.q = shape->hidden / tensor;
+    w.kv = shape->kv_heads / tensor * w.head;
     w.qkv = w.q + 2 * w.kv;
     return w;
 }
@@ -57,24 +74,27 @@ static struct widths widths_of(const struct zr_shape *shape)
 static void describe_slots(struct zr_transformer *t)
 {
     const struct widths w = widths_of(&t->shape);
-    size_t a = t->shape.heads;
+    size_t a = t->shape.heads / zr_shape_tensor(&t->shape);
+    const enum zr_slot_life temporary = ZR_SLOT_TEMPORARY;
     const struct zr_slot slots[BLOCK_SLOTS] = {
-        [NORM1] = {"input_layernorm", w.c, 0, 0},
-        [NORM1_RSTD] = {"input_layernorm rstd", 1, ZR_SLOT_FLOATS, 0},
-        [QKV] = {"self_attn q, k and v", w.qkv, 0, 0},
-        [LSE] = {"self_attn log-sums", a, ZR_SLOT_FLOATS, 0},
-        [PROBABILITIES] = {"self_attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED},
-        [ATTENTION] = {"self_attn", w.c, 0, 0},
-        [MIDDLE] = {"self_attn.o_proj", w.c, 0, 0},
-        [NORM2] = {"post_attention_layernorm", w.c, 0, 0},
-        [NORM2_RSTD] = {"post_attention_layernorm rstd", 1, ZR_SLOT_FLOATS, 0},
-        [GATE] = {"mlp.gate_proj", w.ffn, 0, 0},
-        [UP] = {"mlp.up_proj", w.ffn, 0, 0},
-        [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0},
-        [D_GATE] = {"gradient of mlp.gate_proj", w.ffn, 0, ZR_SLOT_TEMPORARY},
-        [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, ZR_SLOT_TEMPORARY},
-        [D_NORM] = {"gradient of a norm", w.c, 0, ZR_SLOT_TEMPORARY},
-        [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, ZR_SLOT_TEMPORARY},
+        [NORM1] = {"input_layernorm", w.c, 0, 0, true},
+        [NORM1_RSTD] = {"input_layernorm rstd", 1, ZR_SLOT_FLOATS, 0, true},
+        [QKV] = {"self_attn q, k and v", w.qkv, 0, 0, false},
+        [LSE] = {"self_attn log-sums", a, ZR_SLOT_FLOATS, 0, false},
+        [PROBABILITIES] = {"self_attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED, false},
+        [ATTENTION] = {"self_attn", w.q, 0, 0, false},
+        [MIDDLE] = {"self_attn.o_proj", w.c, 0, 0, true},
+        [NORM2] = {"post_attention_layernorm", w.c, 0, 0, true},
+        [NORM2_RSTD] = {"post_attention_layernorm rstd", 1, ZR_SLOT_FLOATS, 0, true},
+        [GATE] = {"mlp.gate_proj", w.ffn, 0, 0, false},
+        [UP] = {"mlp.up_proj", w.ffn, 0, 0, false},
+        [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0, false},
+        [D_GATE] = {"gradient of mlp.gate_proj", w.ffn, 0, temporary, false},
+        [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, temporary, false},
+        [D_NORM] = {"gradient of a norm", w.c, 0, temporary, true},
+        [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, temporary, false},
+        [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
+        [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
@@ -88,7 +108,7 @@ static void *column_of(const struct zr_module_pass *pass, const void *base, size
 static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
 {
     return pass->kernels->rmsnorm_forward(
-        pass->context, &(struct zr_rmsnorm_forward){.rows = pass->rows,
+        pass->context, &(struct zr_rmsnorm_forward){.rows = pass->own_rows,
                                                     .channels = zr_pass_shape(pass)->hidden,
                                                     .epsilon = (float)zr_pass_shape(pass)->norm_epsilon,
                                                     .x = x,
@@ -104,7 +124,7 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
     const struct widths w = widths_of(shape);
     return pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
                                                                     .sequence = shape->sequence,
-                                                                    .heads = shape->heads + shape->kv_heads,
+                                                                    .heads = (w.q + w.kv) / w.head,
                                                                     .width = w.head,
                                                                     .stride = w.qkv,
                                                                     .cosines = pass->inputs[COSINES],
@@ -135,6 +155,21 @@ static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t 
     return linear;
 }
 
+/* residual + x times the matrix that tensor ranks have columns of, to y: the rank's rows. */
+static zr_result multiply_and_add(struct zr_module_pass *pass, const struct zr_linear *linear, unsigned w,
+                                  const void *x, const void *residual, void *y)
+{
+    struct zr_pass_sum sum;
+    zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
+    if (result == ZR_OK)
+        result = multiply(pass, linear, x, pass->parameters[0][w], sum.part);
+    if (result == ZR_OK)
+        result = zr_pass_close_sum(pass, &sum);
+    return result == ZR_OK ? pass->kernels->add(pass->context, &(struct zr_add){pass->own_rows * linear->out,
+                                                                                residual, y, y})
+                           : result;
+}
+
 /* middle, from x */
 static zr_result attend(struct zr_module_pass *pass)
 {
@@ -143,77 +178,111 @@ static zr_result attend(struct zr_module_pass *pass)
     struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv),
                      o = linear_of(pass, w.q, w.c);
     void **s = pass->slots, *const *p = pass->parameters[0];
+    const void *x;
 
     zr_result result = norm(pass, pass->x, p[NORM1_W], s[NORM1], s[NORM1_RSTD]);
     if (result == ZR_OK)
-        result = multiply(pass, &q, s[NORM1], p[Q_W], s[QKV]);
+        result = zr_pass_all_rows(pass, s[NORM1], X_ROWS, &x);
     if (result == ZR_OK)
-        result = multiply(pass, &kv, s[NORM1], p[K_W], column_of(pass, s[QKV], w.q));
+        result = multiply(pass, &q, x, p[Q_W], s[QKV]);
     if (result == ZR_OK)
-        result = multiply(pass, &kv, s[NORM1], p[V_W], column_of(pass, s[QKV], w.q + w.kv));
+        result = multiply(pass, &kv, x, p[K_W], column_of(pass, s[QKV], w.q));
+    if (result == ZR_OK)
+        result = multiply(pass, &kv, x, p[V_W], column_of(pass, s[QKV], w.q + w.kv));
+    zr_module_drop(pass, X_ROWS);
     if (result == ZR_OK)
         result = rotate(pass, s[QKV], false);
     if (result == ZR_OK)
         result = k->attention_forward(pass->context,
                                       &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
                                                                      s[ATTENTION], s[LSE], s[PROBABILITIES]});
-    if (result == ZR_OK)
-        result = multiply(pass, &o, s[ATTENTION], p[O_W], s[MIDDLE]);
-    return result == ZR_OK
-               ? k->add(pass->context, &(struct zr_add){pass->rows * w.c, pass->x, s[MIDDLE], s[MIDDLE]})
-               : result;
+    return result == ZR_OK ? multiply_and_add(pass, &o, O_W, s[ATTENTION], pass->x, s[MIDDLE]) : result;
 }
 
 static zr_result block(struct zr_module_pass *pass)
 {
-    const struct zr_kernels *k = pass->kernels;
     const struct widths w = widths_of(zr_pass_shape(pass));
     struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
     void **s = pass->slots, *const *p = pass->parameters[0];
+    const void *x;
 
     zr_result result = attend(pass);
     if (result == ZR_OK)
         result = norm(pass, s[MIDDLE], p[NORM2_W], s[NORM2], s[NORM2_RSTD]);
     if (result == ZR_OK)
-        result = multiply(pass, &wide, s[NORM2], p[GATE_W], s[GATE]);
+        result = zr_pass_all_rows(pass, s[NORM2], X_ROWS, &x);
     if (result == ZR_OK)
-        result = multiply(pass, &wide, s[NORM2], p[UP_W], s[UP]);
+        result = multiply(pass, &wide, x, p[GATE_W], s[GATE]);
     if (result == ZR_OK)
-        result = k->swiglu_forward(
+        result = multiply(pass, &wide, x, p[UP_W], s[UP]);
+    zr_module_drop(pass, X_ROWS);
+    if (result == ZR_OK)
+        result = pass->kernels->swiglu_forward(
             pass->context, &(struct zr_swiglu_forward){pass->rows * w.ffn, s[GATE], s[UP], s[PRODUCT]});
-    if (result == ZR_OK && pass->y)
-        result = multiply(pass, &down, s[PRODUCT], p[DOWN_W], pass->y);
-    return result == ZR_OK && pass->y
-               ? k->add(pass->context, &(struct zr_add){pass->rows * w.c, s[MIDDLE], pass->y, pass->y})
-               : result;
+    return result == ZR_OK && pass->y ? multiply_and_add(pass, &down, DOWN_W, s[PRODUCT], s[MIDDLE], pass->y)
+                                      : result;
 }
 
-/* What a matrix's gradients are made of and go to. */
+/* What a matrix's gradients are made of and go to; dx NULL: the matrix's alone. */
 struct step_back {
     const void *x, *dy;
     void *dx;
-    bool adds; /* to dx */
+    bool adds;    /* to dx */
+    bool keeps_w; /* the matrix's gradients are not wanted now */
 };
 
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct zr_linear *linear,
                                    unsigned parameter, struct step_back step)
 {
-    return pass->kernels->linear_backward(pass->context,
-                                          &(struct zr_linear_backward){.shape = *linear,
-                                                                       .x = step.x,
-                                                                       .w = pass->parameters[0][parameter],
-                                                                       .dy = step.dy,
-                                                                       .dx = step.dx,
-                                                                       .dw = pass->gradients[0][parameter],
-                                                                       .accumulate_dx = step.adds,
-                                                                       .accumulate = pass->accumulate[0]});
+    return pass->kernels->linear_backward(
+        pass->context, &(struct zr_linear_backward){.shape = *linear,
+                                                    .x = step.x,
+                                                    .w = pass->parameters[0][parameter],
+                                                    .dy = step.dy,
+                                                    .dx = step.dx,
+                                                    .dw = step.keeps_w ? NULL : pass->gradients[0][parameter],
+                                                    .accumulate_dx = step.adds,
+                                                    .accumulate = pass->accumulate[0]});
+}
+
+/* A matrix whose rows tensor ranks share, and the gradient of its output. */
+struct product {
+    struct zr_linear linear;
+    unsigned parameter;
+    const void *dy;
+};
+
+/* Backward of products that read the same x: the rank's rows of dx are the sum. That of several ranks goes on
+ * behind the gradients of the matrices. */
+static zr_result products_backward(struct zr_module_pass *pass, const struct product *products,
+                                   unsigned count, const void *x, void *dx)
+{
+    bool apart = zr_shape_tensor(zr_pass_shape(pass)) > 1;
+    struct step_back step = {.keeps_w = apart};
+    struct zr_pass_sum sum;
+    zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &step.x);
+    if (result == ZR_OK)
+        result = zr_pass_open_sum(pass, &sum, dx, Y_ROWS);
+    step.dx = sum.part;
+    for (unsigned i = 0; i < count && result == ZR_OK; i++) {
+        step.dy = products[i].dy;
+        step.adds = i > 0;
+        result = multiply_backward(pass, &products[i].linear, products[i].parameter, step);
+    }
+    if (result == ZR_OK)
+        result = zr_pass_start_sum(pass, &sum);
+    for (unsigned i = 0; i < count && result == ZR_OK && apart; i++)
+        result = multiply_backward(pass, &products[i].linear, products[i].parameter,
+                                   (struct step_back){.x = step.x, .dy = products[i].dy});
+    zr_module_drop(pass, X_ROWS);
+    return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, const float *rstd,
                                struct step_back step)
 {
     return pass->kernels->rmsnorm_backward(
-        pass->context, &(struct zr_rmsnorm_backward){.rows = pass->rows,
+        pass->context, &(struct zr_rmsnorm_backward){.rows = pass->own_rows,
                                                      .channels = zr_pass_shape(pass)->hidden,
                                                      .x = step.x,
                                                      .w = pass->parameters[0][parameter],
@@ -231,12 +300,16 @@ static zr_result feed_forward_backward(struct zr_module_pass *pass)
     const struct widths w = widths_of(zr_pass_shape(pass));
     struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
     void **s = pass->slots;
+    struct step_back step = {.x = s[PRODUCT]};
     zr_result result = zr_module_take(pass, D_UP);
     if (result == ZR_OK)
         result = zr_module_take(pass, D_GATE);
     if (result == ZR_OK)
-        result =
-            multiply_backward(pass, &down, DOWN_W, (struct step_back){s[PRODUCT], pass->dx, s[D_UP], false});
+        result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
+    step.dx = s[D_UP];
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &down, DOWN_W, step);
+    zr_module_drop(pass, Y_ROWS);
     if (result == ZR_OK)
         result = pass->kernels->swiglu_backward(
             pass->context,
@@ -244,36 +317,28 @@ static zr_result feed_forward_backward(struct zr_module_pass *pass)
     if (result == ZR_OK)
         result = zr_module_take(pass, D_NORM);
     if (result == ZR_OK)
-        result =
-            multiply_backward(pass, &wide, GATE_W, (struct step_back){s[NORM2], s[D_GATE], s[D_NORM], false});
+        result = products_backward(pass, (struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}},
+                                   2, s[NORM2], s[D_NORM]);
     zr_module_drop(pass, D_GATE);
-    if (result == ZR_OK)
-        result = multiply_backward(pass, &wide, UP_W, (struct step_back){s[NORM2], s[D_UP], s[D_NORM], true});
     zr_module_drop(pass, D_UP);
     if (result == ZR_OK)
         result = norm_backward(pass, NORM2_W, s[NORM2_RSTD],
-                               (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true});
+                               (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false});
     zr_module_drop(pass, D_NORM);
     return result;
 }
 
-/* dqkv -> d (norm), one of the three after the other. */
+/* dqkv -> d (norm) */
 static zr_result qkv_backward(struct zr_module_pass *pass)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
     struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv);
     void **s = pass->slots;
+    const struct product products[] = {{q, Q_W, s[D_QKV]},
+                                       {kv, K_W, column_of(pass, s[D_QKV], w.q)},
+                                       {kv, V_W, column_of(pass, s[D_QKV], w.q + w.kv)}};
     zr_result result = rotate(pass, s[D_QKV], true);
-    if (result == ZR_OK)
-        result = multiply_backward(pass, &q, Q_W, (struct step_back){s[NORM1], s[D_QKV], s[D_NORM], false});
-    if (result == ZR_OK)
-        result = multiply_backward(
-            pass, &kv, K_W, (struct step_back){s[NORM1], column_of(pass, s[D_QKV], w.q), s[D_NORM], true});
-    if (result == ZR_OK)
-        result = multiply_backward(
-            pass, &kv, V_W,
-            (struct step_back){s[NORM1], column_of(pass, s[D_QKV], w.q + w.kv), s[D_NORM], true});
-    return result;
+    return result == ZR_OK ? products_backward(pass, products, 3, s[NORM1], s[D_NORM]) : result;
 }
 
 /* d (middle) -> d (input) */
@@ -282,12 +347,16 @@ static zr_result attention_backward(struct zr_module_pass *pass)
     const struct widths w = widths_of(zr_pass_shape(pass));
     struct zr_linear o = linear_of(pass, w.q, w.c);
     void **s = pass->slots;
+    struct step_back step = {.x = s[ATTENTION]};
     zr_result result = zr_module_take(pass, D_NORM);
     if (result == ZR_OK)
         result = zr_module_take(pass, D_QKV);
     if (result == ZR_OK)
-        result =
-            multiply_backward(pass, &o, O_W, (struct step_back){s[ATTENTION], pass->dx, s[D_NORM], false});
+        result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
+    step.dx = s[D_NORM];
+    if (result == ZR_OK)
+        result = multiply_backward(pass, &o, O_W, step);
+    zr_module_drop(pass, Y_ROWS);
     if (result == ZR_OK)
         result = pass->kernels->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
@@ -297,7 +366,7 @@ static zr_result attention_backward(struct zr_module_pass *pass)
     zr_module_drop(pass, D_QKV);
     if (result == ZR_OK)
         result = norm_backward(pass, NORM1_W, s[NORM1_RSTD],
-                               (struct step_back){pass->x, s[D_NORM], pass->dx, true});
+                               (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
     zr_module_drop(pass, D_NORM);
     return result;
 }
@@ -317,7 +386,8 @@ static zr_result final_norm(struct zr_module_pass *pass)
 
 static zr_result final_norm_backward(struct zr_module_pass *pass)
 {
-    return norm_backward(pass, 0, pass->slots[0], (struct step_back){pass->x, pass->dy, pass->dx, false});
+    return norm_backward(pass, 0, pass->slots[0],
+                         (struct step_back){pass->x, pass->dy, pass->dx, false, false});
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -336,14 +406,17 @@ static zr_result prepare(struct zr_module_pass *pass)
 static void describe_types(struct zr_transformer *t)
 {
     size_t c = t->shape.hidden;
-    t->slots[ZR_TYPE_FINAL][0] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0};
+    t->slots[ZR_TYPE_FINAL][0] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0, true};
+    t->slots[ZR_TYPE_EMBEDDING][ROWS] = zr_slot_all_rows(&t->shape, "all rows");
     describe_slots(t);
     t->types[ZR_TYPE_EMBEDDING] = (struct zr_module_type){.name = "embeddings",
                                                           .output_columns = c,
                                                           .output_tag = ZR_TAG_CHECKPOINT,
+                                                          .slots = t->slots[ZR_TYPE_EMBEDDING],
+                                                          .slots_count = EMBEDDING_SLOTS,
                                                           .backward_reads_none = true,
-                                                          .forward = zr_pass_embed,
-                                                          .backward = zr_pass_embed_backward};
+                                                          .forward = embed,
+                                                          .backward = embed_backward};
     t->types[ZR_TYPE_BLOCK] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_CHECKPOINT,
                                                       .output_name = "mlp.down_proj",
@@ -367,21 +440,23 @@ static void describe(struct zr_transformer *t)
     const struct zr_shape *shape = &t->shape;
     const struct widths w = widths_of(shape);
     float deviation = 0.02f, residual = deviation / sqrtf(2.0f * (float)shape->layers); /* as GPT-2's */
-    const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c, 0,
-                                           deviation, ZR_GROUP_EMBEDDINGS};
-    const struct zr_tensor lm_head = {"weight",  shape->vocabulary_padded, w.c, 0,
-                                      deviation, ZR_GROUP_MATRICES};
-    const struct zr_tensor final = {"weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS};
+    const enum zr_transformer_group matrices = ZR_GROUP_MATRICES, vectors = ZR_GROUP_VECTORS;
+    const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head; /* of all tensor ranks */
+    const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c,           0,
+                                           deviation, ZR_GROUP_EMBEDDINGS,      ZR_SPLIT_FIRST};
+    const struct zr_tensor lm_head = {"weight",      shape->vocabulary_padded, w.c, 0, deviation, matrices,
+                                      ZR_SPLIT_FIRST};
+    const struct zr_tensor final = {"weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM};
     const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
-        [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS},
-        [Q_W] = {"self_attn.q_proj.weight", w.q, w.c, 0, deviation, ZR_GROUP_MATRICES},
-        [K_W] = {"self_attn.k_proj.weight", w.kv, w.c, 0, deviation, ZR_GROUP_MATRICES},
-        [V_W] = {"self_attn.v_proj.weight", w.kv, w.c, 0, deviation, ZR_GROUP_MATRICES},
-        [O_W] = {"self_attn.o_proj.weight", w.c, w.q, 0, residual, ZR_GROUP_MATRICES},
-        [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, 1, 0, ZR_GROUP_VECTORS},
-        [GATE_W] = {"mlp.gate_proj.weight", w.ffn, w.c, 0, deviation, ZR_GROUP_MATRICES},
-        [UP_W] = {"mlp.up_proj.weight", w.ffn, w.c, 0, deviation, ZR_GROUP_MATRICES},
-        [DOWN_W] = {"mlp.down_proj.weight", w.c, w.ffn, 0, residual, ZR_GROUP_MATRICES},
+        [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [Q_W] = {"self_attn.q_proj.weight", w.c, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [K_W] = {"self_attn.k_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [V_W] = {"self_attn.v_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [O_W] = {"self_attn.o_proj.weight", w.c, w.c, 0, residual, matrices, ZR_SPLIT_LAST},
+        [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [GATE_W] = {"mlp.gate_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [DOWN_W] = {"mlp.down_proj.weight", w.c, ffn, 0, residual, matrices, ZR_SPLIT_LAST},
     };
     unsigned first = 0, unit = 0;
 

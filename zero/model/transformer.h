@@ -16,6 +16,8 @@ struct zr_shape {
     size_t sequence;          /* tokens per sequence; of GPT-2 also the positions in wpe */
     size_t batch;             /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
+    unsigned tensor, tensor_rank; /* tensor-parallel ranks (0 and 1: none), and this one among them */
+    bool sequence_parallel;       /* they divide the rows of norms and residuals too */
     enum zr_architecture architecture;
     /* LLaMA's. */
     size_t kv_heads;     /* that keys and values have; divides heads */
@@ -25,9 +27,15 @@ struct zr_shape {
     bool tied;           /* the head is the embedding; GPT-2's always is */
 };
 
-/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, anything is zero, or it
- * overflows. */
+/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks do not divide
+ * what they share, anything is zero, or it overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);
+/* The same model on one tensor rank. */
+struct zr_shape zr_shape_dense(const struct zr_shape *shape);
+static inline size_t zr_shape_tensor(const struct zr_shape *shape)
+{
+    return shape->tensor > 1 ? shape->tensor : 1;
+}
 /* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually
  * has. */
 void zr_shape_complete(struct zr_shape *shape);
@@ -48,7 +56,7 @@ double zr_shape_elements(const struct zr_shape *shape);
 /* What the kernels must be ready for. */
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out);
 /* Floating-point operations of the model's matrix products, forward and backward, for one micro-batch of a
- * rank: without what recomputation does again, and without padding. Of GPT-2 that is
+ * data rank: without what recomputation does again, and without padding. Of GPT-2 that is
  * 72 B T L C^2 (1 + T / 6C + V / 12LC), as Narayanan et al. count (see kernels/null.c); what is counted there
  * for --recompute none. */
 double zr_shape_flops(const struct zr_shape *shape);
@@ -75,10 +83,17 @@ void zr_transformer_close(struct zr_transformer *transformer);
 
 /* A tensor of a unit, as an architecture's table has it. Matrices have two sizes, vectors one. */
 struct zr_tensor {
-    const char *name; /* after the unit's prefix */
-    size_t rows, columns;
+    const char *name;     /* after the unit's prefix */
+    size_t rows, columns; /* of the whole */
     float mean, deviation;
     unsigned group;
+    enum zr_split {
+        ZR_SPLIT_NONE = 0, /* every tensor rank has it and its gradient */
+        ZR_SPLIT_NORM,     /* every one has it; the gradient is of the rank's own rows */
+        ZR_SPLIT_FIRST,    /* rows */
+        ZR_SPLIT_LAST,     /* columns, or the elements of a vector */
+        ZR_SPLIT_QKV,      /* the same, of three blocks a share of each */
+    } split;
 };
 
 /* A unit of `count` tensors, appended to the model's lists. */
@@ -106,6 +121,13 @@ struct zr_architecture_table {
 };
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
 
+/* What this tensor rank has of the vocabulary: rows of the embedding and of the head. */
+struct zr_vocabulary_share {
+    size_t first, rows; /* the same number on each rank; those beyond the whole are padding */
+    size_t columns;     /* of them, entries that can be predicted */
+};
+struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape);
+
 /* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
  * parameter is [vocabulary_padded, hidden]. */
 void zr_transformer_add_head(struct zr_transformer *transformer);
@@ -115,18 +137,49 @@ static inline const struct zr_shape *zr_pass_shape(const struct zr_module_pass *
 {
     return pass->model->shape;
 }
-/* What every architecture's first module begins with: y and the gradient of the first parameter of its first
- * unit, [vocabulary_padded, hidden], by the tokens. */
-zr_result zr_pass_embed(struct zr_module_pass *pass);
-zr_result zr_pass_embed_backward(struct zr_module_pass *pass);
+/* The first module of every architecture begins with y and the gradient of the first parameter of its first
+ * unit, [vocabulary_padded, hidden], by the tokens. `slot` is of rows that are all here: see below. */
+zr_result zr_pass_embed(struct zr_module_pass *pass, unsigned slot);
+zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot);
+/* Attention of the heads that this tensor rank has. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
+    size_t tensor = zr_shape_tensor(shape);
     return (struct zr_attention){.batch = pass->rows / shape->sequence,
                                  .sequence = shape->sequence,
-                                 .channels = shape->hidden,
-                                 .heads = shape->heads,
-                                 .kv_heads = shape->kv_heads};
+                                 .channels = shape->hidden / tensor,
+                                 .heads = shape->heads / tensor,
+                                 .kv_heads = shape->kv_heads / tensor};
 }
+
+/* ---- Between tensor ranks ------------------------------------------------------------------------------ */
+
+/* A module multiplies all rows by its share of the matrices. Under sequence parallelism, norms and residuals
+ * have this rank's rows alone: before such products the rows of all ranks are gathered into a temporary slot,
+ * and the products' sums over the ranks are divided by rows again. Without it all rows are here, and sums are
+ * made in place. With one tensor rank all of this does nothing. Rows have `hidden` elements. */
+
+/* *all: all rows of what `own` has this rank's rows of; zr_module_drop() of the slot when they are read. */
+zr_result zr_pass_all_rows(struct zr_module_pass *pass, const void *own, unsigned slot, const void **all);
+/* Where a product writes all rows of a sum's part, of which this rank's rows are to be in `own`; then the
+ * sum, under way until zr_pass_end_sum(), which drops the slot. */
+struct zr_pass_sum {
+    void *own, *part;
+    unsigned slot;
+    zr_ticket ticket;
+};
+zr_result zr_pass_open_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum, void *own, unsigned slot);
+zr_result zr_pass_start_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
+zr_result zr_pass_end_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
+/* Both at once, where nothing is to be done meanwhile. */
+zr_result zr_pass_close_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
+/* The bias of a product whose parts are added: it counts once. */
+static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, const void *bias)
+{
+    return zr_pass_shape(pass)->tensor_rank == 0 ? bias : NULL;
+}
+/* The slot for all rows; without sequence parallelism it is not there. */
+struct zr_slot zr_slot_all_rows(const struct zr_shape *shape, const char *name);
 
 #endif

@@ -22,7 +22,7 @@ struct rehearsal {
     unsigned asked, micro_batches; /* in a step, and of those rehearsed */
     zr_arena *arena;
     size_t granule_bytes; /* of the arena */
-    zr_comm *comm;
+    struct zr_mesh mesh;  /* its world is the rehearsal's own */
     struct zr_trainer_state state;
     zr_rehearsal *places;        /* to keep to, or NULL */
     zr_rehearsal **found_places; /* NULL: nobody asks for places; *found_places NULL: none are found */
@@ -34,7 +34,7 @@ struct rehearsal {
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
 {
     struct zr_comm_counters counters;
-    zr_comm_counters_get(rehearsal->comm, &counters);
+    zr_mesh_counters_get(&rehearsal->mesh, &counters);
     return counters.sent_elements;
 }
 
@@ -214,7 +214,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                .kernels = zr_kernels_null(),
                                .isa = request->isa,
                                .parallel = {.threads = request->threads},
-                               .comm = rehearsal->comm,
+                               .mesh = &rehearsal->mesh,
                                .shape = request->shape,
                                .stage = request->stage,
                                .micro_batches = rehearsal->micro_batches,
@@ -240,7 +240,43 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     return result;
 }
 
-/* One rehearsal, on an arena and a communicator of its own. */
+/* One rehearsal, with communicators of its own. */
+static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *rehearsal)
+{
+    const struct zr_plan_request *request = rehearsal->request;
+    unsigned tensor = (unsigned)zr_shape_tensor(&request->shape);
+    struct zr_mesh_shape shape = {request->world / tensor, tensor};
+    zr_comm *world;
+    size_t bucket_bytes;
+    zr_result result =
+        zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
+                                                                  .precision = request->precision,
+                                                                  .data = shape.data,
+                                                                  .cap_bytes = request->bucket_bytes},
+                                      request->host_arena, &bucket_bytes);
+    if (result == ZR_OK)
+        result = zr_comm_null_create(
+            &world,
+            &(struct zr_comm_options){.arena = rehearsal->arena,
+                                      .host_arena = request->host_arena,
+                                      .kernels = zr_kernels_null(),
+                                      .bucket_bytes = zr_mesh_world_bucket_bytes(shape, bucket_bytes)},
+            request->rank, request->world);
+    if (result != ZR_OK)
+        return result;
+    if (request->timeline)
+        result = zr_comm_null_set_clock(world, &request->timeline->clock);
+    if (result == ZR_OK)
+        result = zr_mesh_open(&rehearsal->mesh, world, shape, bucket_bytes);
+    if (result == ZR_OK) {
+        result = rehearse(out, rehearsal);
+        zr_mesh_close(&rehearsal->mesh);
+    }
+    zr_result closed = zr_comm_destroy(world);
+    return result == ZR_OK ? closed : result;
+}
+
+/* And with an arena of its own. */
 static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -249,7 +285,6 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
 
     memset(out, 0, sizeof *out);
     rehearsal->arena = NULL;
-    rehearsal->comm = NULL;
     result =
         zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
     if (result != ZR_OK)
@@ -261,29 +296,7 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
     if (result != ZR_OK)
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;
-    size_t bucket_bytes;
-    result = zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
-                                                                       .precision = request->precision,
-                                                                       .world = request->world,
-                                                                       .cap_bytes = request->bucket_bytes},
-                                           request->host_arena, &bucket_bytes);
-    if (result != ZR_OK)
-        goto unwind;
-    result = zr_comm_null_create(&rehearsal->comm,
-                                 &(struct zr_comm_options){.arena = rehearsal->arena,
-                                                           .host_arena = request->host_arena,
-                                                           .kernels = zr_kernels_null(),
-                                                           .bucket_bytes = bucket_bytes},
-                                 request->rank, request->world);
-    if (result != ZR_OK)
-        goto unwind;
-    if (request->timeline)
-        result = zr_comm_null_set_clock(rehearsal->comm, &request->timeline->clock);
-    if (result == ZR_OK)
-        result = rehearse(out, rehearsal);
-    zr_result closed = zr_comm_destroy(rehearsal->comm);
-    if (result == ZR_OK)
-        result = closed;
+    result = rehearse_on_mesh(out, rehearsal);
 
 unwind:
     if (rehearsal->arena) {

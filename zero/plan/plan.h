@@ -8,7 +8,8 @@
 
 struct zr_plan_request {
     struct zr_shape shape;
-    unsigned stage, rank, world, threads;
+    unsigned stage, threads;
+    unsigned rank, world;   /* of the whole run: shape.tensor of them make one data rank */
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
     enum zr_precision precision;

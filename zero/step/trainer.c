@@ -6,6 +6,7 @@
 
 #include "alloc/base/struct_bytes.h"
 #include "defrag/zr_defrag.h"
+#include "zero/comm/status.h"
 
 /* One run through a list. */
 struct run {
@@ -73,6 +74,8 @@ static void open_pass(const struct run *run, size_t module, struct zr_module_pas
     out->context = trainer->engine->options.context;
     out->module = module;
     out->rows = run->rows;
+    out->own_rows = run->rows / zr_model_row_ranks(trainer->model);
+    out->tensor = trainer->engine->options.tensor;
     out->inputs = store->inputs;
     out->x = module > 0 ? store->outputs[module - 1] : NULL;
     out->slots = zr_activations_slots(store, module);
@@ -88,7 +91,8 @@ static zr_result inspect_values(const struct run *run, size_t module, const stru
     const zr_trainer *trainer = run->trainer;
     const struct zr_engine_options *o = &trainer->engine->options;
     size_t together = trainer->model->rows_together > 0 ? trainer->model->rows_together : 1;
-    size_t count = run->rows * slot->columns, at = count, row;
+    unsigned ranks = slot->own_rows ? zr_model_row_ranks(trainer->model) : 1;
+    size_t count = run->rows / ranks * slot->columns, at = count, row;
     if (!values || count == 0)
         return ZR_OK;
     zr_result result = o->kernels->find_nonfinite(
@@ -98,6 +102,8 @@ static zr_result inspect_values(const struct run *run, size_t module, const stru
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
+    if (ranks > 1)
+        row += zr_comm_rank(o->tensor) * (run->rows / ranks);
     return zr_fail(ZR_ERR_CORRUPT, "the first value that is not finite is in %s%s%s, sequence %zu, token %zu",
                    zr_model_module_name(trainer->model, module), slot->name ? "." : "",
                    slot->name ? slot->name : "", row / together, row % together);
@@ -113,7 +119,8 @@ static zr_result inspect(const struct run *run, const struct zr_module_pass *pas
             result = inspect_values(run, pass->module, &type->slots[s], pass->slots[s]);
     return result == ZR_OK
                ? inspect_values(run, pass->module,
-                                &(struct zr_slot){type->output_name, type->output_columns, 0, 0}, pass->y)
+                                &(struct zr_slot){type->output_name, type->output_columns, 0, 0, true},
+                                pass->y)
                : result;
 }
 
@@ -264,7 +271,10 @@ static zr_result run_list(const struct run *run, const struct zr_schedule *sched
 static zr_result diagnose(zr_trainer *trainer, size_t rows)
 {
     drop_pass(trainer);
+    zr_comm *tensor = trainer->engine->options.tensor;
     zr_result result = zr_engine_verify_finite(trainer->engine);
+    if (tensor) /* its ranks have met the same loss, and go on together or not at all */
+        result = zr_comm_all_status(tensor, result);
     if (result != ZR_OK)
         return result;
     if (zr_engine_gathers(trainer->engine)) /* the other ranks may be going on: nothing can be gathered */
@@ -403,7 +413,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
                        __func__);
     zr_result result = ZR_STRUCT_COPY(zr_trainer_options, recompute, &own, options);
     if (result == ZR_OK)
-        result = ZR_STRUCT_COPY(zr_engine_options, prefetch_distance, &engine, own.engine);
+        result = ZR_STRUCT_COPY(zr_engine_options, tensor, &engine, own.engine);
     if (result == ZR_OK)
         result = zr_model_check(own.model);
     if (result == ZR_OK)

@@ -40,7 +40,7 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
     if (result != ZR_OK)
         return result;
     result = zr_layout_make(&layout, &(struct zr_layout_request){.list = &transformer.model.list,
-                                                                 .world = request->world,
+                                                                 .world = request->data,
                                                                  .precision = request->precision,
                                                                  .host_arena = host_arena});
     if (result == ZR_OK) {
@@ -68,7 +68,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                                      .host_arena = options->host_arena,
                                                                      .kernels = options->kernels,
                                                                      .context = &out->context,
-                                                                     .comm = options->comm,
+                                                                     .comm = options->mesh->data,
+                                                                     .tensor = options->mesh->tensor,
                                                                      .stage = options->stage,
                                                                      .micro_batches = options->micro_batches,
                                                                      .reduce = options->reduce,

@@ -4,6 +4,7 @@
 #ifndef ZR_STEP_TRAINER_STATE_H
 #define ZR_STEP_TRAINER_STATE_H
 
+#include "zero/comm/mesh.h"
 #include "zero/model/transformer.h"
 #include "zero/step/trainer.h"
 
@@ -12,8 +13,8 @@ struct zr_trainer_state_options {
     const struct zr_kernels *kernels;
     enum zr_isa isa;
     struct zr_parallel parallel;
-    zr_comm *comm; /* made before, so that its ring comes first */
-    struct zr_shape shape;
+    const struct zr_mesh *mesh; /* borrowed; made before, so that its rings come first */
+    struct zr_shape shape;      /* its tensor ranks are the mesh's */
     unsigned stage;
     unsigned micro_batches;
     enum zr_reduce_when reduce;
@@ -41,7 +42,7 @@ void zr_trainer_state_close(struct zr_trainer_state *state);
 struct zr_bucket_request {
     const struct zr_shape *shape;
     enum zr_precision precision;
-    unsigned world;
+    unsigned data; /* ranks */
     size_t cap_bytes;
 };
 /* The communicator's bucket: the cap, or less where no unit of the model fills it. The records of the

@@ -417,6 +417,8 @@ static const char *without_meaning(const struct zr_train_config *config)
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings: are of --arch llama";
+    if (config->shape.sequence_parallel && config->shape.tensor < 2)
+        return "--sequence-parallel: divides rows over the ranks of --tp; give --tp 2 or more, or leave it out";
     if (config->save_every && !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->keep && !config->save[0])
@@ -463,14 +465,16 @@ static const char *beside_find_max(const struct zr_train_config *config, const s
 /* The communication buffers never take more than was asked for: where that is too little, it is refused. */
 static int check_bucket(struct zr_train_config *config)
 {
-    size_t least = (size_t)(config->ranks - 1) * ZR_COMM_LINE_BYTES;
+    struct zr_mesh_shape mesh = zr_train_mesh(config);
+    unsigned most = mesh.data > mesh.tensor ? mesh.data : mesh.tensor; /* ranks of one communicator */
+    size_t least = (size_t)(most - 1) * ZR_COMM_LINE_BYTES;
 
     config->bucket_bytes -= config->bucket_bytes % ZR_COMM_LINE_BYTES;
     if (config->bucket_bytes >= least || config->bucket_bytes == ZR_TRAIN_BUCKET_BYTES)
         return -1;
     zr_say("--bucket-bytes %zu: is too little for %u ranks; a slot has %d bytes for each other one, so give "
            "%zu at least",
-           config->bucket_bytes, config->ranks, ZR_COMM_LINE_BYTES, least);
+           config->bucket_bytes, most, ZR_COMM_LINE_BYTES, least);
     return ZR_EXIT_USAGE;
 }
 
@@ -493,6 +497,11 @@ static int together(const struct zr_train_config *config)
         zr_say("--heads %zu: does not divide --hidden %zu; heads share the channels equally, so try --hidden "
                "%zu",
                shape->heads, shape->hidden, below ? below : shape->heads);
+        return ZR_EXIT_USAGE;
+    }
+    if (config->ranks % zr_shape_tensor(shape) != 0) {
+        zr_say("--tp %u: does not divide %u ranks; give --ranks %u, or another --tp", shape->tensor,
+               config->ranks, (config->ranks / shape->tensor + 1) * shape->tensor);
         return ZR_EXIT_USAGE;
     }
     if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))

@@ -6,6 +6,7 @@
 #define ZR_TRAIN_ARGS_H
 
 #include "alloc/base/file.h"
+#include "zero/comm/mesh.h"
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
 
@@ -92,10 +93,26 @@ struct zr_train_config {
     unsigned find_max;   /* enum zr_limit_size */
 };
 
+/* The ranks as a mesh. */
+static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *config)
+{
+    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape);
+    return (struct zr_mesh_shape){.data = config->ranks / tensor, .tensor = tensor};
+}
+
+/* The model as rank `rank` has it. */
+static inline struct zr_shape zr_train_shape(const struct zr_train_config *config, unsigned rank)
+{
+    struct zr_shape shape = config->shape;
+    shape.tensor_rank = zr_mesh_place_of(zr_train_mesh(config), rank).tensor;
+    return shape;
+}
+
 /* Tokens of one step, all ranks together. */
 static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
 {
-    return (uint64_t)config->ranks * config->micro_batches * config->shape.batch * config->shape.sequence;
+    return (uint64_t)zr_train_mesh(config).data * config->micro_batches * config->shape.batch *
+           config->shape.sequence;
 }
 
 /* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */

@@ -567,7 +567,8 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
 
 zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config)
 {
-    uint64_t ranks = config->dry_run && config->world_size ? config->world_size : config->ranks;
+    uint64_t ranks = (config->dry_run && config->world_size ? config->world_size : config->ranks) /
+                     zr_shape_tensor(&config->shape);
     uint64_t batch = config->shape.batch, accumulate = config->micro_batches;
     bool has_batch = rest->has_batch || zr_flag_given(config, "batch");
     bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");

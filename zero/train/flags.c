@@ -30,7 +30,7 @@ const struct zr_flag zr_flags[] = {
     {"vocab", data, "byte|V", "tokens are bytes, or V of them in a token shard", "byte", NULL, NULL, NULL,
      ZR_FLAG_VOCAB, FIELD(shape.vocabulary), 2, 1 << 24},
     COUNT("steps", data, steps, "200", 1, 1e12, "steps to train, those of a resumed run included"),
-    COUNT("batch", data, shape.batch, "8", 1, 1 << 20, "sequences per rank and micro-batch"),
+    COUNT("batch", data, shape.batch, "8", 1, 1 << 20, "sequences per data rank and micro-batch"),
     COUNT("accumulate", data, micro_batches, "1", 1, 65536, "batches whose gradients make one step"),
     COUNT("seq", data, shape.sequence, "128", 1, 1 << 20, "tokens per sequence"),
     COUNT("eval-every", data, eval_every, "100", 0, 1e12,
@@ -60,6 +60,9 @@ const struct zr_flag zr_flags[] = {
            "of parameters, gradients, activations; else fp32"),
 
     COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
+    COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
+    {"sequence-parallel", memory, NULL, "ranks of --tp divide the rows of norms and residuals too", NULL,
+     NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(shape.sequence_parallel), 0, 0},
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto", NULL,
            "ZeRO: 1 divides optimizer, 2 gradients, 3 parameters; auto picks"),
     {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks", NULL, NULL, ZR_FLAG_COUNT,
@@ -141,8 +144,7 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"tp",
-                                      "pp",
+const char *const zr_flags_later[] = {"pp",
                                       "schedule",
                                       "micro-batches",
                                       "partition-activations",

@@ -171,7 +171,7 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
  * step needs whole gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = config->ranks == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    unsigned highest = zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
     return highest > config->stage ? highest : config->stage;
 }
 

@@ -68,8 +68,10 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
     if (result != ZR_OK)
         return result;
     *agreed = (struct word){0};
+    struct zr_mesh_shape mesh = zr_train_mesh(loop->rank.config);
     for (unsigned r = 0; r < loop->rank.config->ranks; r++) {
-        agreed->loss += all[r].loss;
+        if (zr_mesh_place_of(mesh, r).tensor == 0) /* those of one group have one loss */
+            agreed->loss += all[r].loss;
         if (all[r].request > agreed->request)
             agreed->request = all[r].request;
         if (agreed->refusals.count == 0) {
@@ -77,7 +79,7 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
             agreed->refusals = all[r].refusals;
         }
     }
-    agreed->loss /= loop->rank.config->ranks;
+    agreed->loss /= mesh.data;
     return ZR_OK;
 }
 
@@ -90,7 +92,7 @@ static zr_result validate(struct loop *loop)
     zr_result result;
 
     for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
-        struct zr_data_place place = {.step = round, .rank = rank->rank};
+        struct zr_data_place place = {.step = round, .rank = rank->place.data};
         size_t count;
         double loss;
         result = zr_data_validation(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
@@ -108,7 +110,8 @@ static zr_result validate(struct loop *loop)
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
-    loop->history.validation_loss = mean.loss * rank->config->ranks / (double)rank->data.validation_windows;
+    loop->history.validation_loss =
+        mean.loss * zr_train_mesh(rank->config).data / (double)rank->data.validation_windows;
     return ZR_OK;
 }
 
@@ -118,7 +121,7 @@ static struct zr_checkpoint checkpoint_of(const struct loop *loop, const char *f
     return (struct zr_checkpoint){.folder = folder,
                                   .engine = loop->rank.state.engine,
                                   .comm = loop->rank.comm,
-                                  .shape = config->shape,
+                                  .shape = loop->rank.state.transformer.shape,
                                   .seed = config->seed,
                                   .stage = config->stage,
                                   .micro_batches = config->micro_batches,
@@ -158,7 +161,7 @@ static zr_result export(struct loop *loop)
     result = zr_model_export(&(struct zr_model_file){.path = config->export,
                                                      .engine = loop->rank.state.engine,
                                                      .comm = loop->rank.comm,
-                                                     .shape = config->shape});
+                                                     .shape = loop->rank.state.transformer.shape});
     zr_local_busy(loop->rank.local, loop->rank.rank, false);
     loop->alike = result != ZR_OK;
     if (result == ZR_OK && speaks(loop)) {
@@ -199,7 +202,7 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     struct zr_rank *rank = &step->loop->rank;
     zr_trainer *trainer = rank->state.trainer;
     struct zr_data_place place = {.step = (step->number - 1) * rank->config->micro_batches + micro_batch + 1,
-                                  .rank = rank->rank};
+                                  .rank = rank->place.data};
     return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
                          zr_trainer_input(trainer, ZR_INPUT_TARGETS));
 }
@@ -278,7 +281,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
-    zr_comm_counters_get(rank->comm, &sent_before);
+    zr_mesh_counters_get(&rank->mesh, &sent_before);
     result = train_step(&under_way);
     *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
@@ -286,7 +289,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (result != ZR_OK)
         return result;
     zr_arena_get_stats(rank->arena, &after);
-    zr_comm_counters_get(rank->comm, &sent_after);
+    zr_mesh_counters_get(&rank->mesh, &sent_after);
     if (first && !line->skipped) { /* a skipped step sends less */
         history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
@@ -345,7 +348,7 @@ static zr_result run_steps(struct loop *loop)
     const struct zr_train_config *config = loop->rank.config;
     zr_result result = ZR_OK;
 
-    zr_comm_counters_get(loop->rank.comm, &loop->history.comm_before);
+    zr_mesh_counters_get(&loop->rank.mesh, &loop->history.comm_before);
     loop->history.since_ns = zr_os_now_ns();
     for (uint64_t step = loop->history.resumed_step + 1; step <= config->steps && !loop->history.ended;
          step++) {
@@ -405,7 +408,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
 
     zr_arena_get_stats(rank->arena, &stats);
     zr_arena_get_stats(rank->host_arena, &host);
-    zr_comm_counters_get(rank->comm, &counters);
+    zr_mesh_counters_get(&rank->mesh, &counters);
     if (zr_os_resident(&resident) != ZR_OK)
         resident.peak_bytes = 0;
     memcpy(report->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof report->peak_by_tag_bytes);

@@ -53,7 +53,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
     zr_result result = choose_isa(&isa);
     if (result != ZR_OK)
         return result;
-    *out = (struct zr_plan_request){.shape = config->shape,
+    *out = (struct zr_plan_request){.shape = zr_train_shape(config, rank),
                                     .stage = config->stage,
                                     .micro_batches = config->micro_batches,
                                     .reduce = config->reduce,
@@ -220,16 +220,22 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
                                       .host_arena = rank->host_arena,
                                       .kernels = zr_kernels_cpu(isa),
                                       .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
+    struct zr_mesh_shape mesh = zr_train_mesh(config);
+    struct zr_shape shape = zr_train_shape(config, rank->rank);
+    size_t bucket_bytes;
     zr_result result =
-        zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &config->shape,
+        zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &shape,
                                                                   .precision = config->precision,
-                                                                  .world = config->ranks,
+                                                                  .data = mesh.data,
                                                                   .cap_bytes = config->bucket_bytes},
-                                      rank->host_arena, &options.bucket_bytes);
+                                      rank->host_arena, &bucket_bytes);
+    options.bucket_bytes = zr_mesh_world_bucket_bytes(mesh, bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
         result = zr_train_agree(config, rank->comm);
+    if (result == ZR_OK)
+        result = zr_mesh_open(&rank->mesh, rank->comm, mesh, bucket_bytes);
     if (result != ZR_OK)
         return result;
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
@@ -302,6 +308,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     out->config = config;
     out->local = local;
     out->rank = rank;
+    out->place = zr_mesh_place_of(zr_train_mesh(config), rank);
     out->data.file.fd = -1;
     result = choose_isa(&isa);
     if (result == ZR_OK)
@@ -316,7 +323,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                     .vocabulary = config->shape.vocabulary,
                                                                     .sequence = config->shape.sequence,
                                                                     .batch = config->shape.batch,
-                                                                    .world = config->ranks,
+                                                                    .world = zr_train_mesh(config).data,
                                                                     .seed = config->seed});
     if (result == ZR_OK)
         result =
@@ -332,8 +339,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .kernels = zr_kernels_cpu(isa),
                                                             .isa = isa,
                                                             .parallel = zr_thread_pool_parallel(out->pool),
-                                                            .comm = out->comm,
-                                                            .shape = config->shape,
+                                                            .mesh = &out->mesh,
+                                                            .shape = zr_train_shape(config, rank),
                                                             .stage = config->stage,
                                                             .micro_batches = config->micro_batches,
                                                             .reduce = config->reduce,
@@ -351,6 +358,8 @@ zr_result zr_rank_close(struct zr_rank *rank)
     zr_trainer_state_close(&rank->state);
     zr_thread_pool_destroy(rank->pool);
     zr_data_close(&rank->data);
+    if (rank->mesh.world)
+        zr_mesh_close(&rank->mesh);
     if (rank->comm)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
@@ -519,7 +528,7 @@ int zr_rank_check_limit(const struct zr_train_config *config)
 /* The highest stage that such a run may have. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    return config->ranks == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    return zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
 static int picked_stage = -1; /* where pick_stage() writes, in the child */

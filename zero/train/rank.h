@@ -25,7 +25,9 @@ struct zr_rank {
     struct zr_byte_plan plan;
     zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
-    zr_comm *comm;
+    zr_comm *comm;               /* of all ranks */
+    struct zr_mesh mesh;
+    struct zr_mesh_place place;
     zr_thread_pool *pool;
     bool traced;
     struct zr_trainer_state state;

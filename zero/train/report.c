@@ -116,7 +116,7 @@ static void print_whole(struct zr_page *page, const struct zr_train_config *conf
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
     char share[32] = "all";
-    if ((config->ranks - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
+    if ((zr_train_mesh(config).data - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
         zr_text_print(&page->text, "  comm has more than --bucket-bytes: %d bytes for each other rank\n",
                       ZR_COMM_LINE_BYTES);
     if (rank->whole_gradients)

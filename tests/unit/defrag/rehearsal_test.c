@@ -240,17 +240,19 @@ static void check_trained(struct zr_plan_request run)
                                                .micro_batches = run.micro_batches,
                                                .reduce = run.reduce,
                                                .precision = run.precision};
+    struct zr_mesh mesh = {0};
     zr_result result = zr_plan_make(&plan, &run);
     if (result == ZR_OK)
         result = zr_trainer_state_bucket_bytes(
             &(struct zr_bucket_request){&run.shape, run.precision, run.world, run.bucket_bytes}, host_arena,
             &comm_options.bucket_bytes);
     if (result == ZR_OK)
-        result = zr_comm_null_create(&options.comm, &comm_options, 0, run.world);
+        result = zr_comm_null_create(&mesh.data, &comm_options, 0, run.world);
+    options.mesh = &mesh;
     if (result == ZR_OK && places)
         result = train(&run, &options, &calls);
-    if (options.comm)
-        zr_comm_destroy(options.comm);
+    if (mesh.data)
+        zr_comm_destroy(mesh.data);
     zr_rehearsal_destroy(places);
     size_t reserved = stats_of(bench.arena).peak_reserved_bytes, leaked = bench_close(&bench);
     tap_ok(result == ZR_OK && calls == 0 && reserved == plan.peak_reserved_bytes && leaked == 0,

@@ -121,10 +121,13 @@ static void test_values(struct rig *rig, unsigned parts)
 
 static void test_refused(struct rig *rig)
 {
-    static const struct zr_tensor_part bad[] = {{{ROWS, COLUMNS}, {ROWS, 0}},
-                                                {{ROWS, COLUMNS}, {0, COLUMNS}},
-                                                {{ROWS, 0}, {0, 0}},
-                                                {{SIZE_MAX / 2, SIZE_MAX / 2}, {0, 0}}};
+    static const struct zr_tensor_part bad[] = {
+        {.whole = {ROWS, COLUMNS}, .first = {ROWS, 0}},
+        {.whole = {ROWS, COLUMNS}, .first = {0, COLUMNS}},
+        {.whole = {ROWS, 0}, .first = {0, 0}},
+        {.whole = {ROWS, COLUMNS + 1}, .blocks = 2},
+        {.whole = {ROWS, 2 * COLUMNS}, .first = {0, COLUMNS}, .blocks = 2},
+        {.whole = {SIZE_MAX / 2, SIZE_MAX / 2}}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct zr_parameter p[PARAMETERS];
         struct zr_parameter_list list = list_of(p, 0, 1);

@@ -212,15 +212,15 @@ static zr_result walk(const struct zr_shape *shape, bool real, char *text, struc
                 .arena = arena, .host_arena = host_arena, .kernels = kernels, .bucket_bytes = 4096},
             0, 1);
     if (result == ZR_OK)
-        result = zr_trainer_state_open(&state,
-                                       &(struct zr_trainer_state_options){.arena = arena,
-                                                                          .host_arena = host_arena,
-                                                                          .kernels = kernels,
-                                                                          .parallel = {.threads = 1},
-                                                                          .comm = comm,
-                                                                          .shape = *shape,
-                                                                          .micro_batches = 2,
-                                                                          .optimizer = {.epsilon = 1e-8f}});
+        result = zr_trainer_state_open(
+            &state, &(struct zr_trainer_state_options){.arena = arena,
+                                                       .host_arena = host_arena,
+                                                       .kernels = kernels,
+                                                       .parallel = {.threads = 1},
+                                                       .mesh = &(struct zr_mesh){.world = comm, .data = comm},
+                                                       .shape = *shape,
+                                                       .micro_batches = 2,
+                                                       .optimizer = {.epsilon = 1e-8f}});
     for (unsigned step = 0; step < 2 && result == ZR_OK; step++) {
         state.trainer->observe = step == 1 ? listen : NULL;
         state.trainer->observe_state = text;
