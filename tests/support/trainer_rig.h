@@ -17,9 +17,32 @@ struct rig {
     zr_backend *backend;
     zr_arena *arena, *host_arena;
     zr_comm *comm;
+    struct zr_mesh mesh;
     struct zr_trainer_state state;
     int32_t *tokens, *targets; /* the trainer's inputs */
 };
+
+/* On arenas that are there. The mesh lasts as long as the trainer. */
+static inline zr_result rig_open_trainer(struct rig *rig, const struct zr_shape *shape,
+                                         const struct zr_mesh *mesh, unsigned stage)
+{
+    zr_result result = zr_trainer_state_open(
+        &rig->state, &(struct zr_trainer_state_options){.arena = rig->arena,
+                                                        .host_arena = rig->host_arena,
+                                                        .kernels = zr_kernels_cpu(zr_isa_best()),
+                                                        .isa = zr_isa_best(),
+                                                        .parallel = {.threads = 1},
+                                                        .mesh = mesh,
+                                                        .shape = *shape,
+                                                        .stage = stage,
+                                                        .seed = 5,
+                                                        .optimizer = rig_adamw});
+    if (result == ZR_OK) {
+        rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
+        rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);
+    }
+    return result;
+}
 
 /* After a failure, too, rig_close() releases what there is. */
 static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
@@ -40,23 +63,8 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
             &(struct zr_comm_options){
                 .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
             0, 1);
-    if (result == ZR_OK)
-        result = zr_trainer_state_open(&rig->state,
-                                       &(struct zr_trainer_state_options){
-                                           .arena = rig->arena,
-                                           .host_arena = rig->host_arena,
-                                           .kernels = kernels,
-                                           .isa = zr_isa_best(),
-                                           .parallel = {.threads = 1},
-                                           .mesh = &(struct zr_mesh){.world = rig->comm, .data = rig->comm},
-                                           .shape = *shape,
-                                           .seed = 5,
-                                           .optimizer = rig_adamw});
-    if (result == ZR_OK) {
-        rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
-        rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);
-    }
-    return result;
+    rig->mesh = (struct zr_mesh){.world = rig->comm, .data = rig->comm};
+    return result == ZR_OK ? rig_open_trainer(rig, shape, &rig->mesh, 0) : result;
 }
 
 /* Ends the rig; returns the bytes that were left behind. */

@@ -7,12 +7,14 @@
 #include "tests/support/tap.h"
 #include "zero/engine/layout.h"
 
-enum { PARAMETERS = 4, ROWS = 37, COLUMNS = 45, WIDTH = 19, PARTS_MOST = 4 };
+enum { PARAMETERS = 6, ROWS = 37, COLUMNS = 45, WIDTH = 19, BLOCK = 7, PARTS_MOST = 4 };
 
-/* A matrix by columns, one by rows, a vector, and one that every part has whole, which part 0 counts. */
-static const size_t whole[PARAMETERS][2] = {{ROWS, COLUMNS}, {COLUMNS, ROWS}, {COLUMNS, 0}, {WIDTH, 3}};
-enum { ELEMENTS = 2 * ROWS * COLUMNS + COLUMNS + 3 * WIDTH };
-static const struct zr_unit units[2] = {{"first", 1}, {"second", 1}};
+/* A matrix by columns, one by rows, a vector, a matrix and a vector of three blocks, and one that every part
+ * has whole, which part 0 counts. */
+static const size_t whole[PARAMETERS][2] = {{ROWS, COLUMNS},    {COLUMNS, ROWS}, {COLUMNS, 0},
+                                            {WIDTH, 3 * BLOCK}, {3 * BLOCK, 0},  {WIDTH, 3}};
+enum { ELEMENTS = 2 * ROWS * COLUMNS + COLUMNS + 3 * WIDTH * BLOCK + 3 * BLOCK + 3 * WIDTH };
+static const struct zr_unit units[3] = {{"first", 1}, {"second", 1}, {"third", 1}};
 
 static size_t share(size_t size, unsigned parts)
 {
@@ -21,20 +23,24 @@ static size_t share(size_t size, unsigned parts)
 
 static struct zr_parameter_list list_of(struct zr_parameter *p, unsigned part, unsigned parts)
 {
-    static const char *const names[PARAMETERS] = {"by columns", "by rows", "vector", "of all"};
-    const int dimension[PARAMETERS] = {1, 0, 0, -1};
+    static const char *const names[PARAMETERS] = {"by columns", "by rows",          "vector",
+                                                  "by blocks",  "vector of blocks", "of all"};
+    const int dimension[PARAMETERS] = {1, 0, 0, 1, 0, -1};
+    const unsigned blocks[PARAMETERS] = {0, 0, 1, 3, 3, 0};
     for (int i = 0; i < PARAMETERS; i++) {
         p[i] = (struct zr_parameter){
             .shape = {whole[i][0], whole[i][1]}, .unit = i / 2u, .group = 1, .init_deviation = 0.1f};
         snprintf(p[i].name, sizeof p[i].name, "%s", names[i]);
         if (dimension[i] < 0 || parts == 1)
             continue;
-        size_t each = share(whole[i][dimension[i]], parts);
+        unsigned count = blocks[i] > 0 ? blocks[i] : 1;
+        size_t each = share(whole[i][dimension[i]] / count, parts);
         memcpy(p[i].part.whole, whole[i], sizeof whole[i]);
-        p[i].shape[dimension[i]] = each;
+        p[i].part.blocks = blocks[i];
+        p[i].shape[dimension[i]] = each * count;
         p[i].part.first[dimension[i]] = part * each;
     }
-    return (struct zr_parameter_list){p, PARAMETERS, units, 2};
+    return (struct zr_parameter_list){p, PARAMETERS, units, 3};
 }
 
 /* How often each element is in a segment of a rank: the layout alone, for any number of ranks. */
@@ -59,6 +65,8 @@ static void test_cover(unsigned parts, unsigned world, zr_arena *arena)
                     struct zr_piece piece = zr_layout_piece(of, at, at + shard, k);
                     wrong +=
                         piece.count > 0 && (piece.offset < at || piece.offset + piece.count > at + shard);
+                    wrong += piece.count > 0 && zr_layout_whole_index(of, piece.offset - of->offset) !=
+                                                    piece.global_index - of->global_index;
                     for (size_t e = 0; e < piece.count; e++)
                         if (i + 1 < PARAMETERS || part == 0)
                             times[piece.global_index + e]++;
@@ -90,7 +98,7 @@ static zr_result first_values(struct rig *rig, unsigned part, unsigned parts, fl
         zr_engine_segment(engine, i, &s);
         memcpy(out + s.global_index, s.parameter, s.count * sizeof *out);
     }
-    for (unsigned u = 0; u < 2 && result == ZR_OK; u++) {
+    for (unsigned u = 0; u < 3 && result == ZR_OK; u++) {
         const void *base;
         result = zr_engine_gather(engine, u, &base);
         for (size_t i = 2 * u; result == ZR_OK && i < 2 * u + 2; i++)
