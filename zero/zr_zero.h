@@ -385,11 +385,25 @@ struct zr_model {
  * one thread, in the same order on every rank. */
 typedef struct zr_trainer zr_trainer;
 
+/* Where activation checkpoints are kept: what modules of type output_tag checkpoint write, until backward has
+ * read it. Zeros: whole, in a contiguous pool of the arena. The bits of a run depend on none of this. */
+struct zr_checkpoint_policy {
+    bool partition; /* each rank of the tensor group keeps an equal part (Pa); one all-gather rebuilds it */
+    zr_arena
+        *host; /* they are copied to this arena (tag offload) and back, behind the computing; NULL: not */
+    bool scattered; /* each is a block of the arena: no contiguous pool */
+    bool no_ring;   /* whole ones of the two above are blocks too, in place of buffers of constant size */
+};
+
 struct zr_trainer_options {
     size_t struct_bytes;                    /* its sizeof, or 0: see "Options" in alloc/zr.h */
     const struct zr_engine_options *engine; /* copied; the list is the model's, whatever it says */
     const struct zr_model *model;           /* borrowed */
     enum zr_recompute recompute;
+    /* ZR_RECOMPUTE_FULL: so many modules that recompute do, the first ones; others keep all. 0: all of them
+     */
+    size_t recompute_modules;
+    struct zr_checkpoint_policy checkpoints;
 };
 /* Collective, as zr_engine_create(), whose failures these are. ZR_ERR_INVALID: a model that contradicts
  * itself; the words say where. */

@@ -164,7 +164,7 @@ REFUSED = [
     ("optimizer.params.lr", -1), ("optimizer.params.lr", 0.5), ("optimizer.params.amsgrad", True),
     ("scheduler.type", "OneCycle"), ("scheduler.params.warmup_type", "log"), ("scheduler.params.warmup_min_lr", 1e-5),
     ("scheduler.params.cos_min_ratio", 0.1), ("scheduler.params.total_num_steps", 2.5),
-    ("activation_checkpointing.partition_activations", True), ("activation_checkpointing.cpu_checkpointing", True),
+    ("activation_checkpointing.partition_activations", 1), ("activation_checkpointing.number_checkpoints", 0),
     ("gradient_clipping", -1), ("gradient_clipping", None), ("gradient_clipping", "auto"), ("steps_per_print", 10),
     ("train_batch_size", 1.5), ("train_batch_size", "12"), ("train_micro_batch_size_per_gpu", 0), ("learning_rate", 1),
     ("gradient_accumulation_steps", 1e300), ("wall_clock_breakdown", True), ("a.b", 1), ("zero_optimization.stage", []),

@@ -9,8 +9,9 @@
 
 struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
-    double flops;          /* that the caller has done; zr_kernel_context.flops points here */
-    double waited_seconds; /* by the caller */
+    double host_bytes_per_second; /* of copies to and from host memory; 0: they take no time */
+    double flops;                 /* that the caller has done; zr_kernel_context.flops points here */
+    double waited_seconds;        /* by the caller */
     /* The communicators'. */
     uint64_t sent_bytes;
     double busy_seconds;
@@ -21,6 +22,25 @@ struct zr_comm_clock {
     void (*submitted)(void *state, unsigned label);
     void *state;
 };
+
+/* What one communicator has under way by the clock. Zero at first. */
+struct zr_comm_clock_queue {
+    double end_seconds;                       /* of the last operation */
+    double ends_seconds[ZR_COMM_QUEUE_COUNT]; /* of ticket n in slot n modulo the count */
+};
+
+/* An operation is handed in. */
+struct zr_comm_clock_operation {
+    zr_ticket ticket;
+    uint64_t bytes;
+    double bytes_per_second;
+    unsigned label;
+};
+void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queue *queue,
+                          const struct zr_comm_clock_operation *operation);
+/* The caller waits for a ticket; `submitted` is the last one. */
+void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
+                        zr_ticket ticket, zr_ticket submitted);
 
 /* The caller's time. */
 static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)

@@ -13,11 +13,10 @@
 
 struct null_comm {
     struct zr_comm base;
-    void *ring;                               /* a block of options.arena, never touched; NULL for one rank */
-    bool moves;                               /* one rank with real memory */
-    struct zr_comm_clock *clock;              /* of a rehearsal; NULL: nobody wants to know */
-    double end_seconds;                       /* by it, of the last operation */
-    double ends_seconds[ZR_COMM_QUEUE_COUNT]; /* of ticket n in slot n modulo the count */
+    void *ring;                  /* a block of options.arena, never touched; NULL for one rank */
+    bool moves;                  /* one rank with real memory */
+    struct zr_comm_clock *clock; /* of a rehearsal; NULL: nobody wants to know */
+    struct zr_comm_clock_queue queue;
 };
 
 /* Host messages lie in memory of the caller's own, whatever the arena is made of: every rank is taken to say
@@ -65,13 +64,8 @@ static void null_close(struct zr_comm *comm)
 static void null_waited(struct zr_comm *comm, zr_ticket ticket)
 {
     const struct null_comm *self = (struct null_comm *)comm;
-    struct zr_comm_clock *clock = self->clock;
-    if (!clock || ticket == 0)
-        return;
-    /* Where a later ticket has taken the slot, its hand-in has waited for this one. */
-    double left = self->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] - zr_comm_clock_now(clock);
-    if (ticket + ZR_COMM_QUEUE_COUNT > comm->submitted && left > 0)
-        clock->waited_seconds += left;
+    if (self->clock)
+        zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
 }
 
 static unsigned label_of(const struct zr_comm_item *item)
@@ -88,26 +82,16 @@ static unsigned label_of(const struct zr_comm_item *item)
     }
 }
 
-/* One stream: an operation begins when it was handed in and all before it have ended. */
 static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     struct null_comm *self = (struct null_comm *)comm;
-    struct zr_comm_clock *clock = self->clock;
-    if (!clock)
-        return;
-    if (ticket > ZR_COMM_QUEUE_COUNT) /* the queue has room for so many */
-        null_waited(comm, ticket - ZR_COMM_QUEUE_COUNT);
-    uint64_t bytes = zr_comm_direct_bytes(comm, item);
-    double seconds = (double)bytes / clock->bytes_per_second, now = zr_comm_clock_now(clock);
-    clock->begin_seconds = now > self->end_seconds ? now : self->end_seconds;
-    clock->end_seconds = self->end_seconds = clock->begin_seconds + seconds;
-    if (clock->end_seconds > clock->idle_seconds)
-        clock->idle_seconds = clock->end_seconds;
-    self->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] = clock->end_seconds;
-    clock->busy_seconds += seconds;
-    clock->sent_bytes += bytes;
-    if (clock->submitted && seconds > 0)
-        clock->submitted(clock->state, label_of(item));
+    if (self->clock)
+        zr_comm_clock_submit(
+            self->clock, &self->queue,
+            &(struct zr_comm_clock_operation){.ticket = ticket,
+                                              .bytes = zr_comm_direct_bytes(comm, item),
+                                              .bytes_per_second = self->clock->bytes_per_second,
+                                              .label = label_of(item)});
 }
 
 static zr_result null_group(struct zr_comm **out, struct zr_comm *parent,
@@ -164,8 +148,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     comm->base.world = world;
     comm->ring = ring;
     comm->clock = NULL;
-    comm->end_seconds = 0;
-    memset(comm->ends_seconds, 0, sizeof comm->ends_seconds);
+    memset(&comm->queue, 0, sizeof comm->queue);
     comm->moves = world == 1 && options->kernels->executes;
     *out = &comm->base;
     return ZR_OK;

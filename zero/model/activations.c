@@ -23,10 +23,27 @@ static const struct zr_module_type *type_of(const struct zr_activations *store, 
     return store->model->modules[module].type;
 }
 
-static bool is_kept(const struct zr_activations *store, const struct zr_slot *slot)
+static bool is_kept(const struct zr_activations *store, size_t module, const struct zr_slot *slot)
 {
-    return slot->life == ZR_SLOT_KEPT ||
-           (slot->life == ZR_SLOT_RECOMPUTED && store->recompute == ZR_RECOMPUTE_NONE);
+    bool all = store->recompute == ZR_RECOMPUTE_NONE ||
+               (store->recompute == ZR_RECOMPUTE_FULL && type_of(store, module)->recomputes &&
+                !store->recomputes[module]);
+    return slot->life == ZR_SLOT_KEPT || (slot->life == ZR_SLOT_RECOMPUTED && all);
+}
+
+static bool is_checkpoint(const struct zr_activations *store, size_t module)
+{
+    return type_of(store, module)->output_tag == ZR_TAG_CHECKPOINT;
+}
+
+static void drop_output(struct zr_activations *store, size_t module)
+{
+    if (is_checkpoint(store, module)) {
+        zr_checkpoints_drop(&store->checkpoints, module);
+        store->outputs[module] = NULL;
+    } else {
+        zr_drop(store->arena, &store->outputs[module]);
+    }
 }
 
 /* Of what a tag limit refuses: for which module it was. */
@@ -66,27 +83,44 @@ zr_result zr_activations_take(struct zr_activations *store, size_t module, bool 
 {
     const struct zr_module_type *type = type_of(store, module);
     zr_result result = ZR_OK;
-    if (output && type->output_columns > 0)
-        result = name_module(store, module,
-                             zr_take(store->arena, type->output_tag, own_rows(store) * type->output_columns,
-                                     store->element_bytes, &store->outputs[module]));
+    size_t elements = own_rows(store) * type->output_columns;
+    if (output && elements > 0)
+        result = name_module(
+            store, module,
+            is_checkpoint(store, module)
+                ? zr_checkpoints_take(&store->checkpoints, module, elements, &store->outputs[module])
+                : zr_take(store->arena, type->output_tag, elements, store->element_bytes,
+                          &store->outputs[module]));
     for (unsigned s = 0; s < type->slots_count && result == ZR_OK; s++)
-        if (is_kept(store, &type->slots[s]))
+        if (is_kept(store, module, &type->slots[s]))
             result = take_slot(store, module, s);
     return result;
 }
 
 void zr_activations_put(struct zr_activations *store, size_t module, bool keep)
 {
-    if (!keep || zr_activations_recomputes(store, module))
+    if (!keep || store->recomputes[module])
         drop_slots(store, module);
     if (!keep && module > 0)
-        zr_drop(store->arena, &store->outputs[module - 1]);
+        drop_output(store, module - 1);
 }
 
-bool zr_activations_recomputes(const struct zr_activations *store, size_t module)
+zr_result zr_activations_store(struct zr_activations *store, size_t module)
 {
-    return store->recompute == ZR_RECOMPUTE_FULL && type_of(store, module)->recomputes;
+    store->outputs[module] = NULL;
+    return name_module(store, module, zr_checkpoints_store(&store->checkpoints, module));
+}
+
+zr_result zr_activations_fetch(struct zr_activations *store, size_t module)
+{
+    return name_module(store, module, zr_checkpoints_fetch(&store->checkpoints, module));
+}
+
+zr_result zr_activations_await(struct zr_activations *store, size_t module)
+{
+    return store->checkpoints.stores && is_checkpoint(store, module)
+               ? zr_checkpoints_await(&store->checkpoints, module, &store->outputs[module])
+               : ZR_OK;
 }
 
 zr_result zr_activations_get(struct zr_activations *store, size_t module, void **dy, void **dx)
@@ -114,7 +148,7 @@ void zr_activations_end(struct zr_activations *store, size_t module)
     }
     drop_slots(store, module);
     if (module > 0)
-        zr_drop(store->arena, &store->outputs[module - 1]);
+        drop_output(store, module - 1);
 }
 
 void zr_activations_drop(struct zr_activations *store)
@@ -122,8 +156,8 @@ void zr_activations_drop(struct zr_activations *store)
     for (size_t m = 0; m < store->model->modules_count; m++) {
         if (store->slots)
             drop_slots(store, m);
-        if (store->outputs)
-            zr_drop(store->arena, &store->outputs[m]);
+        if (store->outputs && store->checkpoints.kept)
+            drop_output(store, m);
     }
     for (unsigned i = 0; i < 2; i++)
         zr_drop(store->arena, &store->gradients[i]);
@@ -212,6 +246,32 @@ static zr_result take_inputs(struct zr_activations *store)
     return result;
 }
 
+/* The first `most` modules that can; 0: all of them. */
+static zr_result choose_recomputed(struct zr_activations *store, size_t most)
+{
+    size_t count = store->model->modules_count, chosen = 0;
+    zr_result result = zr_take(store->host_arena, ZR_TAG_OTHER, count, sizeof *store->recomputes,
+                               (void **)&store->recomputes);
+    for (size_t m = 0; m < count && result == ZR_OK; m++) {
+        store->recomputes[m] = store->recompute == ZR_RECOMPUTE_FULL && type_of(store, m)->recomputes &&
+                               (most == 0 || chosen < most);
+        chosen += store->recomputes[m];
+    }
+    return result;
+}
+
+static zr_result open_checkpoints(struct zr_activations *store, const struct zr_checkpoints_options *options)
+{
+    struct zr_checkpoints_options own = *options;
+    own.count = store->model->modules_count;
+    for (size_t m = 0; m < own.count; m++) {
+        size_t elements = own_rows(store) * type_of(store, m)->output_columns;
+        if (is_checkpoint(store, m) && elements > own.elements)
+            own.elements = elements;
+    }
+    return zr_checkpoints_open(&store->checkpoints, &own);
+}
+
 zr_result zr_activations_open(struct zr_activations *out, const struct zr_activations_options *options)
 {
     const struct zr_model *model = options->model;
@@ -238,6 +298,10 @@ zr_result zr_activations_open(struct zr_activations *out, const struct zr_activa
     if (result == ZR_OK)
         memset(out->slots, 0, (slots + 1) * sizeof *out->slots);
     if (result == ZR_OK)
+        result = choose_recomputed(out, options->recompute_modules);
+    if (result == ZR_OK)
+        result = open_checkpoints(out, options->checkpoints);
+    if (result == ZR_OK)
         result = take_inputs(out);
     if (result != ZR_OK)
         zr_activations_close(out);
@@ -252,6 +316,8 @@ void zr_activations_close(struct zr_activations *store)
     zr_drop(store->arena, &store->losses);
     for (unsigned i = ZR_MODEL_INPUTS_MAX; i-- > 0;)
         zr_drop(store->arena, &store->inputs[i]);
+    zr_checkpoints_close(&store->checkpoints);
+    zr_drop(store->host_arena, &store->recomputes);
     zr_drop(store->host_arena, &store->slots);
     zr_drop(store->host_arena, &store->outputs);
     zr_drop(store->host_arena, &store->first_slot);

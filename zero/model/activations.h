@@ -1,21 +1,22 @@
 /* activations.h: the activation store: the memory of what modules write, from forward to backward. It is
  * taken and freed module by module, in the order of the program, so that a byte plan sees the same blocks.
  *
- * A policy says what stays between a module's forward and its backward. Today there are two: keep (its
- * output and its slots) and recompute (its output alone; forward runs again for the slots). Others, which
- * divide an activation checkpoint over ranks or move it to the host, stand at the same two places:
- * zr_activations_put() after forward, zr_activations_get() before backward. */
+ * A policy says what stays between a module's forward and its backward: keep (its output and its slots) or
+ * recompute (its output alone; forward runs again for the slots). Outputs that are activation checkpoints
+ * have policies of their own, see checkpoints.h. */
 #ifndef ZR_MODEL_ACTIVATIONS_H
 #define ZR_MODEL_ACTIVATIONS_H
 
-#include "zero/zr_zero.h"
+#include "zero/model/checkpoints.h"
 
 struct zr_activations {
     const struct zr_model *model;
     zr_arena *arena, *host_arena;
     size_t element_bytes;
     enum zr_recompute recompute;
-    void **outputs;     /* [modules_count]: what each module wrote; NULL: nothing that is still needed */
+    bool *recomputes; /* [modules_count] */
+    struct zr_checkpoints checkpoints;
+    void **outputs;     /* [modules_count]: what each module wrote; NULL: nothing that is there, and needed */
     void **slots;       /* of all modules, one after the other */
     size_t *first_slot; /* [modules_count]: where a module's begin */
     void *gradients[2]; /* of the output of the module in backward, and of the one before it */
@@ -28,6 +29,8 @@ struct zr_activations_options {
     zr_arena *arena, *host_arena;
     size_t element_bytes;
     enum zr_recompute recompute;
+    size_t recompute_modules;
+    const struct zr_checkpoints_options *checkpoints; /* but for count and elements */
 };
 
 /* Takes what lives as long as the store: inputs and losses. */
@@ -38,8 +41,12 @@ void zr_activations_close(struct zr_activations *store);
 zr_result zr_activations_take(struct zr_activations *store, size_t module, bool output);
 /* Forward has run. With `keep` the policy says what stays; without, nothing but the output does. */
 void zr_activations_put(struct zr_activations *store, size_t module, bool keep);
-/* Whether a module's slots have to be written again before its backward. */
-bool zr_activations_recomputes(const struct zr_activations *store, size_t module);
+/* A module's output is read by no forward any more: keeps what the policy of checkpoints says / will be read
+ * by backward soon. */
+zr_result zr_activations_store(struct zr_activations *store, size_t module);
+zr_result zr_activations_fetch(struct zr_activations *store, size_t module);
+/* A module's output is where zr_activations.outputs says: before it is read again. */
+zr_result zr_activations_await(struct zr_activations *store, size_t module);
 /* Before backward: what forward kept is at its places, and *dy and *dx are memory for gradients. */
 zr_result zr_activations_get(struct zr_activations *store, size_t module, void **dy, void **dx);
 /* Backward has run: frees what it read, dy included. */

@@ -16,6 +16,7 @@ struct zr_shape {
     size_t sequence;          /* tokens per sequence; of GPT-2 also the positions in wpe */
     size_t batch;             /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
+    unsigned recompute_layers;    /* of ZR_RECOMPUTE_FULL: so many, the first ones; 0: all */
     unsigned tensor, tensor_rank; /* tensor-parallel ranks (0 and 1: none), and this one among them */
     bool sequence_parallel;       /* they divide the rows of norms and residuals too */
     enum zr_architecture architecture;

@@ -21,6 +21,7 @@ struct rehearsal {
     const struct zr_plan_request *request;
     unsigned asked, micro_batches; /* in a step, and of those rehearsed */
     zr_arena *arena;
+    zr_arena *host_tier;  /* NULL: nothing goes there */
     size_t granule_bytes; /* of the arena */
     struct zr_mesh mesh;  /* its world is the rehearsal's own */
     struct zr_trainer_state state;
@@ -28,7 +29,9 @@ struct rehearsal {
     zr_rehearsal **found_places; /* NULL: nobody asks for places; *found_places NULL: none are found */
     uint64_t sent_by_step;       /* elements, in the last step */
     uint64_t sent_by_middle;     /* in its last micro-batch but one */
-    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
+    uint64_t moved_by_step;      /* bytes to and from the host tier, in the last step */
+    uint64_t moved_by_middle;
+    bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -36,6 +39,11 @@ static uint64_t sent_elements(const struct rehearsal *rehearsal)
     struct zr_comm_counters counters;
     zr_mesh_counters_get(&rehearsal->mesh, &counters);
     return counters.sent_elements;
+}
+
+static uint64_t moved_bytes(const struct rehearsal *rehearsal)
+{
+    return zr_checkpoints_moved_bytes(&rehearsal->state.trainer->activations.checkpoints);
 }
 
 static unsigned left_out(const struct rehearsal *rehearsal)
@@ -70,6 +78,7 @@ struct step {
     zr_rehearsal *watch;              /* of its allocations; NULL: none */
     struct zr_timeline_mark marks[3]; /* at the last three beginnings of micro-batches */
     uint64_t begun;                   /* elements sent when the last of them began */
+    uint64_t moved;                   /* bytes then */
     uint64_t allocated;               /* allocations then */
 };
 
@@ -89,7 +98,10 @@ static void observe(void *state, const struct zr_action *action, bool done)
             zr_rehearsal_pass(step->watch);
         if (action->micro_batch + 1 == rehearsal->micro_batches)
             rehearsal->sent_by_middle = sent_elements(rehearsal) - step->begun;
+        if (action->micro_batch + 1 == rehearsal->micro_batches)
+            rehearsal->moved_by_middle = moved_bytes(rehearsal) - step->moved;
         step->begun = sent_elements(rehearsal);
+        step->moved = moved_bytes(rehearsal);
         step->allocated = allocations_of(rehearsal);
     }
     if (timeline)
@@ -116,8 +128,8 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
-    uint64_t before = sent_elements(rehearsal);
-    struct step step = {.rehearsal = rehearsal, .watch = watch, .begun = before};
+    uint64_t before = sent_elements(rehearsal), moved = moved_bytes(rehearsal);
+    struct step step = {.rehearsal = rehearsal, .watch = watch, .begun = before, .moved = moved};
     struct zr_step_report report;
 
     if (timeline) {
@@ -132,6 +144,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, step.marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
+    rehearsal->moved_by_step = moved_bytes(rehearsal) - moved;
     *last_pass = allocations_of(rehearsal) - step.allocated;
     return result;
 }
@@ -196,6 +209,8 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     out->elements = zr_engine_elements(rehearsal->state.engine);
     note_whole(out, rehearsal->state.engine);
     out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
+    out->host_moved_bytes_per_step =
+        rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
     out->peak_bytes = stats->peak_live_bytes;
     out->peak_reserved_bytes = stats->peak_reserved_bytes;
     memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
@@ -206,22 +221,25 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
     struct zr_arena_stats stats;
+    struct zr_checkpoint_policy policy = request->checkpoints;
     double loss;
+    policy.host = request->offloads_checkpoints ? rehearsal->host_tier : NULL;
     zr_result result = zr_trainer_state_open(
-        &rehearsal->state, &(struct zr_trainer_state_options){
-                               .arena = rehearsal->arena,
-                               .host_arena = request->host_arena,
-                               .kernels = zr_kernels_null(),
-                               .isa = request->isa,
-                               .parallel = {.threads = request->threads},
-                               .mesh = &rehearsal->mesh,
-                               .shape = request->shape,
-                               .stage = request->stage,
-                               .micro_batches = rehearsal->micro_batches,
-                               .reduce = request->reduce,
-                               .precision = request->precision,
-                               .optimizer = request->optimizer,
-                               .flops = request->timeline ? &request->timeline->clock.flops : NULL});
+        &rehearsal->state,
+        &(struct zr_trainer_state_options){.arena = rehearsal->arena,
+                                           .host_arena = request->host_arena,
+                                           .kernels = zr_kernels_null(),
+                                           .isa = request->isa,
+                                           .parallel = {.threads = request->threads},
+                                           .mesh = &rehearsal->mesh,
+                                           .shape = request->shape,
+                                           .stage = request->stage,
+                                           .micro_batches = rehearsal->micro_batches,
+                                           .reduce = request->reduce,
+                                           .precision = request->precision,
+                                           .optimizer = request->optimizer,
+                                           .checkpoints = policy,
+                                           .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)
         return result;
     if (rehearsal->places)
@@ -236,6 +254,10 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         result = zr_arena_get_high_water(rehearsal->arena, &out->tag_limits);
     if (result == ZR_OK)
         note(out, rehearsal, &stats);
+    if (result == ZR_OK && rehearsal->host_tier)
+        result = zr_arena_get_stats(rehearsal->host_tier, &stats);
+    if (result == ZR_OK && rehearsal->host_tier)
+        out->host_bytes = stats.peak_live_bytes;
     zr_trainer_state_close(&rehearsal->state);
     return result;
 }
@@ -284,7 +306,7 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
     zr_result result;
 
     memset(out, 0, sizeof *out);
-    rehearsal->arena = NULL;
+    rehearsal->arena = rehearsal->host_tier = NULL;
     result =
         zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = request->granule_bytes});
     if (result != ZR_OK)
@@ -293,12 +315,17 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result == ZR_OK)
         result = note_reached(rehearsal->arena);
+    if (result == ZR_OK && request->offloads_checkpoints)
+        result = zr_arena_create(&rehearsal->host_tier,
+                                 &(struct zr_arena_options){.backend = backend, .name = "plan of the host"});
     if (result != ZR_OK)
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;
     result = rehearse_on_mesh(out, rehearsal);
 
 unwind:
+    if (rehearsal->host_tier)
+        zr_arena_destroy(rehearsal->host_tier, NULL);
     if (rehearsal->arena) {
         size_t leaked = 0;
         zr_arena_destroy(rehearsal->arena, &leaked);

@@ -14,7 +14,9 @@ struct zr_plan_request {
     enum zr_reduce_when reduce;
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
-    size_t bucket_bytes; /* the cap of a bucket */
+    size_t bucket_bytes;                     /* the cap of a bucket */
+    struct zr_checkpoint_policy checkpoints; /* but for its arena: */
+    bool offloads_checkpoints;               /* to an arena of the plan's own */
     size_t granule_bytes;
     enum zr_isa isa;
     zr_arena *host_arena;         /* records of the run, freed before the call returns */
@@ -35,6 +37,8 @@ struct zr_byte_plan {
     /* Elements that the stage would shard and keeps whole, since sharding takes more than it saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step;
+    size_t host_bytes;                  /* most of the host tier, tag offload */
+    uint64_t host_moved_bytes_per_step; /* to it and from it */
     /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
     struct zr_tag_limits tag_limits;
 };

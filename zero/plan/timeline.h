@@ -43,6 +43,7 @@ struct zr_timeline {
     double comm_seconds;   /* of all that was handed to the communicator */
     double waited_seconds; /* of them not hidden behind computing */
     uint64_t sent_bytes;
+    uint64_t host_moved_bytes; /* to the host tier and back */
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
     struct zr_timeline_event *events; /* [events_count], after step_end in order of their beginnings */
     size_t events_count, events_room;

@@ -9,8 +9,9 @@ enum { SMALL_DIVISOR = 16, GATHERED_MOST = ZR_PREFETCH_MOST + 1 + ZR_MODULE_UNIT
 
 const char *zr_action_kind_name(enum zr_action_kind kind)
 {
-    static const char *const names[ZR_ACTION_KINDS] = {"load",     "gather",  "forward", "recompute",
-                                                       "backward", "release", "reduce",  "update"};
+    static const char *const names[ZR_ACTION_KINDS] = {"load",   "gather",    "forward",  "store",
+                                                       "fetch",  "recompute", "backward", "release",
+                                                       "reduce", "update"};
     return names[kind];
 }
 
@@ -82,6 +83,7 @@ struct builder {
     unsigned gathered[GATHERED_MOST], gathered_count; /* units that are gathered */
     unsigned gathered_most;                           /* gathered ahead of use */
     uint64_t *unit_elements;                          /* [units_count] */
+    size_t fetched; /* outputs of modules from here on are fetched, or have never been stored */
 };
 
 static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
@@ -166,6 +168,35 @@ static zr_result release(struct builder *builder, unsigned unit)
 
 /* ---- A pass -------------------------------------------------------------------------------------------- */
 
+static bool is_checkpoint(const struct builder *builder, size_t module)
+{
+    return builder->pass.request->model->modules[module].type->output_tag == ZR_TAG_CHECKPOINT;
+}
+
+/* The input of a module that has run forward, which backward reads much later: not that of the last module
+ * before the pass turns. */
+static zr_result store(struct builder *builder, size_t module)
+{
+    const struct zr_schedule_request *request = builder->pass.request;
+    if (!builder->pass.backward || request->fetch_distance == 0 || module == 0 ||
+        module + 2 >= request->model->modules_count || !is_checkpoint(builder, module - 1))
+        return ZR_OK;
+    builder->fetched = module;
+    return add(builder, ZR_ACTION_STORE, (unsigned)module - 1);
+}
+
+/* The input of a module that is about to run backward, and of those after it. */
+static zr_result fetch(struct builder *builder, size_t module)
+{
+    size_t distance = builder->pass.request->fetch_distance,
+           first = module > distance ? module - 1 - distance : 0;
+    zr_result result = ZR_OK;
+    while (distance > 0 && builder->fetched > first && result == ZR_OK)
+        if (is_checkpoint(builder, --builder->fetched))
+            result = add(builder, ZR_ACTION_FETCH, (unsigned)builder->fetched);
+    return result;
+}
+
 static zr_result add_use(struct builder *builder, size_t at)
 {
     const struct zr_schedule_request *request = builder->pass.request;
@@ -178,10 +209,14 @@ static zr_result add_use(struct builder *builder, size_t at)
         result = gather(builder, module->units[i]);
     if (result == ZR_OK)
         result = gather_ahead(builder, at);
-    if (result == ZR_OK && use.backward && request->recompute && module->type->recomputes)
+    if (result == ZR_OK && use.backward)
+        result = fetch(builder, use.module);
+    if (result == ZR_OK && use.backward && request->recomputes && request->recomputes[use.module])
         result = add(builder, ZR_ACTION_RECOMPUTE, (unsigned)use.module);
     if (result == ZR_OK)
         result = add(builder, use.backward ? ZR_ACTION_BACKWARD : ZR_ACTION_FORWARD, (unsigned)use.module);
+    if (result == ZR_OK && !use.backward)
+        result = store(builder, use.module);
     for (unsigned i = count; i-- > 0 && result == ZR_OK;)
         if (!is_next(builder, at, module->units[i]))
             result = release(builder, module->units[i]);

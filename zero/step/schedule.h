@@ -15,6 +15,8 @@ enum zr_action_kind {
     ZR_ACTION_LOAD = 0,  /* a micro-batch comes in */
     ZR_ACTION_GATHER,    /* a unit's parameters are asked for; whoever reads them waits */
     ZR_ACTION_FORWARD,   /* a module */
+    ZR_ACTION_STORE,     /* a module's output: no forward reads it any more */
+    ZR_ACTION_FETCH,     /* a module's output: backward will read it soon */
     ZR_ACTION_RECOMPUTE, /* a module's forward once more, for its slots */
     ZR_ACTION_BACKWARD,  /* a module; of the last one forward as well */
     ZR_ACTION_RELEASE,   /* a unit's parameters */
@@ -26,7 +28,7 @@ const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", 
 
 struct zr_action {
     enum zr_action_kind kind;
-    unsigned index; /* of the module (forward, recompute, backward) or the unit (gather, release, reduce) */
+    unsigned index; /* of the unit (gather, release, reduce) or the module (all others) */
     unsigned micro_batch;
 };
 
@@ -40,8 +42,11 @@ struct zr_schedule_request {
     const struct zr_model *model;
     unsigned micro_batches;
     unsigned prefetch_distance; /* units gathered ahead of the one in use; 0: 1 */
-    bool recompute;             /* modules that recompute do so */
-    zr_arena *host_arena;       /* of the list */
+    const bool *recomputes;     /* [modules_count]; NULL: none does */
+    /* How many modules ahead of backward their inputs are fetched, if these are checkpoints that are stored
+     * after forward; 0: none is */
+    unsigned fetch_distance;
+    zr_arena *host_arena; /* of the list */
 };
 
 /* One micro-batch after the other, forward and backward, then the update. */

@@ -139,7 +139,9 @@ static zr_result forward(const struct run *run, size_t module, bool again)
     struct zr_activations *store = &trainer->activations;
     const struct zr_module_type *type = trainer->model->modules[module].type;
     struct zr_module_pass pass;
-    zr_result result = zr_activations_take(store, module, !again);
+    zr_result result = again && module > 0 ? zr_activations_await(store, module - 1) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_activations_take(store, module, !again);
     if (result != ZR_OK)
         return result;
     open_pass(run, module, &pass);
@@ -182,6 +184,8 @@ static zr_result backward(const struct run *run, size_t module)
     /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
     zr_result result =
         is_last(trainer, module) ? zr_activations_take(&trainer->activations, module, false) : ZR_OK;
+    if (result == ZR_OK && module > 0)
+        result = zr_activations_await(&trainer->activations, module - 1);
     if (result == ZR_OK)
         result = zr_activations_get(&trainer->activations, module, &dy, &dx);
     if (result != ZR_OK)
@@ -229,6 +233,10 @@ static zr_result act(const struct run *run, const struct zr_action *action)
         return zr_engine_prefetch(run->trainer->engine, action->index);
     case ZR_ACTION_FORWARD:
         return forward(run, action->index, false);
+    case ZR_ACTION_STORE:
+        return zr_activations_store(&run->trainer->activations, action->index);
+    case ZR_ACTION_FETCH:
+        return zr_activations_fetch(&run->trainer->activations, action->index);
     case ZR_ACTION_RECOMPUTE:
         return forward(run, action->index, true);
     case ZR_ACTION_BACKWARD:
@@ -369,13 +377,15 @@ void *zr_trainer_input(zr_trainer *trainer, unsigned input)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-static zr_result make_lists(zr_trainer *trainer, const struct zr_trainer_options *options)
+static zr_result make_lists(zr_trainer *trainer)
 {
     const struct zr_engine_options *o = &trainer->engine->options;
     struct zr_schedule_request request = {.model = trainer->model,
                                           .micro_batches = o->micro_batches,
                                           .prefetch_distance = o->prefetch_distance,
-                                          .recompute = options->recompute == ZR_RECOMPUTE_FULL,
+                                          .recomputes = trainer->activations.recomputes,
+                                          .fetch_distance =
+                                              zr_checkpoints_distance(&trainer->activations.checkpoints),
                                           .host_arena = o->host_arena};
     zr_result result = zr_schedule_accumulate(&trainer->step, &request);
     if (result == ZR_OK)
@@ -411,7 +421,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (!out || !options || !options->engine || !options->engine->arena || !options->engine->host_arena)
         return zr_fail(ZR_ERR_INVALID, "%s() needs options, arenas among them, and a place for the trainer",
                        __func__);
-    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, recompute, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, checkpoints, &own, options);
     if (result == ZR_OK)
         result = ZR_STRUCT_COPY(zr_engine_options, tensor, &engine, own.engine);
     if (result == ZR_OK)
@@ -435,10 +445,19 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
                                              .arena = engine.arena,
                                              .host_arena = engine.host_arena,
                                              .element_bytes = zr_precision_bytes(engine.precision),
-                                             .recompute = own.recompute});
+                                             .recompute = own.recompute,
+                                             .recompute_modules = own.recompute_modules,
+                                             .checkpoints = &(struct zr_checkpoints_options){
+                                                 .policy = own.checkpoints,
+                                                 .arena = engine.arena,
+                                                 .host_arena = engine.host_arena,
+                                                 .kernels = engine.kernels,
+                                                 .context = engine.context,
+                                                 .precision = engine.precision,
+                                                 .tensor = own.model->row_ranks > 1 ? NULL : engine.tensor}});
     }
     if (result == ZR_OK)
-        result = make_lists(trainer, &own);
+        result = make_lists(trainer);
     if (result == ZR_OK)
         result = prepare(trainer);
     if (result == ZR_OK)

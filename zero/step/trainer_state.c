@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 
 static zr_result open_context(struct zr_trainer_state *state)
@@ -16,7 +17,7 @@ static zr_result open_context(struct zr_trainer_state *state)
     context->parallel = o->parallel;
     context->isa = o->isa;
     context->precision = o->precision;
-    context->flops = o->flops;
+    context->flops = o->clock ? &o->clock->flops : NULL;
     context->workspace_bytes = o->kernels->workspace_bytes(&limits, o->isa);
     result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
     if (result != ZR_OK)
@@ -78,11 +79,17 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                                      .seed = options->seed,
                                                                      .optimizer = options->optimizer},
                                .model = &out->transformer.model,
-                               .recompute = options->shape.recompute});
-    if (result == ZR_OK)
+                               .recompute = options->shape.recompute,
+                               .recompute_modules = options->shape.recompute_layers,
+                               .checkpoints = options->checkpoints});
+    if (result == ZR_OK) {
+        zr_comm *copies = out->trainer->activations.checkpoints.copies;
         out->engine = zr_trainer_engine(out->trainer);
-    else
+        if (copies && options->clock)
+            zr_copies_set_clock(copies, options->clock);
+    } else {
         zr_trainer_state_close(out);
+    }
     return result;
 }
 

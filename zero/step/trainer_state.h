@@ -4,6 +4,7 @@
 #ifndef ZR_STEP_TRAINER_STATE_H
 #define ZR_STEP_TRAINER_STATE_H
 
+#include "zero/comm/clock.h"
 #include "zero/comm/mesh.h"
 #include "zero/model/transformer.h"
 #include "zero/step/trainer.h"
@@ -22,7 +23,8 @@ struct zr_trainer_state_options {
     struct zr_loss_scaling loss_scaling; /* fp16 */
     uint64_t seed;
     struct zr_optimizer_options optimizer;
-    double *flops; /* the null kernels' count, or NULL */
+    struct zr_checkpoint_policy checkpoints;
+    struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
 };
 
 struct zr_trainer_state {

@@ -168,6 +168,21 @@ static int store_choice(const struct zr_flag *flag, struct zr_train_config *conf
     return -1;
 }
 
+static int store_recompute(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    uint64_t layers = 0;
+    static const char full[] = "full:";
+    bool some = strncmp(value, full, sizeof full - 1) == 0;
+    int index = some ? ZR_RECOMPUTE_FULL : choice_index(flag->choices, value);
+    if (index < 0)
+        return wrong(flag, value, "is none of the choices; choose from %s, or full:N", flag->choices);
+    if (some && (!read_count(value + sizeof full - 1, &layers) || layers == 0 || layers > 65536))
+        return wrong(flag, value, "recomputes the first N layers; give full:1 to full:65536");
+    config->shape.recompute = (enum zr_recompute)index;
+    config->shape.recompute_layers = (unsigned)layers;
+    return -1;
+}
+
 static int store_real(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     double number;
@@ -232,6 +247,8 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
         return store_choice(flag, config, value);
     case ZR_FLAG_VOCAB:
         return store_vocab(flag, config, value);
+    case ZR_FLAG_RECOMPUTE:
+        return store_recompute(flag, config, value);
     case ZR_FLAG_SWITCH:
         store_whole(flag, config, 1);
         return -1;
@@ -419,6 +436,18 @@ static const char *without_meaning(const struct zr_train_config *config)
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings: are of --arch llama";
     if (config->shape.sequence_parallel && config->shape.tensor < 2)
         return "--sequence-parallel: divides rows over the ranks of --tp; give --tp 2 or more, or leave it out";
+    if (config->checkpoints.partition && !config->force &&
+        (config->shape.tensor < 2 || config->shape.sequence_parallel))
+        return config->shape.sequence_parallel
+                   ? "--partition-activations: --sequence-parallel has divided checkpoints already, so it would "
+                     "save nothing; leave one of the two out, or add --force"
+                   : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
+                     "save nothing; give --tp 2 or more, leave it out, or add --force";
+    if (config->host_bytes_per_second > 0 && (!config->checkpoint_offload || config->flops_per_second <= 0))
+        return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
+               "--bandwidth; give these too, or leave it out";
+    if (config->shape.recompute_layers > config->shape.layers)
+        return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     if (config->save_every && !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->keep && !config->save[0])
@@ -593,6 +622,9 @@ static void resolve(struct zr_train_config *config)
     }
     if (config->threads == 0)
         config->threads = 1;
+    config->checkpoints.no_ring = config->growing_buffers;
+    if (config->growing_buffers)
+        config->bucket_bytes = SIZE_MAX / 8; /* as large as the largest unit */
     resolve_optimizer(&config->optimizer);
     resolve_loss_scaling(config);
 }
@@ -718,7 +750,13 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
     float real;
     double wide;
 
-    if (flag->kind == ZR_FLAG_TEXT) {
+    if (flag->kind == ZR_FLAG_RECOMPUTE) {
+        for (unsigned left = config->shape.recompute; left > 0; left--)
+            choice = strchr(choice, '|') + 1;
+        zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
+        if (config->shape.recompute_layers)
+            zr_text_print(text, ":%u", config->shape.recompute_layers);
+    } else if (flag->kind == ZR_FLAG_TEXT) {
         print_quoted(text, (const char *)config + flag->offset);
     } else if (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide) {
         memcpy(&wide, (const char *)config + flag->offset, sizeof wide);

@@ -70,6 +70,11 @@ struct zr_train_config {
     size_t memory_limit_bytes;                 /* per rank; 0: none */
     unsigned over_plan;                        /* enum zr_over_plan */
     double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
+    double host_bytes_per_second;              /* of copies to the host and back, for the same */
+    struct zr_checkpoint_policy checkpoints;   /* but for its arena */
+    bool checkpoint_offload;                   /* to the host tier */
+    bool growing_buffers;                      /* --no-constant-buffers */
+    bool force;                                /* what would save nothing is done all the same */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

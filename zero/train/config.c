@@ -24,6 +24,9 @@ enum key_kind {
     KEY_BETAS,    /* two numbers */
     KEY_RATIO,    /* cos_min_ratio */
     KEY_BOOL,     /* true or false; read_precision() looks at them */
+    KEY_ON,       /* true is the option `equals`; false leaves it out */
+    KEY_OFF,      /* false is */
+    KEY_COUNT,    /* a whole number above 0 of what needs none here */
     KEY_FALSE,    /* what is not in this version: may be false */
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
@@ -108,12 +111,13 @@ static const struct config_key keys[] = {
     {"scheduler.params.total_num_steps", KEY_FLAG, "steps", 0, NULL},
     {"scheduler.params.cos_min_ratio", KEY_RATIO, "--min-lr over --lr", 0, NULL},
     {"activation_checkpointing", KEY_OBJECT, NULL, 0, NULL},
-    {"activation_checkpointing.partition_activations", KEY_FALSE, NULL, 0, NULL},
-    {"activation_checkpointing.cpu_checkpointing", KEY_FALSE, NULL, 0, NULL},
-    {"activation_checkpointing.contiguous_memory_optimization", KEY_FALSE, NULL, 0, NULL},
+    {"activation_checkpointing.partition_activations", KEY_ON, "partition-activations", 0, NULL},
+    {"activation_checkpointing.cpu_checkpointing", KEY_ON, "checkpoint-offload", 0, NULL},
+    {"activation_checkpointing.contiguous_memory_optimization", KEY_OFF, "no-contiguous", 0, NULL},
     {"activation_checkpointing.synchronize_checkpoint_boundary", KEY_FALSE, NULL, 0, NULL},
     {"activation_checkpointing.profile", KEY_FALSE, NULL, 0, NULL},
-    {"activation_checkpointing.number_checkpoints", KEY_LATER, NULL, 0, NULL},
+    {"activation_checkpointing.number_checkpoints", KEY_COUNT, "a whole number: the pool grows by itself", 0,
+     NULL},
     {"prescale_gradients", KEY_FALSE, NULL, 0, NULL},
     {"wall_clock_breakdown", KEY_FALSE, NULL, 0, NULL},
     {"dump_state", KEY_FALSE, NULL, 0, NULL},
@@ -341,6 +345,15 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         return word ? ZR_OK : refuse(reader, path, "must be a string: %s", key->equals);
     case KEY_BOOL:
         return json_is_boolean(value) ? ZR_OK : refuse(reader, path, "must be true or false");
+    case KEY_ON:
+    case KEY_OFF:
+        if (!json_is_boolean(value))
+            return refuse(reader, path, "must be true or false");
+        return json_is_true(value) == (key->kind == KEY_ON) ? store(reader, path, key->equals, "") : ZR_OK;
+    case KEY_COUNT:
+        return json_is_integer(value) && json_integer_value(value) > 0
+                   ? ZR_OK
+                   : refuse(reader, path, "must be a whole number above 0");
     case KEY_FALSE:
         if (json_is_false(value))
             return ZR_OK;
@@ -640,6 +653,8 @@ void zr_config_help(struct zr_text *text)
             zr_text_print(text, "--%s", key->equals);
         else if (key->kind == KEY_ELEMENTS)
             zr_text_print(text, "--%s, over an element's bytes", key->equals);
+        else if (key->kind == KEY_ON || key->kind == KEY_OFF)
+            zr_text_print(text, "%s is --%s", key->kind == KEY_ON ? "true" : "false", key->equals);
         else if (key->kind == KEY_FALSE || key->kind == KEY_TRUE)
             zr_text_print(text, "%s only", key->kind == KEY_TRUE ? "true" : "false");
         else if (key->kind == KEY_NUMBER)

@@ -21,6 +21,13 @@
         option, group_, NULL, help_, fallback_, NULL, choices_, later_, ZR_FLAG_CHOICE, FIELD(field), 0, 0   \
     }
 
+#define SWITCH(option, group_, field, help_)                                                                 \
+    {                                                                                                        \
+        option, group_, NULL, help_, NULL, NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(field), 0, 0              \
+    }
+/* What is recomputed, and of how many layers, side by side. */
+#define RECOMPUTE_FIELDS offsetof(struct zr_train_config, shape.recompute), 2 * sizeof(unsigned)
+
 static const char model[] = "Model", data[] = "Data and steps", memory[] = "Ranks and memory",
                   optimizing[] = "Optimizer", files[] = "Files", text[] = "Text at the end",
                   other[] = "Other";
@@ -54,15 +61,15 @@ const struct zr_flag zr_flags[] = {
      ZR_FLAG_REAL, FIELD(shape.norm_epsilon), 1e-12, 1},
     {"tie-embeddings", model, NULL, "LLaMA's head is its embedding, as GPT-2's is", NULL, NULL, NULL, NULL,
      ZR_FLAG_SWITCH, FIELD(shape.tied), 0, 0},
-    CHOICE("recompute", model, shape.recompute, "none", "none|selective|full", NULL,
-           "activations made again in backward, to save memory"),
+    {"recompute", model, NULL, "activations made again in backward, to save memory; full:N of N layers",
+     "none", NULL, "none|selective|full", NULL, ZR_FLAG_RECOMPUTE, RECOMPUTE_FIELDS, 0, 0},
     CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16", NULL,
            "of parameters, gradients, activations; else fp32"),
 
     COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
-    {"sequence-parallel", memory, NULL, "ranks of --tp divide the rows of norms and residuals too", NULL,
-     NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(shape.sequence_parallel), 0, 0},
+    SWITCH("sequence-parallel", memory, shape.sequence_parallel,
+           "ranks of --tp divide the rows of norms and residuals too"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto", NULL,
            "ZeRO: 1 divides optimizer, 2 gradients, 3 parameters; auto picks"),
     {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks", NULL, NULL, ZR_FLAG_COUNT,
@@ -73,6 +80,14 @@ const struct zr_flag zr_flags[] = {
      "none", NULL, NULL, ZR_FLAG_BYTES, FIELD(memory_limit_bytes), 1 << 20, 1e18},
     CHOICE("over-plan", memory, over_plan, "fail", "fail|continue", NULL,
            "when a tag is to have more than the byte plan says"),
+    SWITCH("partition-activations", memory, checkpoints.partition,
+           "each rank of --tp keeps a part of a checkpoint"),
+    SWITCH("checkpoint-offload", memory, checkpoint_offload,
+           "activation checkpoints go to host memory and back"),
+    SWITCH("no-contiguous", memory, checkpoints.scattered,
+           "activation checkpoints have no pool of their own"),
+    SWITCH("no-constant-buffers", memory, growing_buffers, "buffers as large as what passes through them"),
+    SWITCH("force", memory, force, "do what would save nothing as well"),
     CHOICE("find-max", memory, find_max, NULL, "batch|layers", NULL,
            "the largest that fits under --memory-limit, and its byte plan"),
     CHOICE("reduce", memory, reduce, "each", "each|once", NULL,
@@ -137,21 +152,18 @@ const struct zr_flag zr_flags[] = {
      NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(flops_per_second), 1, 1e21},
     {"bandwidth", other, "F", "bytes a second that a rank sends, as 25e9; with --flops", NULL, NULL, NULL,
      NULL, ZR_FLAG_REAL, FIELD(bytes_per_second), 1, 1e18},
+    {"host-bandwidth", other, "F", "bytes a second to host memory and back, as 50e9; with --flops", NULL,
+     NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(host_bytes_per_second), 1, 1e18},
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
+_Static_assert(offsetof(struct zr_shape, recompute_layers) ==
+                   offsetof(struct zr_shape, recompute) + sizeof(unsigned),
+               "RECOMPUTE_FIELDS");
 _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"pp",
-                                      "schedule",
-                                      "micro-batches",
-                                      "partition-activations",
-                                      "checkpoint-offload",
-                                      "offload-optimizer",
-                                      "offload-param",
-                                      "deterministic",
-                                      "policy",
-                                      "zero-r",
-                                      NULL};
+const char *const zr_flags_later[] = {
+    "pp",     "schedule", "micro-batches", "offload-optimizer", "offload-param", "deterministic", "policy",
+    "zero-r", NULL};

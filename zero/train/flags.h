@@ -5,13 +5,14 @@
 #include "zero/train/args.h"
 
 enum zr_flag_kind {
-    ZR_FLAG_TEXT,   /* a path or words, into a char array */
-    ZR_FLAG_COUNT,  /* a whole number of least .. most */
-    ZR_FLAG_BYTES,  /* likewise, with KiB, MiB, GB ... */
-    ZR_FLAG_REAL,   /* a number of least .. most */
-    ZR_FLAG_CHOICE, /* one of `choices`; its index is stored */
-    ZR_FLAG_VOCAB,  /* byte, or a number */
-    ZR_FLAG_SWITCH, /* no argument */
+    ZR_FLAG_TEXT,      /* a path or words, into a char array */
+    ZR_FLAG_COUNT,     /* a whole number of least .. most */
+    ZR_FLAG_BYTES,     /* likewise, with KiB, MiB, GB ... */
+    ZR_FLAG_REAL,      /* a number of least .. most */
+    ZR_FLAG_CHOICE,    /* one of `choices`; its index is stored */
+    ZR_FLAG_VOCAB,     /* byte, or a number */
+    ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one with ":N" of N layers */
+    ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,
     ZR_FLAG_VERSION,
 };

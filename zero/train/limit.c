@@ -215,8 +215,10 @@ static zr_result try_recompute(struct search *search, struct zr_train_config cha
 {
     zr_result result = ZR_OK;
     *fits = false;
-    while (result == ZR_OK && !*fits && changed.shape.recompute < ZR_RECOMPUTE_FULL) {
-        changed.shape.recompute++;
+    while (result == ZR_OK && !*fits &&
+           (changed.shape.recompute < ZR_RECOMPUTE_FULL || changed.shape.recompute_layers > 0)) {
+        changed.shape.recompute += changed.shape.recompute < ZR_RECOMPUTE_FULL;
+        changed.shape.recompute_layers = 0;
         result = try_out(search, &changed, fits);
     }
     return result;
@@ -246,6 +248,7 @@ static zr_result try_together(struct search *search)
     zr_result result;
 
     changed.shape.recompute = ZR_RECOMPUTE_FULL;
+    changed.shape.recompute_layers = 0;
     result = try_stages(search, changed, &fits);
     if (result == ZR_OK && !fits)
         result = take_highest_stage(search, &changed);

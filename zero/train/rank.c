@@ -63,6 +63,8 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .world = config->ranks,
                                     .threads = config->threads,
                                     .bucket_bytes = config->bucket_bytes,
+                                    .checkpoints = config->checkpoints,
+                                    .offloads_checkpoints = config->checkpoint_offload,
                                     .isa = isa,
                                     .host_arena = host_arena};
     return ZR_OK;
@@ -105,8 +107,10 @@ static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config
     if (result != ZR_OK)
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
+    out->clock.host_bytes_per_second = config->host_bytes_per_second;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
+    out->host_moved_bytes = again.host_moved_bytes_per_step;
     return result == ZR_OK ? zr_report_timeline(config, out) : result;
 }
 
@@ -118,6 +122,8 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->whole_gradients = plan->whole_gradients;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
+    report->planned_host_bytes = plan->host_bytes;
+    report->planned_host_moved_bytes = plan->host_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;
     memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
            sizeof report->planned_kept_by_tag_bytes);
@@ -205,6 +211,11 @@ static zr_result open_memory(struct zr_rank *rank)
                                                         .name = "training",
                                                         .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
                                                         .limit_bytes = rank->config->memory_limit_bytes});
+    if (result == ZR_OK && rank->config->checkpoint_offload)
+        result = zr_arena_create(
+            &rank->host_tier, &(struct zr_arena_options){.backend = rank->backend,
+                                                         .name = "host tier",
+                                                         .reserve_bytes = 2 * rank->plan.host_bytes + MIB});
     if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
         result = zr_arena_set_tag_limits(rank->arena, &rank->plan.tag_limits);
     return result;
@@ -302,6 +313,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                        struct zr_local_world *local, unsigned rank)
 {
     enum zr_isa isa = ZR_ISA_PLAIN;
+    struct zr_checkpoint_policy checkpoints = config->checkpoints;
     zr_result result;
 
     memset(out, 0, sizeof *out);
@@ -332,6 +344,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                                .ranks = config->ranks});
     if (result == ZR_OK)
         result = check_addresses_left(out);
+    checkpoints.host = out->host_tier;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
             &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
@@ -342,6 +355,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .mesh = &out->mesh,
                                                             .shape = zr_train_shape(config, rank),
                                                             .stage = config->stage,
+                                                            .checkpoints = checkpoints,
                                                             .micro_batches = config->micro_batches,
                                                             .reduce = config->reduce,
                                                             .precision = config->precision,
@@ -353,7 +367,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
 
 zr_result zr_rank_close(struct zr_rank *rank)
 {
-    size_t leaked_heap = 0, leaked_arena = 0, leaked_host = 0;
+    size_t leaked_heap = 0, leaked_arena = 0, leaked_host = 0, leaked_tier = 0;
 
     zr_trainer_state_close(&rank->state);
     zr_thread_pool_destroy(rank->pool);
@@ -367,6 +381,8 @@ zr_result zr_rank_close(struct zr_rank *rank)
     zr_rehearsal_destroy(rank->places);
     if (rank->traced)
         zr_trace_stop(rank->arena);
+    if (rank->host_tier)
+        zr_arena_destroy(rank->host_tier, &leaked_tier);
     if (rank->arena)
         zr_arena_destroy(rank->arena, &leaked_arena);
     if (rank->heap_started)
@@ -375,6 +391,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_arena_destroy(rank->host_arena, &leaked_host);
     if (rank->backend)
         zr_backend_destroy(rank->backend);
+    leaked_arena += leaked_tier;
     if (leaked_arena || leaked_heap || leaked_host)
         return zr_fail(ZR_ERR_CORRUPT, "left behind: %zu bytes of tensors, %zu of the heap, %zu of records",
                        leaked_arena, leaked_heap, leaked_host);

@@ -72,8 +72,11 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
                   shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT",
                   zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
                   shape->vocabulary);
-    zr_text_print(&page->text, "%u %s, ZeRO stage %u, %s; %u %s each\n", config->ranks,
-                  config->ranks == 1 ? "rank" : "ranks", config->stage,
+    zr_text_print(&page->text, "%u %s, ", config->ranks, config->ranks == 1 ? "rank" : "ranks");
+    if (zr_shape_tensor(shape) > 1)
+        zr_text_print(&page->text, "%u of them to a layer%s, ", shape->tensor,
+                      shape->sequence_parallel ? ", sequence parallel" : "");
+    zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
                   zr_precision_name((enum zr_precision)config->precision), config->threads,
                   config->threads == 1 ? "thread" : "threads");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
@@ -156,6 +159,11 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules: %.2f %% more\n", "reserved",
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
                   zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
+    if (rank->planned_host_bytes > 0)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  checkpoints in host memory; %s moved per step\n",
+                      "host tier", zr_number_bytes(number[0], rank->planned_host_bytes),
+                      zr_number_grouped(number[1], rank->planned_host_bytes),
+                      zr_number_bytes(which, rank->planned_host_moved_bytes));
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
@@ -299,6 +307,10 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
     }
     print_byte_line(
         page, &(struct byte_line){"tensors", unless, planned, measured, true, rank->tag_limits.total_bytes});
+    if (rank->planned_host_bytes > 0)
+        print_byte_line(page,
+                        &(struct byte_line){"host tier", unless, rank->planned_host_bytes,
+                                            rank->peak_host_tier_bytes, true, rank->planned_host_bytes});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});

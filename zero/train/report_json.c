@@ -178,6 +178,19 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
         json_object_set_new(object, counts[i].key, count_of(counts[i].value));
 }
 
+/* What lies beside the device's memory. */
+static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report *rank)
+{
+    json_t *host = json_pack("{s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
+                             "planned_moved_bytes_per_step", (json_int_t)rank->planned_host_moved_bytes);
+    if (view->measured) {
+        json_object_set_new(host, "peak_bytes", count_of(rank->peak_host_tier_bytes));
+        json_object_set_new(host, "moved_bytes_per_step", count_of(rank->host_moved_bytes));
+        json_object_set_new(host, "wait_share", number(rank->host_wait_share));
+    }
+    return json_pack("{s:o}", "host", host);
+}
+
 static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     json_t *object =
@@ -191,6 +204,8 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
     json_object_set_new(object, "planned_reserved_bytes", count_of(rank->planned_reserved_bytes));
     json_object_set_new(object, "sent_elements_per_step",
                         view->sent ? count_of(rank->sent_elements_per_step) : json_null());
+    if (rank->planned_host_bytes > 0)
+        json_object_set_new(object, "tiers", tiers(view, rank));
     if (view->measured)
         set_measured(object, view, rank);
     return object;

@@ -35,7 +35,8 @@ struct figures {
 
 static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
 {
-    double model = zr_shape_flops(&config->shape) * config->micro_batches;
+    double model =
+        zr_shape_flops(&config->shape) * config->micro_batches / (double)zr_shape_tensor(&config->shape);
     return (struct figures){
         .tokens_per_second = (double)zr_train_step_tokens(config) / t->step_seconds,
         .computing_seconds = t->step_seconds - t->waited_seconds,
@@ -91,6 +92,11 @@ static void print_figures(struct zr_page *page, const struct zr_train_config *co
     if (t->comm_seconds > 0)
         zr_text_print(&page->text, "; %.1f %% of %.3f ms of communication hidden", 100 * f.hidden,
                       1e3 * t->comm_seconds);
+    if (t->host_moved_bytes >
+        0) /* half of it goes out, behind forward, which takes less time than backward */
+        zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
+                      with_prefix(number[0], (double)t->host_moved_bytes / 2 /
+                                                 t->phases[ZR_ACTION_FORWARD].busy_seconds));
     zr_text_print(&page->text, "\n  the model gets %sFLOP/s of each rank, %.1f %% of its %sFLOP/s\n",
                   with_prefix(number[0], f.model_flops / t->step_seconds), 100 * f.utilisation,
                   with_prefix(number[1], config->flops_per_second));

@@ -213,8 +213,8 @@ static zr_result train(const struct zr_plan_request *run, const struct zr_traine
         if (result == ZR_OK && step == 4) /* as a checkpoint does */
             result = zr_engine_synchronize(state.engine);
     }
-    zr_trainer_state_close(&state);
     *late_calls = stats_of(options->arena).backend_calls_count - calls;
+    zr_trainer_state_close(&state); /* which unmaps the pool of checkpoints */
     return result;
 }
 

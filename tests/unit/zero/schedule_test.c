@@ -11,11 +11,11 @@
 
 enum { TEXT_BYTES = 1 << 16 };
 
-/* One word per action: G gather, F forward, C recompute, B backward, R release, S reduce (send), and the unit
- * or the module; L load, U update. */
+/* One word per action: G gather, F forward, K store (keep), Q fetch, C recompute, B backward, R release, S
+ * reduce (send), and the unit or the module; L load, U update. */
 static void append(char *text, const struct zr_action *action)
 {
-    static const char letters[ZR_ACTION_KINDS + 1] = "LGFCBRSU";
+    static const char letters[ZR_ACTION_KINDS + 1] = "LGFKQCBRSU";
     size_t used = strlen(text);
     bool bare = action->kind == ZR_ACTION_LOAD || action->kind == ZR_ACTION_UPDATE;
     if (bare)
@@ -56,21 +56,32 @@ static const struct {
     unsigned micro_batches, distance;
     bool recompute, forward;
     const char *want;
+    unsigned fetch; /* distance */
 } written[] = {
     {"GPT-2", &gpt2, 1, 1, false, false,
      "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 G3 B4 R0 S0 G4 B3 R4 S4 G2 B2 R3 S3 B1 R2 S2 B0 S1 S0 "
-     "U "},
+     "U ",
+     0},
     {"GPT-2, full recomputation", &gpt2, 1, 1, true, false,
      "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 G3 B4 R0 S0 G4 B3 R4 S4 G2 C2 B2 R3 S3 C1 B1 R2 S2 B0 "
-     "S1 S0 U "},
+     "S1 S0 U ",
+     0},
+    {"GPT-2, full recomputation, inputs stored and fetched", &gpt2, 1, 1, true, false,
+     "L G0 G1 F0 R1 R0 G2 G3 F1 K0 R2 G0 F2 K1 R3 G4 F3 R4 G3 B4 R0 S0 G4 Q1 B3 R4 S4 G2 Q0 C2 B2 R3 S3 C1 B1 "
+     "R2 S2 B0 S1 S0 U ",
+     1},
+    {"LLaMA, inputs fetched two modules ahead", &llama, 1, 1, false, false,
+     "L G0 G1 F0 R0 G2 F1 K0 R1 G4 F2 K1 R2 G3 F3 R3 G2 Q1 B4 R4 S4 G3 Q0 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ",
+     2},
     {"LLaMA", &llama, 1, 1, false, false,
-     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U "},
+     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ", 0},
     {"LLaMA, two units ahead", &llama, 1, 2, false, false,
-     "L G0 G1 G2 F0 R0 G4 F1 R1 G1 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 B2 R2 S2 B1 R1 S1 B0 S0 U "},
-    {"an evaluation", &gpt2, 1, 1, false, true, "G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 F4 R0 "},
+     "L G0 G1 G2 F0 R0 G4 F1 R1 G1 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 B2 R2 S2 B1 R1 S1 B0 S0 U ", 0},
+    {"an evaluation", &gpt2, 1, 1, false, true, "G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 F4 R0 ", 0},
     {"two micro-batches", &llama, 2, 1, false, false,
      "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 "
-     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U "},
+     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ",
+     0},
 };
 
 static void test_written(void)
@@ -80,10 +91,14 @@ static void test_written(void)
         struct zr_transformer transformer;
         struct zr_schedule schedule;
         zr_result result = zr_transformer_open(&transformer, written[i].shape, host_arena);
+        bool recomputes[16];
+        for (size_t m = 0; m < transformer.model.modules_count; m++)
+            recomputes[m] = transformer.model.modules[m].type->recomputes;
         const struct zr_schedule_request request = {.model = &transformer.model,
                                                     .micro_batches = written[i].micro_batches,
                                                     .prefetch_distance = written[i].distance,
-                                                    .recompute = written[i].recompute,
+                                                    .recomputes = written[i].recompute ? recomputes : NULL,
+                                                    .fetch_distance = written[i].fetch,
                                                     .host_arena = host_arena};
         if (result == ZR_OK)
             result = written[i].forward ? zr_schedule_forward(&schedule, &request)
@@ -125,13 +140,14 @@ static void test_rules(unsigned seed)
          .recomputes = true}};
     unsigned distance = 1 + (unsigned)(nrand48(state) % 4), held = 0, wrong = 0;
     unsigned uses[UNITS] = {0}, reduced[UNITS] = {0};
-    bool is_held[UNITS] = {false};
+    bool is_held[UNITS] = {false}, recomputes[MODULES];
     struct zr_schedule schedule;
 
     for (unsigned u = 0; u < UNITS; u++)
         parameters[u] = (struct zr_parameter){.unit = u, .shape = {(size_t)1 << nrand48(state) % 12}};
     for (unsigned m = 0; m < MODULES; m++) {
         modules[m].type = &types[nrand48(state) % 2];
+        recomputes[m] = modules[m].type->recomputes;
         modules[m].units_count = (unsigned)(nrand48(state) % 3);
         for (unsigned i = 0; i < modules[m].units_count; i++)
             modules[m].units[i] = (unsigned)(nrand48(state) % (UNITS / 2)) * 2 + i; /* two that differ */
@@ -144,7 +160,7 @@ static void test_rules(unsigned seed)
         zr_schedule_accumulate(&schedule, &(struct zr_schedule_request){.model = &model,
                                                                         .micro_batches = 2,
                                                                         .prefetch_distance = distance,
-                                                                        .recompute = true,
+                                                                        .recomputes = recomputes,
                                                                         .host_arena = host_arena});
     for (size_t i = 0; result == ZR_OK && i < schedule.count; i++) {
         const struct zr_action *a = &schedule.actions[i];

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Activation checkpoints: whole or in parts, here or on the host, in a pool or in blocks, with any recomputation: the
+bits of a run are the same, and the bytes are what they should be."""
+import json
+import sys
+
+sys.path.insert(0, "tests/support")
+from pairs import logged, pairwise
+from zrtest import done, leftovers, note, ok, path, same, train
+
+LAYERS, HIDDEN, SEQ, BATCH = 5, 48, 12, 3
+SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=12, seq=SEQ, batch=BATCH, steps=4, clip=0.5, eval_every=2)
+MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 12, "ffn": 60}}
+SWITCH = {False: None, True: True}
+bases = {}
+
+
+def base(model, tensor, data, precision, accumulate):
+    key = model, tensor, data, precision, accumulate
+    if key not in bases:
+        bases[key] = logged(ranks=tensor * data, tp=tensor, precision=precision, accumulate=accumulate,
+                            no_contiguous=True, **MODELS[model])
+        same(bases[key].code, 0, f"{key}: whole, in blocks, nothing recomputed") or note(bases[key].err[-600:])
+    return bases[key]
+
+
+def bytes_of(run, words, tensor, parts, host, element):
+    for rank in run.report["ranks"]:
+        planned, measured = rank["planned_bytes"], rank["peak_bytes"]
+        differ = [tag for tag in planned if tag not in ("other", "total") and planned[tag] != measured[tag]]
+        tier = rank.get("tiers", {}).get("host", {"planned_bytes": 0, "peak_bytes": 0})
+        if not (not differ and tier["planned_bytes"] == tier["peak_bytes"] and rank["driver_calls_last_step"] == 0):
+            return ok(False, f"{words}: as planned") or note(f"{differ} {tier} {rank['driver_calls_last_step']}")
+        if host:
+            kept = LAYERS * SEQ * BATCH * HIDDEN * element // parts
+            ok(measured["checkpoint"] == 0 and kept <= tier["peak_bytes"] <= kept + LAYERS * 256 and
+               tier["moved_bytes_per_step"] == tier["planned_moved_bytes_per_step"], f"{words}: host tier") or note(f"{tier} {kept}")
+    return ok(True, f"{words}: every tag of every rank as planned, no driver call in the last step")
+
+
+for row in pairwise(7, model=tuple(MODELS), tensor=(1, 2, 4), data=(1, 2), stage=(0, 1, 2, 3), partition=(False, True),
+                    host=(False, True), scattered=(False, True), buffers=(False, True),
+                    recompute=("none", "selective", "full", "full:2"), precision=("fp32", "bf16"), accumulate=(1, 2)):
+    partition = row["partition"] and row["tensor"] > 1
+    want = base(row["model"], row["tensor"], row["data"], row["precision"], row["accumulate"])
+    got = logged(ranks=row["tensor"] * row["data"], tp=row["tensor"], stage=row["stage"], recompute=row["recompute"],
+                 precision=row["precision"], accumulate=row["accumulate"], partition_activations=SWITCH[partition],
+                 checkpoint_offload=SWITCH[row["host"]], no_contiguous=SWITCH[row["scattered"]],
+                 no_constant_buffers=SWITCH[row["buffers"]], **MODELS[row["model"]])
+    words = " ".join(f"{k} {v}" for k, v in row.items())
+    if same(got.bits, want.bits, words):
+        bytes_of(got, words, row["tensor"], row["tensor"] if partition else 1, row["host"], 4 if row["precision"] == "fp32" else 2)
+    else:
+        note(got.err[-600:])
+
+# One input per layer; parts divide them by the ranks exactly; on the host there is nothing of them here.
+kept = {}
+for tensor, flags in ((1, {}), (2, {}), (2, dict(partition_activations=True)), (4, dict(partition_activations=True)),
+                      (4, dict(partition_activations=True, checkpoint_offload=True))):
+    run = train(ranks=tensor, tp=tensor, recompute="full", **flags, **{**SHAPE, "batch": 16, "layers": 16})
+    kept[tensor, len(flags)] = run.report["ranks"][-1]["peak_bytes"]["checkpoint"] if run.report else run.err
+layer = 16 * SEQ * HIDDEN * 4
+same(kept, {(1, 0): 16 * layer, (2, 0): 16 * layer, (2, 1): 8 * layer, (4, 1): 4 * layer, (4, 2): 0},
+     "full recomputation keeps an input per layer, partitioning divides it by the ranks, the host takes all of it")
+sent = [train(ranks=4, tp=4, recompute="full", partition_activations=SWITCH[on], **{**SHAPE, "layers": 40, "steps": 1}).report["ranks"][0]["sent_elements_per_step"]
+        for on in (False, True)]
+ok(0 < sent[1] - sent[0] <= 0.10 * sent[0], f"partitioning sends {100 * (sent[1] / sent[0] - 1):.1f} % more than the sums of tensor ranks, "
+   "of which a recomputed layer has five, not Megatron's six")
+
+# What would save nothing, and what does not fit together.
+for words, flags, needle in (("one rank", {}, "--tp 2"), ("rows divided already", dict(ranks=2, tp=2, sequence_parallel=True), "--force"),
+                             ("too many layers", dict(partition_activations=None, recompute="full:3"), "--layers"),
+                             ("no layers", dict(partition_activations=None, recompute="full:0"), "full:1"),
+                             ("a bandwidth of nothing", dict(partition_activations=None, host_bandwidth=1e9), "--checkpoint-offload")):
+    run = train(**{"partition_activations": True, **flags})
+    ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:100]}") or note(f"{run.code} {run.err}")
+forced = [logged(ranks=2, tp=2, sequence_parallel=True, partition_activations=SWITCH[on], force=SWITCH[on], **SHAPE) for on in (False, True)]
+same(forced[1].bits, forced[0].bits, "--force does it all the same")
+config = path("config.json")
+for keys, flags in (({"partition_activations": True, "cpu_checkpointing": True, "number_checkpoints": 4}, dict(partition_activations=True, checkpoint_offload=True)),
+                    ({"contiguous_memory_optimization": False}, dict(no_contiguous=True))):
+    with open(config, "w") as file:
+        json.dump({"activation_checkpointing": keys}, file)
+    plans = [train(ranks=2, tp=2, dry_run=True, **SHAPE, **more) for more in (dict(config=config), flags)]
+    ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], f"DeepSpeed's {keys} are {flags}") or note(plans[0].err)
+timed = [train(ranks=4, tp=4, recompute="full", partition_activations=True, checkpoint_offload=True, dry_run=True, flops=1e12,
+               bandwidth=1e11, host_bandwidth=speed, **SHAPE).report["timeline"]["waiting_seconds"] for speed in (1e13, 1e8)]
+ok(timed[0] < timed[1], "a plan's step waits for slow copies")
+leftovers()
+done()

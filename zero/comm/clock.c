@@ -1,0 +1,29 @@
+/* clock.c: operations by the clock of a rehearsal; see clock.h. */
+#include "zero/comm/clock.h"
+
+void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
+                        zr_ticket ticket, zr_ticket submitted)
+{
+    /* Where a later ticket has taken the slot, its hand-in has waited for this one. */
+    double left = queue->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] - zr_comm_clock_now(clock);
+    if (ticket > 0 && ticket + ZR_COMM_QUEUE_COUNT > submitted && left > 0)
+        clock->waited_seconds += left;
+}
+
+/* One stream: an operation begins when it was handed in and all before it have ended. */
+void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queue *queue,
+                          const struct zr_comm_clock_operation *operation)
+{
+    if (operation->ticket > ZR_COMM_QUEUE_COUNT) /* the queue has room for so many */
+        zr_comm_clock_wait(clock, queue, operation->ticket - ZR_COMM_QUEUE_COUNT, operation->ticket - 1);
+    double seconds = (double)operation->bytes / operation->bytes_per_second, now = zr_comm_clock_now(clock);
+    clock->begin_seconds = now > queue->end_seconds ? now : queue->end_seconds;
+    clock->end_seconds = queue->end_seconds = clock->begin_seconds + seconds;
+    if (clock->end_seconds > clock->idle_seconds)
+        clock->idle_seconds = clock->end_seconds;
+    queue->ends_seconds[operation->ticket % ZR_COMM_QUEUE_COUNT] = clock->end_seconds;
+    clock->busy_seconds += seconds;
+    clock->sent_bytes += operation->bytes;
+    if (clock->submitted && seconds > 0)
+        clock->submitted(clock->state, operation->label);
+}
