@@ -24,7 +24,8 @@ struct rig {
 
 /* On arenas that are there. The mesh lasts as long as the trainer. */
 static inline zr_result rig_open_trainer(struct rig *rig, const struct zr_shape *shape,
-                                         const struct zr_mesh *mesh, unsigned stage)
+                                         const struct zr_mesh *mesh, unsigned stage,
+                                         struct zr_checkpoint_policy checkpoints)
 {
     zr_result result = zr_trainer_state_open(
         &rig->state, &(struct zr_trainer_state_options){.arena = rig->arena,
@@ -35,6 +36,7 @@ static inline zr_result rig_open_trainer(struct rig *rig, const struct zr_shape 
                                                         .mesh = mesh,
                                                         .shape = *shape,
                                                         .stage = stage,
+                                                        .checkpoints = checkpoints,
                                                         .seed = 5,
                                                         .optimizer = rig_adamw});
     if (result == ZR_OK) {
@@ -64,7 +66,8 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
                 .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
             0, 1);
     rig->mesh = (struct zr_mesh){.world = rig->comm, .data = rig->comm};
-    return result == ZR_OK ? rig_open_trainer(rig, shape, &rig->mesh, 0) : result;
+    return result == ZR_OK ? rig_open_trainer(rig, shape, &rig->mesh, 0, (struct zr_checkpoint_policy){0})
+                           : result;
 }
 
 /* Ends the rig; returns the bytes that were left behind. */

@@ -61,8 +61,8 @@ const struct zr_flag zr_flags[] = {
      ZR_FLAG_REAL, FIELD(shape.norm_epsilon), 1e-12, 1},
     {"tie-embeddings", model, NULL, "LLaMA's head is its embedding, as GPT-2's is", NULL, NULL, NULL, NULL,
      ZR_FLAG_SWITCH, FIELD(shape.tied), 0, 0},
-    {"recompute", model, NULL, "activations made again in backward, to save memory; full:N of N layers",
-     "none", NULL, "none|selective|full", NULL, ZR_FLAG_RECOMPUTE, RECOMPUTE_FIELDS, 0, 0},
+    {"recompute", model, NULL, "activations made again in backward; full:N: in N layers", "none", NULL,
+     "none|selective|full", NULL, ZR_FLAG_RECOMPUTE, RECOMPUTE_FIELDS, 0, 0},
     CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16", NULL,
            "of parameters, gradients, activations; else fp32"),
 

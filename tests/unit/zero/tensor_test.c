@@ -4,7 +4,7 @@
 
 enum { STEPS = 4 };
 
-static const struct zr_shape gpt2 = {.layers = 2,
+static const struct zr_shape gpt2 = {.layers = 4,
                                      .hidden = 24,
                                      .heads = 12,
                                      .vocabulary = 61,
@@ -12,7 +12,7 @@ static const struct zr_shape gpt2 = {.layers = 2,
                                      .sequence = 12,
                                      .batch = 2},
                              llama = {.architecture = ZR_ARCH_LLAMA,
-                                      .layers = 2,
+                                      .layers = 4,
                                       .hidden = 24,
                                       .heads = 12,
                                       .kv_heads = 12,
@@ -25,10 +25,16 @@ static const struct zr_shape gpt2 = {.layers = 2,
 static const struct run {
     const struct zr_shape *shape;
     unsigned data, tensor, stage;
-    bool sequence_parallel;
-} runs[] = {{&gpt2, 1, 2, 0, false}, {&gpt2, 1, 3, 0, true},   {&gpt2, 2, 2, 1, false},
-            {&gpt2, 2, 2, 3, true},  {&llama, 1, 2, 0, false}, {&llama, 1, 4, 0, true},
-            {&llama, 2, 2, 2, true}, {&llama, 2, 2, 0, false}};
+    bool sequence_parallel, partition, host;
+    enum zr_recompute recompute;
+} runs[] = {{&gpt2, 1, 2, 0, false, false, false, ZR_RECOMPUTE_NONE},
+            {&gpt2, 1, 3, 0, true, false, true, ZR_RECOMPUTE_FULL},
+            {&gpt2, 2, 2, 1, false, true, false, ZR_RECOMPUTE_FULL},
+            {&gpt2, 2, 2, 3, true, false, false, ZR_RECOMPUTE_SELECTIVE},
+            {&llama, 1, 2, 0, false, true, true, ZR_RECOMPUTE_FULL},
+            {&llama, 1, 4, 0, true, false, false, ZR_RECOMPUTE_NONE},
+            {&llama, 2, 2, 2, true, false, true, ZR_RECOMPUTE_NONE},
+            {&llama, 2, 2, 0, false, true, true, ZR_RECOMPUTE_NONE}};
 
 static double far(double a, double b)
 {
@@ -59,7 +65,10 @@ static void body(struct environment *rank)
     shape.tensor_rank = rank->rank % run->tensor;
     shape.sequence_parallel = run->sequence_parallel;
     check_ok(rank, zr_mesh_open(&rig.mesh, comm, (struct zr_mesh_shape){run->data, run->tensor}, 4096));
-    check_ok(rank, rig_open_trainer(&rig, &shape, &rig.mesh, run->stage));
+    shape.recompute = run->recompute;
+    check_ok(rank, rig_open_trainer(&rig, &shape, &rig.mesh, run->stage,
+                                    (struct zr_checkpoint_policy){.partition = run->partition,
+                                                                  .host = run->host ? rank->arena : NULL}));
     compare(rank, &rig, &dense);
     zr_trainer_state_close(&rig.state);
     check_ok(rank, zr_mesh_close(&rig.mesh));
@@ -72,8 +81,9 @@ int main(void)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         tap_is(launch(&(struct test_case){
                    .body = body, .world = runs[i].data * runs[i].tensor, .bucket_bytes = 1 << 16, .seed = i}),
-               0, "%s on %u x %u ranks at stage %u%s", zr_architecture_name(runs[i].shape->architecture),
+               0, "%s on %u x %u ranks at stage %u%s%s%s", zr_architecture_name(runs[i].shape->architecture),
                runs[i].data, runs[i].tensor, runs[i].stage,
-               runs[i].sequence_parallel ? ", sequence parallel" : "");
+               runs[i].sequence_parallel ? ", sequence parallel" : "",
+               runs[i].partition ? ", checkpoints in parts" : "", runs[i].host ? ", on the host" : "");
     return tap_done();
 }
