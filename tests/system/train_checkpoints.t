@@ -76,6 +76,15 @@ for words, flags, needle in (("one rank", {}, "--tp 2"), ("rows divided already"
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:100]}") or note(f"{run.code} {run.err}")
 forced = [logged(ranks=2, tp=2, sequence_parallel=True, partition_activations=SWITCH[on], force=SWITCH[on], **SHAPE) for on in (False, True)]
 same(forced[1].bits, forced[0].bits, "--force does it all the same")
+preset = {"C1": dict(stage=1), "C2": dict(stage=1, partition_activations=True), "C3": dict(stage=2),
+          "C4": dict(stage=2, partition_activations=True), "C5": dict(stage=2, partition_activations=True, checkpoint_offload=True)}
+for name, flags in preset.items():
+    plans = [train(ranks=None, dry_run=True, world_size=8, tp=2, **{**SHAPE, "stage": None, **more})
+             for more in (dict(zero_r=name), dict(recompute="full", **flags))]
+    ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], f"--zero-r {name} is {flags}") or note(plans[0].err)
+for flags in (dict(stage=3), dict(recompute="selective"), dict(no_contiguous=True), dict(no_constant_buffers=True), dict(checkpoint_offload=True)):
+    run = train(ranks=2, tp=2, zero_r="C4", **{"stage": None, **flags})
+    ok(run.code == 2 and "contradicts" in run.err, f"--zero-r C4 and {flags}: {run.err.strip()[:100]}") or note(f"{run.code} {run.err}")
 config = path("config.json")
 for keys, flags in (({"partition_activations": True, "cpu_checkpointing": True, "number_checkpoints": 4}, dict(partition_activations=True, checkpoint_offload=True)),
                     ({"contiguous_memory_optimization": False}, dict(no_contiguous=True))):

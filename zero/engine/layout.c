@@ -82,7 +82,7 @@ static struct matrix matrix_of(const struct zr_parameter *p)
     m.run = columns / m.runs;
     m.whole_block = whole_columns / m.runs;
     m.run_there = least(m.run, m.whole_block - first_column);
-    if (m.run == m.whole_block) { /* whole rows lie together as well */
+    if (m.run == m.whole_block && first_column == 0) { /* whole rows lie together as well */
         m.runs = 1;
         m.run = m.run_there = m.whole_block = whole_columns;
     }

@@ -600,6 +600,56 @@ static int count_ranks(struct zr_train_config *config)
     return -1;
 }
 
+/* What --zero-r stands for. All of them recompute fully, with checkpoints in their pool and buffers of
+ * constant size. */
+static const struct zero_r {
+    const char *name;
+    unsigned stage;
+    bool partition, offload;
+} zero_r[] = {{"C1", 1, false, false},
+              {"C2", 1, true, false},
+              {"C3", 2, false, false},
+              {"C4", 2, true, false},
+              {"C5", 2, true, true}};
+
+/* Words for an option that a preset contradicts; NULL: there is none. */
+static const char *contradicts(const struct zr_train_config *config, const struct zero_r *preset)
+{
+    if (zr_flag_given(config, "stage") && config->stage != preset->stage)
+        return "another --stage";
+    if (zr_flag_given(config, "recompute") &&
+        (config->shape.recompute != ZR_RECOMPUTE_FULL || config->shape.recompute_layers > 0))
+        return "another --recompute than full";
+    if (config->checkpoints.partition && !preset->partition)
+        return "--partition-activations";
+    if (config->checkpoint_offload && !preset->offload)
+        return "--checkpoint-offload";
+    if (config->checkpoints.scattered)
+        return "--no-contiguous";
+    return config->growing_buffers ? "--no-constant-buffers" : NULL;
+}
+
+static int apply_zero_r(struct zr_train_config *config)
+{
+    const struct zero_r *preset = &zero_r[config->zero_r];
+    if (!zr_flag_given(config, "zero-r"))
+        return -1;
+    const char *words = contradicts(config, preset);
+    if (words) {
+        zr_say(
+            "--zero-r %s: is stage %u with --recompute full%s%s, and %s contradicts it; leave one of them out",
+            preset->name, preset->stage, preset->partition ? " --partition-activations" : "",
+            preset->offload ? " --checkpoint-offload" : "", words);
+        return ZR_EXIT_USAGE;
+    }
+    config->stage = preset->stage;
+    config->shape.recompute = ZR_RECOMPUTE_FULL;
+    config->shape.recompute_layers = 0;
+    config->checkpoints.partition = preset->partition;
+    config->checkpoint_offload = preset->offload;
+    return -1;
+}
+
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
@@ -692,6 +742,9 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     }
     if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
         out->min_rate = (float)(rest.least_ratio * (double)out->rate);
+    code = apply_zero_r(out);
+    if (code >= 0)
+        return code;
     resolve(out);
     code = together(out);
     if (code < 0)

@@ -75,6 +75,7 @@ struct zr_train_config {
     bool checkpoint_offload;                   /* to the host tier */
     bool growing_buffers;                      /* --no-constant-buffers */
     bool force;                                /* what would save nothing is done all the same */
+    unsigned zero_r;                           /* --zero-r, where it was given: C1 is 0 */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

@@ -80,6 +80,8 @@ const struct zr_flag zr_flags[] = {
      "none", NULL, NULL, ZR_FLAG_BYTES, FIELD(memory_limit_bytes), 1 << 20, 1e18},
     CHOICE("over-plan", memory, over_plan, "fail", "fail|continue", NULL,
            "when a tag is to have more than the byte plan says"),
+    CHOICE("zero-r", memory, zero_r, NULL, "C1|C2|C3|C4|C5", "auto",
+           "C1 stage 1, C3 stage 2; C2, C4 in parts; C5 on the host as well"),
     SWITCH("partition-activations", memory, checkpoints.partition,
            "each rank of --tp keeps a part of a checkpoint"),
     SWITCH("checkpoint-offload", memory, checkpoint_offload,
@@ -165,5 +167,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
 const char *const zr_flags_later[] = {
-    "pp",     "schedule", "micro-batches", "offload-optimizer", "offload-param", "deterministic", "policy",
-    "zero-r", NULL};
+    "pp", "schedule", "micro-batches", "offload-optimizer", "offload-param", "deterministic", "policy", NULL};
