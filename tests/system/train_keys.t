@@ -51,7 +51,9 @@ EQUAL = {
     "scheduler.params.warmup_num_steps": (3, dict(warmup=3), LINEAR),
     "scheduler.params.total_num_steps": (3, dict(steps=3), LINEAR),
     "scheduler.params.cos_min_ratio": (0.25, dict(min_lr=0.00025), COSINE),
+    "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
+ELSEWHERE = ("true is --", "false is --", "a whole number")  # what changes no bit of a run: train_checkpoints.t
 ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,
@@ -122,7 +124,7 @@ for key, said in keys.items():
         same(got, want, f"{key} {value} is {flags}")
         ok(got[0] == ENDS.get(key, 0) and got[3] and got != without, f"{key} {value} changes the run") or \
             note(f"{got}\n{without}")
-    else:
+    elif not said.startswith(ELSEWHERE):
         one = re.fullmatch(r"(none|linear)|(\S+) only", said)
         value = one and (one[1] or json.loads(one[2]))
         got = run(with_key(around[0], key, value)) if one else None

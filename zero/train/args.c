@@ -446,6 +446,10 @@ static const char *without_meaning(const struct zr_train_config *config)
     if (config->host_bytes_per_second > 0 && (!config->checkpoint_offload || config->flops_per_second <= 0))
         return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
                "--bandwidth; give these too, or leave it out";
+    if (config->tolerance > 0 && !config->prove)
+        return "--tolerance: is of --prove; give that too, or leave it out";
+    if (config->prove && (config->dry_run || config->resume[0]))
+        return "--prove: compares a run from its first step; leave out --dry-run and --resume";
     if (config->shape.recompute_layers > config->shape.layers)
         return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     if (config->save_every && !config->save[0])

@@ -91,6 +91,8 @@ struct zr_train_config {
     const char *program;       /* as it was called, for the next command; borrowed from argv */
     bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table was on the command line */
     bool filed[ZR_FLAGS_MOST]; /* likewise: in the file of --config */
+    bool prove;                /* compare with one dense rank after each step */
+    double tolerance;          /* of that; 0: by the precision */
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */

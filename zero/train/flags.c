@@ -148,6 +148,9 @@ const struct zr_flag zr_flags[] = {
 
     {"dry-run", other, NULL, "print the byte plan and end", NULL, NULL, NULL, NULL, ZR_FLAG_SWITCH,
      FIELD(dry_run), 0, 0},
+    SWITCH("prove", other, prove, "compare each step with one rank that has the whole model"),
+    {"tolerance", other, "F", "of --prove, of a tensor's size", NULL, "1e-5; 1e-2 in two bytes", NULL, NULL,
+     ZR_FLAG_REAL, FIELD(tolerance), 1e-9, 1},
     {"world-size", other, "N", "ranks of the byte plan, with --dry-run", NULL, "--ranks", NULL, NULL,
      ZR_FLAG_COUNT, FIELD(world_size), 1, 1 << 20},
     {"flops", other, "F", "operations a second of a rank, as 312e12: the plan has a step timeline", NULL,

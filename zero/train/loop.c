@@ -12,6 +12,7 @@
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/log.h"
 #include "zero/train/progress.h"
+#include "zero/train/prove.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
@@ -41,7 +42,8 @@ struct loop {
     uint64_t log_ended_step; /* the step whose line could not be written; 0: none */
     zr_result log_result;    /* what that was */
     struct zr_progress progress;
-    bool resuming; /* a checkpoint is being read: what is damaged is a file */
+    struct zr_prove *prove; /* NULL: not asked for */
+    bool resuming;          /* a checkpoint is being read: what is damaged is a file */
     bool refusal_said;
     bool alike; /* the failure at hand is that of all ranks, in the same words */
 };
@@ -351,6 +353,15 @@ static void write_log(struct loop *loop, const struct zr_step_line *line)
     zr_log_close(&loop->log);
 }
 
+/* A comparison that fails does so on all ranks alike. */
+static zr_result prove(struct loop *loop, const struct zr_step_line *line)
+{
+    zr_result result =
+        zr_prove_step(loop->prove, &(struct zr_prove_step){line->step, line->loss, line->gradient_norm});
+    loop->alike = result == ZR_ERR_CORRUPT;
+    return result;
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -373,6 +384,8 @@ static zr_result run_steps(struct loop *loop)
             line.validated = true;
             line.validation_loss = loop->history.validation_loss;
         }
+        if (result == ZR_OK && loop->prove)
+            result = prove(loop, &line);
         if (result != ZR_OK)
             return result;
         if (speaks(loop) && line.skipped)
@@ -604,8 +617,14 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             return result;
         zr_progress_start(&loop->progress, history->resumed_step, config->steps);
     }
-    result = run_steps(loop);
-    return result == ZR_OK ? report_end(loop) : result;
+    result = zr_prove_open(&loop->prove, &loop->rank);
+    if (result == ZR_OK)
+        result = run_steps(loop);
+    if (result == ZR_OK)
+        result = report_end(loop);
+    if (result == ZR_OK && loop->prove && speaks(loop))
+        zr_prove_print(loop->prove);
+    return result;
 }
 
 /* What ended the run, said once however many ranks it has met. */
@@ -666,6 +685,7 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
     }
     zr_heap_free(loop.history.seconds);
     zr_heap_free(loop.history.loss);
+    zr_prove_close(loop.prove);
     closed = zr_rank_close(&loop.rank);
     if (closed != ZR_OK) {
         zr_say("rank %u: %s", rank, zr_last_error());

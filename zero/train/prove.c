@@ -1,0 +1,419 @@
+/* prove.c: see prove.h.
+ *
+ * Every step of the dense run begins from the state that the run has come to, so that what is compared is one
+ * step. A tensor's parameters are compared, and its momentum, which is what its gradients have come to. AdamW
+ * makes steps of one size out of gradients of any size, of rounding errors too: a bias of attention's keys
+ * has no gradient but those. So only parameters count whose momentum is that of their tensor's mean or more;
+ * and gradients, which have no such limit, may differ by ten times as much. */
+#include "zero/train/prove.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "zero/comm/status.h"
+#include "zero/engine/engine.h"
+#include "zero/train/schedule.h"
+#include "zero/train/terminal.h"
+
+enum { CHUNK_FLOATS = 4096, GRADIENTS_MORE = 10 };
+
+enum kind { PARAMETER, MOMENTUM, KINDS };
+/* The size of an element of a matrix at first, and so of a bias, which begins as zero. */
+#define LEAST_PARAMETER 0.02
+
+struct zr_prove {
+    struct zr_rank *rank;
+    double tolerance;
+    struct zr_transformer whole; /* whose list names all tensors */
+    size_t largest;              /* elements of a tensor */
+    float *values[KINDS];        /* [largest]: the dense run's, of one tensor */
+    float *own;                  /* [largest]: what this rank stores of it, or zero */
+    float *chunks;               /* [ranks][CHUNK_FLOATS] */
+    double *far;                 /* [ranks][parameters][KINDS]: relative differences; own ones in the first */
+    double most[2 + KINDS];      /* of loss, norm and tensors */
+    /* Rank 0's. */
+    struct zr_train_config config;
+    zr_arena *arena;
+    zr_comm *comm;
+    struct zr_mesh mesh;
+    struct zr_trainer_state dense;
+    uint64_t step;
+    double loss;
+};
+
+/* ---- The dense run ------------------------------------------------------------------------------------- */
+
+/* Micro-batches of all data ranks, one after the other. */
+static zr_result load(void *state, unsigned micro_batch)
+{
+    struct zr_prove *prove = state;
+    const struct zr_train_config *config = prove->rank->config;
+    unsigned data = zr_train_mesh(config).data;
+    struct zr_data_place place = {.step = (prove->step - 1) * config->micro_batches + micro_batch / data + 1,
+                                  .rank = micro_batch % data};
+    return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
+                         zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
+}
+
+static zr_result update(void *state, double loss, float *rate)
+{
+    struct zr_prove *prove = state;
+    prove->loss = loss;
+    *rate = zr_schedule_rate(prove->rank->config, prove->step);
+    return ZR_OK;
+}
+
+static zr_result open_dense(struct zr_prove *prove)
+{
+    struct zr_rank *rank = prove->rank;
+    struct zr_byte_plan plan;
+    const struct zr_kernel_context *context = &rank->state.context;
+    struct zr_train_config *config = &prove->config;
+    *config = *rank->config;
+    config->shape = zr_shape_dense(&config->shape);
+    config->shape.recompute = ZR_RECOMPUTE_NONE;
+    config->micro_batches *= zr_train_mesh(rank->config).data;
+    config->ranks = 1;
+    config->stage = 0;
+    config->reduce = ZR_REDUCE_EACH;
+    config->checkpoints = (struct zr_checkpoint_policy){0};
+    config->checkpoint_offload = false;
+    zr_result result = zr_rank_plan(&plan, config, 0, rank->host_arena);
+    if (result == ZR_OK)
+        result = zr_arena_create(&prove->arena,
+                                 &(struct zr_arena_options){.backend = rank->backend,
+                                                            .name = "proof",
+                                                            .reserve_bytes = 2 * plan.peak_reserved_bytes});
+    if (result == ZR_OK)
+        result = zr_comm_null_create(&prove->comm,
+                                     &(struct zr_comm_options){.arena = prove->arena,
+                                                               .host_arena = rank->host_arena,
+                                                               .kernels = zr_kernels_cpu(context->isa),
+                                                               .bucket_bytes = ZR_COMM_LINE_BYTES},
+                                     0, 1);
+    prove->mesh = (struct zr_mesh){.world = prove->comm, .data = prove->comm};
+    if (result != ZR_OK)
+        return result;
+    return zr_trainer_state_open(&prove->dense,
+                                 &(struct zr_trainer_state_options){.arena = prove->arena,
+                                                                    .host_arena = rank->host_arena,
+                                                                    .kernels = zr_kernels_cpu(context->isa),
+                                                                    .isa = context->isa,
+                                                                    .parallel = context->parallel,
+                                                                    .mesh = &prove->mesh,
+                                                                    .shape = config->shape,
+                                                                    .micro_batches = config->micro_batches,
+                                                                    .precision = config->precision,
+                                                                    .loss_scaling = config->loss_scaling,
+                                                                    .seed = config->seed,
+                                                                    .optimizer = config->optimizer});
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static zr_result open(struct zr_prove *prove)
+{
+    const struct zr_train_config *config = prove->rank->config;
+    const struct zr_shape dense = zr_shape_dense(&config->shape);
+    zr_result result = zr_transformer_open(&prove->whole, &dense, prove->rank->host_arena);
+    const struct zr_parameter_list *list = &prove->whole.model.list;
+    if (result != ZR_OK)
+        return result;
+    for (size_t i = 0; i < list->parameters_count; i++)
+        if (zr_parameter_elements(&list->parameters[i]) > prove->largest)
+            prove->largest = zr_parameter_elements(&list->parameters[i]);
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        prove->values[kind] = zr_heap_zalloc(prove->largest, sizeof(float));
+    prove->own = zr_heap_zalloc(prove->largest, sizeof(float));
+    prove->chunks = zr_heap_zalloc((size_t)config->ranks * CHUNK_FLOATS, sizeof(float));
+    prove->far = zr_heap_zalloc((size_t)(config->ranks + 1) * list->parameters_count, KINDS * sizeof(double));
+    if (!prove->values[PARAMETER] || !prove->values[MOMENTUM] || !prove->own || !prove->chunks || !prove->far)
+        return ZR_ERR_HOST_MEMORY;
+    return prove->rank->rank == 0 ? open_dense(prove) : ZR_OK;
+}
+
+zr_result zr_prove_open(struct zr_prove **out, struct zr_rank *rank)
+{
+    *out = NULL;
+    if (!rank->config->prove)
+        return ZR_OK;
+    struct zr_prove *prove = zr_heap_zalloc(1, sizeof *prove);
+    zr_result result = prove ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    if (prove) {
+        prove->rank = rank;
+        prove->tolerance = rank->config->tolerance > 0                    ? rank->config->tolerance
+                           : rank->config->precision == ZR_PRECISION_FP32 ? 1e-5
+                                                                          : 1e-2;
+        result = open(prove);
+    }
+    result = zr_comm_all_status(rank->comm, result);
+    if (result == ZR_OK)
+        *out = prove;
+    else
+        zr_prove_close(prove);
+    return result == ZR_ERR_MEMORY || result == ZR_ERR_HOST_MEMORY
+               ? zr_fail(result, "--prove: the whole model does not fit beside the run: %s", zr_last_error())
+               : result;
+}
+
+void zr_prove_close(struct zr_prove *prove)
+{
+    if (!prove)
+        return;
+    zr_trainer_state_close(&prove->dense);
+    zr_comm_destroy(prove->comm);
+    if (prove->arena)
+        zr_arena_destroy(prove->arena, NULL);
+    zr_heap_free(prove->far);
+    zr_heap_free(prove->chunks);
+    zr_heap_free(prove->own);
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        zr_heap_free(prove->values[kind]);
+    zr_transformer_close(&prove->whole);
+    zr_heap_free(prove);
+}
+
+/* ---- Comparing ----------------------------------------------------------------------------------------- */
+
+/* Tells all ranks `count` floats of rank 0. */
+static zr_result tell(struct zr_prove *prove, const float *from, size_t count, float *to)
+{
+    zr_result result = ZR_OK;
+    for (size_t at = 0, part; at < count && result == ZR_OK; at += part) {
+        part = count - at < CHUNK_FLOATS ? count - at : CHUNK_FLOATS;
+        result = zr_comm_host_all_gather(prove->rank->comm, from ? from + at : to + at, part * sizeof *from,
+                                         prove->chunks);
+        if (result == ZR_OK)
+            memcpy(to + at, prove->chunks, part * sizeof *to);
+    }
+    return result;
+}
+
+/* The dense run's tensor number `index`, on all ranks. */
+static zr_result tell_tensor(struct zr_prove *prove, size_t index)
+{
+    const struct zr_engine *engine = prove->dense.engine;
+    size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
+    const float *from[KINDS] = {NULL, NULL};
+    if (engine) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[index];
+        struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+        from[PARAMETER] = owned.master + p->offset;
+        from[MOMENTUM] = owned.momentum + p->offset;
+    }
+    zr_result result = ZR_OK;
+    for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++)
+        result = tell(prove, from[kind], count, prove->values[kind]);
+    return result;
+}
+
+static double size_of(const float *values, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sqrt(sum);
+}
+
+/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole. */
+static void compare_tensor(const struct zr_prove *prove, const struct zr_layout_parameter *p, size_t count,
+                           double far[KINDS])
+{
+    const struct zr_engine *engine = prove->rank->state.engine;
+    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    const float *own[KINDS] = {owned.master, owned.momentum};
+    double root = sqrt((double)count),
+           size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
+    double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
+    if (size[PARAMETER] < LEAST_PARAMETER * root)
+        size[PARAMETER] = LEAST_PARAMETER * root;
+    for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
+        struct zr_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
+        size_t whole = piece.global_index - p->global_index, at = piece.offset - owned.from;
+        for (size_t i = 0; i < piece.count; i++)
+            for (unsigned kind = 0; kind < KINDS; kind++) {
+                double difference = (double)own[kind][at + i] - (double)prove->values[kind][whole + i];
+                if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= mean)
+                    sum[kind] += difference * difference;
+            }
+    }
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        far[kind] = size[kind] > 0 ? sqrt(sum[kind]) / size[kind] : sqrt(sum[kind]);
+    far[MOMENTUM] /= GRADIENTS_MORE;
+}
+
+static zr_result compare_tensors(struct zr_prove *prove)
+{
+    const struct zr_parameter_list *list = &prove->whole.model.list;
+    const struct zr_layout *layout = &prove->rank->state.engine->layout;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < list->parameters_count && result == ZR_OK; i++) {
+        result = tell_tensor(prove, i);
+        if (result == ZR_OK)
+            compare_tensor(prove, &layout->parameters[i], zr_parameter_elements(&list->parameters[i]),
+                           prove->far + i * KINDS);
+    }
+    size_t count = list->parameters_count * KINDS;
+    return result == ZR_OK ? zr_comm_host_all_gather(prove->rank->comm, prove->far, count * sizeof(double),
+                                                     prove->far + count)
+                           : result;
+}
+
+/* ---- The same state ------------------------------------------------------------------------------------ */
+
+enum { STATES = 3 }; /* parameters, momentum, variance */
+
+static void states_of(const struct zr_owned *owned, float *out[STATES])
+{
+    out[0] = owned->master;
+    out[1] = owned->momentum;
+    out[2] = owned->variance;
+}
+
+/* What this rank alone has of a tensor, where it is in the whole. */
+static void lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state, size_t count)
+{
+    const struct zr_engine *engine = prove->rank->state.engine;
+    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
+    float *states[STATES];
+    states_of(&owned, states);
+    memset(prove->own, 0, count * sizeof *prove->own);
+    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
+         k < pieces && !p->parameter.part.copy; k++) {
+        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        memcpy(prove->own + (piece.global_index - p->global_index),
+               states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
+    }
+}
+
+/* The dense run gets a tensor of the run: what each rank has of it, and zeros, add up. */
+static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
+{
+    size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
+    float *to = NULL, *states[STATES];
+    zr_result result = ZR_OK;
+    lay_out(prove, &prove->rank->state.engine->layout.parameters[index], state, count);
+    if (prove->dense.engine) {
+        const struct zr_layout_parameter *p = &prove->dense.engine->layout.parameters[index];
+        struct zr_owned owned = zr_engine_owned(prove->dense.engine, p->parameter.unit);
+        states_of(&owned, states);
+        to = states[state] + p->offset;
+        memset(to, 0, count * sizeof *to);
+    }
+    for (size_t at = 0, part; at < count && result == ZR_OK; at += part) {
+        part = count - at < CHUNK_FLOATS ? count - at : CHUNK_FLOATS;
+        result =
+            zr_comm_host_all_gather(prove->rank->comm, prove->own + at, part * sizeof *to, prove->chunks);
+        for (unsigned r = 0; to && result == ZR_OK && r < prove->rank->config->ranks; r++)
+            for (size_t i = 0; i < part; i++)
+                to[at + i] += prove->chunks[r * part + i];
+    }
+    return result;
+}
+
+/* Rounding that grows from step to step proves nothing: each step begins from the state that the run has. */
+static zr_result follow_run(struct zr_prove *prove)
+{
+    zr_engine *run = prove->rank->state.engine;
+    unsigned states = run->variance ? STATES : STATES - 1;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
+        for (unsigned state = 0; state < states && result == ZR_OK; state++)
+            result = take_over(prove, i, state);
+    if (result == ZR_OK && prove->dense.engine) {
+        struct zr_loss_scale scaling;
+        zr_engine_scaling(run, &scaling);
+        result = zr_engine_set_scaling(prove->dense.engine, &scaling);
+        if (result == ZR_OK)
+            result = zr_engine_publish(prove->dense.engine, zr_engine_steps_done(run));
+    }
+    return zr_comm_all_status(prove->rank->comm, result);
+}
+
+/* NaN is too far as well. */
+static bool is_too_far(const struct zr_prove *prove, double far)
+{
+    return !(far <= prove->tolerance);
+}
+
+static double worse(double a, double b)
+{
+    return a > b || a != a ? a : b;
+}
+
+static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step, const double dense[2])
+{
+    static const char *const kinds[KINDS] = {"", "the gradient of "};
+    const struct zr_parameter_list *list = &prove->whole.model.list;
+    const char *const names[2] = {"the loss", "the norm of the gradients"};
+    const double run[2] = {step->loss, step->gradient_norm},
+                 *far = prove->far + list->parameters_count * KINDS;
+    double furthest = prove->tolerance;
+    size_t tensor = 0;
+    unsigned who = 0, what = KINDS;
+
+    for (unsigned i = 0; i < 2; i++)
+        prove->most[i] = worse(fabs(run[i] - dense[i]) / fabs(dense[i]), prove->most[i]);
+    for (size_t i = 0; i < list->parameters_count && what == KINDS; i++)
+        for (unsigned kind = KINDS; kind-- > 0;)
+            for (unsigned r = 0; r < prove->rank->config->ranks; r++) {
+                double here = far[(r * list->parameters_count + i) * KINDS + kind];
+                prove->most[2 + kind] = worse(here, prove->most[2 + kind]);
+                if (is_too_far(prove, here) && !(here <= furthest)) {
+                    furthest = here;
+                    tensor = i;
+                    who = r;
+                    what = kind;
+                }
+            }
+    double times = what == MOMENTUM ? GRADIENTS_MORE : 1;
+    if (what < KINDS)
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "--prove: after step %" PRIu64 " %s%s (unit %s) is on rank %u by %.2g of its size from that of "
+            "one dense rank; %.2g is allowed (--tolerance)",
+            step->number, kinds[what], list->parameters[tensor].name,
+            list->units[list->parameters[tensor].unit].name, who, times * furthest, times * prove->tolerance);
+    for (unsigned i = 0; i < 2; i++)
+        if (is_too_far(prove, fabs(run[i] - dense[i]) / fabs(dense[i])))
+            return zr_fail(ZR_ERR_CORRUPT,
+                           "--prove: %s of step %" PRIu64
+                           " is %.9g, and %.9g on one dense rank; %.2g of it may "
+                           "differ (--tolerance), and no tensor does",
+                           names[i], step->number, run[i], dense[i], prove->tolerance);
+    return ZR_OK;
+}
+
+zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step)
+{
+    double dense[2] = {0}, all[2 * ZR_MAX_WORLD];
+    zr_result result = zr_engine_synchronize(prove->rank->state.engine);
+    prove->step = step->number;
+    if (result == ZR_OK && prove->rank->rank == 0) {
+        struct zr_step_report report = {0};
+        result = zr_trainer_step(prove->dense.trainer, &(struct zr_step_calls){prove, load, update}, &report);
+        dense[0] = prove->loss;
+        dense[1] = report.gradient_norm;
+    }
+    result = zr_comm_all_status(prove->rank->comm, result);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(prove->rank->comm, dense, sizeof dense, all);
+    if (result == ZR_OK)
+        result = compare_tensors(prove);
+    if (result == ZR_OK)
+        result = judge(prove, step, all);
+    return result == ZR_OK ? follow_run(prove) : result;
+}
+
+void zr_prove_print(const struct zr_prove *prove)
+{
+    zr_say(
+        "proved: beside one dense rank the loss differs by %.1e at most, the norm of the gradients by %.1e, "
+        "tensors by %.1e, their gradients by %.1e of their size",
+        prove->most[0], prove->most[1], prove->most[2 + PARAMETER],
+        GRADIENTS_MORE * prove->most[2 + MOMENTUM]);
+}
