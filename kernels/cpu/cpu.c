@@ -160,7 +160,8 @@ static zr_result positions_backward(struct zr_kernel_context *context,
 
 /* ---- Softmax of several shares ------------------------------------------------------------------------- */
 
-/* A share without columns has no largest logit, and adds nothing; what is not finite stays so. */
+/* A share without columns has no largest logit, and adds nothing; what is not finite stays so, and a share of
+ * nothing else may have no largest logit either. */
 static void merge_rows(const void *args, size_t from, size_t to)
 {
     const struct zr_softmax_merge *merge = args;
@@ -175,8 +176,7 @@ static void merge_rows(const void *args, size_t from, size_t to)
             const struct zr_softmax_part *part = &merge->parts[i * merge->rows + row];
             double below = (double)part->most - (double)all.most;
             all.target += part->target;
-            if (part->sum != 0 && !(below < -700))
-                all.sum += part->sum * zr_real_exp(below);
+            all.sum += part->sum * (below < -700 ? 0 : zr_real_exp(below));
         }
         merge->all[row] = all;
     }
