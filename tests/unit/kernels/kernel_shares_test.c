@@ -54,7 +54,7 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
         good = good && kernels->embedding_backward(c, &backward) == ZR_OK;
     for (unsigned count = 1; count <= SHARES_MOST; count++) {
         cut(s->padded, count, at);
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = count; i-- > 0;) { /* so that no next share clears what is written beyond one */
             forward.first_row = backward.first_row = at[i];
             forward.w_rows = backward.w_rows = at[i + 1] - at[i];
             forward.w = row_of(w, at[i], channels), forward.y = part->at;
@@ -187,6 +187,13 @@ static struct zr_cross_entropy share_of(const struct zr_cross_entropy *all, cons
     return share;
 }
 
+/* NaN counts as infinite. */
+static double apart(double a, double b)
+{
+    double difference = fabs(a - b);
+    return isnan(difference) ? INFINITY : difference;
+}
+
 /* The gradient of a logit, an element of the precision in a row of floats. */
 static double gradient_of(const struct zr_cross_entropy *op, size_t row, size_t column)
 {
@@ -203,7 +210,7 @@ static double difference(const struct zr_cross_entropy *share, const struct zr_c
     for (size_t r = 0; r < share->rows; r++)
         for (size_t v = 0; v < share->stride; v++) {
             double want = v < share->columns ? gradient_of(all, r, share->first_column + v) : 0;
-            most = worst(most, fabs(gradient_of(share, r, v) - want) / unit);
+            most = worst(most, apart(gradient_of(share, r, v), want) / unit);
         }
     return most;
 }
@@ -237,7 +244,7 @@ static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
         good = good && softmax(c, shares, count, parts);
         for (size_t r = 0; r < rows; r++)
             if (how == SPOILED_NONE)
-                error = worst(error, fabs((double)own->at[r] - (double)losses->at[r]) / STEEP);
+                error = worst(error, apart((double)own->at[r], (double)losses->at[r]) / STEEP);
             else
                 good = good && (shares[r % count].columns == 0 || !isfinite(own->at[r]));
         for (unsigned i = 0; how == SPOILED_NONE && i < count; i++)

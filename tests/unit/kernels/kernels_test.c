@@ -36,40 +36,6 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
     return worst(error_of(out), worst(error_of(dwte), error_of(dwpe))) / tolerance;
 }
 
-/* The same by two ranks, each with some rows of the vocabulary and some of the batch. */
-static double case_embedding_shares(struct zr_kernel_context *c, const struct shape *s)
-{
-    size_t rows = rows_of(s), channels = s->channels, wpe_rows = s->sequence + 2;
-    size_t words = random_bits() % (s->padded - 1) + 1, half = random_bits() % rows;
-    struct embedding_shape e = {random_tokens(rows, s->vocabulary), s->batch, s->sequence, channels};
-    struct tensor *wte = input(s->padded * channels, 0, 1), *wpe = input(wpe_rows * channels, 0, 1);
-    struct tensor *out = output(rows * channels), *d = input(rows * channels, 0, 1), *part = output(out->n);
-    struct tensor *dwte = output(wte->n), *dwpe = output(wpe->n);
-    const size_t first_word[] = {0, words, s->padded}, first_row[] = {0, half, rows};
-    memset(out->at, 0, out->n * sizeof(float));
-    for (int i = 0; i < 2; i++) {
-        size_t from = first_word[i], to = first_word[i + 1];
-        kernels->embedding_forward(c,
-                                   &(struct zr_embedding_forward){rows, channels, e.tokens, from, to - from,
-                                                                  wte->at + from * channels, part->at});
-        kernels->add(c, &(struct zr_add){out->n, out->at, part->at, out->at});
-        kernels->embedding_backward(c, &(struct zr_embedding_backward){rows, channels, e.tokens, d->at,
-                                                                       dwte->at + from * channels, from,
-                                                                       to - from, false});
-    }
-    for (int i = 0; i < 2; i++) {
-        size_t from = first_row[i], count = first_row[i + 1] - from;
-        kernels->positions_forward(c, &(struct zr_positions_forward){count, s->sequence, channels, from,
-                                                                     wpe->at, out->at + from * channels});
-        kernels->positions_backward(c, &(struct zr_positions_backward){count, s->sequence, channels, from,
-                                                                       d->at + from * channels, dwpe->at,
-                                                                       wpe_rows, i > 0});
-    }
-    reference_embedding(&e, wte->real, wpe->real, out->real);
-    reference_embedding_backward(&e, d->real, dwte->real, dwpe->real);
-    return worst(error_of(out), worst(error_of(dwte), error_of(dwpe))) / tolerance;
-}
-
 static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
 {
     struct zr_layernorm l = {rows_of(s), s->channels};
@@ -213,77 +179,6 @@ static double case_steep(struct zr_kernel_context *c, const struct shape *s)
     return worst(steep_attention(c, s, 3e-3), steep_head(c, s, 3e-3));
 }
 
-/* One share of the columns, in a tensor of its own with some padding. */
-struct share {
-    struct zr_cross_entropy args;
-    struct tensor *logits;
-};
-
-static struct share share_of(const struct tensor *all, const struct shape *s, size_t from, size_t to,
-                             struct zr_softmax_part *parts)
-{
-    enum { PADDING = 3 };
-    size_t rows = rows_of(s), stride = to - from + PADDING;
-    struct share share = {.args = {.rows = rows,
-                                   .columns = to - from,
-                                   .stride = stride,
-                                   .first_column = from,
-                                   .gradient = true,
-                                   .scale = 0.5f,
-                                   .parts = parts},
-                          .logits = output(rows * stride)};
-    for (size_t r = 0; r < rows; r++)
-        memcpy(share.logits->at + r * stride, all->at + r * s->vocabulary + from,
-               (to - from) * sizeof(float));
-    share.args.logits = share.logits->at;
-    return share;
-}
-
-/* The gradient of one logit, and the row's loss. */
-static double logit_gradient(const struct tensor *all, size_t n, size_t row, size_t column, size_t target,
-                             double *loss)
-{
-    const double *x = all->real + row * n;
-    double most = -INFINITY, sum = 0;
-    for (size_t v = 0; v < n; v++)
-        most = worst(most, x[v]);
-    for (size_t v = 0; v < n; v++)
-        sum += exp(x[v] - most);
-    *loss = most + log(sum) - x[target];
-    return 0.5 * (exp(x[column] - most) / sum - (column == target));
-}
-
-/* Columns shared by two ranks, one of which may have none, with logits of 200 to either side of zero. */
-static double case_shares(struct zr_kernel_context *c, const struct shape *s)
-{
-    size_t rows = rows_of(s), n = s->vocabulary, middle = random_bits() % (n + 1);
-    const int32_t *targets = random_tokens(rows, n);
-    struct tensor *all = input(rows * n, 0, STEEP), *losses = output(rows);
-    struct zr_softmax_part *parts = calloc(3 * rows, sizeof *parts), *whole = parts + 2 * rows;
-    struct share shares[2] = {share_of(all, s, 0, middle, parts), share_of(all, s, middle, n, parts + rows)};
-    bool good = true;
-    for (int i = 0; i < 2; i++) {
-        shares[i].args.targets = targets;
-        good = good && kernels->cross_entropy(c, &shares[i].args) == ZR_OK;
-    }
-    good = good && kernels->softmax_merge(c, &(struct zr_softmax_merge){rows, 2, parts, whole}) == ZR_OK;
-    for (int i = 0; i < 2; i++) {
-        struct zr_cross_entropy *args = &shares[i].args;
-        args->all = whole;
-        args->losses = losses->at;
-        good = good && kernels->cross_entropy(c, args) == ZR_OK;
-        for (size_t r = 0; r < rows; r++)
-            for (size_t v = 0; v < args->columns; v++)
-                shares[i].logits->real[r * args->stride + v] =
-                    logit_gradient(all, n, r, args->first_column + v, (size_t)targets[r], &losses->real[r]);
-    }
-    free(parts);
-    double error = error_of(losses) / tolerance;
-    for (int i = 0; i < 2; i++) /* a share may have nothing above 1e-30 */
-        error = shares[i].args.columns == 0 ? error : worst(error, error_of(shares[i].logits) / tolerance);
-    return good ? error : INFINITY;
-}
-
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t n = rows_of(s) * s->channels + 8195;
@@ -396,14 +291,12 @@ static double case_sum_in_order(struct zr_kernel_context *c, const struct shape 
 
 static const struct test_case cases[] = {
     {"embedding", case_embedding},
-    {"embedding shares", case_embedding_shares},
     {"layer norm", case_layernorm},
     {"linear", case_linear},
     {"attention", case_attention},
     {"element by element", case_elements},
     {"head", case_head},
     {"steep", case_steep},
-    {"cross-entropy of shares", case_shares},
     {"adamw", case_adamw},
     {"reductions", case_reductions},
     {"sum in order", case_sum_in_order},
