@@ -127,9 +127,9 @@ out = finish(process)
 ok(process.returncode == 128 + 9 and "rank 1" in (out[1] if isinstance(out, tuple) else str(out)), "a killed tensor rank is named, and nobody hangs") or note(f"{process.returncode} {out}")
 
 # What does not divide is refused, with what does.
-for words, flags, needle in (("ranks", dict(ranks=4, tp=3), "--ranks 6"), ("heads", dict(ranks=5, tp=5, hidden=48, heads=12), "are 4"),
-                             ("KV heads", dict(ranks=4, tp=4, arch="llama", hidden=48, heads=12, kv_heads=6), "are 3"),
-                             ("rows", dict(ranks=4, tp=4, sequence_parallel=True, seq=10, hidden=48, heads=12), "12 tokens"),
+for words, flags, needle in (("ranks", dict(ranks=4, tp=3), "--ranks 6"), ("heads", dict(ranks=5, tp=5, hidden=48, heads=12), "--tp 4"),
+                             ("KV heads", dict(ranks=4, tp=4, arch="llama", hidden=48, heads=12, kv_heads=6), "--tp 3"),
+                             ("rows", dict(ranks=4, tp=4, sequence_parallel=True, seq=10, hidden=48, heads=12), "--seq 12"),
                              ("nothing", dict(ranks=2, sequence_parallel=True), "--tp 2")):
     run = train(**flags)
     ok(run.code == 2 and needle in run.err, f"{words} that do not divide: {run.err.strip()[:110]}") or note(f"{run.code} {run.err}")
@@ -139,9 +139,11 @@ run = train(ranks=None, dry_run=True, world_size=400, tp=16, layers=2, hidden=51
 same(run.code, 0, "400 ranks, 16 of them per layer, are planned") or note(run.err)
 config = path("config.json")
 with open(config, "w") as file:
-    json.dump({"train_batch_size": 8, "gradient_accumulation_steps": 2}, file)
+    json.dump({"train_batch_size": 6, "gradient_accumulation_steps": 3}, file)  # 1 x 3 x 2, on 4 ranks
 run = train(config=config, ranks=4, tp=2, batch=None, **{k: v for k, v in SHAPE.items() if k != "batch"}, dry_run=True)
 ok(run.code == 0, "train_batch_size counts data ranks") or note(run.err)
+run = train(config=config, ranks=1, tp=2, dry_run=True)
+ok(run.code == 2 and "--ranks 2" in run.err, "of which there is none where --tp is more than the ranks") or note(f"{run.code} {run.err}")
 timed = train(ranks=4, tp=2, dry_run=True, flops=1e12, bandwidth=1e9, **SHAPE)
 ok(timed.code == 0 and timed.report["timeline"]["waiting_seconds"] > 0,
    "a step timeline waits for the sums of tensor ranks") or note(timed.err)

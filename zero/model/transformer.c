@@ -58,39 +58,55 @@ static zr_result check_llama(const struct zr_shape *shape)
     return ZR_OK;
 }
 
-/* What tensor ranks have shares of divides by their number. */
+/* What tensor ranks have shares of, which their number divides; their flags are zr-train's. */
+enum { SHARED = 4 };
+struct shared {
+    const char *name, *flag;
+    size_t value;
+};
+
+/* The first of them that `tensor` ranks do not divide; SHARED: none. */
+static size_t first_undivided(const struct shared shared[SHARED], size_t tensor)
+{
+    size_t i = 0;
+    while (i < SHARED && shared[i].value % tensor == 0)
+        i++;
+    return i;
+}
+
+/* Every rank has a row of the vocabulary. */
+static bool shares_vocabulary(const struct zr_shape *shape, size_t tensor)
+{
+    size_t rows = shape->vocabulary_padded;
+    return (tensor - 1) * ((rows + tensor - 1) / tensor) < rows;
+}
+
 static zr_result check_tensor(const struct zr_shape *shape)
 {
-    const struct {
-        const char *name;
-        size_t value;
-    } shared[] = {{"attention heads", shape->heads},
-                  {"heads of keys and values", shape->kv_heads},
-                  {"channels of the feed-forward layer", shape->ffn}};
-    size_t tensor = zr_shape_tensor(shape), share = (shape->vocabulary_padded + tensor - 1) / tensor;
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
-        size_t below = tensor;
-        while (shared[i].value % below)
-            below--;
-        if (below < tensor)
-            return zr_fail(
-                ZR_ERR_INVALID,
-                "%zu tensor-parallel ranks do not divide the %zu %s; the nearest that do are %zu, or "
-                "take %zu %s",
-                tensor, shared[i].value, shared[i].name, below, (shared[i].value / tensor + 1) * tensor,
-                shared[i].name);
-    }
+    size_t tensor = zr_shape_tensor(shape), below = tensor;
+    const struct shared shared[SHARED] = {
+        {"attention heads", "heads", shape->heads},
+        {"heads of keys and values", "kv-heads", shape->kv_heads},
+        {"channels of the feed-forward layer", "ffn", shape->ffn},
+        {"tokens of a sequence", "seq", shape->sequence_parallel ? shape->sequence : 0}};
+    size_t undivided = first_undivided(shared, tensor);
     if (shape->tensor_rank >= tensor)
         return zr_fail(ZR_ERR_INVALID, "tensor rank %u is not one of %zu", shape->tensor_rank, tensor);
-    if ((tensor - 1) * share >= shape->vocabulary_padded)
-        return zr_fail(ZR_ERR_INVALID,
-                       "%zu tensor-parallel ranks are too many for %zu rows of the vocabulary", tensor,
-                       shape->vocabulary_padded);
-    if (shape->sequence_parallel && shape->sequence % tensor)
-        return zr_fail(ZR_ERR_INVALID,
-                       "%zu tensor-parallel ranks do not divide sequences of %zu tokens; take %zu tokens",
-                       tensor, shape->sequence, (shape->sequence / tensor + 1) * tensor);
-    return ZR_OK;
+    while (first_undivided(shared, below) < SHARED || !shares_vocabulary(shape, below))
+        below--;
+    if (undivided < SHARED) {
+        const struct shared *s = &shared[undivided];
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%zu tensor-parallel ranks do not divide the %zu %s; the nearest that fit are --tp %zu, or "
+            "take --%s %zu",
+            tensor, s->value, s->name, below, s->flag, (s->value / tensor + 1) * tensor);
+    }
+    return below == tensor ? ZR_OK
+                           : zr_fail(ZR_ERR_INVALID,
+                                     "%zu tensor-parallel ranks are too many for %zu rows of the vocabulary; "
+                                     "the nearest that fit are --tp %zu",
+                                     tensor, shape->vocabulary_padded, below);
 }
 
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)

@@ -511,6 +511,19 @@ static int check_bucket(struct zr_train_config *config)
     return ZR_EXIT_USAGE;
 }
 
+/* Whether --tp divides the ranks, in words where it does not. */
+static bool divides_ranks(const struct zr_train_config *config)
+{
+    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), below = tensor;
+    while (config->ranks % below != 0)
+        below--;
+    if (below < tensor)
+        zr_say("--tp %u: does not divide %u ranks; give --tp %u, or --%s %u", tensor, config->ranks, below,
+               config->dry_run && config->world_size ? "world-size" : "ranks",
+               (config->ranks / tensor + 1) * tensor);
+    return below == tensor;
+}
+
 static int together(const struct zr_train_config *config)
 {
     const struct zr_shape *shape = &config->shape;
@@ -532,11 +545,8 @@ static int together(const struct zr_train_config *config)
                shape->heads, shape->hidden, below ? below : shape->heads);
         return ZR_EXIT_USAGE;
     }
-    if (config->ranks % zr_shape_tensor(shape) != 0) {
-        zr_say("--tp %u: does not divide %u ranks; give --ranks %u, or another --tp", shape->tensor,
-               config->ranks, (config->ranks / shape->tensor + 1) * shape->tensor);
+    if (!divides_ranks(config))
         return ZR_EXIT_USAGE;
-    }
     if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))
         words = "--flops and --bandwidth: a step timeline needs both; give the two, or none";
     else if (config->world_size && !config->dry_run)

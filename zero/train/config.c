@@ -43,7 +43,7 @@ struct config_key {
 };
 
 static const struct config_key keys[] = {
-    {"train_batch_size", KEY_BATCH, "--batch x --accumulate x ranks", 0, NULL},
+    {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
     {"train_micro_batch_size_per_gpu", KEY_FLAG, "batch", 0, NULL},
     {"gradient_accumulation_steps", KEY_FLAG, "accumulate", 0, NULL},
     {"gradient_clipping", KEY_FLAG, "clip", 0, NULL},
@@ -587,19 +587,20 @@ zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_t
     bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");
     char number[32];
 
-    if (rest->train_batch == 0)
+    if (rest->train_batch == 0 || ranks == 0) /* fewer than --tp, which is refused after this */
         return ZR_OK;
     if (!has_batch)
         batch = rest->train_batch / (ranks * accumulate);
     else if (!has_accumulate)
         accumulate = rest->train_batch / (ranks * batch);
     if (batch * accumulate * ranks != rest->train_batch)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "--config '%.200s': train_batch_size is %" PRIu64 ", and %s%" PRIu64 " sequences x %s%" PRIu64
-            " micro-batches x %" PRIu64 " ranks do not make it; change one, or leave train_batch_size out",
-            config->config_file, rest->train_batch, has_batch ? "" : "any whole number near ", batch,
-            has_batch && !has_accumulate ? "any whole number near " : "", accumulate, ranks);
+        return zr_fail(ZR_ERR_INVALID,
+                       "--config '%.200s': train_batch_size is %" PRIu64 ", and %s%" PRIu64
+                       " sequences x %s%" PRIu64 " micro-batches x %" PRIu64
+                       " data ranks do not make it; change one, or leave train_batch_size out",
+                       config->config_file, rest->train_batch, has_batch ? "" : "any whole number near ",
+                       batch, has_batch && !has_accumulate ? "any whole number near " : "", accumulate,
+                       ranks);
     snprintf(number, sizeof number, "%" PRIu64, batch);
     if (zr_flag_store("batch", config, number) >= 0)
         return ZR_ERR_INVALID;

@@ -33,7 +33,7 @@ void zr_shape_choose(struct zr_shape *shape, double parameters)
         double miss = fabs(count(shape, layers, hidden) / parameters - 1);
         /* a hundredth of the parameters weighs as much as half a doubling of the proportion */
         double cost = 50 * miss + fabs(log2(hidden / layers / usual));
-        if (cost >= best || layers > MOST_LAYERS)
+        if (cost >= best || layers > MOST_LAYERS || width / head_channels(width) % zr_shape_tensor(shape))
             continue;
         best = cost;
         shape->layers = (size_t)layers;
