@@ -190,6 +190,12 @@ zr_result zr_comm_synchronize(zr_comm *comm)
     return result;
 }
 
+void zr_comm_abandon(zr_comm *comm, const char *why)
+{
+    if (comm && comm->table->abandon)
+        comm->table->abandon(comm, why);
+}
+
 /* ---- Numbers, birth and end ---------------------------------------------------------------------------- */
 
 unsigned zr_comm_rank(const zr_comm *comm)

@@ -49,6 +49,8 @@ struct zr_comm_table {
     /* Optional: waits until no peer reads what a gather whose source stays has offered. lock held, nothing in
      * the queue. */
     zr_result (*synchronize)(struct zr_comm *comm);
+    /* Optional: ends all waits of the run, here and elsewhere. */
+    void (*abandon)(struct zr_comm *comm, const char *why);
     void (*close)(struct zr_comm *comm);
 };
 

@@ -144,11 +144,20 @@ static void local_close(struct zr_comm *comm)
     }
 }
 
+static void abandon(struct zr_comm *comm, const char *why)
+{
+    zr_local_end(comm->local, &(struct zr_local_end){.reporter = ZR_LOCAL_BY_RANK,
+                                                     .rank = comm->run_rank,
+                                                     .why = ZR_ERR_PEER,
+                                                     .reason = why});
+}
+
 static const struct zr_comm_table local_table = {.name = "local",
                                                  .run = zr_local_run,
                                                  .host = zr_local_host,
                                                  .group = zr_local_group,
                                                  .synchronize = zr_local_synchronize,
+                                                 .abandon = abandon,
                                                  .close = local_close};
 
 /* Takes one of the rank's rings; nobody waits for its counters any more, whatever became of its last user. */

@@ -263,11 +263,24 @@ static void message_close(struct zr_comm *comm)
 static zr_result message_group(struct zr_comm **out, struct zr_comm *parent,
                                const struct zr_comm_members *members);
 
+static void abandon(struct zr_comm *comm, const char *why)
+{
+    struct zr_message_world *run = ((struct message_comm *)comm)->run;
+    pthread_mutex_lock(&run->lock);
+    if (run->liveness.lost == ZR_OK) {
+        zr_liveness_report(&run->liveness, ZR_ERR_PEER, why);
+        run->liveness.lost = ZR_ERR_PEER;
+        snprintf(run->liveness.text, sizeof run->liveness.text, "%s", why);
+    }
+    pthread_mutex_unlock(&run->lock);
+}
+
 static const struct zr_comm_table message_table = {.name = "mpi",
                                                    .sent_bytes = zr_message_sent_bytes,
                                                    .run = zr_message_run,
                                                    .host = zr_message_host,
                                                    .group = message_group,
+                                                   .abandon = abandon,
                                                    .close = message_close};
 
 /* The records of a communicator are one block. */

@@ -78,7 +78,7 @@ static unsigned label_of(const struct zr_comm_item *item)
     case ZR_COMM_ALL_GATHER:
         return item->all_gather.label;
     default:
-        return 0;
+        return ZR_COMM_LABEL_NONE;
     }
 }
 

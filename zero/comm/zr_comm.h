@@ -170,6 +170,9 @@ ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
  * it.
  */
 ZR_API zr_result zr_comm_synchronize(zr_comm *comm);
+/* This rank cannot go on, with words for the others: whoever waits, here and on all ranks of the run, gets
+ * ZR_ERR_PEER; what was handed in ends likewise. For a rank that fails alone while others count on it. */
+ZR_API void zr_comm_abandon(zr_comm *comm, const char *why);
 
 /* Blocking collectives in the host's memory, for small things: losses, norms, signals. They have an order of
  * their own, wait for no operation, and say nothing of one: who has to know that peers have read a source
@@ -183,7 +186,7 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
  * its own queue, thread, ring, counters and order of operations, the parent's options with a slot of
  * `bucket_bytes` (0: the parent's), and ends on its own, at any time before its arenas. Collective over the
  * ranks named, which all give the same list; ranks that are in two groups make these in the same order. Of
- * one rank it is the null communicator of a world of one. A rank of a local run has room for 8 communicators.
+ * one rank it is the null communicator of a world of one. A rank of a local run has room for 24 communicators.
  * Over NCCL groups share the parent's stream: ranks that are in two of them hand in operations in one order.
  * ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them. ZR_ERR_PEER: another
  * rank could not make its part. A dead rank of the run ends the waits in all groups, with its name. */

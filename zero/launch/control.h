@@ -14,7 +14,7 @@
 
 enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
 /* Communicators of a rank at a time, groups included, and what one piece of a host message holds. */
-enum { ZR_LOCAL_RINGS = 8, ZR_LOCAL_HOST_BYTES = 512 };
+enum { ZR_LOCAL_RINGS = 24, ZR_LOCAL_HOST_BYTES = 512 };
 #define ZR_LOCAL_POLL_NS 50000000ull /* the longest sleep of a rank that waits */
 
 /* What signals have asked for; bits of zr_local_world.ends. */

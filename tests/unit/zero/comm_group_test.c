@@ -8,6 +8,7 @@
 #include "tests/support/comm_groups.h"
 #include "tests/support/comm_ranks.h"
 #include "tests/support/seed.h"
+#include "zero/launch/control.h"
 
 static struct board {
     _Atomic unsigned named, arrived;
@@ -52,7 +53,7 @@ static void refuse(struct environment *rank, zr_comm *comm, const unsigned *rank
 /* Many, one after the other and at once, of a group too; and those that cannot be. */
 static void body_many(struct environment *rank)
 {
-    enum { ROOM = 8 };
+    enum { ROOM = ZR_LOCAL_RINGS };
     zr_comm *comm = open_comm(rank), *groups[ROOM] = {NULL};
     unsigned last = rank->world - 1, alone[1] = {rank->rank}, ranks[1] = {last};
     size_t before_bytes = live_bytes(rank);
@@ -73,7 +74,7 @@ static void body_many(struct environment *rank)
             check_ok(rank, zr_comm_host_all_gather(groups[i], &own, sizeof(own), all));
             check(rank, all[last] == last, "%u at the end", all[last]);
         }
-        refuse(rank, comm, (unsigned[]){0, 1, 2}, 3); /* there is room for 8 */
+        refuse(rank, comm, (unsigned[]){0, 1, 2}, 3); /* there is room for no more */
         check_ok(rank, zr_comm_group(&groups[0], comm, alone, 1, 0));
         check(rank, zr_comm_world(groups[0]) == 1 && zr_comm_rank(groups[0]) == 0, "of one");
         for (unsigned i = 0; i < ROOM; i++)
