@@ -53,6 +53,8 @@ struct zr_tensor_part {
     bool copy;
     /* Its gradient here is a part: those of the ranks of zr_engine_options.tensor are added first. */
     bool sum_gradient;
+    /* Likewise, once a step and after everything else: of the ranks of zr_engine_options.sharing. */
+    bool shared;
 };
 
 struct zr_parameter {
@@ -62,6 +64,10 @@ struct zr_parameter {
     unsigned group;  /* index into the optimizer's groups */
     float init_mean, init_deviation;
     struct zr_tensor_part part;
+    /* Elements of the model's tensors between the parameter before this one in the list and this one, of
+     * which the list has nothing (pipeline parallelism). First values and saved states go by the model's
+     * numbering. */
+    uint64_t left_out;
 };
 
 struct zr_unit {
@@ -75,6 +81,7 @@ struct zr_parameter_list {
     size_t parameters_count;
     const struct zr_unit *units;
     size_t units_count;
+    uint64_t left_out; /* behind the last parameter, see struct zr_parameter */
 };
 
 /* Numbers of elements as stored, without padding of units. 0 on overflow, and of NULL. */
@@ -155,6 +162,9 @@ struct zr_engine_options {
     /* The ranks that have the other parts of the same tensors and the same place in their `comm` (tensor
      * parallelism); borrowed. Their parts count in one gradient norm. NULL: `comm` has the model. */
     zr_comm *tensor;
+    /* Likewise the ranks that have the other tensors of the model (pipeline parallelism); NULL: none. Of
+     * them, those that share tensors with this one, see zr_tensor_part.shared; NULL: none. */
+    zr_comm *pipeline, *sharing;
 };
 
 typedef struct zr_engine zr_engine;
@@ -385,6 +395,33 @@ struct zr_model {
  * one thread, in the same order on every rank. */
 typedef struct zr_trainer zr_trainer;
 
+/* How the micro-batches of a step go through the stages of a pipeline: all that follows computes the same
+ * sums in the same order, but for tensors that two stages share. */
+enum zr_pipeline_schedule {
+    ZR_PIPELINE_1F1B = 0, /* backward as early as it can be: stage i of p has p - i micro-batches at most */
+    ZR_PIPELINE_NAIVE,    /* one micro-batch at a time, forward and backward */
+    ZR_PIPELINE_GPIPE,    /* all of them forward, then all of them backward */
+    /* Two stages per rank, placed as a V: down the ranks and up again. A rank has about half the activations
+     * of 1F1B, since the micro-batches that it holds long in one stage it holds shortly in the other. */
+    ZR_PIPELINE_VHALF,
+    ZR_PIPELINE_SCHEDULES
+};
+
+enum { ZR_PIPELINE_PARTS_MOST = 4, ZR_PIPELINE_STAGES_MOST = 1024 };
+
+/* The model's modules are cut into stages, which follow one another from rank to rank. */
+struct zr_pipeline {
+    zr_comm *comm; /* the ranks of the pipeline; borrowed. NULL: none, and this rank has the whole model */
+    enum zr_pipeline_schedule schedule;
+    /* Stages that each rank has, 1 to ZR_PIPELINE_PARTS_MOST; 0: 1, of VHALF 2. Stage s of more than one is
+     * rank s % ranks's, of 1F1B, which then wants micro-batches that the ranks divide (interleaved); of VHALF
+     * see there. Of other schedules 1. */
+    unsigned interleave;
+    /* Modules of each stage, in order, at least one each; copied. NULL: as equal as can be. */
+    const size_t *modules;
+    size_t bucket_bytes; /* a slot of what stages hand one another; 0: 256 KiB */
+};
+
 /* Where activation checkpoints are kept: what modules of type output_tag checkpoint write, until backward has
  * read it. Zeros: whole, in a contiguous pool of the arena. The bits of a run depend on none of this. */
 struct zr_checkpoint_policy {
@@ -404,6 +441,7 @@ struct zr_trainer_options {
      */
     size_t recompute_modules;
     struct zr_checkpoint_policy checkpoints;
+    struct zr_pipeline pipeline;
 };
 /* Collective, as zr_engine_create(), whose failures these are. ZR_ERR_INVALID: a model that contradicts
  * itself; the words say where. */

@@ -24,9 +24,9 @@ CASES = [
     ("more:param:0:0", 1, 0, {}, "take_pools", "engine->parameters"),
     ("more:workspace:0:0", 1, 3, {}, "open_context", "context->workspace"),
     ("more:master:0:0", 1, 1, dict(precision="bf16"), "take_pools", "engine->master"),
-    ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_get", ".*"),
+    ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:checkpoint:0:2", 1, 1, dict(no_contiguous=True), "take_part", "kept->part"),
-    ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_get", ".*"),
+    ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:grad:1:2", 2, 0, {}, "reduce_aside", "state->sum_shard"),
     ("more:optimizer:1:0", 2, 1, {}, "take_pools", "engine->(momentum|variance)"),
     ("more:comm:0:0", 2, 1, {}, "zr_local_prepare", "comm->slots"),
@@ -71,7 +71,7 @@ def check_words(err, leak, ranks, most, function, what):
     ok(("after step 1: " in err) == (step == "2"), "and the step before")
     if caller in ("stage", "start_gathering", "reduce_aside"):
         ok(re.fullmatch(r"unit (wte|wpe|h\.[0-3]|ln_f), ", place), f"a unit is named: {place}")
-    if caller in ("take_slot", "take_part", "zr_activations_get"):
+    if caller in ("take_slot", "take_part", "zr_activations_take_gradient"):
         ok(re.fullmatch(r"(embeddings|h\.[0-3]|ln_f|head), ", place), f"a module is named: {place}")
 
 

@@ -12,6 +12,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/whole.h"
+#include "zero/engine/engine.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 
 #ifndef RENAME_EXCHANGE
@@ -64,17 +65,20 @@ static json_t *manifest_of(const struct save *save)
     const struct zr_checkpoint *checkpoint = save->checkpoint;
     const struct zr_shape *shape = &checkpoint->shape;
     unsigned world = zr_comm_world(checkpoint->comm), tensor = (unsigned)zr_shape_tensor(shape);
+    zr_comm *pipeline = checkpoint->engine->options.pipeline;
+    unsigned stages = pipeline ? zr_comm_world(pipeline) : 1;
     uint64_t step_tokens =
-        (uint64_t)shape->batch * shape->sequence * (world / tensor) * checkpoint->micro_batches;
+        (uint64_t)shape->batch * shape->sequence * (world / tensor / stages) * checkpoint->micro_batches;
     char checksum[24];
 
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:I, s:s, s:i, s:I, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:i, s:I, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
-        "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor, "stage",
-        (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
+        "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
+        "pipeline_ranks", (int)stages, "stage", (int)checkpoint->stage, "parameters",
+        (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
         zr_checkpoint_optimizer_name(checkpoint->engine), "accumulate", (int)checkpoint->micro_batches,
         "step_tokens", (json_int_t)step_tokens, "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",

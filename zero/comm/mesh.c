@@ -8,7 +8,7 @@
 
 size_t zr_mesh_world_bucket_bytes(struct zr_mesh_shape shape, size_t bucket_bytes)
 {
-    return shape.tensor > 1 ? ZR_COMM_LINE_BYTES : bucket_bytes;
+    return shape.tensor * shape.pipeline > 1 ? ZR_COMM_LINE_BYTES : bucket_bytes;
 }
 
 /* `count` ranks from `first` on, `stride` apart. */
@@ -32,19 +32,22 @@ static zr_result open_group(zr_comm **out, zr_comm *world, struct row row, size_
 
 zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape shape, size_t bucket_bytes)
 {
-    unsigned rank = zr_comm_rank(world);
-    *out = (struct zr_mesh){.world = world};
-    zr_assert(zr_comm_world(world) == shape.data * shape.tensor);
-    if (shape.tensor == 1) {
-        out->data = world;
-        return ZR_OK;
-    }
+    unsigned rank = zr_comm_rank(world), layer = shape.data * shape.tensor; /* ranks of a pipeline rank */
     struct zr_mesh_place place = zr_mesh_place_of(shape, rank);
-    zr_result result =
-        open_group(&out->data, world, (struct row){place.tensor, shape.tensor, shape.data}, bucket_bytes);
-    if (result == ZR_OK)
-        result = open_group(&out->tensor, world, (struct row){place.data * shape.tensor, 1, shape.tensor},
-                            bucket_bytes);
+    const struct row data = {place.pipeline * layer + place.tensor, shape.tensor, shape.data},
+                     tensor = {rank - place.tensor, 1, shape.tensor},
+                     pipeline = {rank % layer, layer, shape.pipeline};
+    zr_result result = ZR_OK;
+    *out = (struct zr_mesh){.world = world};
+    zr_assert(zr_comm_world(world) == zr_mesh_world(shape));
+    if (shape.data == zr_mesh_world(shape))
+        out->data = world;
+    else
+        result = open_group(&out->data, world, data, bucket_bytes);
+    if (result == ZR_OK && shape.tensor > 1)
+        result = open_group(&out->tensor, world, tensor, bucket_bytes);
+    if (result == ZR_OK && shape.pipeline > 1)
+        result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
     if (result != ZR_OK)
         zr_mesh_close(out);
     return result;
@@ -52,30 +55,36 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_result tensor = zr_comm_destroy(mesh->tensor),
+    zr_result pipeline = zr_comm_destroy(mesh->pipeline), tensor = zr_comm_destroy(mesh->tensor),
               data = mesh->data == mesh->world ? ZR_OK : zr_comm_destroy(mesh->data);
     *mesh = (struct zr_mesh){.world = mesh->world};
-    return tensor != ZR_OK ? tensor : data;
+    return pipeline != ZR_OK ? pipeline : tensor != ZR_OK ? tensor : data;
+}
+
+void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum)
+{
+    struct zr_comm_counters more;
+    if (!comm)
+        return;
+    zr_comm_counters_get(comm, &more);
+    sum->sent_elements += more.sent_elements;
+    sum->received_bytes += more.received_bytes;
+    sum->operations_count += more.operations_count;
+    sum->busy_ns += more.busy_ns;
+    sum->exposed_ns += more.exposed_ns;
+    for (unsigned kind = 0; kind < ZR_COMM_KIND_COUNT; kind++) {
+        sum->by_kind[kind].calls_count += more.by_kind[kind].calls_count;
+        sum->by_kind[kind].sent_bytes += more.by_kind[kind].sent_bytes;
+        sum->by_kind[kind].received_bytes += more.by_kind[kind].received_bytes;
+    }
 }
 
 void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *out)
 {
-    zr_comm *const groups[] = {mesh->tensor, mesh->data != mesh->world ? mesh->data : NULL};
-    zr_comm_counters_get(mesh->world, out);
-    for (unsigned i = 0; i < sizeof groups / sizeof *groups; i++) {
-        struct zr_comm_counters more;
-        if (!groups[i])
-            continue;
-        zr_comm_counters_get(groups[i], &more);
-        out->sent_elements += more.sent_elements;
-        out->received_bytes += more.received_bytes;
-        out->operations_count += more.operations_count;
-        out->busy_ns += more.busy_ns;
-        out->exposed_ns += more.exposed_ns;
-        for (unsigned kind = 0; kind < ZR_COMM_KIND_COUNT; kind++) {
-            out->by_kind[kind].calls_count += more.by_kind[kind].calls_count;
-            out->by_kind[kind].sent_bytes += more.by_kind[kind].sent_bytes;
-            out->by_kind[kind].received_bytes += more.by_kind[kind].received_bytes;
-        }
-    }
+    memset(out, 0, sizeof *out);
+    zr_comm_counters_add(mesh->world, out);
+    if (mesh->data != mesh->world)
+        zr_comm_counters_add(mesh->data, out);
+    zr_comm_counters_add(mesh->tensor, out);
+    zr_comm_counters_add(mesh->pipeline, out);
 }

@@ -142,7 +142,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
         *out = NULL;
     if (!out || !options)
         return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
-    zr_result result = ZR_STRUCT_COPY(zr_engine_options, tensor, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_engine_options, sharing, &own, options);
     options = &own;
     if (result == ZR_OK)
         result = zr_engine_check_options(options);

@@ -176,6 +176,13 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Frees what was gathered ahead and is not in use: its values are about to change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
+/* The engine has a part of the model: other engines' gradients count in its norm, and theirs may be copies.
+ */
+static inline bool zr_engine_is_part(const struct zr_engine *engine)
+{
+    return engine->options.tensor || engine->options.pipeline;
+}
+
 /* Waits for a unit's reduction and frees the staging block, if there is one. */
 zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
 

@@ -130,6 +130,13 @@ static zr_result check_parameters(const struct zr_engine_options *options)
                            "the gradient of parameter %.*s is to be added over %u tensor ranks, which do not "
                            "divide its elements",
                            (int)sizeof p->name, p->name, tensor);
+        if (p->part.shared && (!options->sharing ||
+                               ZR_SHARD_ALIGN_BYTES / sizeof(float) % zr_comm_world(options->sharing) != 0))
+            return zr_fail(
+                ZR_ERR_INVALID,
+                "the gradient of parameter %.*s is to be added over ranks that share it: 2, 4, 8 .. "
+                "of them, in zr_engine_options.sharing",
+                (int)sizeof p->name, p->name);
         if (!isfinite(p->init_mean) || !isfinite(p->init_deviation) || p->init_deviation < 0)
             return zr_fail(ZR_ERR_INVALID,
                            "parameter %.*s cannot begin with a mean of %g and a deviation of %g",

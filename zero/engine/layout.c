@@ -6,29 +6,6 @@
 #include "alloc/base/sort.h"
 #include "zero/comm/take.h"
 
-uint64_t zr_parameter_elements(const struct zr_parameter *parameter)
-{
-    uint64_t elements;
-    if (!parameter)
-        return 0;
-    if (parameter->shape[1] == 0)
-        return parameter->shape[0];
-    if (__builtin_mul_overflow((uint64_t)parameter->shape[0], (uint64_t)parameter->shape[1], &elements))
-        return 0;
-    return elements;
-}
-
-uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list)
-{
-    uint64_t total = 0;
-    for (size_t i = 0; list && i < list->parameters_count; i++) {
-        uint64_t elements = zr_parameter_elements(&list->parameters[i]);
-        if (elements == 0 || __builtin_add_overflow(total, elements, &total))
-            return 0;
-    }
-    return total;
-}
-
 static bool round_up(size_t value, size_t multiple, size_t *out)
 {
     size_t rest = value % multiple;
@@ -175,6 +152,11 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     size_t align = ZR_SHARD_ALIGN_BYTES / layout->element_bytes * layout->world;
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
+        if (__builtin_add_overflow(layout->elements, parameter->parameter.left_out, &layout->elements))
+            return zr_fail(ZR_ERR_INVALID, "before parameter %s there are too many elements to count",
+                           parameter->parameter.name);
+        if (parameter->parameter.left_out > 0)
+            layout->part = parameter->parameter.name;
         parameter->global_index = layout->elements;
         parameter->elements = zr_parameter_elements(&parameter->parameter);
         if (!round_up(offset, tensor_align, &parameter->offset) || parameter->elements == 0 ||
@@ -291,7 +273,11 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
             goto unwind;
         }
     }
-    return ZR_OK;
+    if (list->left_out > 0)
+        layout->part = layout->parameters[0].parameter.name;
+    if (!__builtin_add_overflow(layout->elements, list->left_out, &layout->elements))
+        return ZR_OK;
+    result = zr_fail(ZR_ERR_INVALID, "behind the last parameter there are too many elements to count");
 
 unwind:
     zr_layout_end(layout);

@@ -5,6 +5,58 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Adds up numbers of the ranks that share them. */
+static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
+{
+    zr_comm *sharing = engine->options.sharing;
+    zr_ticket ticket;
+    zr_result result = zr_comm_all_reduce(
+        sharing,
+        &(struct zr_all_reduce){.buffer = numbers.at,
+                                .shard_elements = count / zr_comm_world(sharing),
+                                .scale = 1,
+                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
+                                                                               : zr_engine_comm_type(engine),
+                                .label = ZR_COMM_LABEL_NONE},
+        &ticket);
+    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
+}
+
+/* Whether at stage 0, where everyone updates everything, whole gradients are made of the sums' shards. */
+static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.stage == 0 && zr_engine_is_low_precision(engine) && engine->world > 1 &&
+           unit < engine->layout.units_count && zr_engine_accumulation_steps(engine, unit) > 1 &&
+           !zr_engine_adds_in_place(engine);
+}
+
+/* What everyone updates everything with: whole gradients, which are reduced already. */
+static struct zr_numbers whole_gradients(const struct zr_engine *engine, size_t unit)
+{
+    return (struct zr_numbers){engine->gradients +
+                                   engine->layout.units[unit].pool_offset * engine->gradient_bytes,
+                               engine->options.precision};
+}
+
+/* Reduced gradients of a unit that other ranks of the pipeline have too. */
+static zr_result sum_over_sharing(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_numbers shard = zr_engine_shard_gradients(engine, unit);
+    struct zr_numbers whole = whole_gradients(engine, unit);
+    char *begin = whole.at, *end = begin + u->padded_elements * engine->gradient_bytes;
+    bool updates_all = engine->options.stage == 0 && engine->world > 1 && !needs_whole_sums(engine, unit),
+         apart = !updates_all || (char *)shard.at < begin || (char *)shard.at >= end;
+    zr_result result = ZR_OK;
+    if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)
+        return ZR_OK;
+    if (updates_all)
+        result = add_shared(engine, whole, u->padded_elements);
+    return result == ZR_OK && apart ? add_shared(engine, shard, u->shard_elements) : result;
+}
 
 static zr_result wait_for_gradients(struct zr_engine *engine)
 {
@@ -15,6 +67,8 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
             return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
                            engine->layout.units[u].unit.name, state->accumulated, steps);
         zr_result result = zr_engine_end_reduction(engine, u);
+        if (result == ZR_OK && engine->options.sharing)
+            result = sum_over_sharing(engine, u);
         if (result != ZR_OK)
             return result;
     }
@@ -61,19 +115,46 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     return result == ZR_OK && engine->options.tensor ? first_of_ranks(engine->options.tensor, mine) : result;
 }
 
+/* The same in words, of all ranks that have tensors of the model. */
+struct bad_element {
+    bool found;
+    char name[sizeof((struct zr_parameter *)0)->name];
+    uint64_t element;
+};
+
+static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *out)
+{
+    struct bad_element all[ZR_MAX_WORLD];
+    struct bad_gradient bad;
+    zr_comm *pipeline = engine->options.pipeline;
+    zr_result result = find_bad_gradient(engine, &bad);
+    memset(out, 0, sizeof *out);
+    if (result == ZR_OK && bad.unit != UINT64_MAX) {
+        const struct zr_layout_parameter *p = zr_engine_parameter_at(engine, bad.unit, bad.element);
+        out->found = true;
+        out->element = p ? bad.element - p->offset : bad.element;
+        snprintf(out->name, sizeof out->name, "%s", p ? p->parameter.name : "padding");
+    }
+    if (result == ZR_OK && pipeline)
+        result = zr_comm_host_all_gather(pipeline, out, sizeof *out, all);
+    for (unsigned r = 0; result == ZR_OK && pipeline && r < zr_comm_world(pipeline); r++)
+        if (all[r].found) /* the last one: backward comes to it first */
+            *out = all[r];
+    return result;
+}
+
 /* Names the first gradient that is not finite. Every rank comes here: the norm is the same on all of them. */
 static zr_result blame_gradient(struct zr_engine *engine)
 {
-    struct bad_gradient bad;
-    zr_result result = find_bad_gradient(engine, &bad);
+    struct bad_element bad;
+    zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;
-    if (bad.unit == UINT64_MAX)
+    if (!bad.found)
         return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed although every gradient is finite; "
                                        "lower the learning rate (--lr)");
-    const struct zr_layout_parameter *parameter = zr_engine_parameter_at(engine, bad.unit, bad.element);
-    const char *name = parameter ? parameter->parameter.name : "padding";
-    uint64_t element = parameter ? bad.element - parameter->offset : bad.element;
+    const char *name = bad.name;
+    uint64_t element = bad.element;
     if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
         return zr_fail(ZR_ERR_CORRUPT,
                        "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
@@ -86,15 +167,15 @@ static zr_result blame_gradient(struct zr_engine *engine)
                    name, element);
 }
 
-/* The squares of this rank's shard of a unit, in fixed blocks. Beside other tensor ranks, those of what no
- * other one counts, tensor by tensor. */
+/* The squares of this rank's shard of a unit, in fixed blocks. Beside engines of other parts, those of what
+ * no other one counts, tensor by tensor. */
 static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
     size_t from = engine->rank * u->shard_elements;
     zr_result result = ZR_OK;
-    if (!engine->options.tensor)
+    if (!zr_engine_is_part(engine))
         return engine->options.kernels->sum_of_squares(
             engine->options.context, &(struct zr_sum_of_squares){u->shard_elements, gradients, sum});
     *sum = 0;
@@ -113,30 +194,58 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
     return result;
 }
 
+/* A sum of squares and what its rounding has left out: with both, sums come to the same bits in whatever
+ * order they are made, and so whatever ranks have which tensors. */
+struct exact {
+    double sum, rest;
+};
+
+static void add_exactly(struct exact *to, double number)
+{
+    double sum = to->sum + number, added = sum - to->sum;
+    to->rest += (to->sum - (sum - added)) + (number - added);
+    to->sum = sum;
+}
+
+/* The sum of the ranks' numbers; without a communicator it stays. */
+static zr_result add_over(zr_comm *comm, struct exact *number)
+{
+    struct exact parts[ZR_MAX_WORLD];
+    if (!comm)
+        return ZR_OK;
+    zr_result result = zr_comm_host_all_gather(comm, number, sizeof *number, parts);
+    *number = (struct exact){0};
+    for (unsigned r = 0; r < zr_comm_world(comm); r++) {
+        add_exactly(number, parts[r].sum);
+        number->rest += parts[r].rest;
+    }
+    return result;
+}
+
 /* The norm of all gradients: squares in fixed blocks of each shard, added in the global order of the
- * elements, unit by unit and within a unit rank by rank, then over the tensor ranks: the same bits on every
- * rank and at every stage. */
+ * elements, unit by unit and within a unit rank by rank; beside engines of other parts over all of them. The
+ * same bits on every rank and at every stage. */
 static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 {
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
+    struct exact exact = {0};
     zr_result result = ZR_OK;
     for (size_t u = 0; u < units && result == ZR_OK; u++)
         result = unit_squares(engine, u, &mine[u]);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
-    if (result != ZR_OK)
-        return result;
-    for (size_t u = 0; u < units; u++)
-        for (unsigned r = 0; r < engine->world; r++)
+    for (size_t u = 0; u < units && result == ZR_OK; u++)
+        for (unsigned r = 0; r < engine->world; r++) {
             total += all[r * units + u];
-    if (engine->options.tensor) {
-        double parts[ZR_MAX_WORLD];
-        result = zr_comm_host_all_gather(engine->options.tensor, &total, sizeof total, parts);
-        total = 0;
-        for (unsigned r = 0; r < zr_comm_world(engine->options.tensor); r++)
-            total += parts[r];
-    }
+            add_exactly(&exact, all[r * units + u]);
+        }
+    if (result == ZR_OK)
+        result = add_over(engine->options.tensor, &exact);
+    if (result == ZR_OK)
+        result = add_over(engine->options.pipeline, &exact);
+    if (zr_engine_is_part(engine))
+        total = isfinite(exact.sum) ? exact.sum + exact.rest : exact.sum;
     *norm = sqrt(total);
     return result;
 }
@@ -236,13 +345,6 @@ struct whole_sums {
     zr_ticket ticket[2];
 };
 
-static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
-{
-    return engine->options.stage == 0 && zr_engine_is_low_precision(engine) && engine->world > 1 &&
-           unit < engine->layout.units_count && zr_engine_accumulation_steps(engine, unit) > 1 &&
-           !zr_engine_adds_in_place(engine);
-}
-
 static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *sums, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -265,9 +367,7 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
     zr_result result = ZR_OK;
     *out = zr_engine_shard_gradients(engine, unit);
     if (engine->options.stage == 0 && engine->world > 1)
-        *out = (struct zr_numbers){engine->gradients +
-                                       engine->layout.units[unit].pool_offset * engine->gradient_bytes,
-                                   engine->options.precision};
+        *out = whole_gradients(engine, unit);
     if (needs_whole_sums(engine, unit)) {
         if (!sums->block[unit % 2])
             result = start_whole_sums(engine, sums, unit);

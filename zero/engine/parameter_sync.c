@@ -90,7 +90,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
          u++) /* at stage 0 what is not this rank's comes after */
         result = zr_engine_round_masters(engine, u);
-    if (engine->world == 1 && !engine->options.tensor)
+    if (engine->world == 1 && !zr_engine_is_part(engine))
         return result;
     for (size_t u = 0; engine->world > 1 && result == ZR_OK && u < engine->layout.units_count; u++)
         result = all_gather_unit(engine, u);
@@ -122,8 +122,9 @@ static zr_result replica_checksum(const struct zr_engine *engine, uint64_t *sum)
     return result;
 }
 
-/* Of what this rank owns of tensors that every tensor rank has whole. */
-static zr_result copies_checksum(const struct zr_engine *engine, uint64_t *sum)
+/* Of what this rank owns of tensors that every tensor rank has whole; or of those that ranks of the pipeline
+ * share. */
+static zr_result copies_checksum(const struct zr_engine *engine, bool shared, uint64_t *sum)
 {
     zr_result result = ZR_OK;
     *sum = 0;
@@ -131,7 +132,8 @@ static zr_result copies_checksum(const struct zr_engine *engine, uint64_t *sum)
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
         struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
         struct zr_overlap overlap;
-        if (p->parameter.part.whole[0] == 0 && zr_layout_overlap(p, owned.from, owned.to, &overlap))
+        bool wanted = shared ? p->parameter.part.shared : p->parameter.part.whole[0] == 0;
+        if (wanted && zr_layout_overlap(p, owned.from, owned.to, &overlap))
             result = add_checksum(engine, owned.master + (overlap.offset - owned.from),
                                   overlap.count * sizeof *owned.master, sum);
     }
@@ -156,7 +158,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     uint64_t mine;
     zr_result result = zr_engine_check_call(engine, __func__, engine);
 
-    if (result != ZR_OK || engine->simulated || (engine->world == 1 && !engine->options.tensor))
+    if (result != ZR_OK || engine->simulated || (engine->world == 1 && !zr_engine_is_part(engine)))
         return result;
     result = zr_engine_synchronize(engine);
     if (result == ZR_OK)
@@ -164,9 +166,13 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     if (result == ZR_OK)
         result = compare_checksums(engine->options.comm, mine, "", "parameters");
     if (result == ZR_OK && engine->options.tensor)
-        result = copies_checksum(engine, &mine);
+        result = copies_checksum(engine, false, &mine);
     if (result == ZR_OK && engine->options.tensor)
         result = compare_checksums(engine->options.tensor, mine, "tensor ", "norms and biases");
+    if (result == ZR_OK && engine->options.sharing)
+        result = copies_checksum(engine, true, &mine);
+    if (result == ZR_OK && engine->options.sharing)
+        result = compare_checksums(engine->options.sharing, mine, "pipeline ", "tied embedding");
     return result;
 }
 

@@ -18,39 +18,61 @@ size_t zr_slot_bytes(enum zr_slot_type type, size_t element_bytes)
                                     : sizeof(int32_t);
 }
 
-static const struct zr_module_type *type_of(const struct zr_activations *store, size_t module)
+static size_t module_of(const struct zr_activations *store, size_t at)
 {
-    return store->model->modules[module].type;
+    return at % store->model->modules_count;
 }
 
-static bool is_kept(const struct zr_activations *store, size_t module, const struct zr_slot *slot)
+static const struct zr_module_type *type_of(const struct zr_activations *store, size_t at)
+{
+    return store->model->modules[module_of(store, at)].type;
+}
+
+static bool is_kept(const struct zr_activations *store, size_t at, const struct zr_slot *slot)
 {
     bool all = store->recompute == ZR_RECOMPUTE_NONE ||
-               (store->recompute == ZR_RECOMPUTE_FULL && type_of(store, module)->recomputes &&
-                !store->recomputes[module]);
+               (store->recompute == ZR_RECOMPUTE_FULL && type_of(store, at)->recomputes &&
+                !store->recomputes[module_of(store, at)]);
     return slot->life == ZR_SLOT_KEPT || (slot->life == ZR_SLOT_RECOMPUTED && all);
 }
 
-static bool is_checkpoint(const struct zr_activations *store, size_t module)
+/* What goes to another stage is no checkpoint here, but there. */
+static bool leaves(const struct zr_activations *store, size_t at)
 {
-    return type_of(store, module)->output_tag == ZR_TAG_CHECKPOINT;
+    size_t next = module_of(store, at) + 1;
+    const struct zr_module *modules = store->model->modules;
+    return next < store->model->modules_count && zr_module_is_port(&modules[next]) &&
+           modules[next].type->output_columns == 0;
 }
 
-static void drop_output(struct zr_activations *store, size_t module)
+static zr_tag tag_of(const struct zr_activations *store, size_t at)
 {
-    if (is_checkpoint(store, module)) {
-        zr_checkpoints_drop(&store->checkpoints, module);
-        store->outputs[module] = NULL;
+    return leaves(store, at) ? ZR_TAG_ACTIVATION : type_of(store, at)->output_tag;
+}
+
+static bool is_checkpoint(const struct zr_activations *store, size_t at)
+{
+    return tag_of(store, at) == ZR_TAG_CHECKPOINT;
+}
+
+static void drop_output(struct zr_activations *store, size_t at)
+{
+    if (at == ZR_NO_MODULE)
+        return;
+    if (is_checkpoint(store, at)) {
+        zr_checkpoints_drop(&store->checkpoints, at);
+        store->outputs[at] = NULL;
     } else {
-        zr_drop(store->arena, &store->outputs[module]);
+        zr_drop(store->arena, &store->outputs[at]);
     }
 }
 
 /* Of what a tag limit refuses: for which module it was. */
-static zr_result name_module(const struct zr_activations *store, size_t module, zr_result result)
+static zr_result name_module(const struct zr_activations *store, size_t at, zr_result result)
 {
     return result == ZR_ERR_TAG_LIMIT
-               ? zr_fail(result, "%s, %s", zr_model_module_name(store->model, module), zr_last_error())
+               ? zr_fail(result, "%s, %s", zr_model_module_name(store->model, module_of(store, at)),
+                         zr_last_error())
                : result;
 }
 
@@ -60,112 +82,122 @@ static size_t own_rows(const struct zr_activations *store)
     return store->model->rows / zr_model_row_ranks(store->model);
 }
 
-/* Memory for whole rows: a pass of fewer rows has the blocks, and so the places, of a whole one. */
-static zr_result take_slot(struct zr_activations *store, size_t module, unsigned index)
+static size_t output_elements(const struct zr_activations *store, size_t at)
 {
-    const struct zr_slot *slot = &type_of(store, module)->slots[index];
-    size_t rows = slot->own_rows ? own_rows(store) : store->model->rows;
-    zr_result result = zr_take_block(store->arena, ZR_TAG_ACTIVATION, rows * slot->columns,
-                                     zr_slot_bytes(slot->type, store->element_bytes),
-                                     &zr_activations_slots(store, module)[index]);
-    return name_module(store, module, zr_name_call(result, __func__, slot->name));
+    return own_rows(store) * type_of(store, at)->output_columns;
 }
 
-static void drop_slots(struct zr_activations *store, size_t module)
+/* Memory for whole rows: a pass of fewer rows has the blocks, and so the places, of a whole one. */
+static zr_result take_slot(struct zr_activations *store, size_t at, unsigned index, void **out)
 {
-    for (unsigned s = type_of(store, module)->slots_count; s-- > 0;)
-        zr_drop(store->arena, &zr_activations_slots(store, module)[s]);
+    const struct zr_slot *slot = &type_of(store, at)->slots[index];
+    size_t rows = slot->own_rows ? own_rows(store) : store->model->rows;
+    zr_result result = zr_take_block(store->arena, ZR_TAG_ACTIVATION, rows * slot->columns,
+                                     zr_slot_bytes(slot->type, store->element_bytes), out);
+    return name_module(store, at, zr_name_call(result, __func__, slot->name));
+}
+
+static void drop_slots(struct zr_activations *store, size_t at)
+{
+    for (unsigned s = type_of(store, at)->slots_count; s-- > 0;)
+        zr_drop(store->arena, &zr_activations_slots(store, at)[s]);
 }
 
 /* ---- A pass -------------------------------------------------------------------------------------------- */
 
-zr_result zr_activations_take(struct zr_activations *store, size_t module, bool output)
+zr_result zr_activations_take(struct zr_activations *store, struct zr_activation_place place, bool output)
 {
-    const struct zr_module_type *type = type_of(store, module);
+    size_t at = place.at, elements = output_elements(store, at);
     zr_result result = ZR_OK;
-    size_t elements = own_rows(store) * type->output_columns;
     if (output && elements > 0)
-        result = name_module(
-            store, module,
-            is_checkpoint(store, module)
-                ? zr_checkpoints_take(&store->checkpoints, module, elements, &store->outputs[module])
-                : zr_take(store->arena, type->output_tag, elements, store->element_bytes,
-                          &store->outputs[module]));
-    for (unsigned s = 0; s < type->slots_count && result == ZR_OK; s++)
-        if (is_kept(store, module, &type->slots[s]))
-            result = take_slot(store, module, s);
+        result = name_module(store, at,
+                             is_checkpoint(store, at)
+                                 ? zr_checkpoints_take(&store->checkpoints, at, elements, &store->outputs[at])
+                                 : zr_take(store->arena, tag_of(store, at), elements, store->element_bytes,
+                                           &store->outputs[at]));
+    for (unsigned s = 0; s < type_of(store, at)->slots_count && result == ZR_OK; s++)
+        if (is_kept(store, at, &type_of(store, at)->slots[s]))
+            result = take_slot(store, at, s, &zr_activations_slots(store, at)[s]);
     return result;
 }
 
-void zr_activations_put(struct zr_activations *store, size_t module, bool keep)
+void zr_activations_put(struct zr_activations *store, struct zr_activation_place place, bool keep)
 {
-    if (!keep || store->recomputes[module])
-        drop_slots(store, module);
-    if (!keep && module > 0)
-        drop_output(store, module - 1);
+    if (!keep || store->recomputes[module_of(store, place.at)])
+        drop_slots(store, place.at);
+    if (!keep)
+        drop_output(store, place.input);
 }
 
-zr_result zr_activations_store(struct zr_activations *store, size_t module)
+zr_result zr_activations_store(struct zr_activations *store, size_t at)
 {
-    store->outputs[module] = NULL;
-    return name_module(store, module, zr_checkpoints_store(&store->checkpoints, module));
+    store->outputs[at] = NULL;
+    return name_module(store, at, zr_checkpoints_store(&store->checkpoints, at));
 }
 
-zr_result zr_activations_fetch(struct zr_activations *store, size_t module)
+zr_result zr_activations_fetch(struct zr_activations *store, size_t at)
 {
-    return name_module(store, module, zr_checkpoints_fetch(&store->checkpoints, module));
+    return name_module(store, at, zr_checkpoints_fetch(&store->checkpoints, at));
 }
 
-zr_result zr_activations_await(struct zr_activations *store, size_t module)
+zr_result zr_activations_await(struct zr_activations *store, size_t at)
 {
-    return store->checkpoints.stores && is_checkpoint(store, module)
-               ? zr_checkpoints_await(&store->checkpoints, module, &store->outputs[module])
+    return store->checkpoints.stores && at != ZR_NO_MODULE && is_checkpoint(store, at)
+               ? zr_checkpoints_await(&store->checkpoints, at, &store->outputs[at])
                : ZR_OK;
 }
 
-zr_result zr_activations_get(struct zr_activations *store, size_t module, void **dy, void **dx)
+zr_result zr_activations_take_gradient(struct zr_activations *store, size_t at, void **gradient)
 {
-    const struct zr_module_type *type = type_of(store, module);
+    return name_module(
+        store, at,
+        zr_take(store->arena, ZR_TAG_ACTIVATION, output_elements(store, at), store->element_bytes, gradient));
+}
+
+zr_result zr_activations_get(struct zr_activations *store, struct zr_activation_place place, void **dy,
+                             void **dx)
+{
+    bool in_place = type_of(store, place.at)->in_place;
     zr_result result = ZR_OK;
     *dy = store->gradients[0];
     *dx = NULL;
-    if (module > 0 && !type->in_place)
-        result = name_module(store, module,
-                             zr_take(store->arena, ZR_TAG_ACTIVATION,
-                                     own_rows(store) * type_of(store, module - 1)->output_columns,
-                                     store->element_bytes, &store->gradients[1]));
-    if (module > 0)
-        *dx = type->in_place ? store->gradients[0] : store->gradients[1];
+    if (place.input == ZR_NO_MODULE)
+        return ZR_OK;
+    if (!in_place)
+        result = zr_activations_take_gradient(store, place.input, &store->gradients[1]);
+    *dx = store->gradients[in_place ? 0 : 1];
     return result;
 }
 
-void zr_activations_end(struct zr_activations *store, size_t module)
+void zr_activations_end(struct zr_activations *store, struct zr_activation_place place)
 {
-    if (!type_of(store, module)->in_place) {
+    if (!type_of(store, place.at)->in_place) {
         zr_drop(store->arena, &store->gradients[0]);
         store->gradients[0] = store->gradients[1];
         store->gradients[1] = NULL;
     }
-    drop_slots(store, module);
-    if (module > 0)
-        drop_output(store, module - 1);
+    drop_slots(store, place.at);
+    drop_output(store, place.input);
 }
 
 void zr_activations_drop(struct zr_activations *store)
 {
-    for (size_t m = 0; m < store->model->modules_count; m++) {
+    size_t places = store->frames * store->model->modules_count;
+    for (size_t at = 0; at < places; at++) {
         if (store->slots)
-            drop_slots(store, m);
+            drop_slots(store, at);
         if (store->outputs && store->checkpoints.kept)
-            drop_output(store, m);
+            drop_output(store, at);
     }
+    for (unsigned f = 0; store->incoming && f < store->frames; f++)
+        zr_drop(store->arena, &store->incoming[f]);
     for (unsigned i = 0; i < 2; i++)
         zr_drop(store->arena, &store->gradients[i]);
 }
 
 zr_result zr_module_take(struct zr_module_pass *pass, unsigned slot)
 {
-    return take_slot(pass->activations, pass->module, slot);
+    return take_slot(pass->activations, pass->module, slot, &pass->slots[slot]);
 }
 
 void zr_module_drop(struct zr_module_pass *pass, unsigned slot)
@@ -246,15 +278,15 @@ static zr_result take_inputs(struct zr_activations *store)
     return result;
 }
 
-/* The first `most` modules that can; 0: all of them. */
-static zr_result choose_recomputed(struct zr_activations *store, size_t most)
+/* The first `most` modules of the whole model that can; 0: all of them. */
+static zr_result choose_recomputed(struct zr_activations *store, size_t most, const size_t *before)
 {
     size_t count = store->model->modules_count, chosen = 0;
     zr_result result = zr_take(store->host_arena, ZR_TAG_OTHER, count, sizeof *store->recomputes,
                                (void **)&store->recomputes);
     for (size_t m = 0; m < count && result == ZR_OK; m++) {
         store->recomputes[m] = store->recompute == ZR_RECOMPUTE_FULL && type_of(store, m)->recomputes &&
-                               (most == 0 || chosen < most);
+                               (most == 0 || (before ? before[m] : chosen) < most);
         chosen += store->recomputes[m];
     }
     return result;
@@ -263,9 +295,10 @@ static zr_result choose_recomputed(struct zr_activations *store, size_t most)
 static zr_result open_checkpoints(struct zr_activations *store, const struct zr_checkpoints_options *options)
 {
     struct zr_checkpoints_options own = *options;
-    own.count = store->model->modules_count;
-    for (size_t m = 0; m < own.count; m++) {
-        size_t elements = own_rows(store) * type_of(store, m)->output_columns;
+    own.count = store->frames * store->model->modules_count;
+    own.frames = store->frames;
+    for (size_t m = 0; m < store->model->modules_count; m++) {
+        size_t elements = output_elements(store, m);
         if (is_checkpoint(store, m) && elements > own.elements)
             own.elements = elements;
     }
@@ -275,10 +308,11 @@ static zr_result open_checkpoints(struct zr_activations *store, const struct zr_
 zr_result zr_activations_open(struct zr_activations *out, const struct zr_activations_options *options)
 {
     const struct zr_model *model = options->model;
-    size_t count = model->modules_count, slots = 0;
+    size_t count = model->modules_count, slots = 0, places;
     zr_result result;
 
     *out = (struct zr_activations){.model = model,
+                                   .frames = options->frames,
                                    .arena = options->arena,
                                    .host_arena = options->host_arena,
                                    .element_bytes = options->element_bytes,
@@ -289,16 +323,24 @@ zr_result zr_activations_open(struct zr_activations *out, const struct zr_activa
         out->first_slot[m] = slots;
         slots += model->modules[m].type->slots_count;
     }
+    out->slots_count = slots;
+    places = out->frames * count;
+    slots = out->frames * slots + 1;
     if (result == ZR_OK)
-        result = zr_take(out->host_arena, ZR_TAG_OTHER, count, sizeof *out->outputs, (void **)&out->outputs);
+        result = zr_take(out->host_arena, ZR_TAG_OTHER, places, sizeof *out->outputs, (void **)&out->outputs);
     if (result == ZR_OK)
-        memset(out->outputs, 0, count * sizeof *out->outputs);
+        memset(out->outputs, 0, places * sizeof *out->outputs);
     if (result == ZR_OK)
-        result = zr_take(out->host_arena, ZR_TAG_OTHER, slots + 1, sizeof *out->slots, (void **)&out->slots);
+        result = zr_take(out->host_arena, ZR_TAG_OTHER, slots, sizeof *out->slots, (void **)&out->slots);
     if (result == ZR_OK)
-        memset(out->slots, 0, (slots + 1) * sizeof *out->slots);
+        memset(out->slots, 0, slots * sizeof *out->slots);
     if (result == ZR_OK)
-        result = choose_recomputed(out, options->recompute_modules);
+        result = zr_take(out->host_arena, ZR_TAG_OTHER, out->frames, sizeof *out->incoming,
+                         (void **)&out->incoming);
+    if (result == ZR_OK)
+        memset(out->incoming, 0, out->frames * sizeof *out->incoming);
+    if (result == ZR_OK)
+        result = choose_recomputed(out, options->recompute_modules, options->recomputing_before);
     if (result == ZR_OK)
         result = open_checkpoints(out, options->checkpoints);
     if (result == ZR_OK)
@@ -318,6 +360,7 @@ void zr_activations_close(struct zr_activations *store)
         zr_drop(store->arena, &store->inputs[i]);
     zr_checkpoints_close(&store->checkpoints);
     zr_drop(store->host_arena, &store->recomputes);
+    zr_drop(store->host_arena, &store->incoming);
     zr_drop(store->host_arena, &store->slots);
     zr_drop(store->host_arena, &store->outputs);
     zr_drop(store->host_arena, &store->first_slot);

@@ -25,22 +25,27 @@ static zr_tag part_tag(const struct zr_checkpoints *c)
 
 /* ---- What stays ---------------------------------------------------------------------------------------- */
 
+static zr_contiguous *pool_of(const struct zr_checkpoints *c, const struct zr_kept_checkpoint *kept)
+{
+    return c->pools[(size_t)(kept - c->kept) / (c->options.count / c->options.frames)];
+}
+
 static zr_result take_part(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept, size_t elements)
 {
     struct zr_entry_request request = {.bytes = bytes_of(c, elements)};
-    if (!c->pool)
+    if (!c->pools)
         return zr_take(part_arena(c), part_tag(c), request.bytes, 1, &kept->part);
-    return zr_name_call(zr_contiguous_append(c->pool, &request, &kept->entry, &kept->part), __func__,
+    return zr_name_call(zr_contiguous_append(pool_of(c, kept), &request, &kept->entry, &kept->part), __func__,
                         "a checkpoint");
 }
 
 static void drop_part(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
-    if (!c->pool) {
+    if (!c->pools) {
         zr_drop(part_arena(c), &kept->part);
         return;
     }
-    zr_result result = zr_contiguous_free(c->pool, kept->entry);
+    zr_result result = zr_contiguous_free(pool_of(c, kept), kept->entry);
     zr_assert(result == ZR_OK);
     kept->entry = 0;
     kept->part = NULL;
@@ -73,11 +78,14 @@ static zr_result end_storing(struct zr_checkpoints *c)
     return result;
 }
 
+/* Buffers come in turn: the one that is next may still be read by a copy although others are free. */
 static zr_result take_buffer(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
     zr_result result = ZR_OK;
-    while (result == ZR_OK && c->storing_count > 0 && c->buffers_used >= c->buffers_count)
+    while (result == ZR_OK && c->storing_count > 0 &&
+           (c->buffers_used >= c->buffers_count || c->kept[c->storing[0]].turn + c->buffers_count == c->turn))
         result = end_storing(c);
+    kept->turn = c->turn++;
     if (result == ZR_OK)
         result = c->ring ? zr_ring_acquire(c->ring, 0, 0, &kept->whole)
                          : zr_take(c->options.arena, ZR_TAG_COMM, bytes_of(c, c->options.elements), 1,
@@ -232,12 +240,19 @@ unsigned zr_checkpoints_distance(const struct zr_checkpoints *c)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-static zr_result open_pool(struct zr_checkpoints *c)
+static zr_result open_pools(struct zr_checkpoints *c)
 {
-    return zr_contiguous_create(&c->pool, &(struct zr_contiguous_options){.arena = part_arena(c),
-                                                                          .name = "checkpoints",
-                                                                          .tag = part_tag(c),
-                                                                          .keep_bytes = SIZE_MAX});
+    unsigned frames = c->options.frames;
+    zr_result result =
+        zr_take(c->options.host_arena, ZR_TAG_OTHER, frames, sizeof *c->pools, (void **)&c->pools);
+    if (result == ZR_OK)
+        memset(c->pools, 0, frames * sizeof *c->pools);
+    for (unsigned f = 0; f < frames && result == ZR_OK; f++)
+        result = zr_contiguous_create(&c->pools[f], &(struct zr_contiguous_options){.arena = part_arena(c),
+                                                                                    .name = "checkpoints",
+                                                                                    .tag = part_tag(c),
+                                                                                    .keep_bytes = SIZE_MAX});
+    return result;
 }
 
 zr_result zr_checkpoints_open(struct zr_checkpoints *out, const struct zr_checkpoints_options *options)
@@ -258,7 +273,7 @@ zr_result zr_checkpoints_open(struct zr_checkpoints *out, const struct zr_checkp
     if (result == ZR_OK)
         memset(out->kept, 0, options->count * sizeof *out->kept);
     if (result == ZR_OK && !policy->scattered)
-        result = open_pool(out);
+        result = open_pools(out);
     if (result == ZR_OK && out->stores && !policy->no_ring)
         result = zr_ring_create(&out->ring,
                                 &(struct zr_ring_options){.arena = options->arena,
@@ -282,11 +297,13 @@ void zr_checkpoints_close(struct zr_checkpoints *c)
         zr_checkpoints_drop(c, i);
     zr_comm_destroy(c->copies);
     zr_ring_destroy(c->ring);
-    if (c->pool)
-        zr_contiguous_destroy(c->pool, NULL);
-    if (c->options.host_arena)
+    for (unsigned f = 0; c->pools && f < c->options.frames; f++)
+        if (c->pools[f])
+            zr_contiguous_destroy(c->pools[f], NULL);
+    if (c->options.host_arena) {
+        zr_drop(c->options.host_arena, &c->pools);
         zr_drop(c->options.host_arena, &c->kept);
+    }
     c->copies = NULL;
     c->ring = NULL;
-    c->pool = NULL;
 }

@@ -16,7 +16,8 @@ struct zr_checkpoints_options {
     struct zr_kernel_context *context;
     enum zr_precision precision;
     zr_comm *tensor; /* over which checkpoints are divided; NULL: each rank has its own */
-    size_t count;    /* indices: modules of the model */
+    size_t count;    /* indices: modules of the model, for each frame one after the other */
+    unsigned frames; /* micro-batches under way at a time, see struct zr_activations; at least 1 */
     size_t elements; /* of the largest checkpoint */
 };
 
@@ -36,16 +37,19 @@ struct zr_kept_checkpoint {
     zr_entry entry;   /* of the pool: the whole one, or what is stored */
     void *part;       /* what is stored */
     zr_ticket ticket; /* of the phase */
+    uint64_t turn;    /* its buffer's place in the row of all that were taken */
 };
 
 struct zr_checkpoints {
     struct zr_checkpoints_options options;
-    unsigned ranks;         /* that have parts; 1: each keeps all */
-    bool stores;            /* parts, or on the host */
-    zr_contiguous *pool;    /* NULL: blocks */
+    unsigned ranks; /* that have parts; 1: each keeps all */
+    bool stores;    /* parts, or on the host */
+    /* [frames]: what a micro-batch keeps comes and goes as a stack, so a pool has no holes. NULL: blocks */
+    zr_contiguous **pools;
     zr_ring *ring;          /* NULL: blocks */
     unsigned buffers_count; /* at most at a time, of whole ones of a policy that stores */
     unsigned buffers_used;
+    uint64_t turn;                   /* buffers taken so far */
     zr_comm *copies;                 /* NULL: nothing goes to the host */
     struct zr_kept_checkpoint *kept; /* [count] */
     size_t storing[4];               /* indices whose copies are under way, oldest first */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
+#include "zero/model/cut.h"
 
 static const struct zr_architecture_table *const tables[ZR_ARCH_COUNT] = {&zr_architecture_gpt2,
                                                                           &zr_architecture_llama};
@@ -196,6 +197,31 @@ double zr_shape_flops(const struct zr_shape *shape)
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
     double blocks = (double)shape->layers * tables[shape->architecture]->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice as much */
+}
+
+/* ---- Stages of a pipeline ------------------------------------------------------------------------------ */
+
+unsigned zr_stages_count(const struct zr_stages *stages)
+{
+    const struct zr_pipeline pipeline = {.schedule = stages->schedule, .interleave = stages->interleave};
+    return stages->ranks > 1 ? stages->ranks * zr_pipeline_parts(&pipeline) : 1;
+}
+
+void zr_stages_cut_equally(struct zr_stages *stages, size_t layers)
+{
+    unsigned count = zr_stages_count(stages);
+    for (unsigned s = 0; s < count; s++)
+        stages->layers[s] = (uint16_t)(layers * (s + 1) / count - layers * s / count);
+}
+
+struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *modules)
+{
+    struct zr_pipeline pipeline = {
+        .schedule = stages->schedule, .interleave = stages->interleave, .modules = modules};
+    unsigned count = zr_stages_count(stages);
+    for (unsigned s = 0; modules && s < count; s++)
+        modules[s] = stages->layers[s] + (s == 0) + 2u * (s + 1 == count);
+    return pipeline;
 }
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */

@@ -52,6 +52,22 @@ enum zr_transformer_group {
 /* The inputs of every architecture; others may follow. */
 enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
 
+/* How a bundled model is cut into the stages of a pipeline. The first stage has the embedding too, the last
+ * one the final norm and the head. */
+struct zr_stages {
+    enum zr_pipeline_schedule schedule;
+    unsigned interleave;                      /* see struct zr_pipeline */
+    unsigned ranks;                           /* of the pipeline; 0 and 1: none */
+    uint16_t layers[ZR_PIPELINE_STAGES_MOST]; /* of each stage */
+};
+/* Stages in all, of `ranks` of them at least 1. */
+unsigned zr_stages_count(const struct zr_stages *stages);
+/* Layers as equal as can be. */
+void zr_stages_cut_equally(struct zr_stages *stages, size_t layers);
+/* The pipeline of such stages: without its communicator; and without modules where `modules` is NULL, else
+ * they are there, with room for all stages. */
+struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *modules);
+
 /* Elements without padding, in floating point: of shapes beyond counting too. */
 double zr_shape_elements(const struct zr_shape *shape);
 /* What the kernels must be ready for. */

@@ -37,7 +37,7 @@ struct rehearsal {
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
 {
     struct zr_comm_counters counters;
-    zr_mesh_counters_get(&rehearsal->mesh, &counters);
+    zr_trainer_state_counters_get(&rehearsal->state, &counters);
     return counters.sent_elements;
 }
 
@@ -80,6 +80,7 @@ struct step {
     uint64_t begun;                   /* elements sent when the last of them began */
     uint64_t moved;                   /* bytes then */
     uint64_t allocated;               /* allocations then */
+    bool one_pass, begun_once;        /* of a pipeline the step is one pass, which begins once */
 };
 
 /* Listens to the executor. */
@@ -88,7 +89,8 @@ static void observe(void *state, const struct zr_action *action, bool done)
     struct step *step = state;
     struct rehearsal *rehearsal = step->rehearsal;
     struct zr_timeline *timeline = rehearsal->request->timeline;
-    if (action->kind == ZR_ACTION_LOAD && !done) {
+    if (action->kind == ZR_ACTION_LOAD && !done && !(step->one_pass && step->begun_once)) {
+        step->begun_once = true;
         if (timeline) {
             step->marks[0] = step->marks[1];
             step->marks[1] = step->marks[2];
@@ -129,11 +131,16 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
     uint64_t before = sent_elements(rehearsal), moved = moved_bytes(rehearsal);
-    struct step step = {.rehearsal = rehearsal, .watch = watch, .begun = before, .moved = moved};
+    struct step step = {.rehearsal = rehearsal,
+                        .watch = watch,
+                        .begun = before,
+                        .moved = moved,
+                        .one_pass = trainer->step.one_pass};
     struct zr_step_report report;
 
     if (timeline) {
         timeline->model = trainer->model;
+        timeline->cut = trainer->pipelined ? &trainer->cut : NULL;
         zr_timeline_step_begin(timeline);
     }
     trainer->observe = observe;
@@ -233,6 +240,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                            .parallel = {.threads = request->threads},
                                            .mesh = &rehearsal->mesh,
                                            .shape = request->shape,
+                                           .stages = &request->stages,
                                            .stage = request->stage,
                                            .micro_batches = rehearsal->micro_batches,
                                            .reduce = request->reduce,
@@ -266,8 +274,9 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
-    unsigned tensor = (unsigned)zr_shape_tensor(&request->shape);
-    struct zr_mesh_shape shape = {request->world / tensor, tensor};
+    unsigned tensor = (unsigned)zr_shape_tensor(&request->shape),
+             pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline, tensor, pipeline};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =
@@ -343,7 +352,7 @@ static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehe
     const struct zr_comm_clock start = timeline->clock;
     zr_result result = ZR_OK;
 
-    rehearsal->repeats = rehearsal->request->walks_all;
+    rehearsal->repeats = rehearsal->request->walks_all || rehearsal->request->stages.ranks > 1;
     rehearsal->micro_batches = rehearsal->repeats ? rehearsal->asked : MICRO_BATCHES_TIMED;
     for (bool again = true; result == ZR_OK && again; rehearsal->micro_batches *= 2) {
         if (rehearsal->micro_batches >= rehearsal->asked) {
@@ -392,7 +401,7 @@ zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *r
     zr_result result;
 
     rehearsal.micro_batches = rehearsal.asked;
-    if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all)
+    if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all && request->stages.ranks <= 1)
         rehearsal.micro_batches = MICRO_BATCHES_MOST;
     rehearsal.found_places = request->live_only ? NULL : &places;
     if (request->timeline) {

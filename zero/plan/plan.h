@@ -9,7 +9,8 @@
 struct zr_plan_request {
     struct zr_shape shape;
     unsigned stage, threads;
-    unsigned rank, world;   /* of the whole run: shape.tensor of them make one data rank */
+    unsigned rank, world; /* of the whole run: shape.tensor of them make one data rank of a stage */
+    struct zr_stages stages;
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
     enum zr_precision precision;

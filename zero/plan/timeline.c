@@ -28,6 +28,7 @@ void zr_timeline_step_begin(struct zr_timeline *timeline)
     timeline->waited_seconds = clock->waited_seconds;
     timeline->sent_bytes = clock->sent_bytes;
     memset(timeline->phases, 0, sizeof timeline->phases);
+    memset(timeline->part_seconds, 0, sizeof timeline->part_seconds);
     timeline->events_count = 0;
     timeline->micro_batch = 0;
 }
@@ -113,12 +114,18 @@ void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *ac
 {
     bool update = action->kind == ZR_ACTION_UPDATE;
     timeline->micro_batch = action->micro_batch;
-    if (!done)
+    if (!done) {
         timeline->action_flops = timeline->clock.flops;
+        timeline->action_begin_seconds = zr_comm_clock_now(&timeline->clock);
+    }
     if (!done || (!update && action->kind != ZR_ACTION_FORWARD && action->kind != ZR_ACTION_RECOMPUTE &&
                   action->kind != ZR_ACTION_BACKWARD))
         return;
     double now = zr_comm_clock_now(&timeline->clock);
+    if (timeline->cut && !update)
+        timeline
+            ->part_seconds[zr_cut_part_of(timeline->cut, action->index)][action->kind != ZR_ACTION_FORWARD] +=
+            now - timeline->action_begin_seconds;
     double computing = (timeline->clock.flops - timeline->action_flops) / timeline->clock.flops_per_second;
     note(timeline,
          (struct zr_timeline_event){

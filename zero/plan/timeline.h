@@ -36,6 +36,7 @@ struct zr_timeline {
     struct zr_comm_clock clock;
     zr_arena *host_arena;         /* for the events */
     const struct zr_model *model; /* whose modules and units have names; set before a step */
+    const struct zr_cut *cut;     /* whose model that is; NULL: a whole one */
 
     /* Of the last step. */
     double step_seconds;
@@ -49,6 +50,11 @@ struct zr_timeline {
     size_t events_count, events_room;
     size_t events_most; /* that are kept, the first ones; ZR_TIMELINE_EVENTS_MAX, or less */
     uint64_t left_out;  /* the others; in the phases they count */
+    /* Of a cut: what modules of each part took, forward and backward, with what they waited for within their
+     * pipeline rank; [backward]. */
+    double part_seconds[ZR_PIPELINE_PARTS_MOST][2];
+    struct zr_pipeline_walk
+        walk; /* of all pipeline ranks; filled by whoever has timed them. seconds 0: none */
 
     /* While a step runs. */
     bool running;
@@ -56,6 +62,7 @@ struct zr_timeline {
     double step_begin_seconds;
     unsigned micro_batch;
     double action_flops; /* that had been done when the action under way began */
+    double action_begin_seconds;
 };
 
 /* Prepares *out, whose clock then speaks of it: do not move it. Speeds are above zero. zr_timeline_end()

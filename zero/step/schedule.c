@@ -1,6 +1,7 @@
 /* schedule.c: the builders of a step's list of actions; see schedule.h. */
 #include "zero/step/schedule.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "zero/comm/take.h"
@@ -11,7 +12,7 @@ const char *zr_action_kind_name(enum zr_action_kind kind)
 {
     static const char *const names[ZR_ACTION_KINDS] = {"load",   "gather",    "forward",  "store",
                                                        "fetch",  "recompute", "backward", "release",
-                                                       "reduce", "update"};
+                                                       "reduce", "update",    "send",     "receive"};
     return names[kind];
 }
 
@@ -33,31 +34,82 @@ static zr_result append(struct zr_schedule *schedule, struct zr_action action)
     return ZR_OK;
 }
 
-/* ---- The order of modules in a pass -------------------------------------------------------------------- */
+/* ---- The order of modules ------------------------------------------------------------------------------ */
 
-/* A pass goes through its modules forward, but for the last one, and then through all of them backward; an
- * evaluation forward alone. Position by position. */
-struct pass {
-    const struct zr_schedule_request *request;
-    bool backward;
-};
-
+/* A module once, forward or backward. */
 struct use {
     size_t module;
+    unsigned micro_batch;
     bool backward;
 };
 
-static size_t uses_count(const struct pass *pass)
+/* A micro-batch through the modules of a part. */
+struct item {
+    struct zr_pipeline_item is;
+    struct zr_cut_part part;
+    size_t first_use, end_use;
+};
+
+/* All that a list goes through. */
+struct way {
+    const struct zr_model *model;
+    struct item *items; /* [items_count] */
+    size_t items_count;
+    struct use *uses; /* [uses_count] */
+    size_t uses_count;
+};
+
+/* The last module of a model has no forward of its own where backward follows. */
+static void add_uses(struct way *way, struct item *item, bool with_backward)
 {
-    size_t modules = pass->request->model->modules_count;
-    return pass->backward ? 2 * modules - 1 : modules;
+    item->first_use = way->uses_count;
+    for (size_t i = 0; i < item->part.end - item->part.first; i++) {
+        size_t module = item->is.backward ? item->part.end - 1 - i : item->part.first + i;
+        if (item->is.backward || !with_backward || !zr_module_is_last(&way->model->modules[module]))
+            way->uses[way->uses_count++] = (struct use){module, item->is.micro_batch, item->is.backward};
+    }
+    item->end_use = way->uses_count;
 }
 
-static struct use use_at(const struct pass *pass, size_t at)
+static struct zr_cut_part whole_part(const struct zr_model *model)
 {
-    size_t modules = pass->request->model->modules_count;
-    bool backward = pass->backward && at + 1 >= modules;
-    return (struct use){backward ? 2 * modules - 2 - at : at, backward};
+    return (struct zr_cut_part){.end = model->modules_count,
+                                .entry = ZR_NO_MODULE,
+                                .exit = ZR_NO_MODULE,
+                                .input_part = UINT_MAX,
+                                .output_part = UINT_MAX};
+}
+
+/* Of a list of items, or of one micro-batch. */
+static zr_result open_way(struct way *out, const struct zr_schedule_request *request, bool backward)
+{
+    const struct zr_cut *cut = request->cut;
+    unsigned parts = cut ? cut->parts_count : 1;
+    bool ordered = cut && backward;
+    *out = (struct way){.model = request->model,
+                        .items_count = ordered    ? request->order->count
+                                       : backward ? 2 * parts
+                                                  : parts};
+    zr_result result = zr_take(request->host_arena, ZR_TAG_OTHER, out->items_count, sizeof *out->items,
+                               (void **)&out->items);
+    size_t uses = 0;
+    for (size_t i = 0; i < out->items_count && result == ZR_OK; i++) {
+        struct zr_pipeline_item is = {(unsigned)i % parts, 0, i >= parts};
+        out->items[i].is = ordered ? request->order->items[i] : is;
+        out->items[i].part = cut ? cut->parts[out->items[i].is.part] : whole_part(request->model);
+        uses += out->items[i].part.end - out->items[i].part.first;
+    }
+    if (result == ZR_OK)
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, uses, sizeof *out->uses, (void **)&out->uses);
+    for (size_t i = 0; i < out->items_count && result == ZR_OK; i++)
+        add_uses(out, &out->items[i], backward);
+    return result;
+}
+
+static void close_way(struct way *way, zr_arena *host_arena)
+{
+    zr_drop(host_arena, &way->uses);
+    zr_drop(host_arena, &way->items);
 }
 
 /* How many units it reads the parameters of. */
@@ -79,16 +131,22 @@ static bool reads_unit(const struct zr_model *model, struct use use, unsigned un
 
 struct builder {
     struct zr_schedule *out;
-    struct pass pass;
+    const struct zr_schedule_request *request;
+    struct way way;
+    bool backward;                /* the list has it */
+    unsigned micro_batch, loaded; /* of the item at hand; the one that is loaded, UINT_MAX: none */
     unsigned gathered[GATHERED_MOST], gathered_count; /* units that are gathered */
     unsigned gathered_most;                           /* gathered ahead of use */
     uint64_t *unit_elements;                          /* [units_count] */
-    size_t fetched; /* outputs of modules from here on are fetched, or have never been stored */
+    size_t fetched; /* of the item at hand: outputs of modules from here on are, or were never stored */
+    size_t asked;   /* items before it have asked for what comes from another rank */
+    unsigned backward_done[ZR_PIPELINE_PARTS_MOST]; /* micro-batches of each part */
 };
 
 static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
 {
-    return append(builder->out, (struct zr_action){.kind = kind, .index = index});
+    return append(builder->out,
+                  (struct zr_action){.kind = kind, .index = index, .micro_batch = builder->micro_batch});
 }
 
 static bool is_gathered(const struct builder *builder, unsigned unit)
@@ -110,19 +168,19 @@ static zr_result gather(struct builder *builder, unsigned unit)
 /* The next position after `at` that reads parameters; uses_count() if there is none. */
 static size_t next_reading(const struct builder *builder, size_t at)
 {
-    size_t count = uses_count(&builder->pass);
+    size_t count = builder->way.uses_count;
     do
         at++;
-    while (at < count && reads(builder->pass.request->model, use_at(&builder->pass, at)) == 0);
+    while (at < count && reads(builder->request->model, builder->way.uses[at]) == 0);
     return at;
 }
 
 static uint64_t elements_at(const struct builder *builder, size_t at)
 {
-    const struct zr_model *model = builder->pass.request->model;
+    const struct zr_model *model = builder->request->model;
     uint64_t sum = 0;
-    if (at < uses_count(&builder->pass)) {
-        struct use use = use_at(&builder->pass, at);
+    if (at < builder->way.uses_count) {
+        struct use use = builder->way.uses[at];
         for (unsigned i = 0; i < reads(model, use); i++)
             sum += builder->unit_elements[model->modules[use.module].units[i]];
     }
@@ -132,10 +190,10 @@ static uint64_t elements_at(const struct builder *builder, size_t at)
 /* Units that come after those in use, while there is room. */
 static zr_result gather_ahead(struct builder *builder, size_t at)
 {
-    const struct zr_model *model = builder->pass.request->model;
+    const struct zr_model *model = builder->request->model;
     zr_result result = ZR_OK;
-    while ((at = next_reading(builder, at)) < uses_count(&builder->pass)) {
-        struct use use = use_at(&builder->pass, at);
+    while ((at = next_reading(builder, at)) < builder->way.uses_count) {
+        struct use use = builder->way.uses[at];
         if (elements_at(builder, at) * SMALL_DIVISOR < elements_at(builder, next_reading(builder, at)))
             continue;
         for (unsigned i = 0; i < reads(model, use) && result == ZR_OK; i++) {
@@ -153,8 +211,7 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
 static bool is_next(const struct builder *builder, size_t at, unsigned unit)
 {
     at = next_reading(builder, at);
-    return at < uses_count(&builder->pass) &&
-           reads_unit(builder->pass.request->model, use_at(&builder->pass, at), unit);
+    return at < builder->way.uses_count && reads_unit(builder->request->model, builder->way.uses[at], unit);
 }
 
 static zr_result release(struct builder *builder, unsigned unit)
@@ -166,41 +223,55 @@ static zr_result release(struct builder *builder, unsigned unit)
     return add(builder, ZR_ACTION_RELEASE, unit);
 }
 
-/* ---- A pass -------------------------------------------------------------------------------------------- */
+/* ---- Items --------------------------------------------------------------------------------------------- */
 
 static bool is_checkpoint(const struct builder *builder, size_t module)
 {
-    return builder->pass.request->model->modules[module].type->output_tag == ZR_TAG_CHECKPOINT;
+    return builder->request->model->modules[module].type->output_tag == ZR_TAG_CHECKPOINT;
 }
 
-/* The input of a module that has run forward, which backward reads much later: not that of the last module
- * before the pass turns. */
-static zr_result store(struct builder *builder, size_t module)
+/* The output that a module reads; ZR_NO_MODULE: it is the model's first. */
+static size_t input_of(const struct item *item, size_t module)
 {
-    const struct zr_schedule_request *request = builder->pass.request;
-    if (!builder->pass.backward || request->fetch_distance == 0 || module == 0 ||
-        module + 2 >= request->model->modules_count || !is_checkpoint(builder, module - 1))
+    return module > item->part.first || zr_cut_part_has_input(&item->part) ? module - 1 : ZR_NO_MODULE;
+}
+
+/* Whether the pass turns right behind a use: the module that follows runs backward next. */
+static bool turns(const struct builder *builder, size_t at)
+{
+    struct use use = builder->way.uses[at];
+    return at + 1 < builder->way.uses_count && builder->way.uses[at + 1].backward &&
+           builder->way.uses[at + 1].micro_batch == use.micro_batch &&
+           builder->way.uses[at + 1].module == use.module + 1;
+}
+
+/* The input of a module that has run forward, which backward reads much later. */
+static zr_result store(struct builder *builder, const struct item *item, size_t at)
+{
+    size_t input = input_of(item, builder->way.uses[at].module);
+    if (!builder->backward || builder->request->fetch_distance == 0 || input == ZR_NO_MODULE ||
+        !is_checkpoint(builder, input) || turns(builder, at))
         return ZR_OK;
-    builder->fetched = module;
-    return add(builder, ZR_ACTION_STORE, (unsigned)module - 1);
+    return add(builder, ZR_ACTION_STORE, (unsigned)input);
 }
 
 /* The input of a module that is about to run backward, and of those after it. */
-static zr_result fetch(struct builder *builder, size_t module)
+static zr_result fetch(struct builder *builder, const struct item *item, size_t module)
 {
-    size_t distance = builder->pass.request->fetch_distance,
-           first = module > distance ? module - 1 - distance : 0;
+    size_t distance = builder->request->fetch_distance,
+           least = item->part.first - zr_cut_part_has_input(&item->part);
     zr_result result = ZR_OK;
+    size_t first = module > least + distance ? module - 1 - distance : least;
     while (distance > 0 && builder->fetched > first && result == ZR_OK)
         if (is_checkpoint(builder, --builder->fetched))
             result = add(builder, ZR_ACTION_FETCH, (unsigned)builder->fetched);
     return result;
 }
 
-static zr_result add_use(struct builder *builder, size_t at)
+static zr_result add_use(struct builder *builder, const struct item *item, size_t at)
 {
-    const struct zr_schedule_request *request = builder->pass.request;
-    struct use use = use_at(&builder->pass, at);
+    const struct zr_schedule_request *request = builder->request;
+    struct use use = builder->way.uses[at];
     const struct zr_module *module = &request->model->modules[use.module];
     unsigned count = reads(request->model, use);
     zr_result result = ZR_OK;
@@ -210,19 +281,79 @@ static zr_result add_use(struct builder *builder, size_t at)
     if (result == ZR_OK)
         result = gather_ahead(builder, at);
     if (result == ZR_OK && use.backward)
-        result = fetch(builder, use.module);
+        result = fetch(builder, item, use.module);
     if (result == ZR_OK && use.backward && request->recomputes && request->recomputes[use.module])
         result = add(builder, ZR_ACTION_RECOMPUTE, (unsigned)use.module);
     if (result == ZR_OK)
         result = add(builder, use.backward ? ZR_ACTION_BACKWARD : ZR_ACTION_FORWARD, (unsigned)use.module);
     if (result == ZR_OK && !use.backward)
-        result = store(builder, use.module);
+        result = store(builder, item, at);
     for (unsigned i = count; i-- > 0 && result == ZR_OK;)
         if (!is_next(builder, at, module->units[i]))
             result = release(builder, module->units[i]);
     for (unsigned i = module->units_count; use.backward && i-- > 0 && result == ZR_OK;)
         result = add(builder, ZR_ACTION_REDUCE, module->units[i]);
     return result;
+}
+
+static zr_result add_port(struct builder *builder, enum zr_action_kind kind, const struct item *item)
+{
+    bool inward = kind == ZR_ACTION_RECEIVE;
+    size_t port = inward != item->is.backward ? item->part.entry : item->part.exit;
+    if (port == ZR_NO_MODULE)
+        return ZR_OK;
+    return append(builder->out, (struct zr_action){.kind = kind,
+                                                   .index = (unsigned)port,
+                                                   .micro_batch = item->is.micro_batch,
+                                                   .backward = item->is.backward});
+}
+
+/* A gradient can come at any time; an input when its place is free, which an earlier micro-batch had. Where
+ * checkpoints go through a ring, whose buffers are used in turn, an input comes when it is read. */
+static bool has_place(const struct builder *builder, const struct item *item, bool ahead)
+{
+    if (ahead && !item->is.backward && builder->request->fetch_distance > 0)
+        return false;
+    unsigned places =
+        builder->backward && builder->request->order ? builder->request->order->held_most[item->is.part] : 1;
+    return item->is.backward || item->is.micro_batch < builder->backward_done[item->is.part] + places;
+}
+
+/* What the item at hand reads, and the one after it. */
+static zr_result ask(struct builder *builder, size_t at)
+{
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && builder->asked < builder->way.items_count && builder->asked <= at + 1 &&
+           has_place(builder, &builder->way.items[builder->asked], builder->asked > at))
+        result = add_port(builder, ZR_ACTION_RECEIVE, &builder->way.items[builder->asked++]);
+    return result;
+}
+
+/* Outputs of modules from here on have not been stored: no forward has read them, or the pass turned there.
+ */
+static size_t stored_end(const struct builder *builder, const struct item *item)
+{
+    bool last = zr_module_is_last(&builder->request->model->modules[item->part.end - 1]),
+         turned = item->is.backward && item->first_use > 0 && turns(builder, item->first_use - 1);
+    size_t others = 1 + last + turned;
+    return item->part.end > others ? item->part.end - others : 0;
+}
+
+static zr_result add_item(struct builder *builder, size_t at)
+{
+    const struct item *item = &builder->way.items[at];
+    zr_result result = ZR_OK;
+    builder->micro_batch = item->is.micro_batch;
+    builder->fetched = stored_end(builder, item);
+    if (builder->backward && builder->loaded != item->is.micro_batch)
+        result = add(builder, ZR_ACTION_LOAD, 0);
+    builder->loaded = item->is.micro_batch;
+    if (result == ZR_OK)
+        result = ask(builder, at);
+    for (size_t use = item->first_use; use < item->end_use && result == ZR_OK; use++)
+        result = add_use(builder, item, use);
+    builder->backward_done[item->is.part] += item->is.backward;
+    return result == ZR_OK ? add_port(builder, ZR_ACTION_SEND, item) : result;
 }
 
 static zr_result measure_units(struct builder *builder, const struct zr_model *model)
@@ -238,16 +369,21 @@ static zr_result measure_units(struct builder *builder, const struct zr_model *m
     return ZR_OK;
 }
 
-static zr_result add_pass(struct zr_schedule *out, const struct zr_schedule_request *request, bool backward)
+static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_request *request, bool backward)
 {
     struct builder builder = {.out = out,
-                              .pass = {.request = request, .backward = backward},
+                              .request = request,
+                              .backward = backward,
+                              .loaded = UINT_MAX,
                               .gathered_most =
                                   1 + (request->prefetch_distance ? request->prefetch_distance : 1)};
-    zr_result result = measure_units(&builder, request->model);
-    for (size_t at = 0; at < uses_count(&builder.pass) && result == ZR_OK; at++)
-        result = add_use(&builder, at);
+    zr_result result = open_way(&builder.way, request, backward);
+    if (result == ZR_OK)
+        result = measure_units(&builder, request->model);
+    for (size_t at = 0; at < builder.way.items_count && result == ZR_OK; at++)
+        result = add_item(&builder, at);
     zr_drop(out->host_arena, &builder.unit_elements);
+    close_way(&builder.way, request->host_arena);
     return result;
 }
 
@@ -267,14 +403,12 @@ static zr_result repeat(struct zr_schedule *out, unsigned micro_batches)
     return result;
 }
 
-zr_result zr_schedule_accumulate(struct zr_schedule *out, const struct zr_schedule_request *request)
+zr_result zr_schedule_step(struct zr_schedule *out, const struct zr_schedule_request *request)
 {
     unsigned micro_batches = request->micro_batches > 0 ? request->micro_batches : 1;
-    *out = (struct zr_schedule){.host_arena = request->host_arena};
-    zr_result result = append(out, (struct zr_action){.kind = ZR_ACTION_LOAD});
-    if (result == ZR_OK)
-        result = add_pass(out, request, true);
-    if (result == ZR_OK)
+    *out = (struct zr_schedule){.host_arena = request->host_arena, .one_pass = request->cut != NULL};
+    zr_result result = add_items(out, request, true);
+    if (result == ZR_OK && !request->cut)
         result = repeat(out, micro_batches);
     if (result == ZR_OK)
         result = append(out, (struct zr_action){.kind = ZR_ACTION_UPDATE, .micro_batch = micro_batches - 1});
@@ -285,8 +419,8 @@ zr_result zr_schedule_accumulate(struct zr_schedule *out, const struct zr_schedu
 
 zr_result zr_schedule_forward(struct zr_schedule *out, const struct zr_schedule_request *request)
 {
-    *out = (struct zr_schedule){.host_arena = request->host_arena};
-    zr_result result = add_pass(out, request, false);
+    *out = (struct zr_schedule){.host_arena = request->host_arena, .one_pass = true};
+    zr_result result = add_items(out, request, false);
     if (result != ZR_OK)
         zr_schedule_end(out);
     return result;

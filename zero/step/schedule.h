@@ -9,7 +9,7 @@
 #ifndef ZR_STEP_SCHEDULE_H
 #define ZR_STEP_SCHEDULE_H
 
-#include "zero/zr_zero.h"
+#include "zero/step/pipeline.h"
 
 enum zr_action_kind {
     ZR_ACTION_LOAD = 0,  /* a micro-batch comes in */
@@ -22,6 +22,8 @@ enum zr_action_kind {
     ZR_ACTION_RELEASE,   /* a unit's parameters */
     ZR_ACTION_REDUCE,    /* a unit's gradients are handed over */
     ZR_ACTION_UPDATE,    /* gradients are awaited, and the optimizer runs */
+    ZR_ACTION_SEND,      /* a port: what goes through it is handed to the rank behind it */
+    ZR_ACTION_RECEIVE,   /* a port: what comes through it is asked for; whoever reads it waits */
     ZR_ACTION_KINDS
 };
 const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", .. */
@@ -29,6 +31,7 @@ const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", 
 struct zr_action {
     enum zr_action_kind kind;
     unsigned index; /* of the unit (gather, release, reduce) or the module (all others) */
+    bool backward;  /* send, receive: of a gradient */
     unsigned micro_batch;
 };
 
@@ -36,6 +39,7 @@ struct zr_schedule {
     zr_arena *host_arena;
     struct zr_action *actions; /* [count] */
     size_t count, room;
+    bool one_pass; /* micro-batches of a pipeline lie within one another: the list repeats as a whole alone */
 };
 
 struct zr_schedule_request {
@@ -46,11 +50,15 @@ struct zr_schedule_request {
     /* How many modules ahead of backward their inputs are fetched, if these are checkpoints that are stored
      * after forward; 0: none is */
     unsigned fetch_distance;
-    zr_arena *host_arena; /* of the list */
+    const struct zr_cut *cut;              /* whose model it is: a part of a pipeline; NULL: a whole model */
+    const struct zr_pipeline_order *order; /* with a cut */
+    zr_arena *host_arena;                  /* of the list */
 };
 
-/* One micro-batch after the other, forward and backward, then the update. */
-zr_result zr_schedule_accumulate(struct zr_schedule *out, const struct zr_schedule_request *request);
+/* The micro-batches of a step, one after the other or in the order of a pipeline, then the update. Of a
+ * pipeline a micro-batch is loaded whenever an item is of another one than the item before. What comes from
+ * another rank is asked for before the item ahead of the one that reads it, where there is a place for it. */
+zr_result zr_schedule_step(struct zr_schedule *out, const struct zr_schedule_request *request);
 /* Forward alone, once: an evaluation. */
 zr_result zr_schedule_forward(struct zr_schedule *out, const struct zr_schedule_request *request);
 void zr_schedule_end(struct zr_schedule *schedule);

@@ -1,7 +1,9 @@
 /* trainer.c: carries out lists of actions: training steps, evaluations, answers. */
 #include "zero/step/trainer.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/struct_bytes.h"
@@ -21,7 +23,30 @@ struct run {
 
 static bool is_last(const zr_trainer *trainer, size_t module)
 {
-    return module + 1 == trainer->model->modules_count;
+    return zr_module_is_last(&trainer->model->modules[module]);
+}
+
+/* ---- Places -------------------------------------------------------------------------------------------- */
+
+/* Micro-batches take the frames of a part by turns; without a pipeline there is one frame. */
+static unsigned frame_of(const zr_trainer *trainer, unsigned part, unsigned micro_batch)
+{
+    return trainer->first_frame[part] + micro_batch % trainer->order.held_most[part];
+}
+
+static struct zr_activation_place place_of(const zr_trainer *trainer, size_t module, unsigned micro_batch)
+{
+    size_t count = trainer->model->modules_count;
+    if (!trainer->pipelined)
+        return (struct zr_activation_place){module, module > 0 ? module - 1 : ZR_NO_MODULE};
+    unsigned p = zr_cut_part_of(&trainer->cut, module);
+    const struct zr_cut_part *part = &trainer->cut.parts[p];
+    struct zr_activation_place place = {frame_of(trainer, p, micro_batch) * count + module, ZR_NO_MODULE};
+    if (module == part->first && part->input_part != UINT_MAX)
+        place.input = frame_of(trainer, part->input_part, micro_batch) * count + module - 1;
+    else if (module > part->first || (module == part->first && part->entry != ZR_NO_MODULE))
+        place.input = place.at - 1;
+    return place;
 }
 
 /* ---- A pass through a module --------------------------------------------------------------------------- */
@@ -64,7 +89,8 @@ static zr_result use_gradients(const struct run *run, struct zr_module_pass *pas
     return ZR_OK;
 }
 
-static void open_pass(const struct run *run, size_t module, struct zr_module_pass *out)
+static void open_pass(const struct run *run, size_t module, struct zr_activation_place place,
+                      struct zr_module_pass *out)
 {
     zr_trainer *trainer = run->trainer;
     struct zr_activations *store = &trainer->activations;
@@ -77,8 +103,8 @@ static void open_pass(const struct run *run, size_t module, struct zr_module_pas
     out->own_rows = run->rows / zr_model_row_ranks(trainer->model);
     out->tensor = trainer->engine->options.tensor;
     out->inputs = store->inputs;
-    out->x = module > 0 ? store->outputs[module - 1] : NULL;
-    out->slots = zr_activations_slots(store, module);
+    out->x = place.input != ZR_NO_MODULE ? store->outputs[place.input] : NULL;
+    out->slots = zr_activations_slots(store, place.at);
     out->losses = store->losses;
     out->activations = store;
 }
@@ -126,26 +152,43 @@ static zr_result inspect(const struct run *run, const struct zr_module_pass *pas
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
-/* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). */
+/* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). Of a pipeline
+ * a step is one pass. */
 static zr_result load(const struct run *run, unsigned micro_batch)
 {
-    zr_rehearsal_rewind(run->trainer->activations.arena);
+    zr_trainer *trainer = run->trainer;
+    if (!trainer->step.one_pass)
+        zr_rehearsal_rewind(trainer->activations.arena);
     return run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
 }
 
-static zr_result forward(const struct run *run, size_t module, bool again)
+/* What a part's first module reads has come. */
+static zr_result await_input(zr_trainer *trainer, size_t module, unsigned micro_batch)
+{
+    unsigned p = trainer->pipelined ? zr_cut_part_of(&trainer->cut, module) : 0;
+    const struct zr_cut_part *part = &trainer->cut.parts[p];
+    if (!trainer->pipelined || module != part->first || part->entry == ZR_NO_MODULE)
+        return ZR_OK;
+    return zr_comm_wait(trainer->channels.parts[p].input.comm,
+                        trainer->inputs[frame_of(trainer, p, micro_batch)]);
+}
+
+static zr_result forward(const struct run *run, const struct zr_action *action, bool again)
 {
     zr_trainer *trainer = run->trainer;
     struct zr_activations *store = &trainer->activations;
+    size_t module = action->index;
     const struct zr_module_type *type = trainer->model->modules[module].type;
+    struct zr_activation_place place = place_of(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
-    zr_result result = again && module > 0 ? zr_activations_await(store, module - 1) : ZR_OK;
+    zr_result result =
+        again ? zr_activations_await(store, place.input) : await_input(trainer, module, action->micro_batch);
     if (result == ZR_OK)
-        result = zr_activations_take(store, module, !again);
+        result = zr_activations_take(store, place, !again);
     if (result != ZR_OK)
         return result;
-    open_pass(run, module, &pass);
-    pass.y = again ? NULL : store->outputs[module];
+    open_pass(run, module, place, &pass);
+    pass.y = again ? NULL : store->outputs[place.at];
     result = use_units(run, &pass);
     if (result == ZR_OK)
         result = run->answer && is_last(trainer, module) ? type->answer(&pass, run->answer_row, run->answer)
@@ -153,9 +196,93 @@ static zr_result forward(const struct run *run, size_t module, bool again)
     if (result == ZR_OK && trainer->inspects && !is_last(trainer, module))
         result = inspect(run, &pass);
     if (result == ZR_OK && !again)
-        zr_activations_put(store, module, run->keeps);
+        zr_activations_put(store, place, run->keeps);
     return result;
 }
+
+/* ---- Between the stages of a pipeline ------------------------------------------------------------------ */
+
+/* A block of as many rows as the run has. */
+static struct zr_channel_block block_of(const struct run *run, size_t output, void *block)
+{
+    const zr_trainer *trainer = run->trainer;
+    size_t rows = run->rows / zr_model_row_ranks(trainer->model);
+    enum zr_precision precision = trainer->engine->options.precision;
+    return (struct zr_channel_block){.block = block,
+                                     .bytes = rows * trainer->model->modules[output].type->output_columns *
+                                              zr_precision_bytes(precision),
+                                     .type = precision == ZR_PRECISION_FP32   ? ZR_COMM_FP32
+                                             : precision == ZR_PRECISION_BF16 ? ZR_COMM_BF16
+                                                                              : ZR_COMM_FP16};
+}
+
+static zr_result send(const struct run *run, const struct zr_action *action)
+{
+    zr_trainer *trainer = run->trainer;
+    struct zr_activations *store = &trainer->activations;
+    unsigned p = zr_cut_part_of(&trainer->cut, action->index);
+    struct zr_part_channels *channels = &trainer->channels.parts[p];
+    void **place = &store->gradients[0];
+    size_t output = action->index;
+    if (!action->backward) {
+        output--;
+        place = &store->outputs[place_of(trainer, output, action->micro_batch).at];
+    }
+    struct zr_channel_block block = block_of(run, output, *place);
+    *place = NULL;
+    return zr_channel_send(&trainer->channels,
+                           action->backward ? &channels->input_gradient : &channels->output, &block);
+}
+
+static zr_result receive(const struct run *run, const struct zr_action *action)
+{
+    zr_trainer *trainer = run->trainer;
+    struct zr_activations *store = &trainer->activations;
+    unsigned p = zr_cut_part_of(&trainer->cut, action->index),
+             frame = frame_of(trainer, p, action->micro_batch);
+    struct zr_part_channels *channels = &trainer->channels.parts[p];
+    size_t output = action->index - action->backward;
+    struct zr_activation_place place = place_of(trainer, output, action->micro_batch);
+    zr_result result = action->backward
+                           ? zr_activations_take_gradient(store, place.at, &store->incoming[frame])
+                           : zr_activations_take(store, place, true);
+    if (result != ZR_OK)
+        return result;
+    struct zr_channel_block block =
+        block_of(run, output, action->backward ? store->incoming[frame] : store->outputs[place.at]);
+    return zr_channel_receive(action->backward ? &channels->output_gradient : &channels->input, &block,
+                              action->backward ? &trainer->gradients[frame] : &trainer->inputs[frame]);
+}
+
+/* Before backward of a part's last module: the gradient of what the part has handed on. */
+static zr_result take_gradient(zr_trainer *trainer, size_t module, unsigned micro_batch)
+{
+    unsigned p = trainer->pipelined ? zr_cut_part_of(&trainer->cut, module) : 0, frame;
+    const struct zr_cut_part *part = &trainer->cut.parts[p];
+    zr_result result = ZR_OK;
+    if (!trainer->pipelined || module + 1 != part->end || is_last(trainer, module))
+        return ZR_OK;
+    frame = frame_of(trainer, p, micro_batch);
+    if (part->exit != ZR_NO_MODULE)
+        result = zr_comm_wait(trainer->channels.parts[p].output_gradient.comm, trainer->gradients[frame]);
+    trainer->activations.gradients[0] = trainer->activations.incoming[frame];
+    trainer->activations.incoming[frame] = NULL;
+    return result;
+}
+
+/* After backward of a part's first module: its input's gradient waits, where the part before is here too. */
+static void leave_gradient(zr_trainer *trainer, size_t module, unsigned micro_batch)
+{
+    unsigned p = trainer->pipelined ? zr_cut_part_of(&trainer->cut, module) : 0;
+    const struct zr_cut_part *part = &trainer->cut.parts[p];
+    if (!trainer->pipelined || module != part->first || part->input_part == UINT_MAX)
+        return;
+    trainer->activations.incoming[frame_of(trainer, part->input_part, micro_batch)] =
+        trainer->activations.gradients[0];
+    trainer->activations.gradients[0] = NULL;
+}
+
+/* ---- Backward ------------------------------------------------------------------------------------------ */
 
 static double mean_loss(const struct run *run)
 {
@@ -174,23 +301,28 @@ static zr_result add_loss(const struct run *run)
     return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT; /* diagnose() finds the words */
 }
 
-static zr_result backward(const struct run *run, size_t module)
+static zr_result backward(const struct run *run, const struct zr_action *action)
 {
     zr_trainer *trainer = run->trainer;
+    struct zr_activations *store = &trainer->activations;
     const struct zr_engine_options *o = &trainer->engine->options;
+    size_t module = action->index;
     const struct zr_module_type *type = trainer->model->modules[module].type;
+    struct zr_activation_place place = place_of(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     void *dy, *dx;
     /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
-    zr_result result =
-        is_last(trainer, module) ? zr_activations_take(&trainer->activations, module, false) : ZR_OK;
-    if (result == ZR_OK && module > 0)
-        result = zr_activations_await(&trainer->activations, module - 1);
+    zr_result result = is_last(trainer, module) ? zr_activations_take(store, place, false)
+                                                : take_gradient(trainer, module, action->micro_batch);
+    if (result == ZR_OK && is_last(trainer, module))
+        result = await_input(trainer, module, action->micro_batch);
     if (result == ZR_OK)
-        result = zr_activations_get(&trainer->activations, module, &dy, &dx);
+        result = zr_activations_await(store, place.input);
+    if (result == ZR_OK)
+        result = zr_activations_get(store, place, &dy, &dx);
     if (result != ZR_OK)
         return result;
-    open_pass(run, module, &pass);
+    open_pass(run, module, place, &pass);
     if (!type->backward_reads_none)
         result = use_units(run, &pass);
     if (result == ZR_OK)
@@ -203,8 +335,10 @@ static zr_result backward(const struct run *run, size_t module)
     result = type->backward(&pass);
     if (result == ZR_OK && is_last(trainer, module))
         result = add_loss(run);
-    if (result == ZR_OK)
-        zr_activations_end(&trainer->activations, module);
+    if (result == ZR_OK) {
+        zr_activations_end(store, place);
+        leave_gradient(trainer, module, action->micro_batch);
+    }
     return result;
 }
 
@@ -212,8 +346,11 @@ static zr_result update(const struct run *run)
 {
     zr_trainer *trainer = run->trainer;
     float rate = 0;
-    zr_result result = run->calls->update(run->calls->state,
-                                          trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
+    zr_result result = zr_channels_drain(&trainer->channels);
+    trainer->together = true; /* what fails from here on fails on all ranks */
+    if (result == ZR_OK)
+        result = run->calls->update(run->calls->state,
+                                    trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
     return result == ZR_OK ? zr_engine_step(trainer->engine, rate, run->report) : result;
 }
 
@@ -232,15 +369,21 @@ static zr_result act(const struct run *run, const struct zr_action *action)
     case ZR_ACTION_GATHER:
         return zr_engine_prefetch(run->trainer->engine, action->index);
     case ZR_ACTION_FORWARD:
-        return forward(run, action->index, false);
+        return forward(run, action, false);
     case ZR_ACTION_STORE:
-        return zr_activations_store(&run->trainer->activations, action->index);
+        return zr_activations_store(&run->trainer->activations,
+                                    place_of(run->trainer, action->index, action->micro_batch).at);
     case ZR_ACTION_FETCH:
-        return zr_activations_fetch(&run->trainer->activations, action->index);
+        return zr_activations_fetch(&run->trainer->activations,
+                                    place_of(run->trainer, action->index, action->micro_batch).at);
     case ZR_ACTION_RECOMPUTE:
-        return forward(run, action->index, true);
+        return forward(run, action, true);
     case ZR_ACTION_BACKWARD:
-        return backward(run, action->index);
+        return backward(run, action);
+    case ZR_ACTION_SEND:
+        return send(run, action);
+    case ZR_ACTION_RECEIVE:
+        return receive(run, action);
     case ZR_ACTION_RELEASE:
         release(run->trainer, action->index);
         return ZR_OK;
@@ -258,6 +401,7 @@ static void drop_pass(zr_trainer *trainer)
 {
     for (unsigned u = 0; u < trainer->model->list.units_count; u++)
         release(trainer, u);
+    zr_channels_drain(&trainer->channels);
     zr_activations_drop(&trainer->activations);
 }
 
@@ -278,13 +422,18 @@ static zr_result run_list(const struct run *run, const struct zr_schedule *sched
 /* The loss is not finite: find out where that began, by the same pass with every result looked at. */
 static zr_result diagnose(zr_trainer *trainer, size_t rows)
 {
-    drop_pass(trainer);
     zr_comm *tensor = trainer->engine->options.tensor;
+    if (!trainer->pipelined)
+        drop_pass(trainer);
     zr_result result = zr_engine_verify_finite(trainer->engine);
     if (tensor) /* its ranks have met the same loss, and go on together or not at all */
         result = zr_comm_all_status(tensor, result);
     if (result != ZR_OK)
         return result;
+    if (trainer->pipelined)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the loss is not finite although this rank's parameters are; --pp 1 has "
+                       "the same losses and finds where it arose");
     if (zr_engine_gathers(trainer->engine)) /* the other ranks may be going on: nothing can be gathered */
         return zr_fail(ZR_ERR_CORRUPT, "the loss is not finite although this rank's parameters are; "
                                        "--stage 2 has the same losses and finds where it arose");
@@ -301,6 +450,22 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
         zr_model_module_name(trainer->model, last - 1), zr_model_module_name(trainer->model, last));
 }
 
+/* A pass that failed. The ranks before and behind count on this one, and may have nothing for it any more. */
+static zr_result give_up(zr_trainer *trainer, zr_result result)
+{
+    char words[512], why[96];
+    if (trainer->pipelined && result != ZR_ERR_PEER && !trainer->together) {
+        snprintf(words, sizeof words, "%s", zr_last_error());
+        snprintf(why, sizeof why, "rank %u of the pipeline cannot go on",
+                 zr_comm_rank(trainer->engine->options.pipeline));
+        zr_comm_abandon(trainer->engine->options.pipeline, why);
+        drop_pass(trainer);
+        return zr_fail(result, "%s", words);
+    }
+    drop_pass(trainer);
+    return result;
+}
+
 /* ---- Calls --------------------------------------------------------------------------------------------- */
 
 zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls,
@@ -312,12 +477,13 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
     struct run run = {
         .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
     trainer->loss_sum = 0;
+    trainer->together = false;
+    if (trainer->step.one_pass)
+        zr_rehearsal_rewind(trainer->activations.arena);
     zr_result result = run_list(&run, &trainer->step);
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
-        return diagnose(trainer, run.rows);
-    if (result != ZR_OK)
-        drop_pass(trainer);
-    return result;
+        result = diagnose(trainer, run.rows);
+    return result == ZR_OK ? ZR_OK : give_up(trainer, result);
 }
 
 static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t rows, const void *out)
@@ -332,20 +498,55 @@ static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t 
     return ZR_OK;
 }
 
+/* Losses come from this rank. */
+static bool has_end(const zr_trainer *trainer)
+{
+    bool found = false;
+    for (size_t m = 0; m < trainer->model->modules_count; m++)
+        found |= is_last(trainer, m);
+    return found;
+}
+
 zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
 {
     zr_result result = check_rows(trainer, __func__, rows, loss);
     if (result != ZR_OK)
         return result;
     struct run run = {.trainer = trainer, .rows = rows};
+    trainer->together = false;
     zr_rehearsal_rewind(trainer->activations.arena);
     result = run_list(&run, &trainer->forward);
-    if (result == ZR_OK) {
-        *loss = mean_loss(&run);
-        if (!isfinite(*loss))
-            return diagnose(trainer, rows);
-    }
+    if (result == ZR_OK)
+        *loss = has_end(trainer) ? mean_loss(&run) : 0;
+    if (result == ZR_OK && !isfinite(*loss))
+        result = diagnose(trainer, rows);
+    if (result != ZR_OK)
+        return give_up(trainer, result);
     drop_pass(trainer);
+    return ZR_OK;
+}
+
+/* What the rank with the model's end says, all ranks of the pipeline say. */
+static zr_result share_answer(zr_trainer *trainer, float *out)
+{
+    zr_comm *pipeline = trainer->engine->options.pipeline;
+    zr_arena *host_arena = trainer->engine->options.host_arena;
+    unsigned ranks = zr_comm_world(pipeline);
+    size_t count = trainer->model->answer_count;
+    bool mine = has_end(trainer), *ends = NULL;
+    float *all = NULL;
+    zr_result result = zr_take(host_arena, ZR_TAG_OTHER, ranks * count, sizeof *all, (void **)&all);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, ranks, sizeof *ends, (void **)&ends);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(pipeline, &mine, sizeof mine, ends);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(pipeline, out, count * sizeof *out, all);
+    for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
+        if (ends[r])
+            memcpy(out, all + r * count, count * sizeof *out);
+    zr_drop(host_arena, &ends);
+    zr_drop(host_arena, &all);
     return result;
 }
 
@@ -355,14 +556,14 @@ zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float 
     if (result != ZR_OK)
         return result;
     const struct zr_model *model = trainer->model;
-    if (row >= rows || !model->modules[model->modules_count - 1].type->answer)
+    if (row >= rows || (has_end(trainer) && !model->modules[model->modules_count - 1].type->answer))
         return zr_fail(ZR_ERR_INVALID, "%s() after row %zu of %zu, of a model that answers %zu numbers",
                        __func__, row, rows, model->answer_count);
     struct run run = {.trainer = trainer, .rows = rows, .answer = out, .answer_row = row};
     zr_rehearsal_rewind(trainer->activations.arena);
     result = run_list(&run, &trainer->forward);
     drop_pass(trainer);
-    return result;
+    return result == ZR_OK && trainer->pipelined ? share_answer(trainer, out) : result;
 }
 
 zr_engine *zr_trainer_engine(zr_trainer *trainer)
@@ -386,8 +587,10 @@ static zr_result make_lists(zr_trainer *trainer)
                                           .recomputes = trainer->activations.recomputes,
                                           .fetch_distance =
                                               zr_checkpoints_distance(&trainer->activations.checkpoints),
+                                          .cut = trainer->pipelined ? &trainer->cut : NULL,
+                                          .order = &trainer->order,
                                           .host_arena = o->host_arena};
-    zr_result result = zr_schedule_accumulate(&trainer->step, &request);
+    zr_result result = zr_schedule_step(&trainer->step, &request);
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
     return result;
@@ -406,8 +609,114 @@ static zr_result prepare(zr_trainer *trainer)
             o->context, &(struct zr_clear){model->inputs[i].elements *
                                                zr_slot_bytes(model->inputs[i].type, store->element_bytes),
                                            store->inputs[i]});
-    open_pass(&(struct run){.trainer = trainer, .rows = model->rows}, 0, &pass);
+    open_pass(&(struct run){.trainer = trainer, .rows = model->rows}, 0, place_of(trainer, 0, 0), &pass);
     return result == ZR_OK && model->prepare ? model->prepare(&pass) : result;
+}
+
+/* The part of the model that this rank of a pipeline has, the order in which it takes micro-batches, and the
+ * ways to the ranks before and behind. */
+static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_options *options,
+                               const struct zr_engine_options *engine)
+{
+    const struct zr_pipeline *pipeline = &options->pipeline;
+    if (!pipeline->comm || zr_comm_world(pipeline->comm) == 1)
+        return ZR_OK;
+    unsigned ranks = zr_comm_world(pipeline->comm), rank = zr_comm_rank(pipeline->comm);
+    zr_result result = zr_cut_open(&trainer->cut, &(struct zr_cut_request){.model = options->model,
+                                                                           .pipeline = pipeline,
+                                                                           .ranks = ranks,
+                                                                           .rank = rank,
+                                                                           .host_arena = engine->host_arena});
+    if (result == ZR_OK)
+        result = zr_pipeline_order_make(&trainer->order,
+                                        &(struct zr_pipeline_request){.pipeline = pipeline,
+                                                                      .ranks = ranks,
+                                                                      .rank = rank,
+                                                                      .micro_batches = engine->micro_batches,
+                                                                      .host_arena = engine->host_arena});
+    if (result == ZR_OK)
+        result = zr_channels_open(&trainer->channels, &trainer->cut, pipeline, engine->arena);
+    trainer->pipelined = true;
+    trainer->model = &trainer->cut.model;
+    return result;
+}
+
+/* Frames of all parts, and places for the tickets of what they receive. */
+static zr_result count_frames(zr_trainer *trainer, const struct zr_engine_options *engine, unsigned *frames)
+{
+    zr_result result = ZR_OK;
+    *frames = 1;
+    if (!trainer->pipelined)
+        return ZR_OK;
+    *frames = 0;
+    for (unsigned p = 0; p < trainer->cut.parts_count; p++) {
+        trainer->first_frame[p] = *frames;
+        *frames += trainer->order.held_most[p];
+    }
+    result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->inputs,
+                     (void **)&trainer->inputs);
+    if (result == ZR_OK)
+        result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->gradients,
+                         (void **)&trainer->gradients);
+    return result;
+}
+
+static zr_result open_activations(zr_trainer *trainer, const struct zr_trainer_options *options,
+                                  const struct zr_engine_options *engine)
+{
+    unsigned frames;
+    zr_result result = count_frames(trainer, engine, &frames);
+    return result != ZR_OK ? result
+                           : zr_activations_open(
+                                 &trainer->activations,
+                                 &(struct zr_activations_options){
+                                     .model = trainer->model,
+                                     .frames = frames,
+                                     .arena = engine->arena,
+                                     .host_arena = engine->host_arena,
+                                     .element_bytes = zr_precision_bytes(engine->precision),
+                                     .recompute = options->recompute,
+                                     .recompute_modules = options->recompute_modules,
+                                     .recomputing_before = trainer->cut.recomputing_before,
+                                     .checkpoints = &(struct zr_checkpoints_options){
+                                         .policy = options->checkpoints,
+                                         .arena = engine->arena,
+                                         .host_arena = engine->host_arena,
+                                         .kernels = engine->kernels,
+                                         .context = engine->context,
+                                         .precision = engine->precision,
+                                         .tensor = trainer->model->row_ranks > 1 ? NULL : engine->tensor}});
+}
+
+static zr_result open_engine(zr_trainer *trainer, struct zr_engine_options *engine)
+{
+    const struct zr_parameter_list *list = &trainer->model->list;
+    engine->list = *list;
+    engine->sharing = trainer->channels.sharing;
+    zr_result result = zr_engine_create(&trainer->engine, engine);
+    if (result == ZR_OK)
+        result = zr_take(engine->host_arena, ZR_TAG_OTHER, list->units_count, sizeof *trainer->parameters,
+                         (void **)&trainer->parameters);
+    if (result == ZR_OK)
+        memset(trainer->parameters, 0, list->units_count * sizeof *trainer->parameters);
+    return result;
+}
+
+static void close(zr_trainer *trainer, zr_arena *host_arena)
+{
+    if (trainer->activations.arena)
+        drop_pass(trainer);
+    zr_schedule_end(&trainer->forward);
+    zr_schedule_end(&trainer->step);
+    zr_activations_close(&trainer->activations);
+    zr_drop(host_arena, &trainer->gradients);
+    zr_drop(host_arena, &trainer->inputs);
+    zr_drop(host_arena, &trainer->parameters);
+    zr_engine_destroy(trainer->engine);
+    zr_channels_close(&trainer->channels);
+    zr_pipeline_order_end(&trainer->order);
+    zr_cut_close(&trainer->cut);
+    zr_drop(host_arena, &trainer);
 }
 
 zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options)
@@ -421,9 +730,9 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (!out || !options || !options->engine || !options->engine->arena || !options->engine->host_arena)
         return zr_fail(ZR_ERR_INVALID, "%s() needs options, arenas among them, and a place for the trainer",
                        __func__);
-    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, checkpoints, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, pipeline, &own, options);
     if (result == ZR_OK)
-        result = ZR_STRUCT_COPY(zr_engine_options, tensor, &engine, own.engine);
+        result = ZR_STRUCT_COPY(zr_engine_options, sharing, &engine, own.engine);
     if (result == ZR_OK)
         result = zr_model_check(own.model);
     if (result == ZR_OK)
@@ -432,54 +741,27 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
         return result;
     memset(trainer, 0, sizeof *trainer);
     trainer->model = own.model;
-    engine.list = own.model->list;
-    result = zr_engine_create(&trainer->engine, &engine);
+    engine.pipeline = own.pipeline.comm;
+    if (engine.micro_batches == 0)
+        engine.micro_batches = 1;
+    result = open_pipeline(trainer, &own, &engine);
     if (result == ZR_OK)
-        result = zr_take(engine.host_arena, ZR_TAG_OTHER, own.model->list.units_count,
-                         sizeof *trainer->parameters, (void **)&trainer->parameters);
-    if (result == ZR_OK) {
-        memset(trainer->parameters, 0, own.model->list.units_count * sizeof *trainer->parameters);
-        result = zr_activations_open(
-            &trainer->activations,
-            &(struct zr_activations_options){.model = own.model,
-                                             .arena = engine.arena,
-                                             .host_arena = engine.host_arena,
-                                             .element_bytes = zr_precision_bytes(engine.precision),
-                                             .recompute = own.recompute,
-                                             .recompute_modules = own.recompute_modules,
-                                             .checkpoints = &(struct zr_checkpoints_options){
-                                                 .policy = own.checkpoints,
-                                                 .arena = engine.arena,
-                                                 .host_arena = engine.host_arena,
-                                                 .kernels = engine.kernels,
-                                                 .context = engine.context,
-                                                 .precision = engine.precision,
-                                                 .tensor = own.model->row_ranks > 1 ? NULL : engine.tensor}});
-    }
+        result = open_engine(trainer, &engine);
+    if (result == ZR_OK)
+        result = open_activations(trainer, &own, &engine);
     if (result == ZR_OK)
         result = make_lists(trainer);
     if (result == ZR_OK)
         result = prepare(trainer);
     if (result == ZR_OK)
         *out = trainer;
-    else if (trainer->engine)
-        zr_trainer_destroy(trainer);
     else
-        zr_drop(engine.host_arena, &trainer);
+        close(trainer, engine.host_arena);
     return result;
 }
 
 void zr_trainer_destroy(zr_trainer *trainer)
 {
-    if (!trainer)
-        return;
-    zr_arena *host_arena = trainer->engine->options.host_arena;
-    if (trainer->activations.arena)
-        drop_pass(trainer);
-    zr_schedule_end(&trainer->forward);
-    zr_schedule_end(&trainer->step);
-    zr_activations_close(&trainer->activations);
-    zr_drop(host_arena, &trainer->parameters);
-    zr_engine_destroy(trainer->engine);
-    zr_drop(host_arena, &trainer);
+    if (trainer)
+        close(trainer, trainer->engine->options.host_arena);
 }

@@ -5,15 +5,25 @@
 
 #include "zero/engine/engine.h"
 #include "zero/model/activations.h"
+#include "zero/step/channels.h"
 #include "zero/step/schedule.h"
 
 struct zr_trainer {
-    const struct zr_model *model;
+    const struct zr_model *model; /* what this rank has: the caller's, or the cut's */
+    bool pipelined;
+    /* Of a pipeline. */
+    struct zr_cut cut;
+    struct zr_channels channels;
+    struct zr_pipeline_order order;
+    unsigned first_frame[ZR_PIPELINE_PARTS_MOST]; /* of each part: as many as it holds micro-batches */
+    zr_ticket *inputs, *gradients;                /* [frames]: what a part receives, on its way */
+
     zr_engine *engine;
     struct zr_activations activations;
     struct zr_schedule step, forward;
     const void **parameters; /* [units_count]: where a unit's are while it is in use, else NULL */
     double loss_sum;         /* of the step's micro-batches */
+    bool together;           /* the step is at its update */
     bool inspects;           /* every result is looked at for a value that is not finite */
 
     /* Called before and after each action: the byte plan, the timeline and tests listen. NULL: nobody. */

@@ -57,8 +57,14 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
 
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options)
 {
+    size_t modules[ZR_PIPELINE_STAGES_MOST];
+    struct zr_pipeline pipeline = {.comm = NULL};
     memset(out, 0, sizeof *out);
     out->options = *options;
+    if (options->mesh->pipeline) {
+        pipeline = zr_stages_pipeline(options->stages, modules);
+        pipeline.comm = options->mesh->pipeline;
+    }
     zr_result result = zr_transformer_open(&out->transformer, &options->shape, options->host_arena);
     if (result == ZR_OK)
         result = open_context(out);
@@ -81,7 +87,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                .model = &out->transformer.model,
                                .recompute = options->shape.recompute,
                                .recompute_modules = options->shape.recompute_layers,
-                               .checkpoints = options->checkpoints});
+                               .checkpoints = options->checkpoints,
+                               .pipeline = pipeline});
     if (result == ZR_OK) {
         zr_comm *copies = out->trainer->activations.checkpoints.copies;
         out->engine = zr_trainer_engine(out->trainer);
@@ -91,6 +98,12 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         zr_trainer_state_close(out);
     }
     return result;
+}
+
+void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct zr_comm_counters *out)
+{
+    zr_mesh_counters_get(state->options.mesh, out);
+    zr_channels_count(&state->trainer->channels, out);
 }
 
 void zr_trainer_state_close(struct zr_trainer_state *state)

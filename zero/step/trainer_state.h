@@ -14,8 +14,9 @@ struct zr_trainer_state_options {
     const struct zr_kernels *kernels;
     enum zr_isa isa;
     struct zr_parallel parallel;
-    const struct zr_mesh *mesh; /* borrowed; made before, so that its rings come first */
-    struct zr_shape shape;      /* its tensor ranks are the mesh's */
+    const struct zr_mesh *mesh;     /* borrowed; made before, so that its rings come first */
+    struct zr_shape shape;          /* its tensor ranks are the mesh's */
+    const struct zr_stages *stages; /* of its pipeline ranks; NULL: none */
     unsigned stage;
     unsigned micro_batches;
     enum zr_reduce_when reduce;
@@ -38,6 +39,8 @@ struct zr_trainer_state {
 
 /* Builds in place. On failure everything is released and *out may be forgotten. Collective. */
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options);
+/* What this rank has sent over all communicators of the mesh and the pipeline. */
+void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct zr_comm_counters *out);
 /* Releases; a zeroed struct is fine. */
 void zr_trainer_state_close(struct zr_trainer_state *state);
 

@@ -17,6 +17,7 @@
 #include "zero/train/flags.h"
 #include "zero/train/limit.h"
 #include "zero/train/shape.h"
+#include "zero/train/stages.h"
 #include "zero/train/terminal.h"
 
 enum zr_exit zr_exit_of(zr_result result)
@@ -262,6 +263,8 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
 
 const struct zr_flag *zr_flag_find(const char *name)
 {
+    if (strcmp(name, "micro-batches") == 0) /* another name of it */
+        name = "accumulate";
     for (size_t i = 0; i < zr_flags_count; i++)
         if (strcmp(zr_flags[i].name, name) == 0)
             return &zr_flags[i];
@@ -425,6 +428,22 @@ static bool scales_loss(const struct zr_train_config *config)
     return given;
 }
 
+/* Words for an option of a pipeline that has no meaning; NULL: there is none. */
+static const char *beside_pipeline(const struct zr_train_config *config)
+{
+    const struct zr_stages *stages = &config->stages;
+    if (stages->ranks == 1 && (zr_flag_given(config, "schedule") || zr_flag_given(config, "interleave") ||
+                               zr_flag_given(config, "pipeline-cut")))
+        return "--schedule, --interleave and --pipeline-cut: are of a pipeline; give --pp 2 or more, or leave "
+               "them out";
+    if (stages->schedule == ZR_PIPELINE_VHALF && stages->interleave > 0 && stages->interleave != 2)
+        return "--interleave: --schedule vhalf has 2 stages on each rank; give 2, or leave it out";
+    if (stages->schedule != ZR_PIPELINE_VHALF && stages->schedule != ZR_PIPELINE_1F1B &&
+        stages->interleave > 1)
+        return "--interleave: is of --schedule 1f1b; leave one of the two out";
+    return NULL;
+}
+
 /* Words for an option that what else was asked for leaves without a meaning; NULL: there is none. */
 static const char *without_meaning(const struct zr_train_config *config)
 {
@@ -434,6 +453,9 @@ static const char *without_meaning(const struct zr_train_config *config)
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings: are of --arch llama";
+    const char *pipeline = beside_pipeline(config);
+    if (pipeline)
+        return pipeline;
     if (config->shape.sequence_parallel && config->shape.tensor < 2)
         return "--sequence-parallel: divides rows over the ranks of --tp; give --tp 2 or more, or leave it out";
     if (config->checkpoints.partition && !config->force &&
@@ -511,17 +533,25 @@ static int check_bucket(struct zr_train_config *config)
     return ZR_EXIT_USAGE;
 }
 
-/* Whether --tp divides the ranks, in words where it does not. */
+/* Whether --tp and --pp divide the ranks, in words where they do not. */
 static bool divides_ranks(const struct zr_train_config *config)
 {
-    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), below = tensor;
+    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), pipeline = config->stages.ranks,
+             each = tensor * pipeline, below = tensor;
+    if (config->ranks % each == 0)
+        return true;
     while (config->ranks % below != 0)
         below--;
-    if (below < tensor)
+    if (pipeline > 1)
+        zr_say("--pp %u%s: %u ranks make no whole mesh; give --%s %u", pipeline,
+               tensor > 1 ? " and --tp" : "", config->ranks,
+               config->dry_run && config->world_size ? "world-size" : "ranks",
+               (config->ranks / each + 1) * each);
+    else
         zr_say("--tp %u: does not divide %u ranks; give --tp %u, or --%s %u", tensor, config->ranks, below,
                config->dry_run && config->world_size ? "world-size" : "ranks",
                (config->ranks / tensor + 1) * tensor);
-    return below == tensor;
+    return false;
 }
 
 static int together(const struct zr_train_config *config)
@@ -576,7 +606,7 @@ static int together(const struct zr_train_config *config)
         zr_say("%s", words);
         return ZR_EXIT_USAGE;
     }
-    if (zr_shape_check(shape) != ZR_OK) {
+    if (zr_train_check_stages(config) != ZR_OK) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
@@ -689,6 +719,8 @@ static void resolve(struct zr_train_config *config)
     config->checkpoints.no_ring = config->growing_buffers;
     if (config->growing_buffers)
         config->bucket_bytes = SIZE_MAX / 8; /* as large as the largest unit */
+    if (config->stages.ranks > 1)
+        zr_stages_cut_equally(&config->stages, shape->layers);
     resolve_optimizer(&config->optimizer);
     resolve_loss_scaling(config);
 }

@@ -26,6 +26,9 @@ enum zr_exit zr_exit_of(zr_result result);
 /* What becomes of a run that asks for more of a tag than its byte plan has. */
 enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
+/* How --pp cuts the layers into stages. */
+enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* The default of --bucket-bytes, whatever the number of ranks. */
@@ -48,6 +51,8 @@ struct zr_train_config {
     char prompt[1024];                    /* --prompt, "" is fine */
 
     struct zr_shape shape; /* batch is per rank */
+    struct zr_stages stages;
+    unsigned pipeline_cut; /* enum zr_pipeline_cut */
     double parameters;     /* --params; 0: the shape was given */
     bool bytes;            /* --vocab byte: tokens are bytes; else the data is a token shard */
 
@@ -104,8 +109,10 @@ struct zr_train_config {
 /* The ranks as a mesh. */
 static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *config)
 {
-    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape);
-    return (struct zr_mesh_shape){.data = config->ranks / tensor, .tensor = tensor};
+    unsigned tensor = (unsigned)zr_shape_tensor(&config->shape),
+             pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1;
+    return (struct zr_mesh_shape){
+        .data = config->ranks / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
 }
 
 /* The model as rank `rank` has it. */

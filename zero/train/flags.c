@@ -68,6 +68,13 @@ const struct zr_flag zr_flags[] = {
 
     COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
+    COUNT("pp", memory, stages.ranks, "1", 1, 256, "ranks that divide the layers (pipeline parallel)"),
+    CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf", NULL,
+           "how micro-batches go through the stages of --pp"),
+    {"interleave", memory, "N", "stages of each rank of --pp, with 1f1b", NULL, "1; vhalf has 2", NULL, NULL,
+     ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MOST},
+    CHOICE("pipeline-cut", memory, pipeline_cut, "memory", "memory|equal", NULL,
+           "layers of each stage, for equal peaks or equally many"),
     SWITCH("sequence-parallel", memory, shape.sequence_parallel,
            "ranks of --tp divide the rows of norms and residuals too"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto", NULL,
@@ -169,5 +176,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {
-    "pp", "schedule", "micro-batches", "offload-optimizer", "offload-param", "deterministic", "policy", NULL};
+const char *const zr_flags_later[] = {"offload-optimizer", "offload-param", "deterministic", "policy", NULL};

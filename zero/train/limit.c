@@ -5,6 +5,8 @@
 
 #include "alloc/base/error.h"
 #include "zero/train/rank.h"
+#include "zero/train/balance.h"
+#include "zero/train/stages.h"
 
 /* Of a rehearsal that only tells what is live. */
 #define FINE_GRANULE_BYTES   ((size_t)2 << 20)
@@ -21,13 +23,15 @@ static size_t most_of(enum zr_limit_size size)
 static zr_result plan_largest(struct zr_byte_plan *out, const struct zr_train_config *config,
                               zr_arena *host_arena)
 {
-    struct zr_byte_plan last;
+    unsigned pipeline = zr_train_pipeline(config);
+    struct zr_byte_plan one;
     zr_result result = zr_rank_plan(out, config, 0, host_arena);
-    if (result != ZR_OK || config->ranks == 1)
-        return result;
-    result = zr_rank_plan(&last, config, config->ranks - 1, host_arena);
-    if (result == ZR_OK && last.peak_reserved_bytes > out->peak_reserved_bytes)
-        *out = last;
+    for (unsigned p = 1; p <= pipeline && result == ZR_OK && config->ranks > 1; p++) {
+        result = zr_rank_plan(&one, config, p < pipeline ? zr_train_first_rank(config, p) : config->ranks - 1,
+                              host_arena);
+        if (result == ZR_OK && one.peak_reserved_bytes > out->peak_reserved_bytes)
+            *out = one;
+    }
     return result;
 }
 
@@ -48,13 +52,29 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
     return result;
 }
 
-/* `config` with `value` of `size`. */
-static struct zr_train_config of_size(const struct zr_train_config *config, enum zr_limit_size size,
-                                      size_t value)
+/* `config` with `value` of `size`. ZR_ERR_INVALID: there is no such model. */
+static zr_result of_size(struct zr_train_config *out, const struct zr_train_config *config,
+                         enum zr_limit_size size, size_t value, zr_arena *host_arena)
 {
-    struct zr_train_config changed = *config;
-    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = value;
-    return changed;
+    *out = *config;
+    *(size == ZR_LIMIT_BATCH ? &out->shape.batch : &out->shape.layers) = value;
+    zr_result result = zr_train_check_stages(out);
+    return result == ZR_OK ? zr_train_cut_stages(out, host_arena) : result;
+}
+
+/* The most that is live on a rank. */
+static zr_result most_live(size_t *out, const struct zr_train_config *config, size_t granule_bytes,
+                           zr_arena *host_arena)
+{
+    zr_result result = ZR_OK;
+    *out = 0;
+    for (unsigned p = 0; p < zr_train_pipeline(config) && result == ZR_OK; p++) {
+        size_t bytes;
+        result =
+            zr_rank_live_bytes(&bytes, config, zr_train_first_rank(config, p), granule_bytes, host_arena);
+        *out = result == ZR_OK && bytes > *out ? bytes : *out;
+    }
+    return result;
 }
 
 /* Granules so large that there are few: a rehearsal takes as long as it has granules, and what is live does
@@ -76,11 +96,11 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
 
     *out = 0;
     for (size_t value = 1; *out < most && (beyond == 0 || beyond - *out > 1);) {
-        struct zr_train_config changed = of_size(config, size, value);
+        struct zr_train_config changed;
         size_t bytes = SIZE_MAX;
-        zr_result result = zr_shape_check(&changed.shape);
+        zr_result result = of_size(&changed, config, size, value, host_arena);
         if (result == ZR_OK)
-            result = zr_rank_live_bytes(&bytes, &changed, granule_bytes, host_arena);
+            result = most_live(&bytes, &changed, granule_bytes, host_arena);
         if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&
             result != ZR_ERR_MEMORY)
             return result;
@@ -115,8 +135,13 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
     memset(out, 0, sizeof *out);
     for (value += value == 0; result == ZR_OK && least < most && (beyond == 0 || beyond - least > 1);
          value = next_value(least, beyond, most, &step)) {
-        struct zr_train_config changed = of_size(config, size, value);
-        result = weigh(&changed, host_arena, &bytes);
+        struct zr_train_config changed;
+        bytes = SIZE_MAX;
+        result = of_size(&changed, config, size, value, host_arena);
+        if (result == ZR_OK)
+            result = weigh(&changed, host_arena, &bytes);
+        else if (result == ZR_ERR_INVALID || result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
+            result = ZR_OK;
         if (result == ZR_OK && bytes <= config->memory_limit_bytes) {
             least = value;
             out->reserved_bytes = bytes;
@@ -233,11 +258,9 @@ static zr_result try_size(struct search *search, struct zr_train_config changed,
     *fits = false;
     if (result != ZR_OK || found.value == 0)
         return result;
-    if (size == ZR_LIMIT_BATCH)
-        changed.shape.batch = found.value;
-    else
-        changed.shape.layers = found.value;
-    return try_out(search, &changed, fits);
+    struct zr_train_config smaller;
+    result = of_size(&smaller, &changed, size, found.value, search->host_arena);
+    return result == ZR_OK ? try_out(search, &smaller, fits) : result;
 }
 
 /* Everything that saves memory at once, then less to do. */

@@ -73,7 +73,7 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
     *agreed = (struct word){0};
     struct zr_mesh_shape mesh = zr_train_mesh(loop->rank.config);
     for (unsigned r = 0; r < loop->rank.config->ranks; r++) {
-        if (zr_mesh_place_of(mesh, r).tensor == 0) /* those of one group have one loss */
+        if (zr_mesh_place_of(mesh, r).tensor == 0) /* those of one group have one loss, or of a pipeline 0 */
             agreed->loss += all[r].loss;
         if (all[r].request > agreed->request)
             agreed->request = all[r].request;
@@ -290,7 +290,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
-    zr_mesh_counters_get(&rank->mesh, &sent_before);
+    zr_trainer_state_counters_get(&rank->state, &sent_before);
     result = train_step(&under_way);
     *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
@@ -298,7 +298,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (result != ZR_OK)
         return result;
     zr_arena_get_stats(rank->arena, &after);
-    zr_mesh_counters_get(&rank->mesh, &sent_after);
+    zr_trainer_state_counters_get(&rank->state, &sent_after);
     if (first && !line->skipped) { /* a skipped step sends less */
         history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
@@ -367,7 +367,7 @@ static zr_result run_steps(struct loop *loop)
     const struct zr_train_config *config = loop->rank.config;
     zr_result result = ZR_OK;
 
-    zr_mesh_counters_get(&loop->rank.mesh, &loop->history.comm_before);
+    zr_trainer_state_counters_get(&loop->rank.state, &loop->history.comm_before);
     loop->history.since_ns = zr_os_now_ns();
     for (uint64_t step = loop->history.resumed_step + 1; step <= config->steps && !loop->history.ended;
          step++) {
@@ -446,7 +446,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
 
     zr_arena_get_stats(rank->arena, &stats);
     zr_arena_get_stats(rank->host_arena, &host);
-    zr_mesh_counters_get(&rank->mesh, &counters);
+    zr_trainer_state_counters_get(&rank->state, &counters);
     if (zr_os_resident(&resident) != ZR_OK)
         resident.peak_bytes = 0;
     memcpy(report->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof report->peak_by_tag_bytes);
@@ -503,6 +503,7 @@ static zr_result report_end(struct loop *loop)
     if (result == ZR_OK && speaks(loop)) {
         struct zr_run_report run = {.config = config,
                                     .ranks = loop->rank.reports,
+                                    .host_arena = loop->rank.host_arena,
                                     .world = config->ranks,
                                     .parameters = zr_engine_elements(loop->rank.state.engine),
                                     .resumed_step = loop->history.resumed_step,

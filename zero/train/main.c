@@ -107,6 +107,8 @@ int main(int argc, char **argv)
         return code;
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;
+    if ((code = zr_rank_cut_stages(&config)) >= 0)
+        return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)
         return zr_rank_rehearse(&config);

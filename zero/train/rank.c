@@ -17,6 +17,8 @@
 #include "zero/train/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/number.h"
+#include "zero/train/balance.h"
+#include "zero/train/stages.h"
 #include "zero/train/terminal.h"
 
 #define MIB ((size_t)1 << 20)
@@ -59,6 +61,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .reduce = config->reduce,
                                     .precision = config->precision,
                                     .optimizer = config->optimizer,
+                                    .stages = config->stages,
                                     .rank = rank,
                                     .world = config->ranks,
                                     .threads = config->threads,
@@ -78,12 +81,12 @@ zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *c
     return result == ZR_OK ? zr_plan_make(out, &request) : result;
 }
 
-zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, size_t granule_bytes,
-                             zr_arena *host_arena)
+zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, unsigned rank,
+                             size_t granule_bytes, zr_arena *host_arena)
 {
     struct zr_plan_request request;
     struct zr_byte_plan plan = {0};
-    zr_result result = make_request(&request, config, 0, host_arena);
+    zr_result result = make_request(&request, config, rank, host_arena);
     request.granule_bytes = granule_bytes;
     request.live_only = true;
     if (result == ZR_OK)
@@ -92,18 +95,33 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
     return result;
 }
 
-/* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
- * ranks do the same at the same time; it is rank 0 that this speaks of. */
-static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
+/* How long the stages of pipeline rank `r` take for a micro-batch. */
+static void note_times(const struct zr_train_config *config, unsigned r, const struct zr_timeline *timeline,
+                       struct zr_pipeline_times times[])
+{
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    double rows = (double)config->shape.batch * (double)config->shape.sequence;
+    double bytes = rows * (double)config->shape.hidden *
+                   (double)zr_precision_bytes((enum zr_precision)config->precision);
+    if (config->shape.sequence_parallel)
+        bytes /= (double)zr_shape_tensor(&config->shape);
+    for (unsigned s = 0, part = 0; s < zr_stages_count(&config->stages); s++) {
+        if (zr_pipeline_rank_of(&pipeline, config->stages.ranks, s) != r)
+            continue;
+        times[s] =
+            (struct zr_pipeline_times){.forward = timeline->part_seconds[part][false] / config->micro_batches,
+                                       .backward = timeline->part_seconds[part][true] / config->micro_batches,
+                                       .hand_on = bytes / config->bytes_per_second};
+        part++;
+    }
+}
+
+static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config *config, unsigned rank,
                            zr_arena *host_arena)
 {
     struct zr_plan_request request;
     struct zr_byte_plan again;
-    zr_result result;
-
-    if (config->flops_per_second == 0)
-        return ZR_OK;
-    result = make_request(&request, config, 0, host_arena);
+    zr_result result = make_request(&request, config, rank, host_arena);
     if (result != ZR_OK)
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
@@ -111,6 +129,43 @@ static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     out->host_moved_bytes = again.host_moved_bytes_per_step;
+    return result;
+}
+
+/* All pipeline ranks, one after the other; then the micro-batches' way through them. */
+static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_config *config,
+                               zr_arena *host_arena)
+{
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MOST];
+    struct zr_timeline other = {.host_arena = NULL};
+    zr_result result = ZR_OK;
+    note_times(config, 0, out, times);
+    for (unsigned r = 1; r < config->stages.ranks && result == ZR_OK; r++) {
+        result = time_rank(&other, config, zr_train_first_rank(config, r), host_arena);
+        note_times(config, r, &other, times);
+        zr_timeline_end(&other);
+    }
+    return result != ZR_OK
+               ? result
+               : zr_pipeline_walk(&out->walk,
+                                  &(struct zr_pipeline_request){.pipeline = &pipeline,
+                                                                .ranks = config->stages.ranks,
+                                                                .micro_batches = config->micro_batches,
+                                                                .host_arena = host_arena},
+                                  times);
+}
+
+/* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
+ * ranks do the same at the same time; it is rank 0 that this speaks of. */
+static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
+                           zr_arena *host_arena)
+{
+    if (config->flops_per_second == 0)
+        return ZR_OK;
+    zr_result result = time_rank(out, config, 0, host_arena);
+    if (result == ZR_OK && config->stages.ranks > 1)
+        result = time_pipeline(out, config, host_arena);
     return result == ZR_OK ? zr_report_timeline(config, out) : result;
 }
 
@@ -257,6 +312,8 @@ static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
     if (result == ZR_OK && rank->rank == 0)
+        result = zr_report_stages(config, rank->reports, rank->host_arena);
+    if (result == ZR_OK && rank->rank == 0)
         result = time_plan(&rank->timeline, config, rank->host_arena);
     return result;
 }
@@ -354,6 +411,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .parallel = zr_thread_pool_parallel(out->pool),
                                                             .mesh = &out->mesh,
                                                             .shape = zr_train_shape(config, rank),
+                                                            .stages = &config->stages,
                                                             .stage = config->stage,
                                                             .checkpoints = checkpoints,
                                                             .micro_batches = config->micro_batches,
@@ -433,33 +491,47 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
     return result == ZR_OK ? refuse(config, &advice) : result;
 }
 
+/* All ranks of a pipeline rank. Data and tensor parallel ranks take the same bytes: shards are equal by
+ * construction. The last one is rehearsed too, as a proof; were it to differ, every rank would be. Order: the
+ * first, the last, the third, .., the second. */
+static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipeline_rank,
+                            struct zr_rank_report *reports, struct zr_byte_plan *plan, zr_arena *host_arena)
+{
+    unsigned count = config->ranks / zr_train_pipeline(config), last = count - 1;
+    struct zr_byte_plan first = {0};
+    bool alike = false;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned r = zr_train_first_rank(config, pipeline_rank) + (i == 0      ? 0
+                                                                   : i == 1    ? last
+                                                                   : i == last ? 1
+                                                                               : i);
+        zr_result result = alike ? ZR_OK : zr_rank_plan(plan, config, r, host_arena);
+        if (result != ZR_OK)
+            return result;
+        note_plan(&reports[r], plan, r);
+        reports[r].sent_elements_per_step = plan->sent_elements_per_step;
+        alike = i == 1 ? memcmp(plan, &first, sizeof *plan) == 0 : alike;
+        first = i == 0 ? *plan : first;
+    }
+    return ZR_OK;
+}
+
 /* `found`: by --find-max; NULL: it was not asked for. */
 static zr_result rehearse(const struct zr_train_config *config, const struct zr_limit_found *found,
                           zr_arena *host_arena)
 {
     struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
-    struct zr_byte_plan plan = {0}, first = {0};
+    struct zr_byte_plan plan = {0};
     struct zr_timeline timeline = {.clock = {.flops = 0}};
     struct zr_limit_advice advice = {.fits = true};
     zr_result result = reports ? ZR_OK : ZR_ERR_HOST_MEMORY;
 
-    /* Data parallel ranks take the same bytes: shards are equal by construction. The last rank is rehearsed
-     * too, as a proof; were it to differ, every rank would be. Order: 0, the last, 2, 3, .., 1. */
-    bool alike = false;
-    for (unsigned i = 0; result == ZR_OK && i < config->ranks; i++) {
-        unsigned last = config->ranks - 1, r = i == 0 ? 0 : i == 1 ? last : i == last ? 1 : i;
-        if (!alike) {
-            result = zr_rank_plan(&plan, config, r, host_arena);
-            if (result != ZR_OK)
-                break;
-        }
-        note_plan(&reports[r], &plan, r);
-        reports[r].sent_elements_per_step = plan.sent_elements_per_step;
-        alike = i == 1 ? memcmp(&plan, &first, sizeof plan) == 0 : alike;
-        first = i == 0 ? plan : first;
-    }
+    for (unsigned p = 0; result == ZR_OK && p < zr_train_pipeline(config); p++)
+        result = plan_ranks(config, p, reports, &plan, host_arena);
     if (result == ZR_OK)
         result = zr_report_plan(config, plan.elements, reports, config->ranks);
+    if (result == ZR_OK)
+        result = zr_report_stages(config, reports, host_arena);
     if (result == ZR_OK && found)
         result = zr_report_found(config, found);
     if (result == ZR_OK)
@@ -473,6 +545,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
                                      .advice = config->memory_limit_bytes ? &advice : NULL,
                                      .timeline = config->flops_per_second > 0 ? &timeline : NULL,
                                      .ranks = reports,
+                                     .host_arena = host_arena,
                                      .parameters = plan.elements});
     zr_timeline_end(&timeline);
     zr_heap_free(reports);
@@ -495,6 +568,10 @@ static zr_result find_max(const struct zr_train_config *config, zr_arena *host_a
     if (result != ZR_OK)
         return result;
     *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = found.value ? found.value : 1;
+    if (result == ZR_OK)
+        result = zr_train_cut_stages(&changed, host_arena);
+    if (result != ZR_OK)
+        return result;
     return found.value ? rehearse(&changed, &found, host_arena) : check_limit(&changed, host_arena);
 }
 
@@ -548,7 +625,14 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
-static int picked_stage = -1; /* where pick_stage() writes, in the child */
+static int answer_end = -1; /* where pick_stage() and cut_stages() write, in the child */
+
+static zr_result answer(const void *words, size_t bytes)
+{
+    return write(answer_end, words, bytes) == (ssize_t)bytes
+               ? ZR_OK
+               : zr_fail(ZR_ERR_IO, "what a plan has come to could not be passed on");
+}
 
 /* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */
 static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host_arena)
@@ -563,27 +647,47 @@ static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host
         if (plan.peak_reserved_bytes < pick.reserved_bytes)
             pick = (struct zr_stage_pick){changed.stage, plan.peak_reserved_bytes};
     }
-    return write(picked_stage, &pick, sizeof pick) == (ssize_t)sizeof pick
-               ? ZR_OK
-               : zr_fail(ZR_ERR_IO, "the stage that was picked could not be passed on");
+    return answer(&pick, sizeof pick);
+}
+
+static zr_result cut_stages(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    zr_result result = zr_train_cut_stages(&changed, host_arena);
+    return result == ZR_OK ? answer(changed.stages.layers, sizeof changed.stages.layers) : result;
+}
+
+/* What a child finds out, for an option; read from its end of a pipe. -1, or an exit code. */
+static int ask_child(const struct zr_train_config *config, const char *option,
+                     zr_result (*work)(const struct zr_train_config *, zr_arena *), void *out, size_t bytes)
+{
+    int ends[2], code = -1;
+    if (pipe(ends) != 0) {
+        zr_say("%s: a pipe was refused (error %d)", option, errno);
+        return ZR_EXIT_MEMORY;
+    }
+    answer_end = ends[1];
+    int status = in_child(config, work);
+    close(ends[1]);
+    if (status < 0)
+        zr_say("%s: the system refused a process to plan in (error %d)", option, errno);
+    if (status != ZR_EXIT_OK || read(ends[0], out, bytes) != (ssize_t)bytes)
+        code = status > 0 ? status : ZR_EXIT_MEMORY;
+    close(ends[0]);
+    return code;
 }
 
 int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out)
 {
-    int ends[2], code = -1;
-    if (pipe(ends) != 0) {
-        zr_say("--stage auto: a pipe was refused (error %d)", errno);
-        return ZR_EXIT_MEMORY;
-    }
-    picked_stage = ends[1];
-    int status = in_child(config, pick_stage);
-    close(ends[1]);
-    if (status < 0)
-        zr_say("--stage auto: the system refused a process to plan the stages in (error %d)", errno);
-    if (status != ZR_EXIT_OK || read(ends[0], out, sizeof *out) != (ssize_t)sizeof *out)
-        code = status > 0 ? status : ZR_EXIT_MEMORY;
-    else
+    int code = ask_child(config, "--stage auto", pick_stage, out, sizeof *out);
+    if (code < 0)
         config->stage = out->stage;
-    close(ends[0]);
     return code;
+}
+
+int zr_rank_cut_stages(struct zr_train_config *config)
+{
+    return config->stages.ranks > 1 ? ask_child(config, "--pipeline-cut", cut_stages, config->stages.layers,
+                                                sizeof config->stages.layers)
+                                    : -1;
 }

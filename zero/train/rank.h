@@ -50,10 +50,10 @@ zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_re
 zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *config, unsigned rank,
                        zr_arena *host_arena);
 
-/* The most that is live on rank 0 at the requested stage: a lower bound of its plan for a fraction of the
+/* The most that is live on a rank at the requested stage: a lower bound of its plan for a fraction of the
  * work, in granules as large as the caller likes. */
-zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, size_t granule_bytes,
-                             zr_arena *host_arena);
+zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, unsigned rank,
+                             size_t granule_bytes, zr_arena *host_arena);
 
 /* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so
  * that the caller stays without memory of the arena's. -1: it does, or there is no limit; else the exit code,
@@ -67,6 +67,9 @@ struct zr_stage_pick {
     size_t reserved_bytes;
 };
 int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out);
+
+/* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
+int zr_rank_cut_stages(struct zr_train_config *config);
 
 /* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
 int zr_rank_rehearse(const struct zr_train_config *config);

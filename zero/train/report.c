@@ -76,6 +76,8 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     if (zr_shape_tensor(shape) > 1)
         zr_text_print(&page->text, "%u of them to a layer%s, ", shape->tensor,
                       shape->sequence_parallel ? ", sequence parallel" : "");
+    if (config->stages.ranks > 1)
+        zr_text_print(&page->text, "%u pipeline stages, ", zr_stages_count(&config->stages));
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
                   zr_precision_name((enum zr_precision)config->precision), config->threads,
                   config->threads == 1 ? "thread" : "threads");
@@ -175,7 +177,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
         zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
     }
-    if (config->flops_per_second == 0) /* else the timeline follows */
+    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else more follows */
         zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }

@@ -40,6 +40,7 @@ struct zr_rank_report {
 struct zr_run_report {
     const struct zr_train_config *config;
     const struct zr_rank_report *ranks; /* [world] */
+    zr_arena *host_arena;
     unsigned world;
     uint64_t parameters;   /* elements, without padding */
     uint64_t resumed_step; /* 0: from the start */
@@ -60,6 +61,12 @@ struct zr_run_report {
 /* The byte plan. `plans` are the ranks' reports with the planned fields filled in. */
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world);
+/* The stages of a pipeline and their plans, by rank of the pipeline; of no pipeline nothing. */
+zr_result zr_report_stages(const struct zr_train_config *config, const struct zr_rank_report *ranks,
+                           zr_arena *host_arena);
+/* The same for --json: an array by rank of the pipeline. */
+json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
+                              const struct zr_timeline *timeline, zr_arena *host_arena);
 /* What does not fit under --memory-limit, tag by tag, and what would. */
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);
 /* What --find-max has found; `config` has it already. */
@@ -88,6 +95,7 @@ struct zr_plan_report {
     const struct zr_limit_advice *advice; /* under --memory-limit; NULL: there is none */
     const struct zr_timeline *timeline;   /* NULL: nor was this */
     const struct zr_rank_report *ranks;   /* NULL: nothing fits, and there is advice alone */
+    zr_arena *host_arena;
     uint64_t parameters;
 };
 zr_result zr_report_json_plan(const struct zr_plan_report *plan);

@@ -266,6 +266,8 @@ zr_result zr_report_json(const struct zr_run_report *run)
         add(&out, "sample", json_stringn(run->sample, run->sample_bytes));
     if (run->timeline)
         add(&out, "timeline", zr_report_timeline_json(run->config, run->timeline));
+    if (run->config->stages.ranks > 1)
+        add(&out, "pipeline", zr_report_stages_json(run->config, run->ranks, run->timeline, run->host_arena));
     add_ranks(&out, &(struct ranks_view){run->ranks, run->world, true, zr_run_updated(run)});
     return output_close(&out, path);
 }
@@ -320,6 +322,8 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
         add_advice(&out, config, plan->advice);
     if (plan->timeline)
         add(&out, "timeline", zr_report_timeline_json(config, plan->timeline));
+    if (config->stages.ranks > 1 && plan->ranks)
+        add(&out, "pipeline", zr_report_stages_json(config, plan->ranks, plan->timeline, plan->host_arena));
     add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->ranks : 0, false, true});
     return output_close(&out, config->json);
 }

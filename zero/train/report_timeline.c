@@ -26,6 +26,7 @@ static const char *with_prefix(char out[ZR_NUMBER_ROOM], double value)
 
 /* What the numbers come to. */
 struct figures {
+    double step_seconds;
     double tokens_per_second;
     double computing_seconds;
     double hidden;      /* share of the communication behind which something is computed; 1 without any */
@@ -33,16 +34,25 @@ struct figures {
     double utilisation; /* of the rank's speed, by the model alone */
 };
 
+/* Of a pipeline: the way of all micro-batches through it, and what rank 0 does besides. */
+static double step_seconds(const struct zr_timeline *t)
+{
+    return t->walk.seconds > 0 ? t->walk.seconds + t->step_seconds - t->walk.rank_seconds[0]
+                               : t->step_seconds;
+}
+
 static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
 {
-    double model =
-        zr_shape_flops(&config->shape) * config->micro_batches / (double)zr_shape_tensor(&config->shape);
+    double model = zr_shape_flops(&config->shape) * config->micro_batches /
+                   (double)zr_shape_tensor(&config->shape) / zr_train_mesh(config).pipeline,
+           step = step_seconds(t);
     return (struct figures){
-        .tokens_per_second = (double)zr_train_step_tokens(config) / t->step_seconds,
+        .step_seconds = step,
+        .tokens_per_second = (double)zr_train_step_tokens(config) / step,
         .computing_seconds = t->step_seconds - t->waited_seconds,
         .hidden = t->comm_seconds > 0 ? 1 - t->waited_seconds / t->comm_seconds : 1,
         .model_flops = model,
-        .utilisation = model / (t->step_seconds * config->flops_per_second),
+        .utilisation = model / (step * config->flops_per_second),
     };
 }
 
@@ -79,6 +89,24 @@ static void print_phases(struct zr_page *page, const struct zr_timeline *t)
     }
 }
 
+/* Of the whole way through a pipeline, all ranks together. */
+static double idle_share(const struct zr_train_config *config, const struct zr_timeline *t)
+{
+    return 1 - t->walk.busy_seconds / (t->walk.seconds * config->stages.ranks);
+}
+
+static void print_idle(struct zr_page *page, const struct zr_train_config *config,
+                       const struct zr_timeline *t)
+{
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    double formula = zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches);
+    zr_text_print(&page->text, "\n  the ranks of the pipeline are idle for %.1f %% of it",
+                  100 * idle_share(config, t));
+    if (formula >= 0)
+        zr_text_print(&page->text, "; %.1f %% by %s's formula, of equal stages", 100 * formula,
+                      zr_pipeline_schedule_name(config->stages.schedule));
+}
+
 static void print_figures(struct zr_page *page, const struct zr_train_config *config,
                           const struct zr_timeline *t)
 {
@@ -86,19 +114,21 @@ static void print_figures(struct zr_page *page, const struct zr_train_config *co
     char number[2][ZR_NUMBER_ROOM];
 
     zr_text_print(&page->text, "  a step takes %.3f ms: %s tokens a second, of all ranks\n",
-                  1e3 * t->step_seconds, zr_number_grouped(number[0], (uint64_t)(f.tokens_per_second + 0.5)));
+                  1e3 * f.step_seconds, zr_number_grouped(number[0], (uint64_t)(f.tokens_per_second + 0.5)));
     zr_text_print(&page->text, "  %.3f ms computing, %.3f ms waiting for others", 1e3 * f.computing_seconds,
                   1e3 * t->waited_seconds);
     if (t->comm_seconds > 0)
         zr_text_print(&page->text, "; %.1f %% of %.3f ms of communication hidden", 100 * f.hidden,
                       1e3 * t->comm_seconds);
+    if (t->walk.seconds > 0)
+        print_idle(page, config, t);
     if (t->host_moved_bytes >
         0) /* half of it goes out, behind forward, which takes less time than backward */
         zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
     zr_text_print(&page->text, "\n  the model gets %sFLOP/s of each rank, %.1f %% of its %sFLOP/s\n",
-                  with_prefix(number[0], f.model_flops / t->step_seconds), 100 * f.utilisation,
+                  with_prefix(number[0], f.model_flops / f.step_seconds), 100 * f.utilisation,
                   with_prefix(number[1], config->flops_per_second));
 }
 
@@ -148,9 +178,10 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
     struct zr_page page;
 
     zr_page_open(&page, config);
-    snprintf(heading, sizeof heading, "Step timeline of a rank, at %sFLOP/s and %sB/s",
+    snprintf(heading, sizeof heading, "Step timeline of a rank, at %sFLOP/s and %sB/s%s",
              with_prefix(number[0], config->flops_per_second),
-             with_prefix(number[1], config->bytes_per_second));
+             with_prefix(number[1], config->bytes_per_second),
+             timeline->walk.seconds > 0 ? ", without waits for stages" : "");
     zr_page_heading(&page, heading);
     print_phases(&page, timeline);
     print_figures(&page, config, timeline);
@@ -186,12 +217,21 @@ json_t *zr_report_timeline_json(const struct zr_train_config *config, const stru
                                         "unit", event->name, "micro_batch", (int)event->micro_batch, "begin",
                                         event->begin_seconds, "end", event->end_seconds));
     }
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:o, s:o}",
-                     "flops_per_second", config->flops_per_second, "bytes_per_second",
-                     config->bytes_per_second, "step_seconds", t->step_seconds, "tokens_per_second",
-                     f.tokens_per_second, "computing_seconds", f.computing_seconds, "waiting_seconds",
-                     t->waited_seconds, "communication_seconds", t->comm_seconds, "communication_hidden",
-                     f.hidden, "flops", t->flops, "model_flops", f.model_flops, "utilisation", f.utilisation,
-                     "sent_bytes", (json_int_t)t->sent_bytes, "events_left_out", (json_int_t)t->left_out,
-                     "phases", phases_object(t), "events", events);
+    json_t *object = json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:o, s:o}", "flops_per_second",
+        config->flops_per_second, "bytes_per_second", config->bytes_per_second, "step_seconds",
+        f.step_seconds, "tokens_per_second", f.tokens_per_second, "computing_seconds", f.computing_seconds,
+        "waiting_seconds", t->waited_seconds, "communication_seconds", t->comm_seconds,
+        "communication_hidden", f.hidden, "flops", t->flops, "model_flops", f.model_flops, "utilisation",
+        f.utilisation, "sent_bytes", (json_int_t)t->sent_bytes, "events_left_out", (json_int_t)t->left_out,
+        "phases", phases_object(t), "events", events);
+    if (t->walk.seconds > 0) {
+        const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+        double formula = zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches);
+        json_object_set_new(object, "pipeline_seconds", json_real(t->walk.seconds));
+        json_object_set_new(object, "pipeline_idle_share", json_real(idle_share(config, t)));
+        json_object_set_new(object, "pipeline_idle_share_by_formula",
+                            formula < 0 ? json_null() : json_real(formula));
+    }
+    return object;
 }

@@ -267,7 +267,7 @@ static void test_lists(struct rig *rig, unsigned stage)
     struct zr_unit wrong_units[LAYERS];
     struct zr_engine_options bad = options_of(rig, stage);
 
-    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS};
+    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS, 0};
     memcpy(wrong, parameters, sizeof wrong);
     memcpy(wrong_units, units, sizeof wrong_units);
     wrong[1].init_mean = NAN;
@@ -293,7 +293,7 @@ static void test_names(struct rig *rig)
     struct zr_unit wrong_units[LAYERS];
     struct zr_engine_options bad = options_of(rig, 0);
 
-    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS};
+    bad.list = (struct zr_parameter_list){wrong, PARAMETERS, wrong_units, LAYERS, 0};
     memcpy(wrong_units, units, sizeof wrong_units);
     memcpy(wrong, parameters, sizeof wrong);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
@@ -314,7 +314,7 @@ static void test_many_names(struct rig *rig)
     struct zr_parameter *many = calloc(MANY, sizeof *many);
     struct zr_unit unit = {"all", 1};
     struct zr_engine_options options = options_of(rig, 0);
-    options.list = (struct zr_parameter_list){many, MANY, &unit, 1};
+    options.list = (struct zr_parameter_list){many, MANY, &unit, 1, 0};
     options.kernels = zr_kernels_null();
     for (size_t i = 0; many && i < MANY; i++) {
         many[i] = (struct zr_parameter){.shape = {1, 0}};

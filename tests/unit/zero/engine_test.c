@@ -48,7 +48,7 @@ static const struct zr_parameter parameters[] = {
 static const struct zr_unit units[] = {{"embed", 2}, {"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1},
                                        {"f", 1},     {"g", 1}, {"h", 1}, {"i", 1}, {"j", 1}, {"k", 1}};
 enum { PARAMETERS = 22, UNITS = 12, STEPS = 4 };
-static const struct zr_parameter_list list = {parameters, PARAMETERS, units, UNITS};
+static const struct zr_parameter_list list = {parameters, PARAMETERS, units, UNITS, 0};
 static const struct zr_optimizer_options adamw = {
     .beta1 = 0.9f,
     .beta2 = 0.99f,
@@ -562,12 +562,12 @@ static void test_layout(void)
     struct zr_layout layout;
     strcpy(wrong[1].name, "other");
     wrong[1].unit = 2;
-    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 2}, 2, rig.arena,
+    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 2, 0}, 2, rig.arena,
                            ZR_PRECISION_BF16),
                ZR_ERR_INVALID, "a unit without parameters");
     wrong[1].unit = 0;
     wrong[1].shape[0] = wrong[1].shape[1] = (size_t)1 << 33;
-    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 1}, 2, rig.arena,
+    tap_result(make_layout(&layout, &(struct zr_parameter_list){wrong, 2, units, 1, 0}, 2, rig.arena,
                            ZR_PRECISION_BF16),
                ZR_ERR_INVALID, "a parameter beyond counting");
     tap_result(make_layout(&layout, &(struct zr_parameter_list){0}, 2, rig.arena, ZR_PRECISION_BF16),

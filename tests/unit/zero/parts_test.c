@@ -40,7 +40,7 @@ static struct zr_parameter_list list_of(struct zr_parameter *p, unsigned part, u
         p[i].shape[dimension[i]] = each * count;
         p[i].part.first[dimension[i]] = part * each;
     }
-    return (struct zr_parameter_list){p, PARAMETERS, units, 3};
+    return (struct zr_parameter_list){p, PARAMETERS, units, 3, 0};
 }
 
 /* How often each element is in a segment of a rank: the layout alone, for any number of ranks. */

@@ -12,10 +12,10 @@
 enum { TEXT_BYTES = 1 << 16 };
 
 /* One word per action: G gather, F forward, K store (keep), Q fetch, C recompute, B backward, R release, S
- * reduce (send), and the unit or the module; L load, U update. */
+ * reduce (send), P pass on, V receive, and the unit or the module; L load, U update. */
 static void append(char *text, const struct zr_action *action)
 {
-    static const char letters[ZR_ACTION_KINDS + 1] = "LGFKQCBRSU";
+    static const char letters[ZR_ACTION_KINDS + 1] = "LGFKQCBRSUPV";
     size_t used = strlen(text);
     bool bare = action->kind == ZR_ACTION_LOAD || action->kind == ZR_ACTION_UPDATE;
     if (bare)
@@ -102,7 +102,7 @@ static void test_written(void)
                                                     .host_arena = host_arena};
         if (result == ZR_OK)
             result = written[i].forward ? zr_schedule_forward(&schedule, &request)
-                                        : zr_schedule_accumulate(&schedule, &request);
+                                        : zr_schedule_step(&schedule, &request);
         if (result == ZR_OK)
             print(text, &schedule);
         if (!tap_ok(result == ZR_OK && strcmp(text, written[i].want) == 0, "%s: as written",
@@ -137,7 +137,8 @@ static void test_rules(unsigned seed)
          .forward = nothing,
          .backward = nothing,
          .backward_reads_none = true,
-         .recomputes = true}};
+         .recomputes = true},
+        {.name = "c", .forward = nothing, .backward = nothing}};
     unsigned distance = 1 + (unsigned)(nrand48(state) % 4), held = 0, wrong = 0;
     unsigned uses[UNITS] = {0}, reduced[UNITS] = {0};
     bool is_held[UNITS] = {false}, recomputes[MODULES];
@@ -146,7 +147,7 @@ static void test_rules(unsigned seed)
     for (unsigned u = 0; u < UNITS; u++)
         parameters[u] = (struct zr_parameter){.unit = u, .shape = {(size_t)1 << nrand48(state) % 12}};
     for (unsigned m = 0; m < MODULES; m++) {
-        modules[m].type = &types[nrand48(state) % 2];
+        modules[m].type = &types[m + 1 < MODULES ? nrand48(state) % 2 : 2];
         recomputes[m] = modules[m].type->recomputes;
         modules[m].units_count = (unsigned)(nrand48(state) % 3);
         for (unsigned i = 0; i < modules[m].units_count; i++)
@@ -154,14 +155,16 @@ static void test_rules(unsigned seed)
         for (unsigned i = 0; i < modules[m].units_count; i++)
             uses[modules[m].units[i]]++;
     }
-    const struct zr_model model = {
-        .list = {parameters, UNITS, units, UNITS}, .modules = modules, .modules_count = MODULES, .rows = 1};
+    const struct zr_model model = {.list = {parameters, UNITS, units, UNITS, 0},
+                                   .modules = modules,
+                                   .modules_count = MODULES,
+                                   .rows = 1};
     zr_result result =
-        zr_schedule_accumulate(&schedule, &(struct zr_schedule_request){.model = &model,
-                                                                        .micro_batches = 2,
-                                                                        .prefetch_distance = distance,
-                                                                        .recomputes = recomputes,
-                                                                        .host_arena = host_arena});
+        zr_schedule_step(&schedule, &(struct zr_schedule_request){.model = &model,
+                                                                  .micro_batches = 2,
+                                                                  .prefetch_distance = distance,
+                                                                  .recomputes = recomputes,
+                                                                  .host_arena = host_arena});
     for (size_t i = 0; result == ZR_OK && i < schedule.count; i++) {
         const struct zr_action *a = &schedule.actions[i];
         const struct zr_module *m = &modules[a->index % MODULES];

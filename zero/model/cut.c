@@ -1,0 +1,315 @@
+/* cut.c: see cut.h. */
+#include "zero/model/cut.h"
+
+#include <string.h>
+
+#include "zero/comm/take.h"
+
+/* ---- Stages and ranks ---------------------------------------------------------------------------------- */
+
+unsigned zr_pipeline_parts(const struct zr_pipeline *pipeline)
+{
+    return pipeline->interleave > 0 ? pipeline->interleave : pipeline->schedule == ZR_PIPELINE_VHALF ? 2 : 1;
+}
+
+unsigned zr_pipeline_rank_of(const struct zr_pipeline *pipeline, unsigned ranks, unsigned stage)
+{
+    if (pipeline->schedule == ZR_PIPELINE_VHALF)
+        return stage < ranks ? stage : 2 * ranks - 1 - stage;
+    return stage % ranks;
+}
+
+/* The modules of a stage, of the whole model. */
+struct span {
+    size_t first, end;
+};
+
+static struct span span_of(const struct zr_cut_request *request, unsigned stages, unsigned stage)
+{
+    const size_t *modules = request->pipeline->modules;
+    size_t count = request->model->modules_count;
+    struct span span = {0, 0};
+    if (!modules)
+        return (struct span){count * stage / stages, count * (stage + 1) / stages};
+    for (unsigned s = 0; s < stage; s++)
+        span.first += modules[s];
+    span.end = span.first + modules[stage];
+    return span;
+}
+
+static zr_result check(const struct zr_cut_request *request)
+{
+    const struct zr_pipeline *p = request->pipeline;
+    size_t parts = zr_pipeline_parts(p), stages = parts * request->ranks, sum = 0;
+    if ((unsigned)p->schedule >= ZR_PIPELINE_SCHEDULES)
+        return zr_fail(ZR_ERR_INVALID, "pipeline schedule number %d is none", (int)p->schedule);
+    if (parts > ZR_PIPELINE_PARTS_MOST || stages > ZR_PIPELINE_STAGES_MOST ||
+        (p->schedule == ZR_PIPELINE_VHALF ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%zu stages for each of %u ranks: vhalf has 2, 1f1b 1 to %d, the other schedules have 1, "
+            "and there are %d in all at most",
+            parts, request->ranks, ZR_PIPELINE_PARTS_MOST, ZR_PIPELINE_STAGES_MOST);
+    if (stages > request->model->modules_count)
+        return zr_fail(ZR_ERR_INVALID, "%zu pipeline stages are more than the %zu modules of the model",
+                       stages, request->model->modules_count);
+    for (size_t s = 0; p->modules && s < stages; s++) {
+        sum += p->modules[s];
+        if (p->modules[s] == 0)
+            return zr_fail(ZR_ERR_INVALID, "pipeline stage %zu of %zu has no module", s, stages);
+    }
+    return !p->modules || sum == request->model->modules_count
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "the pipeline's stages have %zu modules, and the model has %zu", sum,
+                         request->model->modules_count);
+}
+
+/* ---- Modules ------------------------------------------------------------------------------------------- */
+
+static size_t add_port(struct zr_cut *cut, const struct zr_module_type *type)
+{
+    cut->ports[cut->ports_count] = *type;
+    cut->modules[cut->model.modules_count] = (struct zr_module){.type = &cut->ports[cut->ports_count++]};
+    return cut->model.modules_count++;
+}
+
+/* A stage's modules and its ports. */
+static void add_part(struct zr_cut *cut, const struct zr_cut_request *request, unsigned stage)
+{
+    const struct zr_model *whole = request->model;
+    const struct zr_pipeline *p = request->pipeline;
+    struct span span = span_of(request, cut->stages_count, stage);
+    size_t recomputing = 0;
+    bool starts = stage == 0, ends = stage + 1 == cut->stages_count;
+    struct zr_cut_part *part = &cut->parts[cut->parts_count++];
+    *part = (struct zr_cut_part){.stage = stage,
+                                 .entry = ZR_NO_MODULE,
+                                 .exit = ZR_NO_MODULE,
+                                 .before = starts ? cut->rank : zr_pipeline_rank_of(p, cut->ranks, stage - 1),
+                                 .after = ends ? cut->rank : zr_pipeline_rank_of(p, cut->ranks, stage + 1),
+                                 .input_part = UINT_MAX,
+                                 .output_part = UINT_MAX};
+    if (part->before != cut->rank) {
+        const struct zr_module_type *type = whole->modules[span.first - 1].type;
+        part->entry = add_port(cut, &(struct zr_module_type){.name = "input of the stage",
+                                                             .output_columns = type->output_columns,
+                                                             .output_tag = type->output_tag});
+    }
+    part->first = cut->model.modules_count;
+    for (size_t m = 0; m < span.end; m++) {
+        if (m >= span.first) {
+            cut->recomputing_before[cut->model.modules_count] = recomputing;
+            cut->modules[cut->model.modules_count++] = whole->modules[m];
+        }
+        recomputing += whole->modules[m].type->recomputes;
+    }
+    part->end = cut->model.modules_count;
+    if (part->after != cut->rank)
+        part->exit = add_port(cut, &(struct zr_module_type){.name = "output of the stage"});
+}
+
+/* Parts whose stages follow one another here. */
+static void join_parts(struct zr_cut *cut)
+{
+    for (unsigned i = 0; i < cut->parts_count; i++)
+        for (unsigned j = 0; j < cut->parts_count; j++)
+            if (cut->parts[j].stage == cut->parts[i].stage + 1 && cut->parts[i].exit == ZR_NO_MODULE) {
+                cut->parts[i].output_part = j;
+                cut->parts[j].input_part = i;
+            }
+}
+
+unsigned zr_cut_part_of(const struct zr_cut *cut, size_t module)
+{
+    unsigned part = cut->parts_count;
+    while (part-- > 1) {
+        const struct zr_cut_part *p = &cut->parts[part];
+        if (module >= (p->entry != ZR_NO_MODULE ? p->entry : p->first))
+            break;
+    }
+    return part < cut->parts_count ? part : 0;
+}
+
+/* ---- Units --------------------------------------------------------------------------------------------- */
+
+/* How often a unit is read by modules of each rank; and by how many ranks. */
+struct readers {
+    unsigned here, ranks,
+        first_rank; /* first_rank: of the pipeline's ranks, by the first stage that reads it */
+};
+
+static struct readers readers_of(const struct zr_cut *cut, const struct zr_cut_request *request,
+                                 unsigned unit, bool by_rank[])
+{
+    struct readers readers = {.first_rank = UINT_MAX};
+    memset(by_rank, 0, request->ranks * sizeof *by_rank);
+    for (unsigned s = 0; s < cut->stages_count; s++) {
+        struct span span = span_of(request, cut->stages_count, s);
+        unsigned rank = zr_pipeline_rank_of(request->pipeline, request->ranks, s);
+        for (size_t m = span.first; m < span.end; m++)
+            for (unsigned i = 0; i < request->model->modules[m].units_count; i++) {
+                if (request->model->modules[m].units[i] != unit)
+                    continue;
+                readers.here += rank == request->rank;
+                readers.ranks += !by_rank[rank];
+                by_rank[rank] = true;
+                if (readers.first_rank == UINT_MAX)
+                    readers.first_rank = rank;
+            }
+    }
+    return readers;
+}
+
+/* All units that are shared are shared by the same ranks. */
+static zr_result share(struct zr_cut *cut, const bool by_rank[], const char *name)
+{
+    unsigned count = 0;
+    bool same = true;
+    for (unsigned r = 0; r < cut->ranks; r++) {
+        if (!by_rank[r])
+            continue;
+        same &= !cut->shares || (count < cut->sharing_count && cut->sharing[count] == r);
+        if (!cut->shares)
+            cut->sharing[count] = r;
+        count++;
+    }
+    if (cut->shares && (!same || count != cut->sharing_count))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "unit %s is shared by other ranks of the pipeline than the units before it; all that are "
+            "shared have to be shared by the same ranks",
+            name);
+    cut->shares = true;
+    cut->sharing_count = count;
+    return ZR_OK;
+}
+
+static uint64_t whole_elements(const struct zr_parameter *p)
+{
+    struct zr_parameter whole = *p;
+    if (p->part.whole[0] > 0)
+        memcpy(whole.shape, p->part.whole, sizeof whole.shape);
+    return zr_parameter_elements(&whole);
+}
+
+/* The units that modules here read, in the model's order, and their parameters. */
+static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *request, bool by_rank[],
+                           unsigned *new_index)
+{
+    const struct zr_parameter_list *whole = &request->model->list;
+    struct zr_parameter_list *list = &cut->model.list;
+    uint64_t left_out = 0;
+    size_t next = 0;
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < whole->units_count && result == ZR_OK; u++) {
+        struct readers readers = readers_of(cut, request, u, by_rank);
+        if (readers.here > 0) {
+            new_index[u] = (unsigned)list->units_count;
+            cut->units[list->units_count] = whole->units[u];
+            cut->units[list->units_count++].gradient_uses = readers.here;
+            if (readers.ranks > 1)
+                result = share(cut, by_rank, whole->units[u].name);
+        }
+        for (; next < whole->parameters_count && whole->parameters[next].unit == u; next++) {
+            if (readers.here == 0) {
+                left_out += whole_elements(&whole->parameters[next]);
+                continue;
+            }
+            struct zr_parameter *p = &cut->parameters[list->parameters_count++];
+            *p = whole->parameters[next];
+            p->unit = new_index[u];
+            p->left_out = left_out;
+            p->part.shared = readers.ranks > 1;
+            p->part.copy |= readers.first_rank != request->rank;
+            left_out = 0;
+        }
+    }
+    list->left_out = left_out;
+    return result;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static zr_result take_records(struct zr_cut *cut, const struct zr_cut_request *request)
+{
+    const struct zr_model *whole = request->model;
+    unsigned parts = zr_pipeline_parts(request->pipeline);
+    zr_result result = zr_take(cut->host_arena, ZR_TAG_OTHER, whole->modules_count + 2 * parts,
+                               sizeof *cut->modules, (void **)&cut->modules);
+    if (result == ZR_OK)
+        result = zr_take(cut->host_arena, ZR_TAG_OTHER, whole->modules_count + 2 * parts,
+                         sizeof *cut->recomputing_before, (void **)&cut->recomputing_before);
+    if (result == ZR_OK)
+        result = zr_take(cut->host_arena, ZR_TAG_OTHER, 2 * parts, sizeof *cut->ports, (void **)&cut->ports);
+    if (result == ZR_OK)
+        result = zr_take(cut->host_arena, ZR_TAG_OTHER, whole->list.units_count, sizeof *cut->units,
+                         (void **)&cut->units);
+    if (result == ZR_OK)
+        result = zr_take(cut->host_arena, ZR_TAG_OTHER, whole->list.parameters_count, sizeof *cut->parameters,
+                         (void **)&cut->parameters);
+    if (result == ZR_OK)
+        result =
+            zr_take(cut->host_arena, ZR_TAG_OTHER, cut->ranks, sizeof *cut->sharing, (void **)&cut->sharing);
+    return result;
+}
+
+static zr_result cut_model(struct zr_cut *cut, const struct zr_cut_request *request, bool by_rank[],
+                           unsigned *new_index)
+{
+    for (unsigned s = 0; s < cut->stages_count; s++)
+        if (zr_pipeline_rank_of(request->pipeline, cut->ranks, s) == cut->rank)
+            add_part(cut, request, s);
+    join_parts(cut);
+    zr_result result = add_units(cut, request, by_rank, new_index);
+    for (size_t m = 0; m < cut->model.modules_count; m++)
+        for (unsigned i = 0; i < cut->modules[m].units_count; i++)
+            cut->modules[m].units[i] = new_index[cut->modules[m].units[i]];
+    return result;
+}
+
+zr_result zr_cut_open(struct zr_cut *out, const struct zr_cut_request *request)
+{
+    bool *by_rank = NULL;
+    unsigned *new_index = NULL;
+    zr_arena *host_arena = request->host_arena;
+    memset(out, 0, sizeof *out);
+    zr_result result = check(request);
+    if (result != ZR_OK)
+        return result;
+    out->host_arena = host_arena;
+    out->ranks = request->ranks;
+    out->rank = request->rank;
+    out->stages_count = request->ranks * zr_pipeline_parts(request->pipeline);
+    out->model = *request->model;
+    out->model.modules_count = 0;
+    out->model.list = (struct zr_parameter_list){0};
+    result = take_records(out, request);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, request->ranks, sizeof *by_rank, (void **)&by_rank);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, request->model->list.units_count, sizeof *new_index,
+                         (void **)&new_index);
+    out->model.modules = out->modules;
+    out->model.list.units = out->units;
+    out->model.list.parameters = out->parameters;
+    if (result == ZR_OK)
+        result = cut_model(out, request, by_rank, new_index);
+    zr_drop(host_arena, &new_index);
+    zr_drop(host_arena, &by_rank);
+    if (result != ZR_OK)
+        zr_cut_close(out);
+    return result;
+}
+
+void zr_cut_close(struct zr_cut *cut)
+{
+    if (!cut->host_arena)
+        return;
+    zr_drop(cut->host_arena, &cut->sharing);
+    zr_drop(cut->host_arena, &cut->parameters);
+    zr_drop(cut->host_arena, &cut->units);
+    zr_drop(cut->host_arena, &cut->ports);
+    zr_drop(cut->host_arena, &cut->recomputing_before);
+    zr_drop(cut->host_arena, &cut->modules);
+    memset(cut, 0, sizeof *cut);
+}

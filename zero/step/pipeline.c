@@ -1,0 +1,384 @@
+/* pipeline.c: see pipeline.h. */
+#include "zero/step/pipeline.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "zero/comm/take.h"
+
+const char *zr_pipeline_schedule_name(enum zr_pipeline_schedule schedule)
+{
+    static const char *const names[ZR_PIPELINE_SCHEDULES] = {"1f1b", "naive", "gpipe", "vhalf"};
+    return names[schedule];
+}
+
+static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)
+{
+    order->items[order->count++] = item;
+}
+
+/* ---- Orders that are formulas -------------------------------------------------------------------------- */
+
+/* `ahead` forward, then by turns, then what is left backward. */
+static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, unsigned ahead)
+{
+    for (unsigned forward = 0, backward = 0; backward < micro_batches;) {
+        if (forward < micro_batches && forward <= backward + ahead)
+            add(order, (struct zr_pipeline_item){0, forward++, false});
+        else
+            add(order, (struct zr_pipeline_item){0, backward++, true});
+    }
+}
+
+/* Position `at` of all that a rank takes forward, or backward: rounds of as many micro-batches as there are
+ * ranks, through one of its parts after the other. */
+static struct zr_pipeline_item interleaved(const struct zr_pipeline_request *request, unsigned at,
+                                           bool backward)
+{
+    unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline), part = at / ranks % parts;
+    return (struct zr_pipeline_item){.part = backward ? parts - 1 - part : part,
+                                     .micro_batch = at / (ranks * parts) * ranks + at % ranks,
+                                     .backward = backward};
+}
+
+static void make_interleaved(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+{
+    unsigned parts = zr_pipeline_parts(request->pipeline), total = parts * request->micro_batches,
+             ahead = 2 * (request->ranks - 1 - request->rank) + (parts - 1) * request->ranks;
+    for (unsigned forward = 0, backward = 0; backward < total;) {
+        if (forward < total && forward <= backward + ahead)
+            add(order, interleaved(request, forward++, false));
+        else
+            add(order, interleaved(request, backward++, true));
+    }
+}
+
+/* ---- The order of vhalf -------------------------------------------------------------------------------- */
+
+enum { V_PARTS = 2, V_FORWARD = 1, V_BACKWARD = 2 };
+
+/* All ranks at once. */
+struct v {
+    const struct zr_pipeline_request *request;
+    unsigned stages;
+    double *ends;   /* [2][stages][micro_batches]: of items done; INFINITY: not yet */
+    double *free;   /* [ranks]: from when on a rank is idle */
+    unsigned *next; /* [2][stages]: the micro-batch that is next */
+    struct zr_pipeline_order *order;
+};
+
+static double *end_of(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
+{
+    return &v->ends[((size_t)backward * v->stages + stage) * v->request->micro_batches + micro_batch];
+}
+
+static unsigned *next_of(const struct v *v, unsigned stage, bool backward)
+{
+    return &v->next[backward * v->stages + stage];
+}
+
+static unsigned held(const struct v *v, unsigned stage)
+{
+    return *next_of(v, stage, false) - *next_of(v, stage, true);
+}
+
+/* Whether a rank may take one more micro-batch forward through a stage: a place is left for the second stage,
+ * or what is in the first could never end. */
+static bool has_room(const struct v *v, unsigned stage)
+{
+    unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage, most = ranks + 1;
+    unsigned here = held(v, stage), there = held(v, other);
+    if (stage < ranks && there == 0)
+        there = 1;
+    if (stage + 1 == ranks)
+        here++; /* the second stage takes up at once what the first hands on to it */
+    return here + there < most;
+}
+
+/* What a stage hands on waits until the one before it has been taken up: so the next micro-batch goes through a
+ * stage when the stage that reads it has begun with the one before. */
+static bool is_taken_up(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
+{
+    unsigned ranks = v->request->ranks, reader = backward ? stage - 1 : stage + 1;
+    if (reader >= v->stages || (stage < ranks) != (reader < ranks))
+        return true; /* there is none, or it is on the same rank */
+    return *next_of(v, reader, backward) >= micro_batch;
+}
+
+/* When the next item of a stage can begin; INFINITY: not before others have ended, or never. */
+static double begin_of(const struct v *v, unsigned rank, unsigned stage, bool backward)
+{
+    unsigned micro_batch = *next_of(v, stage, backward);
+    double ready;
+    if (micro_batch == v->request->micro_batches || (!backward && !has_room(v, stage)) ||
+        !is_taken_up(v, stage, micro_batch, backward))
+        return INFINITY;
+    if (backward)
+        ready = stage + 1 == v->stages ? *end_of(v, stage, micro_batch, false)
+                                       : *end_of(v, stage + 1, micro_batch, true);
+    else
+        ready = stage == 0 ? 0 : *end_of(v, stage - 1, micro_batch, false);
+    return ready > v->free[rank] ? ready : v->free[rank];
+}
+
+struct v_choice {
+    double begin;
+    unsigned rank, stage;
+    bool backward;
+};
+
+/* Of what can begin first on a rank: backward, of the earlier stage, which frees most; then forward, of the
+ * later one. */
+static struct v_choice choose(const struct v *v, unsigned rank)
+{
+    unsigned up = 2 * v->request->ranks - 1 - rank;
+    const struct v_choice choices[] = {
+        {0, rank, rank, true}, {0, rank, up, true}, {0, rank, up, false}, {0, rank, rank, false}};
+    struct v_choice best = {.begin = INFINITY};
+    bool turns = rank + 1 == v->request->ranks && *next_of(v, rank, false) != *next_of(v, up, false);
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+        if (turns && (choices[i].stage != up || choices[i].backward))
+            continue;
+        double begin = begin_of(v, rank, choices[i].stage, choices[i].backward);
+        if (begin < best.begin) {
+            best = choices[i];
+            best.begin = begin;
+        }
+    }
+    return best;
+}
+
+static zr_result walk_v(struct v *v)
+{
+    size_t items = 2 * (size_t)v->stages * v->request->micro_batches;
+    for (size_t i = 0; i < items; i++) {
+        struct v_choice best = {.begin = INFINITY};
+        for (unsigned rank = 0; rank < v->request->ranks; rank++) {
+            struct v_choice choice = choose(v, rank);
+            if (choice.begin < best.begin)
+                best = choice;
+        }
+        if (isinf(best.begin))
+            return zr_fail(ZR_ERR_CORRUPT, "the ranks of a pipeline would wait for one another");
+        unsigned micro_batch = (*next_of(v, best.stage, best.backward))++;
+        v->free[best.rank] = best.begin + (best.backward ? V_BACKWARD : V_FORWARD);
+        *end_of(v, best.stage, micro_batch, best.backward) = v->free[best.rank];
+        if (best.rank == v->request->rank)
+            add(v->order,
+                (struct zr_pipeline_item){best.stage >= v->request->ranks, micro_batch, best.backward});
+    }
+    return ZR_OK;
+}
+
+static zr_result make_v(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+{
+    struct v v = {.request = request, .stages = V_PARTS * request->ranks, .order = order};
+    size_t ends = 2 * (size_t)v.stages * request->micro_batches;
+    zr_result result = zr_take(request->host_arena, ZR_TAG_OTHER, ends, sizeof *v.ends, (void **)&v.ends);
+    if (result == ZR_OK)
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, request->ranks, sizeof *v.free, (void **)&v.free);
+    if (result == ZR_OK)
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * v.stages, sizeof *v.next, (void **)&v.next);
+    if (result == ZR_OK) {
+        for (size_t i = 0; i < ends; i++)
+            v.ends[i] = INFINITY;
+        memset(v.free, 0, request->ranks * sizeof *v.free);
+        memset(v.next, 0, 2 * v.stages * sizeof *v.next);
+        result = walk_v(&v);
+    }
+    zr_drop(request->host_arena, &v.next);
+    zr_drop(request->host_arena, &v.free);
+    zr_drop(request->host_arena, &v.ends);
+    return result;
+}
+
+/* ---- Orders -------------------------------------------------------------------------------------------- */
+
+static zr_result check(const struct zr_pipeline_request *request)
+{
+    unsigned m = request->micro_batches, ranks = request->ranks;
+    if (request->pipeline->schedule != ZR_PIPELINE_1F1B || zr_pipeline_parts(request->pipeline) == 1 ||
+        m % ranks == 0)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "with %u stages per rank micro-batches go in rounds of %u, which do not divide %u of them; "
+        "the nearest that fit are %u",
+        zr_pipeline_parts(request->pipeline), ranks, m, (m + ranks - 1) / ranks * ranks);
+}
+
+static void count_held(struct zr_pipeline_order *order)
+{
+    unsigned now[ZR_PIPELINE_PARTS_MOST] = {0};
+    for (size_t i = 0; i < order->count; i++) {
+        unsigned part = order->items[i].part;
+        now[part] += order->items[i].backward ? -1u : 1u;
+        if (now[part] > order->held_most[part])
+            order->held_most[part] = now[part];
+    }
+}
+
+zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_pipeline_request *request)
+{
+    unsigned parts = zr_pipeline_parts(request->pipeline), m = request->micro_batches;
+    *out = (struct zr_pipeline_order){.host_arena = request->host_arena};
+    zr_result result = check(request);
+    if (result == ZR_OK)
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * (size_t)parts * m, sizeof *out->items,
+                         (void **)&out->items);
+    if (result != ZR_OK)
+        return result;
+    switch (request->pipeline->schedule) {
+    case ZR_PIPELINE_NAIVE:
+        make_ahead(out, m, 0);
+        break;
+    case ZR_PIPELINE_GPIPE:
+        make_ahead(out, m, m);
+        break;
+    case ZR_PIPELINE_VHALF:
+        result = make_v(out, request);
+        break;
+    default:
+        if (parts == 1)
+            make_ahead(out, m, request->ranks - 1 - request->rank);
+        else
+            make_interleaved(out, request);
+    }
+    count_held(out);
+    if (result != ZR_OK)
+        zr_pipeline_order_end(out);
+    return result;
+}
+
+void zr_pipeline_order_end(struct zr_pipeline_order *order)
+{
+    if (order->host_arena)
+        zr_drop(order->host_arena, &order->items);
+    order->count = 0;
+}
+
+/* ---- By the clock -------------------------------------------------------------------------------------- */
+
+struct walk {
+    const struct zr_pipeline_request *request;
+    const struct zr_pipeline_times *times;
+    unsigned stages, parts;
+    struct zr_pipeline_order *orders; /* [ranks] */
+    size_t *at;                       /* [ranks]: items done */
+    double *ends;                     /* [2][stages][micro_batches], NAN: not yet */
+};
+
+static double *walk_end(const struct walk *w, unsigned stage, unsigned micro_batch, bool backward)
+{
+    return &w->ends[((size_t)backward * w->stages + stage) * w->request->micro_batches + micro_batch];
+}
+
+static unsigned stage_of(const struct walk *w, unsigned rank, unsigned part)
+{
+    unsigned ranks = w->request->ranks;
+    if (w->request->pipeline->schedule == ZR_PIPELINE_VHALF)
+        return part == 0 ? rank : 2 * ranks - 1 - rank;
+    return part * ranks + rank;
+}
+
+static double hand_on(const struct walk *w, unsigned stage, unsigned from)
+{
+    const struct zr_pipeline *p = w->request->pipeline;
+    bool local =
+        zr_pipeline_rank_of(p, w->request->ranks, stage) == zr_pipeline_rank_of(p, w->request->ranks, from);
+    return local ? 0 : w->times[stage < from ? stage : from].hand_on;
+}
+
+/* When what an item reads is there; NAN: not yet. */
+static double ready(const struct walk *w, unsigned stage, const struct zr_pipeline_item *item)
+{
+    if (!item->backward)
+        return stage == 0 ? 0
+                          : *walk_end(w, stage - 1, item->micro_batch, false) + hand_on(w, stage, stage - 1);
+    if (stage + 1 == w->stages)
+        return *walk_end(w, stage, item->micro_batch, false);
+    return *walk_end(w, stage + 1, item->micro_batch, true) + hand_on(w, stage, stage + 1);
+}
+
+/* As many items of a rank as can be; whether there was one. */
+static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipeline_walk *out)
+{
+    const struct zr_pipeline_order *order = &w->orders[rank];
+    bool moved = false;
+    for (; w->at[rank] < order->count; w->at[rank]++, moved = true) {
+        const struct zr_pipeline_item *item = &order->items[w->at[rank]];
+        unsigned stage = stage_of(w, rank, item->part);
+        double from = ready(w, stage, item);
+        double takes = item->backward ? w->times[stage].backward : w->times[stage].forward;
+        if (isnan(from))
+            return moved;
+        *free = (from > *free ? from : *free) + takes;
+        *walk_end(w, stage, item->micro_batch, item->backward) = *free;
+        out->rank_seconds[rank] += takes;
+        out->busy_seconds += takes;
+        out->seconds = *free > out->seconds ? *free : out->seconds;
+    }
+    return moved;
+}
+
+static zr_result walk_all(struct walk *w, double *free, struct zr_pipeline_walk *out)
+{
+    bool moved = true, done = false;
+    while (moved && !done) {
+        moved = false;
+        done = true;
+        for (unsigned r = 0; r < w->request->ranks; r++) {
+            moved |= advance(w, r, &free[r], out);
+            done &= w->at[r] == w->orders[r].count;
+        }
+    }
+    return done ? ZR_OK : zr_fail(ZR_ERR_CORRUPT, "the ranks of a pipeline would wait for one another");
+}
+
+zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                           const struct zr_pipeline_times *times)
+{
+    unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline);
+    struct walk w = {.request = request, .times = times, .stages = ranks * parts, .parts = parts};
+    size_t ends = 2 * (size_t)w.stages * request->micro_batches;
+    double *free = NULL;
+    zr_arena *host_arena = request->host_arena;
+    memset(out, 0, sizeof *out);
+    zr_result result = zr_take(host_arena, ZR_TAG_OTHER, ranks, sizeof *w.orders, (void **)&w.orders);
+    if (result == ZR_OK)
+        memset(w.orders, 0, ranks * sizeof *w.orders);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, ranks, sizeof *w.at, (void **)&w.at);
+    if (result == ZR_OK)
+        memset(w.at, 0, ranks * sizeof *w.at);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, ranks, sizeof *free, (void **)&free);
+    if (result == ZR_OK)
+        memset(free, 0, ranks * sizeof *free);
+    if (result == ZR_OK)
+        result = zr_take(host_arena, ZR_TAG_OTHER, ends, sizeof *w.ends, (void **)&w.ends);
+    for (size_t i = 0; result == ZR_OK && i < ends; i++)
+        w.ends[i] = NAN;
+    for (unsigned r = 0; r < ranks && result == ZR_OK; r++) {
+        struct zr_pipeline_request one = *request;
+        one.rank = r;
+        result = zr_pipeline_order_make(&w.orders[r], &one);
+    }
+    if (result == ZR_OK)
+        result = walk_all(&w, free, out);
+    for (unsigned r = 0; w.orders && r < ranks; r++)
+        zr_pipeline_order_end(&w.orders[r]);
+    zr_drop(host_arena, &w.ends);
+    zr_drop(host_arena, &free);
+    zr_drop(host_arena, &w.at);
+    zr_drop(host_arena, &w.orders);
+    return result;
+}
+
+double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches)
+{
+    double p = ranks, m = micro_batches, v = zr_pipeline_parts(pipeline);
+    if (pipeline->schedule == ZR_PIPELINE_VHALF)
+        return -1;
+    return pipeline->schedule == ZR_PIPELINE_NAIVE ? 1 - 1 / p : (p - 1) / (m * v + p - 1);
+}
