@@ -12,12 +12,13 @@ from pairs import pairwise
 from zrtest import done, leftovers, note, ok, same, train
 
 COUNT = int(os.environ.get("ZR_PROVE", 300))
-SHAPES = (dict(hidden=48, heads=12, seq=12), dict(hidden=36, heads=6, seq=8), dict(hidden=24, heads=4, seq=5))
-FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3, 4), data=(1, 2), stage=(0, 1, 2, 3),
-               sequence_parallel=(None, True), partition_activations=(None, True), checkpoint_offload=(None, True),
+SHAPES = (dict(hidden=48, heads=12, seq=12), dict(hidden=36, heads=6, seq=8), dict(hidden=24, heads=6, seq=6), dict(hidden=24, heads=4, seq=5))
+FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), pp=(None, None, 2, 3), schedule=(None, "naive", "gpipe", "1f1b", "vhalf"),
+               interleave=(None, None, 2), pipeline_cut=(None, "memory", "equal"), stage=(0, 1, 2, 3),
+               sequence_parallel=(None, None, True), partition_activations=(None, None, True), checkpoint_offload=(None, True),
                recompute=("none", "selective", "full", "full:1"), no_contiguous=(None, True), no_constant_buffers=(None, True),
-               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2), reduce=("each", "once"), optimizer=("adamw", "sgd"),
-               batch=(1, 2), layers=(1, 3), bucket_bytes=(4096, 1 << 20), threads=(1, 2), clip=(0, 0.5), tie_embeddings=(None, True),
+               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=("adamw", "sgd"),
+               batch=(1, 2), layers=(1, 3, 6), bucket_bytes=(4096, 1 << 20), threads=(1, 2), clip=(0, 0.5), tie_embeddings=(None, True),
                force=(None, True), zero_r=(None, None, "C1", "C2", "C5"))
 
 
@@ -38,10 +39,14 @@ def run(row):
     shape, tp, data = row.pop("shape"), row["tp"], row.pop("data")
     if row["arch"] == "gpt2":
         row["tie_embeddings"] = None
+    if not row["pp"]:
+        row.update(dict.fromkeys(("schedule", "interleave", "pipeline_cut")))
+    elif row["schedule"] != "1f1b":
+        row["interleave"] = None
     if row["zero_r"]:
         row.update(dict.fromkeys(("stage", "recompute", "partition_activations", "checkpoint_offload", "no_contiguous", "no_constant_buffers")))
     more = dict(loss_scale_power=6) if row["precision"] == "fp16" else {}
-    return train(ranks=tp * data, prove=True, steps=3, eval_every=0, warmup=1, **more, **shape, **row)
+    return train(ranks=tp * data * (row["pp"] or 1), prove=True, steps=3, eval_every=0, warmup=1, **more, **shape, **row)
 
 
 chosen, kinds = list(rows()), {}

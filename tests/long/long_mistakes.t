@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Mistakes that parallel training is prone to, each put into a copy of the tree: --prove ends the run and names a tensor."""
+import importlib.machinery
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, "tests/support")
+from zrtest import arguments, done, note, ok, same, text_file
+
+loader = importlib.machinery.SourceFileLoader("mutants", "tests/mutants/run")
+mutants = importlib.util.module_from_spec(importlib.util.spec_from_loader("mutants", loader))
+loader.exec_module(mutants)
+
+SHAPE = dict(data=text_file(), layers=4, hidden=32, heads=4, seq=8, batch=2, steps=3, eval_every=0, threads=1, clip=0)
+MISTAKES = (
+    ("a norm's gradient is not summed over the tensor group", "take_part", "split == ZR_SPLIT_NORM && shape->sequence_parallel",
+     "false", dict(ranks=2, tp=2, sequence_parallel=True), r"(ln_|bias|wpe)"),
+    ("a tied embedding is summed once", "sum_over_sharing", "if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)",
+     "if (engine)", dict(ranks=2, pp=2, accumulate=2), r"wte\.weight"),
+    ("a micro-batch is scaled wrongly", "backward", "(float)o->micro_batches)", "(float)(o->micro_batches + (trainer->pipelined && action->micro_batch == 1)))",
+     dict(ranks=2, pp=2, accumulate=2), r"weight|bias"),
+    ("a gathered buffer is stale", "zr_checkpoints_fetch", "return result == ZR_OK ? gather(c, kept) : result;",
+     "{ kept->phase = ZR_CHECKPOINT_WHOLE; return result; }", dict(ranks=2, tp=2, recompute="full", partition_activations=True), r"weight|bias"),
+    ("a send is swapped", "make_ahead", "backward++, true", "backward++ ^ (ahead == 1), true", dict(ranks=2, pp=2, accumulate=2), r"weight|bias"))
+
+
+def prove(tree, flags):
+    words, code = tree.make("bin/zr-train")
+    if code != 0:
+        return code, words[-600:]
+    run = subprocess.run([f"{tree.folder}/build/bin/zr-train", *arguments(prove=True, **SHAPE, **flags)], capture_output=True, text=True,
+                         timeout=100, stdin=subprocess.DEVNULL)
+    return run.returncode, run.stderr
+
+
+with tempfile.TemporaryDirectory() as folder:
+    tree = mutants.Tree(folder)
+    for words, function, text, instead, flags, tensor in MISTAKES:
+        code, said = prove(tree, flags)
+        ok(code == 0 and "proved: beside one dense rank" in said, f"without it {' '.join(arguments(**flags))} is right") or note(f"{code} {said[-600:]}")
+        found, defined = mutants.places(tree.folder, mutants.Mutant("", function, "", text, instead))
+        same(len(found), 1, f"{function}() has what is to be wrong")
+        if len(found) != 1:
+            continue
+        path, start, end = found[0]
+        source = open(path).read()
+        with open(path, "w") as file:
+            file.write(source[:start] + instead + source[end:])
+        code, said = prove(tree, flags)
+        with open(path, "w") as file:
+            file.write(source)
+        named = re.search(r"--prove: after step 1 (?:the gradient of )?(\S+) \(unit (\S+)\) is on rank (\d)", said)
+        ok(code == 1 and named and re.search(tensor, named[1]), f"{words}: --prove names {named and named.group(0)[26:]}") or note(f"{code} {said[-600:]}")
+done()

@@ -1,0 +1,344 @@
+/* pipeline_test.c: in which order ranks of a pipeline take micro-batches, what they hold and how long they
+ * are idle; that no schedule's lists wait for one another for ever, with two blocks on each way; what part of
+ * a model each rank has. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/records.h"
+#include "tests/support/tap.h"
+#include "zero/model/transformer.h"
+#include "zero/step/schedule.h"
+
+enum { RANKS_MOST = 6, BATCHES_MOST = 13, TEXT_BYTES = 4096 };
+
+/* ---- Orders -------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *words;
+    struct zr_pipeline pipeline;
+    unsigned ranks, rank, micro_batches;
+    const char *want; /* F, B and the micro-batch; a stroke for each part after the first */
+} written[] = {
+    {"1f1b, the first", {.schedule = ZR_PIPELINE_1F1B}, 3, 0, 4, "F0 F1 F2 B0 F3 B1 B2 B3 "},
+    {"1f1b, the last", {.schedule = ZR_PIPELINE_1F1B}, 3, 2, 4, "F0 B0 F1 B1 F2 B2 F3 B3 "},
+    {"1f1b, few micro-batches", {.schedule = ZR_PIPELINE_1F1B}, 4, 0, 2, "F0 F1 B0 B1 "},
+    {"naive", {.schedule = ZR_PIPELINE_NAIVE}, 3, 0, 2, "F0 B0 F1 B1 "},
+    {"gpipe", {.schedule = ZR_PIPELINE_GPIPE}, 3, 2, 3, "F0 F1 F2 B0 B1 B2 "},
+    {"interleaved, the last",
+     {.schedule = ZR_PIPELINE_1F1B, .interleave = 2},
+     2,
+     1,
+     2,
+     "F0 F1 F0' B0' F1' B1' B0 B1 "},
+    {"vhalf, the last", {.schedule = ZR_PIPELINE_VHALF}, 2, 1, 2, "F0 F0' B0' B0 F1 F1' B1' B1 "},
+    {"vhalf, the first", {.schedule = ZR_PIPELINE_VHALF}, 2, 0, 2, "F0 F1 F0' B0' B0 F1' B1' B1 "},
+};
+
+static void test_written(void)
+{
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        struct zr_pipeline_order order;
+        char text[TEXT_BYTES] = "";
+        zr_result result = zr_pipeline_order_make(
+            &order, &(struct zr_pipeline_request){&written[i].pipeline, written[i].ranks, written[i].rank,
+                                                  written[i].micro_batches, host_arena});
+        for (size_t k = 0; result == ZR_OK && k < order.count; k++) {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, "%c%u%s ", order.items[k].backward ? 'B' : 'F',
+                     order.items[k].micro_batch, order.items[k].part ? "'" : "");
+        }
+        if (!tap_ok(result == ZR_OK && strcmp(text, written[i].want) == 0, "%s", written[i].words))
+            tap_note("got  %s\nwant %s", text, written[i].want);
+        zr_pipeline_order_end(&order);
+    }
+    struct zr_pipeline_order order;
+    tap_result(
+        zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&(struct zr_pipeline){.interleave = 2},
+                                                                     3, 0, 4, host_arena}),
+        ZR_ERR_INVALID, "rounds of 3 do not divide 4 micro-batches");
+    tap_ok(strstr(zr_last_error(), "the nearest that fit are 6") != NULL, "which says what does");
+}
+
+/* What a rank may hold at most, of all its parts. */
+static unsigned held_bound(const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank,
+                           unsigned batches)
+{
+    unsigned parts = zr_pipeline_parts(pipeline);
+    switch (pipeline->schedule) {
+    case ZR_PIPELINE_NAIVE:
+        return 1;
+    case ZR_PIPELINE_GPIPE:
+        return batches;
+    case ZR_PIPELINE_VHALF:
+        return ranks + 1;
+    default:
+        return parts == 1 ? ranks - rank : 2 * (ranks - 1 - rank) + (parts - 1) * ranks + 1;
+    }
+}
+
+/* Every micro-batch once through each part, forward before backward, in order. */
+static unsigned count_wrong(const struct zr_pipeline_request *request)
+{
+    unsigned next[2][ZR_PIPELINE_PARTS_MOST] = {{0}}, held = 0, wrong = 0;
+    struct zr_pipeline_order order;
+    if (zr_pipeline_order_make(&order, request) != ZR_OK)
+        return 1;
+    for (size_t i = 0; i < order.count; i++) {
+        const struct zr_pipeline_item *item = &order.items[i];
+        wrong += item->micro_batch != next[item->backward][item->part]++;
+        wrong += item->backward && item->micro_batch >= next[false][item->part];
+        held += item->backward ? -1u : 1u;
+        wrong += held > held_bound(request->pipeline, request->ranks, request->rank, request->micro_batches);
+    }
+    for (unsigned part = 0; part < zr_pipeline_parts(request->pipeline); part++)
+        wrong += next[false][part] != request->micro_batches || next[true][part] != request->micro_batches;
+    zr_pipeline_order_end(&order);
+    return wrong;
+}
+
+static void test_orders(const char *words, const struct zr_pipeline *pipeline)
+{
+    static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MOST];
+    unsigned wrong = 0, stuck = 0, far = 0;
+    for (unsigned s = 0; s < ZR_PIPELINE_STAGES_MOST; s++)
+        times[s] = (struct zr_pipeline_times){1, 2, 0};
+    for (unsigned ranks = 2; ranks <= RANKS_MOST; ranks++)
+        for (unsigned batches = 1; batches < BATCHES_MOST; batches++) {
+            struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena};
+            struct zr_pipeline_walk walk;
+            double formula = zr_pipeline_idle_share(pipeline, ranks, batches);
+            if (pipeline->schedule == ZR_PIPELINE_1F1B && zr_pipeline_parts(pipeline) > 1 && batches % ranks)
+                continue;
+            for (request.rank = 0; request.rank < ranks; request.rank++)
+                wrong += count_wrong(&request);
+            stuck += zr_pipeline_walk(&walk, &request, times) != ZR_OK;
+            double idle = 1 - walk.busy_seconds / (walk.seconds * ranks);
+            far += formula >= 0 && (idle < 0.999 * formula || idle > 1.001 * formula);
+        }
+    tap_ok(wrong == 0 && stuck == 0 && far == 0,
+           "%s: each micro-batch once, in order, as few held as are said, idle as the formula says", words);
+}
+
+/* ---- Lists --------------------------------------------------------------------------------------------- */
+
+/* A rank of a pipeline that goes through its list. */
+struct walker {
+    struct zr_cut cut;
+    struct zr_pipeline_order order;
+    struct zr_schedule schedule;
+    size_t at;
+};
+
+/* A way between two stages, by the stage in front: messages sent, and asked for. */
+struct way {
+    unsigned sent, asked, needed;
+};
+static struct way ways[2][ZR_PIPELINE_STAGES_MOST];
+
+static zr_result open_walker(struct walker *w, const struct zr_model *model,
+                             const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank,
+                             unsigned batches)
+{
+    memset(w, 0, sizeof *w);
+    zr_result result =
+        zr_cut_open(&w->cut, &(struct zr_cut_request){model, pipeline, ranks, rank, host_arena});
+    if (result == ZR_OK)
+        result = zr_pipeline_order_make(
+            &w->order, &(struct zr_pipeline_request){pipeline, ranks, rank, batches, host_arena});
+    if (result == ZR_OK)
+        result = zr_schedule_step(&w->schedule, &(struct zr_schedule_request){.model = &w->cut.model,
+                                                                              .micro_batches = batches,
+                                                                              .cut = &w->cut,
+                                                                              .order = &w->order,
+                                                                              .host_arena = host_arena});
+    return result;
+}
+
+static void close_walker(struct walker *w)
+{
+    zr_schedule_end(&w->schedule);
+    zr_pipeline_order_end(&w->order);
+    zr_cut_close(&w->cut);
+}
+
+/* Whether an action can end: a send when the one before it on its way was asked for, a module when what it
+ * reads was sent. */
+static bool can_end(const struct walker *w, const struct zr_action *action)
+{
+    const struct zr_cut_part *part = &w->cut.parts[zr_cut_part_of(&w->cut, action->index)];
+    const struct way *in = &ways[0][part->stage - (part->stage > 0)], *back = &ways[1][part->stage];
+    bool last = zr_module_is_last(&w->cut.model.modules[part->end - 1]);
+    if (action->kind == ZR_ACTION_SEND) {
+        const struct way *out = action->backward ? &ways[1][part->stage - 1] : &ways[0][part->stage];
+        return out->sent < 1 || out->asked + 1 > out->sent;
+    }
+    if (action->kind == ZR_ACTION_FORWARD && action->index == part->first && part->entry != ZR_NO_MODULE)
+        return in->sent > action->micro_batch;
+    if (action->kind == ZR_ACTION_BACKWARD && action->index == part->end - 1 && part->exit != ZR_NO_MODULE)
+        return back->sent > action->micro_batch;
+    return !(action->kind == ZR_ACTION_BACKWARD && last && action->index == part->first &&
+             part->entry != ZR_NO_MODULE) ||
+           in->sent > action->micro_batch;
+}
+
+static void end_action(const struct walker *w, const struct zr_action *action)
+{
+    const struct zr_cut_part *part = &w->cut.parts[zr_cut_part_of(&w->cut, action->index)];
+    if (action->kind == ZR_ACTION_SEND)
+        (action->backward ? &ways[1][part->stage - 1] : &ways[0][part->stage])->sent++;
+    if (action->kind == ZR_ACTION_RECEIVE)
+        (action->backward ? &ways[1][part->stage] : &ways[0][part->stage - 1])->asked++;
+}
+
+/* Whether all ranks come to the ends of their lists. */
+static bool all_end(struct walker walkers[], unsigned ranks)
+{
+    bool moved = true, done = false;
+    memset(ways, 0, sizeof ways);
+    while (moved && !done) {
+        moved = false;
+        done = true;
+        for (unsigned r = 0; r < ranks; r++) {
+            struct walker *w = &walkers[r];
+            for (; w->at < w->schedule.count && can_end(w, &w->schedule.actions[w->at]);
+                 w->at++, moved = true)
+                end_action(w, &w->schedule.actions[w->at]);
+            done &= w->at == w->schedule.count;
+        }
+    }
+    return done;
+}
+
+static void test_lists(const char *words, const struct zr_pipeline *pipeline)
+{
+    const struct zr_shape shape = {.layers = 24,
+                                   .hidden = 64,
+                                   .heads = 2,
+                                   .vocabulary = 192,
+                                   .vocabulary_padded = 192,
+                                   .sequence = 8,
+                                   .batch = 2};
+    static struct walker walkers[RANKS_MOST];
+    struct zr_transformer transformer;
+    unsigned stuck = 0;
+    zr_result result = zr_transformer_open(&transformer, &shape, host_arena);
+    for (unsigned ranks = 2; ranks <= RANKS_MOST && result == ZR_OK; ranks++)
+        for (unsigned batches = 1; batches < BATCHES_MOST && result == ZR_OK; batches++) {
+            if (pipeline->interleave > 1 && batches % ranks)
+                continue;
+            for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
+                result = open_walker(&walkers[r], &transformer.model, pipeline, ranks, r, batches);
+            stuck += result == ZR_OK && !all_end(walkers, ranks);
+            for (unsigned r = 0; r < ranks; r++)
+                close_walker(&walkers[r]);
+        }
+    zr_transformer_close(&transformer);
+    tap_ok(result == ZR_OK && stuck == 0, "%s: no lists wait for one another", words);
+}
+
+/* ---- Parts of a model ---------------------------------------------------------------------------------- */
+
+/* The ranks' parts are the model: each tensor is stored, and counts once; only what is shared is there twice.
+ */
+static void test_parts(const char *words, const struct zr_pipeline *pipeline, bool tied)
+{
+    const struct zr_shape shape = {.layers = 9,
+                                   .hidden = 32,
+                                   .heads = 2,
+                                   .vocabulary = 100,
+                                   .vocabulary_padded = 128,
+                                   .sequence = 8,
+                                   .batch = 1,
+                                   .architecture = ZR_ARCH_LLAMA,
+                                   .tied = tied};
+    enum { RANKS = 4 };
+    struct zr_transformer transformer;
+    uint64_t counted = 0;
+    unsigned wrong = 0, copies = 0, uses = 0;
+    zr_result result = zr_transformer_open(&transformer, &shape, host_arena);
+    const struct zr_parameter_list *whole = &transformer.model.list;
+    for (unsigned r = 0; r < RANKS && result == ZR_OK; r++) {
+        struct zr_cut cut;
+        uint64_t at = 0;
+        result =
+            zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, pipeline, RANKS, r, host_arena});
+        if (result != ZR_OK)
+            break;
+        for (size_t i = 0; i < cut.model.list.parameters_count; i++) {
+            const struct zr_parameter *p = &cut.model.list.parameters[i];
+            uint64_t before = 0;
+            at += p->left_out;
+            for (size_t k = 0; strcmp(whole->parameters[k].name, p->name) != 0; k++)
+                before += zr_parameter_elements(&whole->parameters[k]);
+            wrong += at != before || p->part.copy > p->part.shared;
+            at += zr_parameter_elements(p);
+            counted += p->part.copy ? 0 : zr_parameter_elements(p);
+            copies += p->part.copy;
+        }
+        wrong += at + cut.model.list.left_out != zr_parameter_list_elements(whole);
+        for (size_t u = 0; u < cut.model.list.units_count; u++)
+            uses += cut.model.list.units[u].gradient_uses;
+        zr_cut_close(&cut);
+    }
+    for (size_t u = 0; u < whole->units_count; u++)
+        uses -= whole->units[u].gradient_uses;
+    bool apart = tied && pipeline->schedule != ZR_PIPELINE_VHALF;
+    tap_ok(result == ZR_OK && wrong == 0 && uses == 0 && counted == zr_parameter_list_elements(whole) &&
+               copies == apart,
+           "%s: the parts are the model, %u copies", words, copies);
+    zr_transformer_close(&transformer);
+}
+
+static void test_refused(void)
+{
+    const struct zr_shape shape = {.layers = 2,
+                                   .hidden = 32,
+                                   .heads = 2,
+                                   .vocabulary = 100,
+                                   .vocabulary_padded = 128,
+                                   .sequence = 8,
+                                   .batch = 1};
+    static const size_t none[] = {2, 0, 3}, few[] = {1, 1, 1};
+    static const struct {
+        const char *words;
+        struct zr_pipeline pipeline;
+        unsigned ranks;
+    } refused[] = {{"no such schedule", {.schedule = ZR_PIPELINE_SCHEDULES}, 2},
+                   {"gpipe with two stages per rank", {.schedule = ZR_PIPELINE_GPIPE, .interleave = 2}, 2},
+                   {"vhalf with three", {.schedule = ZR_PIPELINE_VHALF, .interleave = 3}, 1},
+                   {"more stages than modules", {.interleave = 2}, 3},
+                   {"a stage without modules", {.modules = none}, 3},
+                   {"modules that are no stage's", {.modules = few}, 3}};
+    struct zr_transformer transformer;
+    struct zr_cut cut;
+    tap_result(zr_transformer_open(&transformer, &shape, host_arena), ZR_OK, "a model of five modules");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        tap_result(zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &refused[i].pipeline,
+                                                              refused[i].ranks, 0, host_arena}),
+                   ZR_ERR_INVALID, "%s", refused[i].words);
+    zr_transformer_close(&transformer);
+}
+
+int main(void)
+{
+    static const struct {
+        const char *words;
+        struct zr_pipeline pipeline;
+    } all[] = {{"naive", {.schedule = ZR_PIPELINE_NAIVE}},
+               {"gpipe", {.schedule = ZR_PIPELINE_GPIPE}},
+               {"1f1b", {.schedule = ZR_PIPELINE_1F1B}},
+               {"interleaved by 2", {.schedule = ZR_PIPELINE_1F1B, .interleave = 2}},
+               {"interleaved by 3", {.schedule = ZR_PIPELINE_1F1B, .interleave = 3}},
+               {"vhalf", {.schedule = ZR_PIPELINE_VHALF}}};
+    tap_result(records_begin(), ZR_OK, "memory for records");
+    test_written();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        test_orders(all[i].words, &all[i].pipeline);
+        test_lists(all[i].words, &all[i].pipeline);
+        test_parts(all[i].words, &all[i].pipeline, false);
+        test_parts(all[i].words, &all[i].pipeline, true);
+    }
+    test_refused();
+    tap_is(records_end(), 0, "nothing is left behind");
+    return tap_done();
+}
