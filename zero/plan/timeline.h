@@ -71,6 +71,13 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
                        double bytes_per_second);
 void zr_timeline_end(struct zr_timeline *timeline);
 
+/* Seconds of a step: of a pipeline the way of all micro-batches through it, and what rank 0 does besides. */
+static inline double zr_timeline_step_seconds(const struct zr_timeline *t)
+{
+    return t->walk.seconds > 0 ? t->walk.seconds + t->step_seconds - t->walk.rank_seconds[0]
+                               : t->step_seconds;
+}
+
 /* The clock at the beginning of a micro-batch. */
 struct zr_timeline_mark {
     double seconds, behind_seconds; /* what the communicator still had to do */

@@ -675,9 +675,16 @@ static const char *contradicts(const struct zr_train_config *config, const struc
 
 static int apply_zero_r(struct zr_train_config *config)
 {
-    const struct zero_r *preset = &zero_r[config->zero_r];
     if (!zr_flag_given(config, "zero-r"))
         return -1;
+    if (config->zero_r == sizeof zero_r / sizeof *zero_r) {
+        config->picks_all = true;
+        if (config->memory_limit_bytes > 0)
+            return -1;
+        zr_say("--zero-r auto: picks what is fastest of all that fits; give --memory-limit BYTES");
+        return ZR_EXIT_USAGE;
+    }
+    const struct zero_r *preset = &zero_r[config->zero_r];
     const char *words = contradicts(config, preset);
     if (words) {
         zr_say(

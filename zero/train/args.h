@@ -81,6 +81,7 @@ struct zr_train_config {
     bool growing_buffers;                      /* --no-constant-buffers */
     bool force;                                /* what would save nothing is done all the same */
     unsigned zero_r;                           /* --zero-r, where it was given: C1 is 0 */
+    bool picks_all;                            /* --zero-r auto, until zr_rank_pick_all() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

@@ -19,9 +19,8 @@ static size_t most_of(enum zr_limit_size size)
     return size == ZR_LIMIT_BATCH ? (size_t)1 << 20 : 65536;
 }
 
-/* The plan of the rank that needs most. */
-static zr_result plan_largest(struct zr_byte_plan *out, const struct zr_train_config *config,
-                              zr_arena *host_arena)
+zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_config *config,
+                                zr_arena *host_arena)
 {
     unsigned pipeline = zr_train_pipeline(config);
     struct zr_byte_plan one;
@@ -44,7 +43,7 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
     if (result == ZR_ERR_INVALID)
         return ZR_OK;
     if (result == ZR_OK)
-        result = plan_largest(&plan, config, host_arena);
+        result = zr_limit_plan_largest(&plan, config, host_arena);
     if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
         return ZR_OK;
     if (result == ZR_OK)
@@ -62,9 +61,8 @@ static zr_result of_size(struct zr_train_config *out, const struct zr_train_conf
     return result == ZR_OK ? zr_train_cut_stages(out, host_arena) : result;
 }
 
-/* The most that is live on a rank. */
-static zr_result most_live(size_t *out, const struct zr_train_config *config, size_t granule_bytes,
-                           zr_arena *host_arena)
+zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, size_t granule_bytes,
+                             zr_arena *host_arena)
 {
     zr_result result = ZR_OK;
     *out = 0;
@@ -100,7 +98,7 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
         size_t bytes = SIZE_MAX;
         zr_result result = of_size(&changed, config, size, value, host_arena);
         if (result == ZR_OK)
-            result = most_live(&bytes, &changed, granule_bytes, host_arena);
+            result = zr_limit_most_live(&bytes, &changed, granule_bytes, host_arena);
         if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&
             result != ZR_ERR_MEMORY)
             return result;
@@ -291,7 +289,7 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
     zr_result result;
 
     memset(out, 0, sizeof *out);
-    result = plan_largest(&out->plan, config, host_arena);
+    result = zr_limit_plan_largest(&out->plan, config, host_arena);
     out->fits = result == ZR_OK && out->plan.peak_reserved_bytes <= config->memory_limit_bytes;
     if (result != ZR_OK || out->fits)
         return result;

@@ -26,6 +26,14 @@ struct zr_limit_advice {
     struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */
 };
 
+/* The plan of the rank that needs most; and the most that is live on one, in granules as large as the caller
+ * likes.
+ */
+zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_config *config,
+                                zr_arena *host_arena);
+zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, size_t granule_bytes,
+                             zr_arena *host_arena);
+
 /* Plans the configuration and, where it is above config->memory_limit_bytes, looks for what would fit: the
  * lowest stage, the least recomputation and the largest batch, each alone; where none of stage and
  * recomputation helps, the two together, then with a smaller batch, then with fewer layers. A higher stage

@@ -94,6 +94,17 @@ static int pick_stage(void)
     return code;
 }
 
+/* Prints what --zero-r auto has come to. -1, or an exit code. */
+static int pick_all(void)
+{
+    struct zr_picks picks;
+    int code = zr_rank_pick_all(&config, &picks);
+    if (code >= 0 || !zr_train_leads(&config))
+        return code;
+    zr_result result = zr_report_picks(&config, &picks);
+    return result == ZR_OK ? -1 : (int)zr_exit_of(result);
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -104,6 +115,8 @@ int main(int argc, char **argv)
     if (code < 0)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
+        return code;
+    if (config.picks_all && (code = pick_all()) >= 0)
         return code;
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;

@@ -132,6 +132,18 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
     return result;
 }
 
+/* Whether a rank's stages have as many layers as those of the one before; neither the first nor the last. */
+static bool alike(const struct zr_stages *stages, unsigned rank)
+{
+    const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
+    unsigned layers[2][ZR_PIPELINE_PARTS_MOST] = {{0}}, parts[2] = {0};
+    for (unsigned s = 0; s < zr_stages_count(stages); s++)
+        for (unsigned i = 0; i < 2; i++)
+            if (zr_pipeline_rank_of(&pipeline, stages->ranks, s) == rank - i)
+                layers[i][parts[i]++] = stages->layers[s];
+    return memcmp(layers[0], layers[1], sizeof layers[0]) == 0;
+}
+
 /* All pipeline ranks, one after the other; then the micro-batches' way through them. */
 static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_config *config,
                                zr_arena *host_arena)
@@ -142,10 +154,16 @@ static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_co
     zr_result result = ZR_OK;
     note_times(config, 0, out, times);
     for (unsigned r = 1; r < config->stages.ranks && result == ZR_OK; r++) {
+        if (r > 1 && r + 1 < config->stages.ranks && alike(&config->stages, r)) {
+            note_times(config, r, &other, times);
+            continue;
+        }
+        zr_timeline_end(&other);
         result = time_rank(&other, config, zr_train_first_rank(config, r), host_arena);
         note_times(config, r, &other, times);
-        zr_timeline_end(&other);
     }
+    if (other.host_arena)
+        zr_timeline_end(&other);
     return result != ZR_OK
                ? result
                : zr_pipeline_walk(&out->walk,
@@ -156,6 +174,21 @@ static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_co
                                   times);
 }
 
+static zr_result time_all(struct zr_timeline *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    zr_result result = time_rank(out, config, 0, host_arena);
+    return result == ZR_OK && config->stages.ranks > 1 ? time_pipeline(out, config, host_arena) : result;
+}
+
+zr_result zr_rank_step_seconds(double *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_timeline timeline = {.host_arena = NULL};
+    zr_result result = time_all(&timeline, config, host_arena);
+    *out = zr_timeline_step_seconds(&timeline);
+    zr_timeline_end(&timeline);
+    return result;
+}
+
 /* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
  * ranks do the same at the same time; it is rank 0 that this speaks of. */
 static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
@@ -163,9 +196,7 @@ static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config
 {
     if (config->flops_per_second == 0)
         return ZR_OK;
-    zr_result result = time_rank(out, config, 0, host_arena);
-    if (result == ZR_OK && config->stages.ranks > 1)
-        result = time_pipeline(out, config, host_arena);
+    zr_result result = time_all(out, config, host_arena);
     return result == ZR_OK ? zr_report_timeline(config, out) : result;
 }
 
@@ -682,6 +713,21 @@ int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out
     int code = ask_child(config, "--stage auto", pick_stage, out, sizeof *out);
     if (code < 0)
         config->stage = out->stage;
+    return code;
+}
+
+static zr_result pick_all(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_picks picks;
+    zr_result result = zr_pick_find(&picks, config, host_arena);
+    return result == ZR_OK ? answer(&picks, sizeof picks) : result;
+}
+
+int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out)
+{
+    int code = ask_child(config, "--zero-r auto", pick_all, out, sizeof *out);
+    if (code < 0)
+        zr_pick_apply(config, &out->best[0]);
     return code;
 }
 

@@ -10,6 +10,7 @@
 #include "zero/train/thread_pool.h"
 #include "zero/plan/timeline.h"
 #include "zero/train/args.h"
+#include "zero/train/pick.h"
 #include "zero/train/data.h"
 #include "zero/train/report.h"
 
@@ -55,6 +56,9 @@ zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *c
 zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, unsigned rank,
                              size_t granule_bytes, zr_arena *host_arena);
 
+/* How long a step takes by the timeline of such a run, at config's speeds. */
+zr_result zr_rank_step_seconds(double *out, const struct zr_train_config *config, zr_arena *host_arena);
+
 /* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so
  * that the caller stays without memory of the arena's. -1: it does, or there is no limit; else the exit code,
  * and the table of what does not fit and what would has been printed. */
@@ -70,6 +74,9 @@ int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out
 
 /* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
 int zr_rank_cut_stages(struct zr_train_config *config);
+
+/* For --zero-r auto, likewise: see pick.h. Applies the best to config. */
+int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out);
 
 /* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
 int zr_rank_rehearse(const struct zr_train_config *config);

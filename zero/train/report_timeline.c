@@ -34,18 +34,11 @@ struct figures {
     double utilisation; /* of the rank's speed, by the model alone */
 };
 
-/* Of a pipeline: the way of all micro-batches through it, and what rank 0 does besides. */
-static double step_seconds(const struct zr_timeline *t)
-{
-    return t->walk.seconds > 0 ? t->walk.seconds + t->step_seconds - t->walk.rank_seconds[0]
-                               : t->step_seconds;
-}
-
 static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
 {
     double model = zr_shape_flops(&config->shape) * config->micro_batches /
                    (double)zr_shape_tensor(&config->shape) / zr_train_mesh(config).pipeline,
-           step = step_seconds(t);
+           step = zr_timeline_step_seconds(t);
     return (struct figures){
         .step_seconds = step,
         .tokens_per_second = (double)zr_train_step_tokens(config) / step,

@@ -1,0 +1,191 @@
+/* pick.c: see pick.h. Stands on rank.c's plans and timelines. */
+#include "zero/train/pick.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "zero/train/flags.h"
+#include "zero/train/number.h"
+#include "zero/train/rank.h"
+#include "zero/train/balance.h"
+#include "zero/train/stages.h"
+#include "zero/train/terminal.h"
+
+/* Wider meshes than these are of no use: a layer's sums then wait for more ranks than a machine has. */
+enum { TENSOR_MOST = 16 };
+#define GRANULE_BYTES ((size_t)2 << 20)
+
+/* What is kept of activations, the fastest first. */
+static const struct kept {
+    enum zr_recompute recompute;
+    bool partition, offload;
+} kept_ways[] = {{ZR_RECOMPUTE_NONE, false, false}, {ZR_RECOMPUTE_SELECTIVE, false, false},
+                 {ZR_RECOMPUTE_FULL, false, false}, {ZR_RECOMPUTE_FULL, true, false},
+                 {ZR_RECOMPUTE_FULL, false, true},  {ZR_RECOMPUTE_FULL, true, true}};
+enum { KEPT_WAYS = sizeof kept_ways / sizeof *kept_ways };
+static const enum zr_pipeline_cut cuts[] = {ZR_CUT_EQUAL, ZR_CUT_MEMORY};
+enum { CUTS = sizeof cuts / sizeof *cuts };
+
+void zr_pick_apply(struct zr_train_config *config, const struct zr_pick *pick)
+{
+    config->shape.tensor = pick->tensor;
+    config->stages.ranks = pick->pipeline;
+    config->stage = pick->stage;
+    config->shape.recompute = pick->recompute;
+    config->micro_batches = pick->micro_batches;
+    config->checkpoints.partition = pick->partition;
+    config->checkpoint_offload = pick->offload;
+    config->pipeline_cut = pick->cut;
+}
+
+struct search {
+    struct zr_picks *out;
+    const struct zr_train_config *config;
+    zr_arena *host_arena;
+};
+
+/* Whether an option was given with another value. */
+static bool is_fixed(const struct search *search, const char *name, bool differs)
+{
+    return differs && zr_flag_given(search->config, name);
+}
+
+static bool is_open(const struct search *search, const struct zr_pick *pick)
+{
+    const struct zr_train_config *c = search->config;
+    return !is_fixed(search, "tp", pick->tensor != zr_shape_tensor(&c->shape)) &&
+           !is_fixed(search, "pp", pick->pipeline != c->stages.ranks) &&
+           !is_fixed(search, "stage", pick->stage != c->stage) &&
+           !is_fixed(search, "recompute", pick->recompute != c->shape.recompute) &&
+           !is_fixed(search, "partition-activations", !pick->partition) &&
+           !is_fixed(search, "checkpoint-offload", !pick->offload) &&
+           !is_fixed(search, "pipeline-cut", pick->cut != c->pipeline_cut) &&
+           (pick->cut == ZR_CUT_EQUAL || pick->pipeline > 1 || zr_flag_given(c, "pipeline-cut")) &&
+           !(c->shape.sequence_parallel && (pick->partition || pick->tensor == 1));
+}
+
+/* Keeps the fastest; of equal ones the one found first, which divides less. */
+static void note(struct zr_picks *out, const struct zr_pick *pick)
+{
+    unsigned at = out->count;
+    while (at > 0 && pick->step_seconds < out->best[at - 1].step_seconds)
+        at--;
+    if (at == ZR_PICKS_SHOWN)
+        return;
+    unsigned last = out->count < ZR_PICKS_SHOWN ? out->count++ : ZR_PICKS_SHOWN - 1;
+    memmove(&out->best[at + 1], &out->best[at], (last - at) * sizeof *out->best);
+    out->best[at] = *pick;
+}
+
+/* The configuration of a pick; false: there is no such one. */
+static bool configure(const struct search *search, const struct zr_pick *pick, struct zr_train_config *out)
+{
+    *out = *search->config;
+    zr_pick_apply(out, pick);
+    if (out->reduce == ZR_REDUCE_ONCE && pick->stage > 1)
+        return false;
+    return (zr_train_mesh(out).data > 1 || pick->stage == 0) && zr_train_check_stages(out) == ZR_OK;
+}
+
+/* Whether it fits; first by what is live, which costs less to find out. */
+static zr_result fits(struct search *search, struct zr_train_config *config, struct zr_pick *pick, bool *out)
+{
+    size_t limit = config->memory_limit_bytes;
+    zr_result result = zr_train_cut_stages(config, search->host_arena);
+    if (result == ZR_OK)
+        result = zr_limit_most_live(&pick->reserved_bytes, config, GRANULE_BYTES, search->host_arena);
+    search->out->planned++;
+    *out = false;
+    if (result == ZR_OK && pick->reserved_bytes <= limit) {
+        struct zr_byte_plan plan;
+        result = zr_limit_plan_largest(&plan, config, search->host_arena);
+        pick->reserved_bytes = plan.peak_reserved_bytes;
+        *out = result == ZR_OK && pick->reserved_bytes <= limit;
+    }
+    return result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY ? ZR_OK : result;
+}
+
+/* Every stage below *below, and how long a step takes where it fits; *below is then the lowest that does. */
+static zr_result try_kept(struct search *search, struct zr_pick pick, unsigned *below)
+{
+    unsigned end = *below;
+    zr_result result = ZR_OK;
+    for (pick.stage = 0; pick.stage < end && result == ZR_OK; pick.stage++) {
+        struct zr_train_config config;
+        bool found = false;
+        for (unsigned i = 0; i < CUTS && result == ZR_OK && !found; i++) {
+            pick.cut = cuts[i];
+            if (is_open(search, &pick) && configure(search, &pick, &config))
+                result = fits(search, &config, &pick, &found);
+        }
+        if (result != ZR_OK || !found)
+            continue;
+        *below = pick.stage < *below ? pick.stage : *below;
+        result = zr_rank_step_seconds(&pick.step_seconds, &config, search->host_arena);
+        search->out->timed++;
+        if (result == ZR_OK)
+            note(search->out, &pick);
+    }
+    return result;
+}
+
+/* A step has the tokens of the one that was asked for: with fewer data ranks there are more micro-batches. To
+ * keep less takes longer, and is of use where a lower stage fits with it, or where none did. */
+static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipeline)
+{
+    struct zr_pick pick = {
+        .tensor = tensor,
+        .pipeline = pipeline,
+        .micro_batches = search->config->micro_batches * tensor * pipeline /
+                         (zr_train_mesh(search->config).tensor * zr_train_mesh(search->config).pipeline)};
+    zr_result result = ZR_OK;
+    unsigned stage = 4;
+    for (unsigned i = 0; i < KEPT_WAYS && result == ZR_OK && stage > 0; i++) {
+        pick.recompute = kept_ways[i].recompute;
+        pick.partition = kept_ways[i].partition;
+        pick.offload = kept_ways[i].offload;
+        if (!pick.partition || tensor > 1)
+            result = try_kept(search, pick, &stage);
+    }
+    return result;
+}
+
+static void say_progress(const struct search *search, unsigned tensor, unsigned pipeline)
+{
+    struct zr_terminal terminal;
+    zr_terminal_find(&terminal, STDERR_FILENO);
+    if (zr_train_leads(search->config) && terminal.live)
+        zr_say("--zero-r auto: %u plans, now --tp %u --pp %u", search->out->planned, tensor, pipeline);
+}
+
+zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config timed = *config;
+    struct search search = {out, &timed, host_arena};
+    char number[ZR_NUMBER_ROOM];
+    unsigned ranks = config->ranks;
+    zr_result result = ZR_OK;
+
+    memset(out, 0, sizeof *out);
+    if (timed.flops_per_second <= 0) {
+        timed.flops_per_second = ZR_PICK_FLOPS;
+        timed.bytes_per_second = ZR_PICK_BANDWIDTH;
+    }
+    if (timed.host_bytes_per_second <= 0)
+        timed.host_bytes_per_second = timed.bytes_per_second;
+    for (unsigned tensor = 1; tensor <= ranks && tensor <= TENSOR_MOST; tensor++)
+        for (unsigned pipeline = 1; pipeline <= ranks / tensor && result == ZR_OK; pipeline++) {
+            if (ranks % (tensor * pipeline) != 0)
+                continue;
+            say_progress(&search, tensor, pipeline);
+            result = try_mesh(&search, tensor, pipeline);
+        }
+    if (result == ZR_OK && out->count == 0)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "--zero-r auto: of %u plans none fits under --memory-limit %s; give more --ranks, a smaller "
+            "--batch or model, or a higher limit",
+            out->planned, zr_number_grouped(number, config->memory_limit_bytes));
+    return result;
+}

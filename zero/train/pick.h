@@ -1,0 +1,35 @@
+/* pick.h: --zero-r auto: the fastest of all meshes, stages, recomputations and places of checkpoints whose
+ * byte plan fits under --memory-limit, by the step timeline. */
+#ifndef ZR_TRAIN_PICK_H
+#define ZR_TRAIN_PICK_H
+
+#include "zero/train/args.h"
+
+/* Speeds of the timeline where --flops and --bandwidth are not given. */
+#define ZR_PICK_FLOPS     1e12
+#define ZR_PICK_BANDWIDTH 1e10
+
+enum { ZR_PICKS_SHOWN = 5 };
+
+/* What is picked: settings of a configuration. */
+struct zr_pick {
+    unsigned tensor, pipeline, stage, recompute, micro_batches;
+    bool partition, offload;
+    unsigned cut;          /* enum zr_pipeline_cut; equal wherever that fits, which is faster */
+    size_t reserved_bytes; /* by the plan of the rank that needs most */
+    double step_seconds;
+};
+
+struct zr_picks {
+    struct zr_pick best[ZR_PICKS_SHOWN]; /* [count]: the fastest first */
+    unsigned count;
+    unsigned planned, timed; /* configurations whose plans, and whose timelines were made */
+};
+
+/* Goes through everything that the options given leave open; a step has as many tokens in each. Records come
+ * from host_arena. ZR_ERR_MEMORY: nothing fits. */
+zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *config, zr_arena *host_arena);
+/* Takes over what was picked; the layers are still to be cut. */
+void zr_pick_apply(struct zr_train_config *config, const struct zr_pick *pick);
+
+#endif
