@@ -165,6 +165,10 @@ struct zr_engine_options {
     /* Likewise the ranks that have the other tensors of the model (pipeline parallelism); NULL: none. Of
      * them, those that share tensors with this one, see zr_tensor_part.shared; NULL: none. */
     zr_comm *pipeline, *sharing;
+    /* Gradients have no pool: each unit's are a block, from its first gradient of a step to the step's end.
+     * They take the holes that activations leave, which then are holes for good; a rehearsal's places prevent
+     * that. */
+    bool scattered_gradients;
 };
 
 typedef struct zr_engine zr_engine;
@@ -428,7 +432,7 @@ struct zr_checkpoint_policy {
     bool partition; /* each rank of the tensor group keeps an equal part (Pa); one all-gather rebuilds it */
     zr_arena
         *host; /* they are copied to this arena (tag offload) and back, behind the computing; NULL: not */
-    bool scattered; /* each is a block of the arena: no contiguous pool */
+    bool scattered; /* each is a block of the arena, and so are gradients: no pools */
     bool no_ring;   /* whole ones of the two above are blocks too, in place of buffers of constant size */
 };
 

@@ -120,7 +120,7 @@ for leak, code in (("once:gathered:1:2", 1), ("more:gathered:1:2", 0), ("", 0)):
 for leak in ("free:checkpoint:0:1", ""):
     counts = path(f"calls{len(leak)}")
     run = train(environment={"ZR_TEST_LEAK": leak, "ZR_TEST_CALLS": counts}, over_plan="continue",
-                **{**SHAPE, "steps": 2, "batch": 8}, recompute="full", no_contiguous=True)
+                **{**SHAPE, "steps": 2, "batch": 32}, recompute="full", no_contiguous=True)
     with open(counts) as file:
         before, after = [int(line.split()[1]) for line in file if line.startswith("2 ")][:2]
     same((run.report or {"ranks": [{}]})["ranks"][0].get("driver_calls_last_step"), after - before,

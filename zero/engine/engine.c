@@ -12,8 +12,8 @@ static zr_result take_pools(struct zr_engine *engine)
     zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
                                (void **)&engine->parameters);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_GRAD, engine->gradients_elements, engine->gradient_bytes,
-                         (void **)&engine->gradients);
+        result = zr_take(arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->gradients_elements,
+                         engine->gradient_bytes, (void **)&engine->gradients);
     if (result == ZR_OK && zr_engine_keeps_sums(engine))
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
@@ -69,7 +69,7 @@ static zr_result clear_pools(struct zr_engine *engine)
     size_t states_bytes = engine->states_elements * sizeof(float);
     const struct zr_clear pools[] = {
         {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
-        {engine->gradients_elements * engine->gradient_bytes, engine->gradients},
+        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients},
         {states_bytes, engine->momentum},
         {engine->variance ? states_bytes : 0, engine->variance},
         {engine->master ? states_bytes : 0, engine->master}};
@@ -142,7 +142,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
         *out = NULL;
     if (!out || !options)
         return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
-    zr_result result = ZR_STRUCT_COPY(zr_engine_options, sharing, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &own, options);
     options = &own;
     if (result == ZR_OK)
         result = zr_engine_check_options(options);
@@ -196,6 +196,7 @@ void zr_engine_destroy(zr_engine *engine)
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
             zr_drop(arena, &engine->units[u].sum_shard);
+            zr_drop(arena, &engine->units[u].gradients);
             zr_drop(arena, &engine->units[u].staging);
             zr_drop(arena, &engine->units[u].gathered);
         }

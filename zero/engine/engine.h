@@ -33,6 +33,7 @@ struct zr_unit_state {
     /* Gradients. */
     bool awaited;         /* asked for, and not yet handed over; at every stage */
     void *staging;        /* whole, on their way; NULL: none, or there is a pool of whole gradients */
+    void *gradients;      /* of engines without a pool: a block, within a step */
     bool staged;          /* handed over, and in the queue of staging blocks */
     unsigned next_staged; /* the unit after it in that queue */
     float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
@@ -135,6 +136,15 @@ static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
     if (engine->units[unit].resident)
         at += engine->rank * engine->layout.units[unit].shard_elements;
     return zr_engine_parameter_place(engine, at);
+}
+
+/* Where a unit's gradients are kept: whole ones, or shards. */
+static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t at = engine->shards_gradients ? u->shard_offset : u->pool_offset;
+    return engine->options.scattered_gradients ? engine->units[unit].gradients
+                                               : engine->gradients + at * engine->gradient_bytes;
 }
 
 /* Where the reduced gradients of this rank's shard lie after the last accumulation step. */

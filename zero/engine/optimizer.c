@@ -36,9 +36,7 @@ static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
 /* What everyone updates everything with: whole gradients, which are reduced already. */
 static struct zr_numbers whole_gradients(const struct zr_engine *engine, size_t unit)
 {
-    return (struct zr_numbers){engine->gradients +
-                                   engine->layout.units[unit].pool_offset * engine->gradient_bytes,
-                               engine->options.precision};
+    return (struct zr_numbers){zr_engine_kept_gradients(engine, unit), engine->options.precision};
 }
 
 /* Reduced gradients of a unit that other ranks of the pipeline have too. */
@@ -383,6 +381,7 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
     zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
+    zr_drop(engine->options.arena, &engine->units[unit].gradients);
     engine->units[unit].accumulated = 0;
 }
 

@@ -15,20 +15,18 @@
 struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    size_t at =
-        engine->shards_gradients ? u->shard_offset : u->pool_offset + engine->rank * u->shard_elements;
+    size_t within = engine->shards_gradients ? 0 : engine->rank * u->shard_elements;
     if (engine->units[unit].sum_shard)
         return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
     if (engine->sums)
         return (struct zr_numbers){engine->sums + u->shard_offset, ZR_PRECISION_FP32};
-    return (struct zr_numbers){engine->gradients + at * engine->gradient_bytes, engine->options.precision};
+    return (struct zr_numbers){zr_engine_kept_gradients(engine, unit) + within * engine->gradient_bytes,
+                               engine->options.precision};
 }
 
 static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 {
-    if (engine->shards_gradients)
-        return engine->units[unit].staging;
-    return engine->gradients + engine->layout.units[unit].pool_offset * engine->gradient_bytes;
+    return engine->shards_gradients ? engine->units[unit].staging : zr_engine_kept_gradients(engine, unit);
 }
 
 /* What lies between the tensors of a unit is reduced with them, and must be zero. */
@@ -123,6 +121,21 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     return clear_padding(engine, unit, state->staging);
 }
 
+/* Without a pool: a block for what is kept of a unit's gradients, whole or this rank's shard. */
+static zr_result take_kept(struct zr_engine *engine, unsigned unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements;
+    if (!engine->options.scattered_gradients || state->gradients || engine->gradients_elements == 0)
+        return ZR_OK;
+    zr_result result =
+        zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->gradients);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
+}
+
 /* The rules of a stage that stages gradients hold at all. */
 static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
 {
@@ -147,6 +160,8 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
         return result;
     struct zr_unit_state *state = &engine->units[unit];
     result = zr_engine_end_reduction(engine, unit); /* of an earlier one */
+    if (result == ZR_OK)
+        result = take_kept(engine, unit);
     if (result == ZR_OK && engine->shards_gradients && !state->staging)
         result = stage(engine, unit);
     if (result != ZR_OK)

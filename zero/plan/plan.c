@@ -324,6 +324,8 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         zr_arena_create(&rehearsal->arena, &(struct zr_arena_options){.backend = backend, .name = "plan"});
     if (result == ZR_OK)
         result = note_reached(rehearsal->arena);
+    if (result == ZR_OK && request->trace)
+        result = zr_trace_start(rehearsal->arena, request->trace);
     if (result == ZR_OK && request->offloads_checkpoints)
         result = zr_arena_create(&rehearsal->host_tier,
                                  &(struct zr_arena_options){.backend = backend, .name = "plan of the host"});
@@ -331,6 +333,10 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;
     result = rehearse_on_mesh(out, rehearsal);
+    if (request->trace) {
+        zr_result traced = zr_trace_stop(rehearsal->arena);
+        result = result == ZR_OK ? traced : result;
+    }
 
 unwind:
     if (rehearsal->host_tier)

@@ -732,7 +732,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
                        __func__);
     zr_result result = ZR_STRUCT_COPY(zr_trainer_options, pipeline, &own, options);
     if (result == ZR_OK)
-        result = ZR_STRUCT_COPY(zr_engine_options, sharing, &engine, own.engine);
+        result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &engine, own.engine);
     if (result == ZR_OK)
         result = zr_model_check(own.model);
     if (result == ZR_OK)
@@ -742,6 +742,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     memset(trainer, 0, sizeof *trainer);
     trainer->model = own.model;
     engine.pipeline = own.pipeline.comm;
+    engine.scattered_gradients |= own.checkpoints.scattered;
     if (engine.micro_batches == 0)
         engine.micro_batches = 1;
     result = open_pipeline(trainer, &own, &engine);

@@ -9,6 +9,7 @@
 #include "zero/comm/mesh.h"
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
+#include "zero/plan/policy.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
@@ -79,6 +80,8 @@ struct zr_train_config {
     struct zr_checkpoint_policy checkpoints;   /* but for its arena */
     bool checkpoint_offload;                   /* to the host tier */
     bool growing_buffers;                      /* --no-constant-buffers */
+    unsigned policy;                           /* enum zr_policy */
+    struct zr_policy_use policy_use;           /* of another than zr: see zr_rank_weigh_policy() */
     bool force;                                /* what would save nothing is done all the same */
     unsigned zero_r;                           /* --zero-r, where it was given: C1 is 0 */
     bool picks_all;                            /* --zero-r auto, until zr_rank_pick_all() */

@@ -93,9 +93,10 @@ const struct zr_flag zr_flags[] = {
            "each rank of --tp keeps a part of a checkpoint"),
     SWITCH("checkpoint-offload", memory, checkpoint_offload,
            "activation checkpoints go to host memory and back"),
-    SWITCH("no-contiguous", memory, checkpoints.scattered,
-           "activation checkpoints have no pool of their own"),
+    SWITCH("no-contiguous", memory, checkpoints.scattered, "checkpoints and gradients have no pools"),
     SWITCH("no-constant-buffers", memory, growing_buffers, "buffers as large as what passes through them"),
+    CHOICE("policy", memory, policy, "zr", "zr|caching|expandable|bestfit", NULL,
+           "refuse what another allocator could not place, by a model of it"),
     SWITCH("force", memory, force, "do what would save nothing as well"),
     CHOICE("find-max", memory, find_max, NULL, "batch|layers", NULL,
            "the largest that fits under --memory-limit, and its byte plan"),
@@ -176,4 +177,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"offload-optimizer", "offload-param", "deterministic", "policy", NULL};
+const char *const zr_flags_later[] = {"offload-optimizer", "offload-param", "deterministic", NULL};

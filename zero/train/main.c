@@ -105,6 +105,28 @@ static int pick_all(void)
     return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
+/* Prints what another allocator would take. -1: it fits, or an exit code. */
+static int weigh_policy(void)
+{
+    const struct zr_policy_use *use = &config.policy_use;
+    char number[2][ZR_NUMBER_ROOM];
+    int code = zr_rank_weigh_policy(&config);
+    if (code >= 0 || config.policy == ZR_POLICY_ZR)
+        return code;
+    double stranded = 100 * (1 - (double)use->live_bytes / (double)use->reserved_bytes);
+    if (use->fits && zr_train_leads(&config))
+        zr_say("--policy %s: takes %s for %s, %.1f %% are stranded",
+               zr_policy_name((enum zr_policy)config.policy), zr_number_bytes(number[0], use->reserved_bytes),
+               zr_number_bytes(number[1], use->live_bytes), stranded);
+    if (!use->fits && zr_train_leads(&config))
+        zr_say(
+            "--policy %s: finds no room under --memory-limit %zu, although no more than %s are in use at a time; give "
+            "a higher limit, or leave --policy out: the byte plan keeps to places that leave no holes",
+            zr_policy_name((enum zr_policy)config.policy), config.memory_limit_bytes,
+            zr_number_bytes(number[0], use->live_bytes));
+    return use->fits ? -1 : ZR_EXIT_MEMORY;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -121,6 +143,8 @@ int main(int argc, char **argv)
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;
     if ((code = zr_rank_cut_stages(&config)) >= 0)
+        return code;
+    if ((code = weigh_policy()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)

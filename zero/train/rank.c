@@ -731,6 +731,23 @@ int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out)
     return code;
 }
 
+static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_plan_request request;
+    struct zr_policy_use use;
+    zr_result result = make_request(&request, config, 0, host_arena);
+    if (result == ZR_OK)
+        result = zr_policy_weigh(&use, &request, (enum zr_policy)config->policy, config->memory_limit_bytes);
+    return result == ZR_OK ? answer(&use, sizeof use) : result;
+}
+
+int zr_rank_weigh_policy(struct zr_train_config *config)
+{
+    return config->policy == ZR_POLICY_ZR
+               ? -1
+               : ask_child(config, "--policy", weigh_policy, &config->policy_use, sizeof config->policy_use);
+}
+
 int zr_rank_cut_stages(struct zr_train_config *config)
 {
     return config->stages.ranks > 1 ? ask_child(config, "--pipeline-cut", cut_stages, config->stages.layers,

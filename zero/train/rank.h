@@ -72,6 +72,8 @@ struct zr_stage_pick {
 };
 int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out);
 
+/* Sets config->policy_use, likewise, of rank 0. -1, or an exit code. */
+int zr_rank_weigh_policy(struct zr_train_config *config);
 /* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
 int zr_rank_cut_stages(struct zr_train_config *config);
 

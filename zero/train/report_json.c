@@ -237,6 +237,11 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
     add(out, "heads", count_of(shape->heads));
     add(out, "accumulate", count_of(config->micro_batches));
     add(out, "precision", json_string(zr_precision_name((enum zr_precision)config->precision)));
+    if (config->policy != ZR_POLICY_ZR)
+        add(out, "policy",
+            json_pack("{s:s, s:I, s:I}", "name", zr_policy_name((enum zr_policy)config->policy),
+                      "reserved_bytes", (json_int_t)config->policy_use.reserved_bytes, "live_bytes",
+                      (json_int_t)config->policy_use.live_bytes));
 }
 
 zr_result zr_report_json(const struct zr_run_report *run)
