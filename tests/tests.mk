@@ -134,7 +134,8 @@ bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/b
 built-bench: $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 bench: packages-bench
 	@$(again) built-bench
-	@for program in tests/bench/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench/bench_train.py; do \
+	@for program in tests/bench/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench/bench_train.py \
+		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
 # else runs here.
