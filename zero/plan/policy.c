@@ -11,10 +11,9 @@
 
 enum { PATH_ROOM = 4096 };
 
-static zr_result make_file(char path[PATH_ROOM])
+static zr_result make_file(const char *folder, char path[PATH_ROOM])
 {
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, PATH_ROOM, "%s/zr-policy-XXXXXX", folder && folder[0] ? folder : "/tmp");
+    snprintf(path, PATH_ROOM, "%s/zr-policy-XXXXXX", folder);
     int fd = mkstemp(path);
     if (fd < 0)
         return zr_fail(ZR_ERR_IO,
@@ -60,13 +59,13 @@ static zr_result replay(struct zr_policy_use *out, const struct zr_sequence *seq
 }
 
 zr_result zr_policy_weigh(struct zr_policy_use *out, const struct zr_plan_request *request,
-                          enum zr_policy policy, uint64_t capacity_bytes)
+                          enum zr_policy policy, uint64_t capacity_bytes, const char *folder)
 {
     struct zr_plan_request traced = *request;
     struct zr_byte_plan plan;
     struct zr_sequence sequence = {.events = NULL};
     char path[PATH_ROOM];
-    zr_result result = make_file(path);
+    zr_result result = make_file(folder, path);
     if (result != ZR_OK)
         return result;
     traced.trace = path;

@@ -12,8 +12,9 @@ struct zr_policy_use {
 };
 
 /* Two steps and an evaluation of the rank that `request` speaks of. The memory of a contiguous pool is one
- * block. `capacity_bytes` 0: none. ZR_ERR_IO: no file for the trace, which is a temporary one. */
+ * block. `capacity_bytes` 0: none. ZR_ERR_IO: no file for the trace, which is a temporary one, in `folder`.
+ */
 zr_result zr_policy_weigh(struct zr_policy_use *out, const struct zr_plan_request *request,
-                          enum zr_policy policy, uint64_t capacity_bytes);
+                          enum zr_policy policy, uint64_t capacity_bytes, const char *folder);
 
 #endif

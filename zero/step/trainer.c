@@ -702,7 +702,7 @@ static zr_result open_engine(zr_trainer *trainer, struct zr_engine_options *engi
     return result;
 }
 
-static void close(zr_trainer *trainer, zr_arena *host_arena)
+static void destroy(zr_trainer *trainer, zr_arena *host_arena)
 {
     if (trainer->activations.arena)
         drop_pass(trainer);
@@ -757,12 +757,12 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (result == ZR_OK)
         *out = trainer;
     else
-        close(trainer, engine.host_arena);
+        destroy(trainer, engine.host_arena);
     return result;
 }
 
 void zr_trainer_destroy(zr_trainer *trainer)
 {
     if (trainer)
-        close(trainer, trainer->engine->options.host_arena);
+        destroy(trainer, trainer->engine->options.host_arena);
 }

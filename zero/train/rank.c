@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -735,9 +736,11 @@ static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *ho
 {
     struct zr_plan_request request;
     struct zr_policy_use use;
+    const char *folder = getenv("TMPDIR");
     zr_result result = make_request(&request, config, 0, host_arena);
     if (result == ZR_OK)
-        result = zr_policy_weigh(&use, &request, (enum zr_policy)config->policy, config->memory_limit_bytes);
+        result = zr_policy_weigh(&use, &request, (enum zr_policy)config->policy, config->memory_limit_bytes,
+                                 folder && folder[0] ? folder : "/tmp");
     return result == ZR_OK ? answer(&use, sizeof use) : result;
 }
 
