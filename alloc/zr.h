@@ -94,6 +94,7 @@ struct zr_host_options {
     size_t granule_bytes; /* 0: 2 MiB. A power of two, at least the page size */
     size_t limit_bytes;   /* physical memory this backend may hold; 0: no limit of its own */
     bool small_pages;     /* leave huge pages alone, for measurements and tests */
+    bool private_memory;  /* memory of this process alone, which takes pages as they are touched */
 };
 
 /* Memory of this machine: granules are ranges of one memfd, as huge pages where the kernel grants them. They
@@ -104,6 +105,9 @@ struct zr_host_options {
  * blocks, free memory and the cache. So only one of the two processes may go on allocating from an arena that
  * was made before. The other may read and write what was live, free it, and make a new arena, on this backend
  * or another, whose memory is its own.
+ *
+ * With `private_memory` granules are anonymous memory: not shared, not mapped twice, not moved, and after
+ * fork() the child has copies and goes on for itself. A limit counts whole granules, touched or not.
  *
  * ZR_ERR_INVALID: bad granule size, or a ZR_CONF that makes no sense. ZR_ERR_UNAVAILABLE: no memfd on this
  * kernel. ZR_ERR_ADDRESSES: `ulimit -v` leaves too little. */

@@ -1,4 +1,4 @@
-/* backend_host.c: this machine's memory as granules of a memfd. Stands behind backend.c.
+/* backend_host.c: this machine's memory as granules of a memfd. Stands behind backend.c and on host_common.c.
  *
  * Creating a handle commits its memory through a small window of addresses, so that a shortage is an error
  * value here and not a SIGBUS at the first touch. Where the kernel grants it each 2 MiB become one huge page
@@ -8,7 +8,7 @@
  * After fork() the child shares the granules there are. What it creates itself goes to a file of its own, and
  * it never punches holes into its parent's. */
 #define _GNU_SOURCE
-#include "alloc/backend/backend.h"
+#include "alloc/backend/host_common.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,6 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-#define HUGE_BYTES   ((size_t)2 << 20)
 #define WINDOW_BYTES ((size_t)16 << 20)
 /* Collapses that may fail in a row before they are given up for good. */
 #define COLLAPSE_PATIENCE 4
@@ -67,93 +66,6 @@ struct host_backend {
 static struct host_backend *host_of(zr_backend *backend)
 {
     return (struct host_backend *)backend;
-}
-
-/* ---- Addresses ----------------------------------------------------------------------------------------- */
-
-/* Addresses this process may still map; UINT64_MAX where nothing limits them. */
-static uint64_t addresses_left(void)
-{
-    struct rlimit limit;
-    unsigned long long pages = 0;
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-        return UINT64_MAX;
-    char text[64] = "";
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (got > 0)
-            sscanf(text, "%llu", &pages);
-    }
-    uint64_t used_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    return limit.rlim_cur > used_bytes ? limit.rlim_cur - used_bytes : 0;
-}
-
-static zr_result addresses_error(size_t bytes, int error)
-{
-    uint64_t left = addresses_left();
-    if (left != UINT64_MAX)
-        return zr_fail(
-            ZR_ERR_ADDRESSES,
-            "the system refused %zu bytes of addresses: `ulimit -v` leaves this process %llu; type "
-            "`ulimit -v unlimited`, or ask for a smaller limit",
-            bytes, (unsigned long long)left);
-    return zr_fail(ZR_ERR_ADDRESSES,
-                   "the system refused %zu bytes of addresses (error %d): see vm.max_map_count and "
-                   "vm.overcommit_memory",
-                   bytes, error);
-}
-
-/* `bytes` of addresses without access, aligned to `alignment`; NULL with errno. */
-static char *reserve_aligned(size_t bytes, size_t alignment)
-{
-    size_t all;
-    if (__builtin_add_overflow(bytes, alignment, &all)) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    char *raw = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED)
-        return NULL;
-    char *aligned = (char *)(((uintptr_t)raw + alignment - 1) & ~(uintptr_t)(alignment - 1));
-    if (aligned > raw)
-        munmap(raw, (size_t)(aligned - raw));
-    if (raw + all > aligned + bytes)
-        munmap(aligned + bytes, (size_t)(raw + all - (aligned + bytes)));
-    return aligned;
-}
-
-static zr_result host_reserve(zr_backend *backend, size_t bytes, char **out)
-{
-    size_t granule_bytes = backend->can.granule_bytes;
-    *out = reserve_aligned(bytes, granule_bytes > HUGE_BYTES ? granule_bytes : HUGE_BYTES);
-    return *out ? ZR_OK : addresses_error(bytes, errno);
-}
-
-static void host_release(zr_backend *backend, char *address, size_t bytes)
-{
-    (void)backend;
-    munmap(address, bytes);
-}
-
-/* Half of what `ulimit -v` leaves, for there will be other arenas and libraries; else plenty. */
-static size_t host_reserve_hint(zr_backend *backend, size_t limit_bytes)
-{
-    struct zr_machine machine = {0};
-    size_t granule_bytes = backend->can.granule_bytes;
-    uint64_t left = addresses_left();
-    zr_os_machine_under("", &machine);
-    uint64_t most = limit_bytes ? limit_bytes : machine.memory_bytes;
-    if (most == 0 || most > (uint64_t)1 << 43)
-        most = (uint64_t)1 << 43;
-    uint64_t bytes = most * 8;
-    if (bytes < (uint64_t)64 << 20)
-        bytes = (uint64_t)64 << 20;
-    if (bytes > left / 2)
-        bytes = left / 2;
-    bytes = (bytes + granule_bytes - 1) & ~((uint64_t)granule_bytes - 1);
-    return (size_t)bytes;
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
@@ -235,7 +147,7 @@ static bool collapse(struct host_backend *host, char *address)
 {
     if (madvise(address, host->page_bytes, MADV_POPULATE_WRITE) != 0)
         return false;
-    if (madvise(address, HUGE_BYTES, MADV_COLLAPSE) == 0) {
+    if (madvise(address, ZR_HOST_HUGE_BYTES, MADV_COLLAPSE) == 0) {
         host->collapse_failures = 0;
         return true;
     }
@@ -249,12 +161,12 @@ static int populate(struct host_backend *host, const struct host_file *file, str
 {
     for (size_t done = 0; done < piece.bytes;) {
         size_t step = piece.bytes - done;
-        if (host->huge && step >= HUGE_BYTES && collapse(host, host->window + done)) {
-            done += HUGE_BYTES;
+        if (host->huge && step >= ZR_HOST_HUGE_BYTES && collapse(host, host->window + done)) {
+            done += ZR_HOST_HUGE_BYTES;
             continue;
         }
-        if (host->huge && step > HUGE_BYTES)
-            step = HUGE_BYTES;
+        if (host->huge && step > ZR_HOST_HUGE_BYTES)
+            step = ZR_HOST_HUGE_BYTES;
         if (madvise(host->window + done, step, MADV_POPULATE_WRITE) != 0) {
             if (errno != EINVAL)
                 return errno;
@@ -363,81 +275,7 @@ static zr_result host_map(zr_backend *backend, char *address, const struct zr_ha
     (void)backend;
     if (mmap(address, handle->bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file->fd,
              (off_t)handle->offset_bytes) != address)
-        return addresses_error(handle->bytes, errno);
-    return ZR_OK;
-}
-
-static zr_result host_unmap(zr_backend *backend, char *address, size_t bytes)
-{
-    (void)backend;
-    if (mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-        address)
-        return addresses_error(bytes, errno);
-    return ZR_OK;
-}
-
-static zr_result host_set_access(zr_backend *backend, char *address, size_t bytes)
-{
-    (void)backend;
-    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0)
-        return addresses_error(bytes, errno);
-    return ZR_OK;
-}
-
-/* ---- Copies and events: everything is complete when it returns ----------------------------------------- */
-
-static zr_result host_copy(zr_backend *backend, const struct zr_copy *copy)
-{
-    (void)backend;
-    memmove(copy->to, copy->from, copy->bytes);
-    return ZR_OK;
-}
-
-static zr_result host_fill(zr_backend *backend, const struct zr_fill *fill)
-{
-    (void)backend;
-    memset(fill->to, fill->value, fill->bytes);
-    return ZR_OK;
-}
-
-static zr_result host_event_record(zr_backend *backend, uint64_t stream, struct zr_stream_point *out)
-{
-    (void)backend, (void)stream, (void)out;
-    return ZR_OK;
-}
-
-static bool host_event_done(zr_backend *backend, const struct zr_stream_point *event)
-{
-    (void)backend, (void)event;
-    return true;
-}
-
-static zr_result host_event_wait(zr_backend *backend, const struct zr_stream_point *event)
-{
-    (void)backend, (void)event;
-    return ZR_OK;
-}
-
-static zr_result host_synchronize(zr_backend *backend)
-{
-    (void)backend;
-    return ZR_OK;
-}
-
-static zr_result host_memory_info(zr_backend *backend, struct zr_backend_memory *out)
-{
-    struct zr_machine machine = {0};
-    (void)backend;
-    zr_os_machine_under("", &machine);
-    out->total_bytes = machine.memory_bytes ? machine.memory_bytes : SIZE_MAX;
-    out->free_bytes = machine.memory_bytes ? machine.memory_available_bytes : SIZE_MAX;
-    if (machine.cgroup_limit_bytes && machine.cgroup_limit_bytes < out->total_bytes) {
-        uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
-                            ? machine.cgroup_limit_bytes - machine.cgroup_used_bytes
-                            : 0;
-        out->total_bytes = machine.cgroup_limit_bytes;
-        out->free_bytes = left < out->free_bytes ? left : out->free_bytes;
-    }
+        return zr_host_addresses_error(handle->bytes, errno);
     return ZR_OK;
 }
 
@@ -519,42 +357,24 @@ static const struct zr_backend_ops host_ops = {
     .version = ZR_BACKEND_VERSION,
     .name = "host",
     .end = host_end,
-    .reserve = host_reserve,
-    .release = host_release,
+    .reserve = zr_host_reserve,
+    .release = zr_host_release,
     .create = host_create,
     .destroy = host_destroy,
     .map = host_map,
-    .unmap = host_unmap,
-    .set_access = host_set_access,
-    .copy = host_copy,
-    .fill = host_fill,
-    .event_record = host_event_record,
-    .event_done = host_event_done,
-    .event_wait = host_event_wait,
-    .synchronize = host_synchronize,
-    .memory_info = host_memory_info,
+    .unmap = zr_host_unmap,
+    .set_access = zr_host_set_access,
+    .copy = zr_host_copy,
+    .fill = zr_host_fill,
+    .event_record = zr_host_event_record,
+    .event_done = zr_host_event_done,
+    .event_wait = zr_host_event_wait,
+    .synchronize = zr_host_synchronize,
+    .memory_info = zr_host_memory_info,
     .export_fd = host_export,
     .import_fd = host_import,
-    .reserve_hint = host_reserve_hint,
+    .reserve_hint = zr_host_reserve_hint,
 };
-
-/* A map and the gap beside it are a VMA each, and the rest of the process needs some. */
-static size_t vma_budget(void)
-{
-    unsigned long long most = 65530;
-    char text[32] = "";
-    uint64_t asked = zr_option_get(ZR_OPTION_VMA_BUDGET);
-    if (asked)
-        return (size_t)asked;
-    int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (got > 0)
-            sscanf(text, "%llu", &most);
-    }
-    return most > 8192 ? (size_t)(most - 4096) / 2 : 2048;
-}
 
 zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)
 {
@@ -565,8 +385,10 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
     *out = NULL;
-    zr_result result = ZR_STRUCT_COPY(zr_host_options, small_pages, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_host_options, private_memory, &own, options);
     options = &own;
+    if (result == ZR_OK && options->private_memory)
+        return zr_backend_private_create(out, options);
     if (result == ZR_OK)
         result = zr_backend_granule(options->granule_bytes, &granule_bytes);
     if (result != ZR_OK)
@@ -575,28 +397,21 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     if (!host)
         return ZR_ERR_HOST_MEMORY;
     host->front.ops = &host_ops;
-    host->front.can = (struct zr_capabilities){.granule_bytes = granule_bytes,
-                                               .vma_budget = vma_budget(),
-                                               .host_visible = true,
-                                               .exportable = true,
-                                               .aliases = true,
-                                               .moves = true,
-                                               .synchronous = true};
-    host->front.limit_bytes = options->limit_bytes & ~(granule_bytes - 1);
-    if (options->limit_bytes && !host->front.limit_bytes)
-        host->front.limit_bytes = 1; /* less than one granule: nothing fits */
+    host->front.can = zr_host_capabilities(granule_bytes);
+    host->front.can.exportable = host->front.can.aliases = host->front.can.moves = true;
+    host->front.limit_bytes = zr_host_limit(options, granule_bytes);
     host->page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    host->huge =
-        !options->small_pages && zr_option_get(ZR_OPTION_HUGE_PAGES) && granule_bytes % HUGE_BYTES == 0;
+    host->huge = !options->small_pages && zr_option_get(ZR_OPTION_HUGE_PAGES) &&
+                 granule_bytes % ZR_HOST_HUGE_BYTES == 0;
     zr_slab_init(&host->file_records, sizeof(struct host_file), ZR_POOL_FAULTS);
     result = zr_backend_init(&host->front);
     if (result != ZR_OK) {
         zr_pages_give(host, sizeof *host);
         return result;
     }
-    host->window = reserve_aligned(WINDOW_BYTES, HUGE_BYTES);
+    host->window = zr_host_reserve_aligned(WINDOW_BYTES, ZR_HOST_HUGE_BYTES);
     if (!host->window)
-        result = addresses_error(WINDOW_BYTES, errno);
+        result = zr_host_addresses_error(WINDOW_BYTES, errno);
     if (result == ZR_OK)
         result = own_file(host, &file);
     if (result != ZR_OK) {

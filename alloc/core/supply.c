@@ -387,11 +387,17 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
         zr_arena_flush_quick(arena);
+    /* Idle granules that hold no memory are worth stealing only where the driver gives no others. */
+    if (missing > 0 && arena->backend->can.on_touch) {
+        result = create_handles(arena, missing, longest, &own);
+        missing = result == ZR_OK ? 0 : missing;
+        result = result == ZR_ERR_MEMORY ? ZR_OK : result;
+    }
     /* To steal a granule can part two stretches: where it was, and where it comes to. */
     size_t idle = missing > 0 ? zr_space_idle_up_to(arena, missing) : 0;
     if (idle >> arena->granule_shift > scatter / 2)
         idle = scatter / 2 * granule;
-    if (missing > idle) {
+    if (result == ZR_OK && missing > idle) {
         break_up_cached(arena, missing - idle);
         result = create_or_break_up(arena, (struct want){missing - idle, longest}, &own);
         missing = idle;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
@@ -13,8 +14,8 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
-enum kind { HOST, SIM, CUDA, CUDA_PINNED };
-static const char *const kind_names[] = {"host", "sim", "cuda", "cuda, pinned"};
+enum kind { HOST, PRIVATE, SIM, CUDA, CUDA_PINNED };
+static const char *const kind_names[] = {"host", "private", "sim", "cuda", "cuda, pinned"};
 static size_t granule_bytes;
 static const struct zr_emulator *emulator; /* NULL: on a card, or built without CUDA */
 
@@ -22,8 +23,10 @@ static zr_result try_to_create(zr_backend **out, enum kind kind, size_t limit_by
 {
     switch (kind) {
     case HOST:
-        return zr_backend_host_create(
-            out, &(struct zr_host_options){.granule_bytes = granule_bytes, .limit_bytes = limit_bytes});
+    case PRIVATE:
+        return zr_backend_host_create(out, &(struct zr_host_options){.granule_bytes = granule_bytes,
+                                                                     .limit_bytes = limit_bytes,
+                                                                     .private_memory = kind == PRIVATE});
     case SIM:
         return zr_backend_sim_create(
             out, &(struct zr_sim_options){.granule_bytes = granule_bytes, .capacity_bytes = limit_bytes});
@@ -131,8 +134,13 @@ static void test_mappings(enum kind kind)
         tap_result(zr_backend_map(range, at * granule_bytes, one), ZR_ERR_INVALID,
                    "%s: onto granule %zu of it", name, at - 4);
     tap_result(zr_backend_map(range, 8 * granule_bytes, one), ZR_OK, "%s: right behind it", name);
-    tap_result(zr_backend_map(range, 3 * granule_bytes, one), ZR_OK,
+    tap_result(zr_backend_map(range, 3 * granule_bytes, one), backend->can.aliases ? ZR_OK : ZR_ERR_INVALID,
                "%s: the same granule at a second address", name);
+    if (!backend->can.aliases) { /* another one, then, and the same story */
+        struct zr_handle *other = handle_of(backend, 1);
+        zr_backend_map(range, 3 * granule_bytes, other);
+        zr_backend_destroy_handle(backend, other);
+    }
 
     tap_result(zr_backend_set_access(range, granules(5, 1)), ZR_ERR_INVALID, "%s: access to a part", name);
     tap_result(zr_backend_set_access(range, granules(2, 2)), ZR_ERR_INVALID, "%s: access to a gap", name);
@@ -152,6 +160,7 @@ static void test_mappings(enum kind kind)
     tap_result(zr_backend_map(range, 20 * granule_bytes, one), ZR_ERR_INVALID, "%s: not mapped again", name);
     tap_result(zr_backend_destroy_handle(backend, one), ZR_ERR_INVALID, "%s: nor destroyed again", name);
     tap_result(zr_backend_unmap(range, granules(3, 1)), ZR_OK, "%s: one mapping goes", name);
+    held -= backend->can.aliases ? 0 : granule_bytes;
     tap_is(backend->held_bytes, held, "%s: its memory lives for the other", name);
     tap_result(zr_backend_unmap(range, granules(4, 5)), ZR_OK, "%s: two mappings in one call", name);
     tap_is(backend->held_bytes, held - granule_bytes, "%s: and then not", name);
@@ -231,7 +240,7 @@ static void test_random(enum kind kind, uint64_t seed)
     for (unsigned step = 0; step < STEPS; step++) {
         struct zr_handle *handle = handles[(unsigned)random() % HANDLES];
         size_t at = (size_t)random() % SLOTS, count = handle->bytes / granule_bytes;
-        bool free_there = at + count <= SLOTS;
+        bool free_there = at + count <= SLOTS && (backend->can.aliases || handle->mappings_count == 0);
         for (size_t i = 0; free_there && i < count; i++)
             free_there = !want[at + i];
         if (want[at] && random() % 2) {
@@ -304,6 +313,37 @@ static void test_host(void)
     tap_result(zr_backend_host_create(NULL, NULL), ZR_ERR_INVALID, "host: to nowhere");
 }
 
+static void test_private(void)
+{
+    zr_backend *backend = create(PRIVATE, 0);
+    struct zr_range *range;
+    struct zr_handle *handle = handle_of(backend, 16);
+    zr_backend_reserve(backend, 16 * granule_bytes, &range);
+    zr_backend_map(range, 0, handle);
+    zr_backend_set_access(range, granules(0, 16));
+    unsigned char resident[256];
+    mincore(range->address, 16 * granule_bytes, resident);
+    tap_ok(!(resident[0] & 1) && !(resident[255] & 1), "private: no page is there before it is touched");
+    strcpy(range->address, "parent");
+    pid_t child = fork();
+    if (child == 0) {
+        bool copy = strcmp(range->address, "parent") == 0;
+        strcpy(range->address, "child");
+        _exit(copy ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    tap_ok(status == 0 && strcmp(range->address, "parent") == 0, "private: a child has a copy");
+    zr_backend_unmap(range, granules(0, 16));
+    zr_backend_map(range, 0, handle);
+    zr_backend_set_access(range, granules(0, 16));
+    tap_ok(range->address[0] == 0, "private: unmapped memory is gone");
+    zr_backend_unmap(range, granules(0, 16));
+    zr_backend_destroy_handle(backend, handle);
+    zr_backend_release(range);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "private: the end");
+}
+
 static void test_sim(void)
 {
     zr_backend *backend;
@@ -346,6 +386,7 @@ int main(void)
     }
     granule_bytes = (size_t)64 << 10;
     test_host();
+    test_private();
     test_sim();
     if (emulator) {
         struct zr_emulator_state state = emulator->state();
