@@ -49,7 +49,8 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
+packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
+packages_long  := $(packages_check) git sqlite3 openssl libpython3-testsuite redis-server postgresql nodejs
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
 packages_fuzz  := $(packages_build) clang
@@ -57,9 +58,10 @@ packages_fuzz  := $(packages_build) clang
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
 packages_fresh := debootstrap
 
-# Installs what dpkg does not have, as root or through sudo; else prints the command to type. Where there is no dpkg,
+# Installs what dpkg does not have, as root or through sudo; else prints the command to type. Servers among them are not
+# started, where runlevels say so. Where there is no dpkg,
 # it names them and goes on: other systems have the same libraries under names of their own.
-package_sets := $(patsubst %,packages-%,build demo check bench fuzz libfuzzer fresh)
+package_sets := $(patsubst %,packages-%,build demo check long bench fuzz libfuzzer fresh)
 .PHONY: $(package_sets)
 $(package_sets): packages-%:
 	@if ! command -v dpkg-query >/dev/null; then \
@@ -74,7 +76,7 @@ $(package_sets): packages-%:
 		elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then become="sudo"; \
 		else echo "zr: packages are missing; type: sudo $$command" >&2; exit 1; fi; \
 		echo "zr: installing$$missing" >&2; \
-		export DEBIAN_FRONTEND=noninteractive; \
+		export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
 		$$become apt-get update -qq && $$become $$command >/dev/null || \
 			{ echo "zr: that failed; type: $$become apt-get update && $$become $$command" >&2; exit 1; }; \
 	fi
@@ -122,12 +124,13 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
 include alloc/heap/heap.mk
+include alloc/preload/preload.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(modules)
-libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a)
+libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library)
 
 include tests/tests.mk
 
@@ -238,7 +241,7 @@ endif
 own_include := $(INCLUDEDIR)/zr
 
 linked = $(1).so $(1).so.$(major)
-installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version))
+installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so
 installed_bin := zr-train zr
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \

@@ -43,6 +43,15 @@ $(BUILD)/tests/bench_%: tests/bench/bench_%.c $(BUILD)/tests/libzr_test.a $(heap
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs) $(bench_libs)
 
+# Workloads for any allocator that is preloaded, with nothing of zr's. The compiler takes malloc for a function like others,
+# or it leaves out what it can do without.
+workloads := $(BUILD)/tests/malloc_workloads
+$(BUILD)/obj/tests/bench/malloc/%.o: OBJ_CFLAGS := $(addprefix -fno-builtin-,malloc calloc realloc free)
+$(workloads): $(call obj,$(wildcard tests/bench/malloc/*.c))
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS)
+
 # Tables of panels for processors with AVX-512, one instruction of each done by hand.
 $(addprefix $(BUILD)/tests/,kernel_pairs_test kernel_tiles_test): private OBJ_CFLAGS := $(kernels_avx512)
 
@@ -80,6 +89,13 @@ $(leaky): tests/support/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/lib
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats gemm_open trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
+# A program that knows nothing of zr, for a malloc to be preloaded: tests/system/preload.t.
+preload_calls := $(BUILD)/tests/preload_calls
+$(preload_calls): tests/support/preload_calls.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -fno-builtin -pthread -o $@ $<
+
 # The longest first, or the last of all would be waited for alone.
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
@@ -88,7 +104,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky)
+built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(workloads)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
@@ -102,7 +118,7 @@ check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
 	@tests/run --jobs $(JOBS) $(call longest_first,$(test_scripts) $(test_bin))
-check-long: packages-check
+check-long: packages-long
 	@$(again) built-long
 	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
 # Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind
@@ -131,11 +147,11 @@ gpu-check: packages-check
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))
 .PHONY: bench built-bench bench-store
-built-bench: $(programs) $(bench_programs) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+built-bench: $(programs) $(libraries) $(bench_programs) $(workloads) $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 bench: packages-bench
 	@$(again) built-bench
 	@for program in tests/bench/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench/bench_train.py \
-		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py; do \
+		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py tests/bench/bench_malloc.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
 # else runs here.

@@ -39,7 +39,11 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
                        5,
                        {"auto", "plain", "avx2", "avx512", "avx512_bf16", "amx"},
                        "instruction set of the kernels"},
+    [ZR_OPTION_LIMIT] =
+        {"limit", TYPE_BYTES, 0, 0, UINT64_MAX, {0}, "bytes that a preloaded program may hold; 0: no limit"},
     [ZR_OPTION_POISON] = {"poison", TYPE_BOOL, 1, 0, 1, {0}, "report free space to ASan and Valgrind"},
+    [ZR_OPTION_VERBOSE] =
+        {"verbose", TYPE_BOOL, 0, 0, 1, {0}, "a preloaded library says on standard error that it is there"},
     [ZR_OPTION_VMA_BUDGET] = {"vma_budget",
                               TYPE_WHOLE,
                               0,

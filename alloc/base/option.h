@@ -13,7 +13,9 @@ enum zr_option_name {
     ZR_OPTION_GRANULE,    /* bytes, where a backend's options leave it open; 0: 2 MiB */
     ZR_OPTION_HUGE_PAGES, /* bool */
     ZR_OPTION_ISA,        /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx */
+    ZR_OPTION_LIMIT,      /* bytes that a preloaded program may hold; 0: no limit */
     ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
+    ZR_OPTION_VERBOSE,    /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET, /* mappings the host backend may hold; 0: from vm.max_map_count */
     ZR_OPTION_COUNT
 };

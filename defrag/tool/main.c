@@ -13,10 +13,12 @@ static const char help[] =
     "  zr replay snapshot.pickle                        how much each allocator would have reserved\n"
     "  zr replay run.zrt --policy zr --capacity 80GB    would it fit\n"
     "  zr pack lifetimes.csv -o placed.csv              the best fixed placement\n"
+    "  zr run -- python3 train.py                       a program with zr's malloc\n"
     "\n"
     "Subcommands\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
+    "  run      runs a program with zr's malloc\n"
     "zr SUBCOMMAND --help says more.\n"
     "\n"
     "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
@@ -27,7 +29,7 @@ static const struct {
 } subcommands[] = {
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
-    {"run", NULL},
+    {"run", zr_tool_preload},
     {"stats", NULL},
     {"why", NULL},
     {"diff", NULL},

@@ -158,6 +158,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         char *argument = argv[i];
         if (ended || argument[0] != '-' || argument[1] == '\0') {
             arguments->files[arguments->files_count++] = argument;
+            ended = ended || arguments->stops_at_file;
             continue;
         }
         if (strcmp(argument, "--") == 0) {
@@ -183,6 +184,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
             return reject(command, option->name, words);
         }
     }
+    arguments->files[arguments->files_count < argc ? arguments->files_count : argc] = NULL;
     if (arguments->takes_files && arguments->files_count == 0) {
         zr_tool_log("%s: name a file; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;

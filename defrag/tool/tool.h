@@ -20,6 +20,7 @@ enum zr_tool_exit {
 
 int zr_tool_replay(int argc, char **argv);
 int zr_tool_pack(int argc, char **argv);
+int zr_tool_preload(int argc, char **argv);
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -47,6 +48,7 @@ struct zr_tool_arguments {
     const char *help;                     /* printed for --help, and named after a mistake */
     const struct zr_tool_option *options; /* the last has no name */
     bool takes_files;                     /* none is a mistake */
+    bool stops_at_file;                   /* what follows the first file is its own */
     char **files;                         /* out: what is no option, in order; within argv */
     int files_count;                      /* out */
 };

@@ -1,0 +1,200 @@
+/* extras.c: what programs call about their memory besides: glibc's statistics and settings, and jemalloc's
+ * own names, for programs that are linked with it and reach ours instead. See preload.h. */
+#define _GNU_SOURCE
+#include "alloc/preload/preload.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JEMALLOC_NO_RENAME
+#include <jemalloc/jemalloc.h>
+
+#include "alloc/preload/large.h"
+
+/* ---- glibc's ------------------------------------------------------------------------------------------- */
+
+struct usage {
+    size_t live_bytes, small_resident_bytes;
+    struct zr_large_stats large;
+};
+
+static size_t control_number(const char *name)
+{
+    size_t number = 0, bytes = sizeof number;
+    return zr_je_mallctl(name, &number, &bytes, NULL, 0) == 0 ? number : 0;
+}
+
+static struct usage usage_now(void)
+{
+    struct usage usage = {0};
+    uint64_t epoch = 1;
+    if (!zr_preload_start())
+        return usage;
+    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    if (!zr_preload.alone)
+        zr_large_get_stats(&usage.large);
+    usage.live_bytes = control_number("stats.allocated") + usage.large.live_bytes;
+    usage.small_resident_bytes = control_number("stats.resident");
+    return usage;
+}
+
+ZR_EXPORT struct mallinfo2 mallinfo2(void)
+{
+    struct usage usage = usage_now();
+    size_t small_live = usage.live_bytes - usage.large.live_bytes;
+    return (struct mallinfo2){
+        .arena = usage.small_resident_bytes,
+        .hblks = usage.large.blocks_count,
+        .hblkhd = usage.large.live_bytes,
+        .uordblks = small_live,
+        .fordblks = usage.small_resident_bytes > small_live ? usage.small_resident_bytes - small_live : 0,
+        .keepcost = usage.large.kept_bytes};
+}
+
+ZR_EXPORT struct mallinfo mallinfo(void)
+{
+    struct mallinfo2 all = mallinfo2();
+    return (struct mallinfo){.arena = (int)all.arena,
+                             .hblks = (int)all.hblks,
+                             .hblkhd = (int)all.hblkhd,
+                             .uordblks = (int)all.uordblks,
+                             .fordblks = (int)all.fordblks,
+                             .keepcost = (int)all.keepcost};
+}
+
+ZR_EXPORT int malloc_trim(size_t pad)
+{
+    (void)pad;
+    if (!zr_preload_start())
+        return 0;
+    size_t before = control_number("stats.resident");
+    bool given = !zr_preload.alone && zr_large_trim() > 0;
+    zr_je_mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* MALLCTL_ARENAS_ALL */
+    uint64_t epoch = 1;
+    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    return given || control_number("stats.resident") < before;
+}
+
+/* glibc's settings are about its own ways; none applies. 1: taken, as glibc says of each that it knows. */
+ZR_EXPORT int mallopt(int which, int value)
+{
+    (void)value;
+    return (which >= -8 && which <= -1) || which == 1;
+}
+
+ZR_EXPORT void malloc_stats(void)
+{
+    struct usage usage = usage_now();
+    fprintf(
+        stderr,
+        "zr: %zu bytes live, %zu of them in %zu large blocks (at most %zu); small objects hold %zu resident; "
+        "%zu freed and kept\n",
+        usage.live_bytes, usage.large.live_bytes, usage.large.blocks_count, usage.large.peak_live_bytes,
+        usage.small_resident_bytes, usage.large.kept_bytes);
+}
+
+ZR_EXPORT int malloc_info(int options, FILE *stream)
+{
+    struct usage usage = usage_now();
+    if (options != 0)
+        return EINVAL;
+    return fprintf(
+               stream,
+               "<malloc version=\"1\">\n<total type=\"live\" size=\"%zu\"/>\n<total type=\"large\" count=\"%zu\" "
+               "size=\"%zu\"/>\n<system type=\"small\" size=\"%zu\"/>\n<system type=\"kept\" "
+               "size=\"%zu\"/>\n</malloc>\n",
+               usage.live_bytes, usage.large.blocks_count, usage.large.live_bytes, usage.small_resident_bytes,
+               usage.large.kept_bytes) < 0
+               ? -1
+               : 0;
+}
+
+/* ---- jemalloc's ---------------------------------------------------------------------------------------- */
+
+/* What flags ask for besides an alignment and zeros: a cache or an arena of jemalloc's, which keeps it there.
+ */
+static bool is_plain(int flags)
+{
+    return (flags & ~0x7f) == 0;
+}
+
+ZR_EXPORT void *mallocx(size_t bytes, int flags)
+{
+    if (!zr_preload_start())
+        return NULL;
+    if (!is_plain(flags) || zr_preload.alone)
+        return zr_je_mallocx(bytes, flags);
+    return zr_object_alloc(bytes, (size_t)1 << (flags & 0x3f), flags & MALLOCX_ZERO);
+}
+
+ZR_EXPORT void *rallocx(void *object, size_t bytes, int flags)
+{
+    size_t old_bytes = zr_object_bytes(object);
+    if (zr_is_small(object) && (!is_plain(flags) || bytes <= ZR_SMALL_BYTES))
+        return zr_je_rallocx(object, bytes, flags);
+    void *moved = mallocx(bytes, flags);
+    if (!moved)
+        return NULL;
+    memcpy(moved, object, old_bytes < bytes ? old_bytes : bytes);
+    free(object);
+    return moved;
+}
+
+ZR_EXPORT size_t xallocx(void *object, size_t bytes, size_t extra, int flags)
+{
+    return zr_is_small(object) ? zr_je_xallocx(object, bytes, extra, flags) : zr_object_bytes(object);
+}
+
+ZR_EXPORT size_t sallocx(const void *object, int flags)
+{
+    return zr_is_small(object) ? zr_je_sallocx(object, flags) : zr_object_bytes(object);
+}
+
+ZR_EXPORT void dallocx(void *object, int flags)
+{
+    if (zr_is_small(object))
+        zr_je_dallocx(object, flags);
+    else
+        zr_object_free(object);
+}
+
+ZR_EXPORT void sdallocx(void *object, size_t bytes, int flags)
+{
+    if (zr_is_small(object))
+        zr_je_sdallocx(object, bytes, flags);
+    else
+        zr_object_free(object);
+}
+
+ZR_EXPORT size_t nallocx(size_t bytes, int flags)
+{
+    zr_preload_start();
+    return bytes > ZR_SMALL_BYTES && bytes <= PTRDIFF_MAX / 2 && is_plain(flags) && !zr_preload.alone
+               ? zr_large_class_bytes(bytes)
+               : zr_je_nallocx(bytes, flags);
+}
+
+ZR_EXPORT int mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes)
+{
+    return zr_preload_start() ? zr_je_mallctl(name, old_value, old_bytes, new_value, new_bytes) : EAGAIN;
+}
+
+ZR_EXPORT int mallctlnametomib(const char *name, size_t *mib, size_t *length)
+{
+    return zr_preload_start() ? zr_je_mallctlnametomib(name, mib, length) : EAGAIN;
+}
+
+ZR_EXPORT int mallctlbymib(const size_t *mib, size_t length, void *old_value, size_t *old_bytes,
+                           void *new_value, size_t new_bytes)
+{
+    return zr_preload_start() ? zr_je_mallctlbymib(mib, length, old_value, old_bytes, new_value, new_bytes)
+                              : EAGAIN;
+}
+
+ZR_EXPORT void malloc_stats_print(void (*write)(void *, const char *), void *argument, const char *options)
+{
+    if (zr_preload_start())
+        zr_je_malloc_stats_print(write, argument, options);
+}

@@ -1,0 +1,472 @@
+/* large.c: see large.h. Stands on the large arena and on pages.c. */
+#define _GNU_SOURCE
+#include "alloc/preload/large.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "alloc/base/lock.h"
+#include "alloc/base/slab.h"
+#include "alloc/preload/pages.h"
+#include "alloc/preload/preload.h"
+
+/* Classes begin above ZR_SMALL_BYTES. */
+enum { FIRST_SHIFT = 15, CLASSES_COUNT = 4 * (47 - FIRST_SHIFT) };
+/* What is always kept, and how long at most. */
+#define KEEP_LEAST_BYTES ((size_t)8 << 20)
+enum { KEEP_MS = 1000 };
+/* Below this a copy costs less than the calls that move pages. */
+#define MOVE_LEAST_BYTES ((size_t)128 << 10)
+/* A kept block is cleared by writing up to here, and by giving its pages back above. */
+#define CLEAR_MOST_BYTES ((size_t)1 << 20)
+#define HUGE_BYTES       ((size_t)2 << 20)
+/* Each moved block is a mapping of its own for the kernel, which has 65,530 of them. */
+enum { MOVED_MOST = 16384 };
+
+/* What a block's first page says; 0: none begins there. */
+enum {
+    CLASS_BITS = 8,
+    LIVE = 1 << 8,
+    KEPT = 1 << 9,
+    MOVED = 1 << 10, /* its pages came from another place: the kernel has a mapping for them */
+    INNER = 1 << 11  /* for an alignment beyond the arena's: the block begins before */
+};
+
+struct kept {
+    struct kept *older, *newer;   /* of all */
+    struct kept *next, *previous; /* of the class */
+    char *address;
+    uint64_t freed_ms;
+    unsigned class;
+};
+
+static struct {
+    uint16_t _Atomic *marks; /* one for each page of the range */
+    struct zr_lock lock;     /* all below */
+    struct zr_slab records;
+    struct kept *oldest, *newest;
+    struct kept *classes[CLASSES_COUNT];
+    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count;
+    /* Kept beyond the least, because what was given back was missed at once; and what was given back lately.
+     */
+    size_t more_bytes, missed_bytes;
+    uint64_t round_ms;
+    unsigned long long moved_bytes, copied_bytes;
+    unsigned moved_count; /* live blocks that are MOVED */
+    bool keep_nothing;
+} large;
+
+/* ---- Sizes and marks ----------------------------------------------------------------------------------- */
+
+static unsigned class_of(size_t bytes)
+{
+    unsigned shift = 63 - (unsigned)__builtin_clzl(bytes - 1);
+    return (shift - FIRST_SHIFT) * 4 + (unsigned)((bytes - 1 - ((size_t)1 << shift)) >> (shift - 2));
+}
+
+static size_t class_bytes(unsigned class)
+{
+    unsigned shift = FIRST_SHIFT + class / 4;
+    return ((size_t)1 << shift) + ((size_t)(class % 4 + 1) << (shift - 2));
+}
+
+size_t zr_large_class_bytes(size_t bytes)
+{
+    return class_bytes(class_of(bytes));
+}
+
+static uint16_t _Atomic *mark_of(const void *address)
+{
+    return &large.marks[((uintptr_t)address - zr_preload.large.first) / ZR_PAGE_BYTES];
+}
+
+static uint16_t read_mark(const void *address)
+{
+    if ((uintptr_t)address % ZR_PAGE_BYTES != 0)
+        return 0;
+    return atomic_load_explicit(mark_of(address), memory_order_relaxed);
+}
+
+static void write_mark(const void *address, unsigned mark)
+{
+    atomic_store_explicit(mark_of(address), (uint16_t)mark, memory_order_relaxed);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+zr_result zr_large_start(void)
+{
+    large.marks = zr_pages_take(zr_preload.large.bytes / ZR_PAGE_BYTES * sizeof *large.marks);
+    zr_slab_init(&large.records, sizeof(struct kept), ZR_POOL_FAULTS);
+    large.round_ms = now_ms();
+    return large.marks ? ZR_OK : ZR_ERR_HOST_MEMORY;
+}
+
+void zr_large_before_fork(void)
+{
+    zr_lock_take(&large.lock);
+}
+
+void zr_large_after_fork(bool child)
+{
+    if (child)
+        zr_lock_forget_sleepers(&large.lock);
+    zr_lock_give(&large.lock);
+}
+
+/* ---- Kept blocks --------------------------------------------------------------------------------------- */
+
+/* lock: large.lock */
+static void unlink_kept(struct kept *kept)
+{
+    *(kept->older ? &kept->older->newer : &large.oldest) = kept->newer;
+    *(kept->newer ? &kept->newer->older : &large.newest) = kept->older;
+    *(kept->previous ? &kept->previous->next : &large.classes[kept->class]) = kept->next;
+    if (kept->next)
+        kept->next->previous = kept->previous;
+    large.kept_bytes -= class_bytes(kept->class);
+}
+
+/* lock: large.lock */
+static void link_kept(struct kept *kept)
+{
+    kept->newer = kept->previous = NULL;
+    kept->older = large.newest;
+    *(large.newest ? &large.newest->newer : &large.oldest) = kept;
+    large.newest = kept;
+    kept->next = large.classes[kept->class];
+    if (kept->next)
+        kept->next->previous = kept;
+    large.classes[kept->class] = kept;
+    large.kept_bytes += class_bytes(kept->class);
+}
+
+/* The block of a kept one for a request of the class, or of the next that is a little larger. lock:
+ * large.lock
+ */
+static char *take_kept(unsigned class, size_t alignment, unsigned *got)
+{
+    for (unsigned c = class; c <= class + 1 && c < CLASSES_COUNT; c++)
+        for (struct kept *kept = large.classes[c]; kept; kept = kept->next) {
+            if (((uintptr_t)kept->address & (alignment - 1)) != 0)
+                continue;
+            char *address = kept->address;
+            unlink_kept(kept);
+            zr_slab_give(&large.records, kept);
+            *got = c;
+            return address;
+        }
+    return NULL;
+}
+
+/* What may be kept now. Once a second the part that misses have added shrinks. lock: large.lock */
+static size_t keep_most(uint64_t now)
+{
+    if (now - large.round_ms >= KEEP_MS) {
+        large.round_ms = now;
+        large.more_bytes -= large.more_bytes / 4;
+        large.missed_bytes = 0;
+    }
+    /* However often memory was missed: a part of what is live. */
+    size_t most = large.live_bytes / 8;
+    large.more_bytes = large.more_bytes < most ? large.more_bytes : most;
+    return large.keep_nothing ? 0 : KEEP_LEAST_BYTES + large.more_bytes;
+}
+
+/* The oldest that is to go back; NULL: all may stay. lock: large.lock */
+static struct kept *next_to_go(uint64_t now, size_t most)
+{
+    struct kept *kept = large.oldest;
+    if (!kept || (large.kept_bytes <= most && now - kept->freed_ms < KEEP_MS))
+        return NULL;
+    unlink_kept(kept);
+    return kept;
+}
+
+/* The block goes back to the arena: its pages first, so that free addresses hold no memory. False: the system
+ * would not take them. */
+static bool give_back(char *address, unsigned class)
+{
+    bool moved = (read_mark(address) & MOVED) != 0;
+    if (!zr_pages_discard(address, class_bytes(class), moved))
+        return false;
+    if (moved) {
+        zr_lock_take(&large.lock);
+        large.moved_count--;
+        zr_lock_give(&large.lock);
+    }
+    write_mark(address, 0);
+    zr_arena_free(zr_preload.large_arena, address);
+    return true;
+}
+
+/* Gives back what is too old or too much. Returns the bytes. */
+static size_t give_back_kept(size_t most, uint64_t now)
+{
+    size_t given = 0;
+    struct kept *kept;
+    zr_lock_take(&large.lock);
+    while ((kept = next_to_go(now, most))) {
+        size_t bytes = class_bytes(kept->class);
+        large.missed_bytes += bytes;
+        zr_lock_give(&large.lock);
+        bool gone = give_back(kept->address, kept->class);
+        given += gone ? bytes : 0;
+        zr_lock_take(&large.lock);
+        if (gone) {
+            zr_slab_give(&large.records, kept);
+        } else {
+            kept->freed_ms = now;
+            link_kept(kept);
+            break;
+        }
+    }
+    zr_lock_give(&large.lock);
+    return given;
+}
+
+void zr_large_keep_nothing(void)
+{
+    large.keep_nothing = true;
+}
+
+size_t zr_large_trim(void)
+{
+    return give_back_kept(0, now_ms());
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+/* lock: large.lock */
+static void count_live(size_t bytes)
+{
+    large.live_bytes += bytes;
+    large.blocks_count++;
+    if (large.live_bytes > large.peak_live_bytes)
+        large.peak_live_bytes = large.live_bytes;
+}
+
+/* A block of the arena, whose pages read as zeros. */
+static char *take_fresh(unsigned class, size_t alignment)
+{
+    size_t bytes = class_bytes(class);
+    struct zr_request request = {.bytes = bytes, .alignment = bytes >= HUGE_BYTES ? HUGE_BYTES : alignment};
+    void *block = NULL;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, zr_preload_first_large);
+    zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
+    if (result != ZR_OK && zr_large_trim() > 0)
+        result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
+    return result == ZR_OK ? block : NULL;
+}
+
+static char *take(unsigned class, size_t alignment, bool *fresh, unsigned *got)
+{
+    zr_lock_take(&large.lock);
+    char *address = take_kept(class, alignment, got);
+    *fresh = !address;
+    if (address) {
+        count_live(class_bytes(*got));
+    } else {
+        size_t missed = class_bytes(class) < large.missed_bytes ? class_bytes(class) : large.missed_bytes;
+        large.missed_bytes -= missed;
+        large.more_bytes += missed;
+    }
+    zr_lock_give(&large.lock);
+    if (address) {
+        write_mark(address, (read_mark(address) & MOVED) | LIVE | *got);
+        return address;
+    }
+    *got = class;
+    address = take_fresh(class, alignment);
+    if (!address)
+        return NULL;
+    write_mark(address, LIVE | class);
+    zr_lock_take(&large.lock);
+    count_live(class_bytes(class));
+    zr_lock_give(&large.lock);
+    return address;
+}
+
+/* A block with room to begin later, at an address that is aligned so. The bytes before are not touched. */
+static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
+{
+    char *block = zr_large_alloc(bytes + alignment, ZR_PAGE_BYTES, zero);
+    if (!block || ((uintptr_t)block & (alignment - 1)) == 0)
+        return block;
+    char *inner = (char *)(((uintptr_t)block + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    write_mark(inner, INNER | LIVE);
+    return inner;
+}
+
+void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
+{
+    bool fresh;
+    unsigned class;
+    if (bytes > (size_t)1 << 46)
+        return NULL;
+    if (alignment > HUGE_BYTES)
+        return alignment > (size_t)1 << 40 ? NULL : alloc_aligned(bytes, alignment, zero);
+    bytes = bytes > ZR_SMALL_BYTES ? bytes : ZR_SMALL_BYTES + 1;
+    char *address =
+        take(class_of(bytes), alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh, &class);
+    if (!address || fresh || !zero)
+        return address;
+    if (bytes <= CLEAR_MOST_BYTES ||
+        !zr_pages_discard(address, class_bytes(class), (read_mark(address) & MOVED) != 0))
+        memset(address, 0, bytes);
+    return address;
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------------------- */
+
+/* Where the block of an inner address begins; NULL: that is none. */
+static char *block_of_inner(const char *inner)
+{
+    for (char *at = (char *)inner - ZR_PAGE_BYTES; (uintptr_t)at >= zr_preload.large.first;
+         at -= ZR_PAGE_BYTES) {
+        unsigned mark = read_mark(at);
+        if (mark & LIVE && !(mark & INNER))
+            return at + class_bytes(mark & 0xff) > inner ? at : NULL;
+    }
+    return NULL;
+}
+
+/* What begins there: a block, or the inner address of one. 0: nothing. */
+static unsigned find(const void *pointer, char **block)
+{
+    unsigned mark = read_mark(pointer);
+    *block = (char *)pointer;
+    if (!(mark & INNER))
+        return mark & LIVE ? mark : 0;
+    *block = block_of_inner(pointer);
+    return *block ? read_mark(*block) : 0;
+}
+
+size_t zr_large_bytes(const void *pointer)
+{
+    char *block;
+    unsigned mark = find(pointer, &block);
+    return mark ? class_bytes(mark & 0xff) - (size_t)((const char *)pointer - block) : 0;
+}
+
+const char *zr_large_words(const void *pointer)
+{
+    return read_mark(pointer) & KEPT ? "freed twice" : "no block begins there, or it was freed before";
+}
+
+/* Of a live block that nobody has any more. */
+static void keep(char *block, unsigned class)
+{
+    uint64_t now = now_ms();
+    zr_lock_take(&large.lock);
+    large.live_bytes -= class_bytes(class);
+    large.blocks_count--;
+    struct kept *kept = zr_slab_reserve(&large.records, 1) ? zr_slab_take(&large.records) : NULL;
+    if (kept) {
+        *kept = (struct kept){.address = block, .freed_ms = now, .class = class};
+        link_kept(kept);
+    }
+    size_t most = keep_most(now);
+    bool due = large.kept_bytes > most || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
+    zr_lock_give(&large.lock);
+    if (!kept && !give_back(block, class))
+        write_mark(block, class); /* neither records nor a way back: lost */
+    if (due)
+        give_back_kept(most, now);
+}
+
+bool zr_large_free(void *pointer)
+{
+    char *block;
+    unsigned mark = find(pointer, &block);
+    uint16_t expected = (uint16_t)mark;
+    if (!mark ||
+        !atomic_compare_exchange_strong(mark_of(block), &expected, (uint16_t)((mark & ~LIVE) | KEPT)))
+        return false;
+    if (block != pointer)
+        write_mark(pointer, 0);
+    keep(block, mark & 0xff);
+    return true;
+}
+
+/* ---- Growing ------------------------------------------------------------------------------------------- */
+
+/* The block's pages become the new block's first ones, and the old one is free; or they stay. */
+static enum zr_pages_moved move_pages(char *from, unsigned class, char *to, unsigned to_class)
+{
+    size_t bytes = class_bytes(class);
+    if (bytes < MOVE_LEAST_BYTES || large.moved_count >= MOVED_MOST)
+        return ZR_PAGES_STAYED;
+    enum zr_pages_moved moved =
+        zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_class)});
+    if (moved != ZR_PAGES_MOVED)
+        return moved;
+    zr_lock_take(&large.lock);
+    large.moved_count += (read_mark(from) & MOVED) == 0;
+    large.moved_bytes += bytes;
+    large.live_bytes -= bytes;
+    large.blocks_count--;
+    zr_lock_give(&large.lock);
+    write_mark(to, (read_mark(to) & 0xff) | LIVE | MOVED);
+    write_mark(from, 0);
+    if (zr_pages_restore(from, bytes)) /* else the addresses are somebody else's for good */
+        zr_arena_free(zr_preload.large_arena, from);
+    return ZR_PAGES_MOVED;
+}
+
+/* Another mapping has the addresses: the block is never used again. */
+static void lose(char *block, unsigned class)
+{
+    write_mark(block, class);
+    zr_lock_take(&large.lock);
+    large.live_bytes -= class_bytes(class);
+    large.blocks_count--;
+    zr_lock_give(&large.lock);
+}
+
+void *zr_large_resize(void *pointer, size_t bytes)
+{
+    char *block;
+    unsigned mark = find(pointer, &block), class = mark & 0xff;
+    size_t old_bytes = zr_large_bytes(pointer);
+    if (bytes <= old_bytes && bytes > old_bytes / 2)
+        return pointer;
+    bool fresh;
+    unsigned to_class;
+    char *to = bytes > (size_t)1 << 46 ? NULL : take(class_of(bytes), ZR_PAGE_BYTES, &fresh, &to_class);
+    if (!to)
+        return bytes <= old_bytes ? pointer : NULL;
+    if (bytes > old_bytes && block == pointer && fresh) {
+        enum zr_pages_moved moved = move_pages(block, class, to, to_class);
+        if (moved == ZR_PAGES_LOST)
+            lose(to, to_class);
+        if (moved != ZR_PAGES_STAYED)
+            return moved == ZR_PAGES_MOVED ? to : NULL;
+    }
+    size_t copied = old_bytes < bytes ? old_bytes : bytes;
+    memcpy(to, pointer, copied);
+    zr_lock_take(&large.lock);
+    large.copied_bytes += copied;
+    zr_lock_give(&large.lock);
+    zr_large_free(pointer);
+    return to;
+}
+
+void zr_large_get_stats(struct zr_large_stats *out)
+{
+    zr_lock_take(&large.lock);
+    *out = (struct zr_large_stats){.live_bytes = large.live_bytes,
+                                   .peak_live_bytes = large.peak_live_bytes,
+                                   .kept_bytes = large.kept_bytes,
+                                   .blocks_count = large.blocks_count,
+                                   .moved_bytes = large.moved_bytes,
+                                   .copied_bytes = large.copied_bytes};
+    zr_lock_give(&large.lock);
+}

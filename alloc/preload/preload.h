@@ -1,0 +1,113 @@
+/* preload.h: libzr_malloc.so inside: the ranges of addresses by which a pointer's owner is known, and the
+ * life of the library. Private to alloc/preload/.
+ *
+ * Objects of up to ZR_SMALL_BYTES are jemalloc's, whose memory comes from one range; larger ones are blocks
+ * of the large arena, from another (large.h). What was handed out while the library started lies in the
+ * bootstrap buffer. Any other pointer is another allocator's and goes there. Where no range can be reserved
+ * (ulimit -v) every pointer is jemalloc's and there is no arena. */
+#ifndef ZR_PRELOAD_H
+#define ZR_PRELOAD_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "alloc/zr.h"
+
+#define ZR_EXPORT __attribute__((visibility("default")))
+
+#define likely(condition)   __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/* jemalloc's thread caches end here; above, a block has pages of its own. */
+#define ZR_SMALL_BYTES ((size_t)32 << 10)
+#define ZR_PAGE_BYTES  ((size_t)4096)
+
+struct zr_span {
+    uintptr_t first;
+    size_t bytes;
+};
+
+/* Written by the start, read by every call. */
+struct zr_preload {
+    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: the library has not started */
+    _Atomic bool ready;
+    bool alone; /* there are no ranges and no arenas: every pointer is jemalloc's */
+    struct zr_span small, large;
+    zr_arena *small_arena, *large_arena;
+};
+extern struct zr_preload zr_preload;
+
+static inline bool zr_span_has(struct zr_span span, const void *pointer)
+{
+    return (uintptr_t)pointer - span.first < span.bytes;
+}
+
+static inline bool zr_is_small(const void *pointer)
+{
+    return zr_span_has(zr_preload.small, pointer) || zr_preload.alone;
+}
+
+static inline bool zr_preload_ready(void)
+{
+    return likely(atomic_load_explicit(&zr_preload.ready, memory_order_acquire));
+}
+
+static inline size_t zr_small_end(void)
+{
+    return atomic_load_explicit(&zr_preload.small_end, memory_order_acquire);
+}
+
+/* Starts the library once. Waits for the thread that is at it; false in that thread itself, which is to use
+ * the bootstrap buffer. Keeps errno. */
+bool zr_preload_start(void);
+
+/* Before the first block of the large arena: begins the trace, if there is to be one. */
+void zr_preload_first_large(void);
+
+/* The bootstrap buffer: objects are never reused. NULL: it is full. */
+void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
+bool zr_bootstrap_has(const void *pointer);
+size_t zr_bootstrap_bytes(const void *pointer);
+
+/* The functions of whoever allocates after us in the order of symbols, for its own pointers; found at the
+ * first use. */
+struct zr_next_malloc {
+    void (*free)(void *);
+    void *(*realloc)(void *, size_t);
+    size_t (*usable_size)(void *);
+};
+const struct zr_next_malloc *zr_next_malloc(void);
+
+/* One line on standard error, then the end of the process, as glibc ends it: a pointer was freed twice or was
+ * never allocated. */
+void zr_preload_abort(const char *call, const void *pointer, const char *words) __attribute__((noreturn));
+
+/* Objects of any kind: what malloc.c's exported names are made of. Fail with NULL and errno. */
+void *zr_object_alloc(size_t bytes, size_t alignment, bool zero);
+void *zr_object_resize(void *object, size_t bytes);
+void zr_object_free(void *object);
+size_t zr_object_bytes(const void *object);
+
+/* jemalloc under its prefix. */
+void *zr_je_malloc(size_t bytes);
+void *zr_je_calloc(size_t count, size_t bytes);
+void *zr_je_realloc(void *object, size_t bytes);
+void zr_je_free(void *object);
+void *zr_je_mallocx(size_t bytes, int flags);
+void *zr_je_rallocx(void *object, size_t bytes, int flags);
+size_t zr_je_xallocx(void *object, size_t bytes, size_t extra, int flags);
+size_t zr_je_sallocx(const void *object, int flags);
+void zr_je_dallocx(void *object, int flags);
+void zr_je_sdallocx(void *object, size_t bytes, int flags);
+size_t zr_je_nallocx(size_t bytes, int flags);
+size_t zr_je_malloc_usable_size(void *object);
+int zr_je_mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes);
+int zr_je_mallctlnametomib(const char *name, size_t *mib, size_t *length);
+int zr_je_mallctlbymib(const size_t *mib, size_t length, void *old_value, size_t *old_bytes, void *new_value,
+                       size_t new_bytes);
+void zr_je_malloc_stats_print(void (*write)(void *, const char *), void *argument, const char *options);
+
+#endif

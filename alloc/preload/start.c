@@ -1,0 +1,311 @@
+/* start.c: the library's life: the ranges, jemalloc's memory, the bootstrap buffer, fork. See preload.h. */
+#define _GNU_SOURCE
+#include "alloc/preload/preload.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/preload/large.h"
+
+struct zr_preload zr_preload;
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+/* One line on standard error, without stdio, which allocates. */
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void say(const char *format, ...)
+{
+    char line[512] = "zr: ";
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line + 4, sizeof line - 5, format, arguments);
+    va_end(arguments);
+    size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
+    line[bytes++] = '\n';
+    if (write(STDERR_FILENO, line, bytes) < 0)
+        return;
+}
+
+void zr_preload_abort(const char *call, const void *pointer, const char *words)
+{
+    say("%s(%p): %s", call, pointer, words);
+    abort();
+}
+
+/* ---- The bootstrap buffer ------------------------------------------------------------------------------ */
+
+static struct {
+    _Alignas(64) char bytes[64 << 10];
+    _Atomic size_t used;
+} bootstrap;
+
+void *zr_bootstrap_alloc(size_t bytes, size_t alignment)
+{
+    enum { HEAD = 16 };
+    alignment = alignment < HEAD ? HEAD : alignment;
+    if (bytes > sizeof bootstrap.bytes || alignment > sizeof bootstrap.bytes)
+        return NULL;
+    size_t room = ((bytes + HEAD - 1) & ~(size_t)(HEAD - 1)) + HEAD + alignment;
+    size_t at = atomic_fetch_add(&bootstrap.used, room);
+    if (at + room > sizeof bootstrap.bytes)
+        return NULL;
+    char *object = bootstrap.bytes + at + HEAD;
+    object += -(uintptr_t)object & (alignment - 1);
+    memcpy(object - sizeof bytes, &bytes, sizeof bytes);
+    return object;
+}
+
+bool zr_bootstrap_has(const void *pointer)
+{
+    return (uintptr_t)pointer - (uintptr_t)bootstrap.bytes < sizeof bootstrap.bytes;
+}
+
+size_t zr_bootstrap_bytes(const void *pointer)
+{
+    size_t bytes;
+    memcpy(&bytes, (const char *)pointer - sizeof bytes, sizeof bytes);
+    return bytes;
+}
+
+/* ---- Who comes after us -------------------------------------------------------------------------------- */
+
+const struct zr_next_malloc *zr_next_malloc(void)
+{
+    static struct zr_next_malloc next;
+    static _Atomic bool found;
+    if (!atomic_load_explicit(&found, memory_order_acquire)) {
+        *(void **)&next.free = dlsym(RTLD_NEXT, "free");
+        *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
+        *(void **)&next.usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
+        atomic_store_explicit(&found, true, memory_order_release);
+    }
+    return &next;
+}
+
+/* ---- jemalloc's memory --------------------------------------------------------------------------------- */
+
+/* jemalloc.mk leads its calls here. Its settings: as it comes, but memory from nowhere else. */
+extern const char *zr_je_malloc_conf;
+const char *zr_je_malloc_conf = "dss:disabled";
+
+char *zr_je_secure_getenv(const char *name);
+ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes);
+int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void));
+void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
+int zr_je_munmap(void *address, size_t bytes);
+
+/* MALLOC_CONF is meant for the program's own jemalloc, if it has one. */
+char *zr_je_secure_getenv(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes)
+{
+    (void)path, (void)buffer, (void)bytes;
+    return -1;
+}
+
+/* A stretch of memory is a block of the small arena. */
+void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    void *block = NULL;
+    if (!zr_preload.small_arena || flags & MAP_FIXED)
+        return mmap(address, bytes, protection, flags, fd, offset);
+    size_t granule_bytes = (size_t)2 << 20;
+    struct zr_request request = {.bytes = bytes,
+                                 .alignment = bytes >= granule_bytes ? granule_bytes : ZR_PAGE_BYTES};
+    if (address || zr_arena_alloc(zr_preload.small_arena, &request, &block) != ZR_OK) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return block;
+}
+
+/* jemalloc keeps what it has; what it cuts off around an alignment, and what it gives up because a record of
+ * it cannot be had, loses its memory and keeps its addresses. */
+int zr_je_munmap(void *address, size_t bytes)
+{
+    if (!zr_preload.small_arena)
+        return munmap(address, bytes);
+    return madvise(address, bytes, MADV_DONTNEED);
+}
+
+/* ---- fork ---------------------------------------------------------------------------------------------- */
+
+static struct {
+    void (*before)(void), (*parent)(void), (*child)(void);
+} jemalloc_fork;
+
+int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void))
+{
+    jemalloc_fork.before = before;
+    jemalloc_fork.parent = parent;
+    jemalloc_fork.child = child;
+    return 0;
+}
+
+static void before_fork(void)
+{
+    jemalloc_fork.before();
+    zr_large_before_fork();
+}
+
+static void after_fork_parent(void)
+{
+    zr_large_after_fork(false);
+    jemalloc_fork.parent();
+}
+
+static void after_fork_child(void)
+{
+    zr_large_after_fork(true);
+    jemalloc_fork.child();
+}
+
+/* ---- Start --------------------------------------------------------------------------------------------- */
+
+/* Where the kernel counts every page that could be touched against a limit. */
+static bool overcommit_is_strict(void)
+{
+    char digit = '0';
+    int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool strict = read(fd, &digit, 1) == 1 && digit == '2';
+    close(fd);
+    return strict;
+}
+
+/* Addresses for each arena: plenty, since they cost nothing but large.c's marks, of which few are touched. */
+static size_t range_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    size_t memory_bytes = pages > 0 ? (size_t)pages * ZR_PAGE_BYTES : (size_t)8 << 30;
+    size_t most = overcommit_is_strict() ? memory_bytes : memory_bytes * 8, bytes = (size_t)4 << 30;
+    while (bytes < most && bytes < (size_t)1 << 44)
+        bytes *= 2;
+    return bytes;
+}
+
+static zr_result start_arena(const struct zr_arena_options *options, zr_arena **out, struct zr_span *span)
+{
+    zr_result result = zr_arena_create(out, options);
+    if (result == ZR_OK)
+        *span = (struct zr_span){(uintptr_t)(*out)->base, (*out)->range_bytes};
+    return result;
+}
+
+static zr_result start_arenas(void)
+{
+    struct rlimit limit;
+    zr_backend *backend = NULL;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        return zr_fail(ZR_ERR_ADDRESSES, "`ulimit -v` bounds this process's addresses");
+    zr_result result = zr_option_result();
+    if (result == ZR_OK)
+        result = zr_backend_host_create(
+            &backend, &(struct zr_host_options){.private_memory = true,
+                                                .limit_bytes = (size_t)zr_option_get(ZR_OPTION_LIMIT)});
+    struct zr_arena_options options = {.backend = backend, .name = "large", .reserve_bytes = range_bytes()};
+    if (result == ZR_OK)
+        result = start_arena(&options, &zr_preload.large_arena, &zr_preload.large);
+    if (result == ZR_OK)
+        result = zr_large_start();
+    options.name = "small";
+    if (result == ZR_OK)
+        result = start_arena(&options, &zr_preload.small_arena, &zr_preload.small);
+    return result;
+}
+
+/* ZR_TRACE=PID:FILE, from zr run: process PID writes FILE, every other FILE.PID of its own. */
+static const char *trace_wanted; /* NULL: none */
+
+static zr_result start_trace(const char *text)
+{
+    char path[4096], *file;
+    long writer = strtol(text, &file, 10);
+    if (*file++ != ':')
+        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: PID:FILE is wanted", text);
+    if (writer == (long)getpid())
+        snprintf(path, sizeof path, "%s", file);
+    else
+        snprintf(path, sizeof path, "%s.%ld", file, (long)getpid());
+    return zr_trace_start(zr_preload.large_arena, path);
+}
+
+void zr_preload_first_large(void)
+{
+    if (trace_wanted && start_trace(trace_wanted) != ZR_OK)
+        say("%s: no trace is written", zr_last_error());
+}
+
+static __attribute__((destructor)) void end_trace(void)
+{
+    if (trace_wanted)
+        zr_trace_stop(zr_preload.large_arena);
+}
+
+static void start(void)
+{
+    if (start_arenas() != ZR_OK) {
+        say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
+        zr_preload.large_arena = zr_preload.small_arena = NULL;
+        zr_preload.large = (struct zr_span){0};
+        zr_preload.small = (struct zr_span){0};
+        zr_preload.alone = true;
+    }
+    trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
+    if (trace_wanted)
+        zr_large_keep_nothing();
+    if (zr_option_get(ZR_OPTION_VERBOSE))
+        say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
+    /* Its handlers lock in the order of its calls into the arenas: registered after theirs, before they run.
+     */
+    zr_je_free(zr_je_malloc(1));
+    if (jemalloc_fork.before)
+        pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+/* The thread that is at the start finds the lock taken by itself. */
+bool zr_preload_start(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static _Atomic pid_t starter;
+    int error = errno;
+    if (zr_preload_ready())
+        return true;
+    pid_t self = gettid();
+    if (atomic_load(&starter) == self)
+        return false;
+    pthread_mutex_lock(&lock);
+    if (!zr_preload_ready()) {
+        atomic_store(&starter, self);
+        start();
+        atomic_store(&starter, 0);
+        atomic_store_explicit(&zr_preload.ready, true, memory_order_release);
+        atomic_store_explicit(&zr_preload.small_end, ZR_SMALL_BYTES + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    errno = error;
+    return true;
+}
+
+/* As a rule before any thread of the program's; who allocates earlier starts it. */
+static __attribute__((constructor)) void start_early(void)
+{
+    zr_preload_start();
+}

@@ -1,0 +1,159 @@
+/* run.c: `zr run`: a program with zr's malloc in the place of its own, and not a line of it changed. Stands
+ * on program.c. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "defrag/tool/program.h"
+#include "defrag/tool/tool.h"
+
+static const char help[] =
+    "Runs a program with zr's malloc, and every program that it starts; nothing of them is changed.\n"
+    "\n"
+    "Examples\n"
+    "  zr run -- python3 train.py\n"
+    "  zr run --limit 8GiB -- ./server --port 80\n"
+    "  zr run --trace blocks.zrt -- ./job && zr replay blocks.zrt\n"
+    "\n"
+    "zr run [options] -- PROGRAM ARGUMENT..\n"
+    "  --malloc        preloads libzr_malloc.so, which is what happens anyway (libzr_cuda.so is not in this version)\n"
+    "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
+    "                  or not; each process has a limit of its own\n"
+    "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
+    "                  that the program starts to FILE.PID. Freed blocks are not kept for reuse meanwhile: slower\n"
+    "  --strict        ends with 2 where the program cannot be preloaded, instead of running it as it is\n"
+    "\n"
+    "The exit code is the program's; 127: there is no such program, 126: it cannot be run. LD_PRELOAD and ZR_CONF of the\n"
+    "environment stay in force behind what zr adds. A program cannot be preloaded if it is static, set-user-ID, for\n"
+    "another processor, or on a C library other than glibc; zr run says so. ZR_CONF=verbose:true has each process say\n"
+    "that it is served.\n";
+
+enum { NOT_FOUND = 127, NOT_RUN = 126 };
+
+struct settings {
+    bool malloc, cuda, strict;
+    uint64_t limit_bytes;
+    const char *trace;
+};
+
+/* ---- Where things are ---------------------------------------------------------------------------------- */
+
+/* The library beside this program: in ../lib, or in a folder of it as Debian has them. False: nowhere. */
+static bool find_library(const char *name, char out[PATH_MAX])
+{
+    static const char *const folders[] = {"../lib", "../lib/x86_64-linux-gnu", "../lib64", "."};
+    char own[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (length <= 0)
+        return false;
+    own[length] = '\0';
+    *strrchr(own, '/') = '\0';
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char path[2 * PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s/%s", own, folders[i], name);
+        if (realpath(path, out))
+            return true;
+    }
+    return false;
+}
+
+/* ---- The environment ----------------------------------------------------------------------------------- */
+
+/* Puts `first` before what the variable has. */
+static bool put_before(const char *variable, const char *first, const char *separator)
+{
+    const char *old = getenv(variable);
+    char value[16384];
+    int length = snprintf(value, sizeof value, "%s%s%s", first, old && *old ? separator : "", old ? old : "");
+    return length < (int)sizeof value && setenv(variable, value, 1) == 0;
+}
+
+static bool set_environment(const struct settings *settings, const char *library)
+{
+    char item[64], trace[PATH_MAX + 32], folder[PATH_MAX];
+    const char *old = getenv("LD_PRELOAD");
+    if ((!old || !strstr(old, library)) && !put_before("LD_PRELOAD", library, ":"))
+        return false;
+    /* Of two values the later one holds: what is asked for here. */
+    if (settings->limit_bytes > 0) {
+        const char *conf = getenv("ZR_CONF");
+        char value[16384];
+        snprintf(item, sizeof item, "limit:%" PRIu64, settings->limit_bytes);
+        int length =
+            snprintf(value, sizeof value, "%s%s%s", conf ? conf : "", conf && *conf ? "," : "", item);
+        if (length >= (int)sizeof value || setenv("ZR_CONF", value, 1) != 0)
+            return false;
+    }
+    if (!settings->trace)
+        return true;
+    /* Whoever has this number writes FILE itself: an exec keeps it. */
+    const char *slash = settings->trace[0] == '/' || !getcwd(folder, sizeof folder) ? "" : "/";
+    int length = snprintf(trace, sizeof trace, "%ld:%s%s%s", (long)getpid(), *slash ? folder : "", slash,
+                          settings->trace);
+    return length < (int)sizeof trace && setenv("ZR_TRACE", trace, 1) == 0;
+}
+
+/* ---- The command --------------------------------------------------------------------------------------- */
+
+static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
+{
+    const struct zr_tool_option options[] = {
+        {"--malloc", ZR_TOOL_FLAG, &settings->malloc}, {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
+        {"--strict", ZR_TOOL_FLAG, &settings->strict}, {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
+        {"--trace", ZR_TOOL_WORDS, &settings->trace},  {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
+    int code = zr_tool_parse(arguments, argc, argv);
+    arguments->options = NULL;
+    if (code >= 0)
+        return code;
+    if (arguments->files_count == 0) {
+        zr_tool_log("run: name a program, as in zr run -- python3 train.py; see zr run --help");
+        return ZR_TOOL_USAGE;
+    }
+    if (settings->cuda) {
+        zr_tool_log("run: --cuda: libzr_cuda.so is not in this version of zr; leave it out");
+        return ZR_TOOL_USAGE;
+    }
+    return -1;
+}
+
+int zr_tool_preload(int argc, char **argv)
+{
+    struct settings settings = {0};
+    struct zr_tool_arguments arguments;
+    struct zr_program program;
+    char library[PATH_MAX];
+    int code = parse(&settings, &arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    char **command = arguments.files;
+    if (!find_library("libzr_malloc.so", library) || strpbrk(library, " :")) {
+        zr_tool_log(
+            "run: no libzr_malloc.so beside this program, in ../lib, where it is installed, under a name "
+            "without blanks and colons");
+        return ZR_TOOL_USAGE;
+    }
+    if (!zr_program_find(command[0], &program)) {
+        zr_tool_log("run: %s: %s", command[0], strerror(program.error));
+        return program.error == ENOENT ? NOT_FOUND : NOT_RUN;
+    }
+    if (program.obstacle[0]) {
+        zr_tool_log("run: %s: %s%s", command[0], program.obstacle,
+                    settings.strict || program.refused ? "" : "; it runs with its own malloc");
+        if (settings.strict || program.refused)
+            return ZR_TOOL_USAGE;
+    } else if (!set_environment(&settings, library)) {
+        zr_tool_log("run: the environment is too large");
+        return ZR_TOOL_USAGE;
+    }
+    execv(program.path, command);
+    int error = errno;
+    zr_tool_log("run: %s: %s", program.path, strerror(error));
+    return error == ENOENT ? NOT_FOUND : NOT_RUN;
+}

@@ -1,0 +1,362 @@
+/* preload_calls.c: a program that knows nothing of zr and calls malloc's family in every way: run with a
+ * malloc preloaded, by tests/system/preload.t.
+ *
+ *   calls          every call, its alignment, its errors; contents through every change of size
+ *   threads N      eight threads allocate while one forks N times, and each child allocates and frees; every
+ *                  object's contents are checked whenever it is touched
+ *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
+ *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
+ *   returns        holds many large objects, frees them, and prints what stays resident, in MiB */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#pragma GCC diagnostic ignored "-Wuse-after-free"
+#pragma GCC diagnostic ignored "-Wfree-nonheap-object"
+#pragma GCC diagnostic ignored "-Walloc-size-larger-than="
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            dprintf(2, "line %d: %s\n", __LINE__, #condition);                                               \
+            _exit(3);                                                                                        \
+        }                                                                                                    \
+    } while (0)
+
+static volatile size_t hidden_max = SIZE_MAX;
+
+static const size_t sizes[] = {0,       1,
+                               7,       8,
+                               15,      16,
+                               17,      100,
+                               1000,    4095,
+                               4096,    4097,
+                               14336,   14337,
+                               32767,   32768,
+                               32769,   40960,
+                               40961,   65536,
+                               100000,  131072,
+                               131073,  262144,
+                               1 << 20, (1 << 20) + 1,
+                               2 << 20, (2 << 20) + 1,
+                               5000000, 9 << 20};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* ---- Contents ------------------------------------------------------------------------------------------ */
+
+/* Bytes that say whose they are, on every page and at both ends. */
+static void fill(unsigned char *object, size_t bytes, unsigned salt)
+{
+    for (size_t i = 0; i < bytes; i += 512)
+        object[i] = (unsigned char)(i / 512 * 7 + salt);
+    if (bytes > 0 && (bytes - 1) % 512)
+        object[bytes - 1] = (unsigned char)(bytes + salt);
+}
+
+static void look(const unsigned char *object, size_t bytes, size_t kept, unsigned salt)
+{
+    for (size_t i = 0; i < kept; i += 512)
+        CHECK(object[i] == (unsigned char)(i / 512 * 7 + salt));
+    if (kept == bytes && bytes > 0 && (bytes - 1) % 512)
+        CHECK(object[bytes - 1] == (unsigned char)(bytes + salt));
+}
+
+static void look_for_zeros(const unsigned char *object, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += bytes < 65536 ? 1 : 64)
+        CHECK(object[i] == 0);
+}
+
+/* ---- Every call ---------------------------------------------------------------------------------------- */
+
+static void aligned(void)
+{
+    for (size_t alignment = 1; alignment <= (size_t)64 << 20; alignment *= 2)
+        for (unsigned i = 0; i<SIZES; i += alignment> 1 << 20 ? 7 : 1) {
+            void *object = NULL;
+            if (alignment >= sizeof(void *)) {
+                CHECK(posix_memalign(&object, alignment, sizes[i]) == 0);
+                CHECK((uintptr_t)object % alignment == 0 && malloc_usable_size(object) >= sizes[i]);
+                fill(object, sizes[i], 3);
+                object = realloc(object, sizes[i] + 5000);
+                look(object, sizes[i] + 5000, sizes[i] ? sizes[i] - 1 : 0, 3);
+                free(object);
+            }
+            object = aligned_alloc(alignment, sizes[i]);
+            CHECK(object && (uintptr_t)object % alignment == 0);
+            free(object);
+        }
+    void *object = (void *)&sizes;
+    CHECK(posix_memalign(&object, 3, 10) == EINVAL && posix_memalign(&object, 12, 10) == EINVAL);
+    CHECK(posix_memalign(&object, 0, 10) == EINVAL && object == (void *)&sizes);
+    object = memalign(24, 10); /* means 32 */
+    CHECK((uintptr_t)object % 32 == 0);
+    free(object);
+    object = valloc(10);
+    CHECK((uintptr_t)object % 4096 == 0);
+    free(object);
+    object = pvalloc(4097);
+    CHECK((uintptr_t)object % 4096 == 0 && malloc_usable_size(object) >= 8192);
+    free(object);
+}
+
+static void errors(void)
+{
+    errno = 0;
+    CHECK(!malloc(hidden_max) && errno == ENOMEM);
+    errno = 0;
+    CHECK(!malloc(hidden_max / 2 + 1) && errno == ENOMEM);
+    errno = 0;
+    CHECK(!calloc(hidden_max / 2, 3) && errno == ENOMEM);
+    errno = 0;
+    CHECK(!malloc((size_t)1 << 46) && errno == ENOMEM);
+    errno = 0;
+    char *object = malloc(100000);
+    fill((unsigned char *)object, 100000, 1);
+    CHECK(!realloc(object, hidden_max - 4096) && errno == ENOMEM);
+    CHECK(!reallocarray(object, hidden_max / 2, 3) && errno == ENOMEM);
+    look((unsigned char *)object, 100000, 100000, 1);
+    void *out = NULL;
+    CHECK(posix_memalign(&out, 64, hidden_max - 64) == ENOMEM && !out);
+    CHECK(!aligned_alloc(64, hidden_max) && !memalign((size_t)1 << 62, 8));
+    errno = 77;
+    free(object);
+    free(malloc(10));
+    free(malloc(40 << 20));
+    free(NULL);
+    CHECK(errno == 77 && malloc_usable_size(NULL) == 0);
+}
+
+static void resized(void)
+{
+    for (unsigned from = 0; from < SIZES; from++)
+        for (unsigned to = 0; to < SIZES; to++) {
+            unsigned char *object = malloc(sizes[from]);
+            CHECK(object && malloc_usable_size(object) >= sizes[from]);
+            CHECK((uintptr_t)object % (sizes[from] >= 16 ? 16 : 8) == 0);
+            fill(object, sizes[from], from);
+            unsigned char *moved = realloc(object, sizes[to]);
+            if (sizes[to] == 0) {
+                CHECK(!moved); /* freed, as glibc does */
+                continue;
+            }
+            size_t kept = sizes[from] < sizes[to] ? sizes[from] : sizes[to];
+            CHECK(moved && malloc_usable_size(moved) >= sizes[to]);
+            look(moved, sizes[from], kept ? kept - (kept != sizes[from]) : 0, from);
+            fill(moved, sizes[to], to);
+            object = calloc(1, sizes[from]);
+            look_for_zeros(object, sizes[from]);
+            fill(object, sizes[from], 9);
+            look(moved, sizes[to], sizes[to], to);
+            free(object);
+            free(moved);
+        }
+    unsigned char *object = malloc(1 << 20);
+    fill(object, 1 << 20, 5);
+    for (size_t bytes = 3 << 19; bytes <= (size_t)256 << 20; bytes += bytes / 3) {
+        object = realloc(object, bytes);
+        look(object, bytes, 1 << 20, 5);
+        object[bytes - 1] = 1;
+    }
+    object = realloc(object, 1 << 20);
+    look(object, 1 << 20, 1 << 20, 5);
+    object = realloc(object, 100);
+    look(object, 1 << 20, 100, 5);
+    free(object);
+}
+
+static void about_memory(void)
+{
+    void *object = malloc(50 << 20);
+    struct mallinfo2 info = mallinfo2();
+    CHECK(info.uordblks + info.hblkhd >= (size_t)50 << 20);
+    free(object);
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1);
+    malloc_trim(0);
+    FILE *nowhere = fopen("/dev/null", "w");
+    CHECK(malloc_info(0, nowhere) == 0 && malloc_info(1, nowhere) == EINVAL);
+    fclose(nowhere);
+}
+
+static void every_call(void)
+{
+    aligned();
+    errors();
+    resized();
+    about_memory();
+}
+
+/* ---- Threads and forks --------------------------------------------------------------------------------- */
+
+enum { SLOTS = 64 };
+static atomic_bool over;
+
+struct worker {
+    unsigned seed;
+    unsigned char *objects[SLOTS];
+    size_t bytes[SLOTS];
+    unsigned salts[SLOTS];
+};
+
+static unsigned draw(struct worker *worker)
+{
+    worker->seed = worker->seed * 1664525u + 1013904223u;
+    return worker->seed >> 8;
+}
+
+static size_t draw_bytes(struct worker *worker)
+{
+    unsigned kind = draw(worker) % 100;
+    return 1 + draw(worker) % (kind < 90 ? 2000u : kind < 98 ? 100000u : 3000000u);
+}
+
+static void step(struct worker *worker)
+{
+    unsigned i = draw(worker) % SLOTS;
+    unsigned char *old = worker->objects[i];
+    if (old)
+        look(old, worker->bytes[i], worker->bytes[i], worker->salts[i]);
+    if (old && draw(worker) % 3) {
+        free(old);
+        worker->objects[i] = NULL;
+        return;
+    }
+    size_t bytes = draw_bytes(worker), kept = old && worker->bytes[i] < bytes ? worker->bytes[i] : bytes;
+    unsigned char *object = old ? realloc(old, bytes) : draw(worker) % 2 ? calloc(bytes, 1) : malloc(bytes);
+    CHECK(object);
+    if (old)
+        look(object, worker->bytes[i], kept - (kept != worker->bytes[i]), worker->salts[i]);
+    worker->salts[i] = draw(worker);
+    fill(object, bytes, worker->salts[i]);
+    worker->objects[i] = object;
+    worker->bytes[i] = bytes;
+}
+
+static void drop(struct worker *worker)
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        free(worker->objects[i]);
+}
+
+static void *work(void *argument)
+{
+    struct worker worker = {.seed = (unsigned)(uintptr_t)argument};
+    while (!over)
+        step(&worker);
+    drop(&worker);
+    return NULL;
+}
+
+static void forks(unsigned count)
+{
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    struct worker own = {.seed = 99};
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) == 0);
+    for (unsigned i = 0; i < count; i++) {
+        int status;
+        for (unsigned k = 0; k < 10; k++)
+            step(&own);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(300); /* a deadlock is a death */
+            for (unsigned k = 0; k < 100; k++)
+                step(&own);
+            drop(&own);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    over = true;
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    drop(&own);
+}
+
+/* ---- A system that refuses ----------------------------------------------------------------------------- */
+
+static void deny(void)
+{
+#define REFUSE(call)                                                                                         \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (call), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        REFUSE(SYS_madvise),
+        REFUSE(SYS_mremap),
+        REFUSE(SYS_memfd_create),
+        REFUSE(SYS_membarrier),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+/* ---- Memory that goes back ----------------------------------------------------------------------------- */
+
+static size_t resident_mib(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%*u %lu", &pages) == 1);
+    fclose(file);
+    return pages >> 8;
+}
+
+static void returns(void)
+{
+    enum { COUNT = 2000 };
+    static unsigned char *objects[COUNT];
+    for (unsigned i = 0; i < COUNT; i++) {
+        size_t bytes = 40000 + (size_t)i % 20 * 20000;
+        objects[i] = malloc(bytes);
+        memset(objects[i], 1, bytes);
+    }
+    printf("%zu", resident_mib());
+    for (unsigned i = 0; i < COUNT; i++)
+        if (i % 10)
+            free(objects[i]);
+    printf(" %zu\n", resident_mib());
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+    if (strcmp(what, "denied") == 0)
+        deny();
+    if (strcmp(what, "calls") == 0 || strcmp(what, "denied") == 0) {
+        every_call();
+    } else if (strcmp(what, "threads") == 0) {
+        forks((unsigned)number);
+    } else if (strcmp(what, "twice") == 0) {
+        char *volatile object = malloc(number);
+        free(object);
+        free(object);
+        return 4;
+    } else if (strcmp(what, "wild") == 0) {
+        char *volatile object = malloc(number);
+        free(object + 4096);
+        return 4;
+    } else if (strcmp(what, "returns") == 0) {
+        returns();
+    } else {
+        return 2;
+    }
+    return 0;
+}
