@@ -21,6 +21,8 @@ enum { KEEP_MS = 1000 };
 /* A kept block is cleared by writing up to here, and by giving its pages back above. */
 #define CLEAR_MOST_BYTES ((size_t)1 << 20)
 #define HUGE_BYTES       ((size_t)2 << 20)
+/* What a kept block has behind its new owner's bytes goes back from here on. */
+#define TAIL_LEAST_BYTES ((size_t)64 << 10)
 /* Each moved block is a mapping of its own for the kernel, which has 65,530 of them. */
 enum { MOVED_MOST = 16384 };
 
@@ -165,10 +167,12 @@ static char *take_kept(unsigned class, size_t alignment, unsigned *got)
     return NULL;
 }
 
-/* What may be kept now. Once a second the part that misses have added shrinks. lock: large.lock */
-static size_t keep_most(uint64_t now)
+/* What may be kept now. Once a second, in *round, the part that misses have added shrinks. lock: large.lock
+ */
+static size_t keep_most(uint64_t now, bool *round)
 {
-    if (now - large.round_ms >= KEEP_MS) {
+    *round = now - large.round_ms >= KEEP_MS;
+    if (*round) {
         large.round_ms = now;
         large.more_bytes -= large.more_bytes / 4;
         large.missed_bytes = 0;
@@ -294,6 +298,21 @@ static char *take(unsigned class, size_t alignment, bool *fresh, unsigned *got)
     return address;
 }
 
+/* Pages that the last owner had touched and the new one has not asked for. */
+static void give_tail_back(char *address, size_t bytes, unsigned class)
+{
+    size_t whole = (bytes + ZR_PAGE_BYTES - 1) & ~(ZR_PAGE_BYTES - 1);
+    if (class_bytes(class) - whole >= TAIL_LEAST_BYTES)
+        zr_pages_discard(address + whole, class_bytes(class) - whole, false);
+}
+
+static void clear(char *address, size_t bytes, unsigned class)
+{
+    if (bytes <= CLEAR_MOST_BYTES ||
+        !zr_pages_discard(address, class_bytes(class), (read_mark(address) & MOVED) != 0))
+        memset(address, 0, bytes);
+}
+
 /* A block with room to begin later, at an address that is aligned so. The bytes before are not touched. */
 static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
 {
@@ -316,11 +335,10 @@ void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
     bytes = bytes > ZR_SMALL_BYTES ? bytes : ZR_SMALL_BYTES + 1;
     char *address =
         take(class_of(bytes), alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh, &class);
-    if (!address || fresh || !zero)
-        return address;
-    if (bytes <= CLEAR_MOST_BYTES ||
-        !zr_pages_discard(address, class_bytes(class), (read_mark(address) & MOVED) != 0))
-        memset(address, 0, bytes);
+    if (address && !fresh)
+        give_tail_back(address, bytes, class);
+    if (address && !fresh && zero)
+        clear(address, bytes, class);
     return address;
 }
 
@@ -373,13 +391,17 @@ static void keep(char *block, unsigned class)
         *kept = (struct kept){.address = block, .freed_ms = now, .class = class};
         link_kept(kept);
     }
-    size_t most = keep_most(now);
+    bool round;
+    size_t most = keep_most(now, &round);
     bool due = large.kept_bytes > most || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
     zr_lock_give(&large.lock);
     if (!kept && !give_back(block, class))
         write_mark(block, class); /* neither records nor a way back: lost */
     if (due)
         give_back_kept(most, now);
+    /* jemalloc's own clock ticks with its large objects, which are here. */
+    if (round)
+        zr_je_mallctl("arena.4096.decay", NULL, NULL, NULL, 0); /* MALLCTL_ARENAS_ALL */
 }
 
 bool zr_large_free(void *pointer)
@@ -443,6 +465,8 @@ void *zr_large_resize(void *pointer, size_t bytes)
     char *to = bytes > (size_t)1 << 46 ? NULL : take(class_of(bytes), ZR_PAGE_BYTES, &fresh, &to_class);
     if (!to)
         return bytes <= old_bytes ? pointer : NULL;
+    if (!fresh)
+        give_tail_back(to, bytes, to_class);
     if (bytes > old_bytes && block == pointer && fresh) {
         enum zr_pages_moved moved = move_pages(block, class, to, to_class);
         if (moved == ZR_PAGES_LOST)
