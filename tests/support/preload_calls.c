@@ -236,8 +236,11 @@ static void step(struct worker *worker)
         return;
     }
     size_t bytes = draw_bytes(worker), kept = old && worker->bytes[i] < bytes ? worker->bytes[i] : bytes;
-    unsigned char *object = old ? realloc(old, bytes) : draw(worker) % 2 ? calloc(bytes, 1) : malloc(bytes);
+    bool zero = !old && draw(worker) % 2;
+    unsigned char *object = old ? realloc(old, bytes) : zero ? calloc(bytes, 1) : malloc(bytes);
     CHECK(object);
+    if (zero)
+        look_for_zeros(object, bytes);
     if (old)
         look(object, worker->bytes[i], kept - (kept != worker->bytes[i]), worker->salts[i]);
     worker->salts[i] = draw(worker);
