@@ -50,7 +50,9 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
-packages_long  := $(packages_check) git sqlite3 openssl libpython3-testsuite redis-server postgresql nodejs
+# Debian's Python names its suite by its version: to be asked once it is there.
+packages_long  = $(packages_check) git openssl redis-server postgresql nodejs \
+	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
 packages_fuzz  := $(packages_build) clang

@@ -118,7 +118,8 @@ check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
 	@tests/run --jobs $(JOBS) $(call longest_first,$(test_scripts) $(test_bin))
-check-long: packages-long
+check-long: packages-check
+	@$(again) packages-long
 	@$(again) built-long
 	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
 # Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind

@@ -100,7 +100,7 @@ def run_both(number, row):
     if missing(row[1]):
         return f"{missing(row[1])} is not installed", None, None, 0
     if "{suite}" in row[2] and not suite():
-        return "libpython3-testsuite is not installed", None, None, 0
+        return "the suite is not installed (libpython3.N-testsuite)", None, None, 0
     start = time.monotonic()
     own = None if row[3] else run(row, number, [])
     return "", own, run(row, number, [ZR, "run", "--malloc", "--"]), time.monotonic() - start
