@@ -274,7 +274,7 @@ static int threshold_of(const struct zr_vector *results)
 int zr_tool_pack(int argc, char **argv)
 {
     struct settings settings = {0};
-    struct zr_tool_arguments arguments;
+    struct zr_tool_arguments arguments = {0};
     int code = parse(&settings, &arguments, argc, argv);
     if (code >= 0)
         return code;
