@@ -2,6 +2,7 @@
 the same. tests/system/preload.t runs the fast ones, tests/long/long_preload.t the rest."""
 import concurrent.futures
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,8 +58,8 @@ FAST = [
     ("sort", ["sort"], "seq 200000 | sort -R --random-source=/usr/bin/env | sort -n --parallel=2 -S 20M | sha256sum", False),
 ]
 SLOW = [
-    ("CPython's suite, on malloc alone", [PYTHON], f"cd {{folder}} && PYTHONMALLOC=malloc {PYTHON} -m test -j4 {{suite}}", True),
-    ("CPython's suite", [PYTHON], f"cd {{folder}} && {PYTHON} -m test -j4 {{suite}}", True),
+    ("CPython's suite, on malloc alone", [PYTHON], f"cd {{folder}} && PYTHONMALLOC=malloc {PYTHON} -m test -j2 {{suite}}", True),
+    ("CPython's suite", [PYTHON], f"cd {{folder}} && {PYTHON} -m test -j2 {{suite}}", True),
     ("a build of this project", ["gcc", "make"], "make -s BUILD={folder}/build CI=1 -j2 {folder}/build/lib/libzr.a > {folder}/log 2>&1; "
      "for o in $(find {folder}/build/obj -name '*.o' | LC_ALL=C sort); do objcopy -g $o {folder}/o; sha256sum < {folder}/o; done", False),
     ("git on a large history", ["git"], "git clone -q --bare --no-hardlinks . {folder}/g && cd {folder}/g && git gc -q --aggressive && "
@@ -106,6 +107,27 @@ def run_both(number, row):
     return "", own, run(row, number, [ZR, "run", "--malloc", "--"]), time.monotonic() - start
 
 
+def failing(output):
+    """The tests that CPython's suite names as failed."""
+    found = re.search(r"^\d+ tests? failed:\n((?:    .*\n)+)", output, re.M)
+    return found.group(1).split() if found else []
+
+
+def judge_again(number, row, got):
+    """The suite has limits of time of its own, which a busy host passes. Its failed tests run again by themselves, with zr's
+    malloc and without, three times: (right, why that cannot be told)."""
+    tests = failing(got[1])
+    if got[0] == 0 or not tests:
+        return got[0] == 0, ""
+    again = (row[0], row[1], row[2].replace("-j2", "").replace("{suite}", " ".join(tests)), True)
+    own_passed = False
+    for attempt in range(3):
+        if run(again, 100 * (attempt + 1) + number, [ZR, "run", "--malloc", "--"])[0] == 0:
+            return True, ""
+        own_passed |= run(again, 100 * (attempt + 1) + number, [])[0] == 0
+    return False, "" if own_passed else f"{' '.join(tests)} fail without zr's malloc too, three times"
+
+
 def check(rows, at_once=1):
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         for row, (reason, own, with_zr, seconds) in zip(rows, pool.map(run_both, range(len(rows)), rows)):
@@ -113,7 +135,11 @@ def check(rows, at_once=1):
                 skip(f"{row[0]}: {reason}")
                 continue
             if row[3]:
-                good = ok(with_zr[0] == 0, f"{row[0]}: passes")
+                right, reason = judge_again(rows.index(row), row, with_zr)
+                if reason:
+                    skip(f"{row[0]}: {reason}")
+                    continue
+                good = ok(right, f"{row[0]}: passes")
             else:
                 good = ok(with_zr[:2] == own[:2] and own[1].strip() != "", f"{row[0]}: the same results as without")
             note(f"{seconds:.0f} s")
