@@ -25,6 +25,7 @@ struct moment {
 struct live {
     size_t block_offset_bytes; /* its name in the arena */
     uint32_t moment, pass;
+    uint32_t next; /* 1 + the one behind it in its bucket, or among those not in use; 0: none */
 };
 
 struct zr_rehearsal {
@@ -33,14 +34,56 @@ struct zr_rehearsal {
     size_t granule_bytes;      /* of the arena */
     uint32_t most;
     struct moment *moments; /* [most] */
-    struct live *live;      /* [2 most], in the order of allocation: of a pass, and left by the one before */
-    size_t live_count;
+    struct live *live;      /* [2 most]: of a pass, and left by the one before */
+    size_t live_count, live_used;
+    uint32_t live_free; /* 1 + one of live[0 .. live_used) that is not in use */
+    uint32_t *buckets;  /* [1 << buckets_bits]: 1 + the first live block of each offset's hash */
+    unsigned buckets_bits;
     uint32_t passes_count;
     uint32_t pass_length, now; /* of every pass but the last; allocations of the present one */
     bool differs;
     struct zr_lifetimes lifetimes; /* of the moments so far, within their pass; then with their places */
     size_t live_bytes, region_bytes;
 };
+
+/* ---- Live blocks --------------------------------------------------------------------------------------- */
+
+static uint32_t *bucket_of(struct zr_rehearsal *rehearsal, size_t block_offset_bytes)
+{
+    uint64_t hash = block_offset_bytes * UINT64_C(0x9e3779b97f4a7c15);
+    return &rehearsal->buckets[hash >> (64 - rehearsal->buckets_bits)];
+}
+
+/* There is room: see note_allocation(). */
+static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
+{
+    uint32_t *bucket = bucket_of(rehearsal, live->block_offset_bytes);
+    uint32_t place = rehearsal->live_free;
+    if (place > 0)
+        rehearsal->live_free = rehearsal->live[place - 1].next;
+    else
+        place = (uint32_t)++rehearsal->live_used;
+    rehearsal->live[place - 1] = *live;
+    rehearsal->live[place - 1].next = *bucket;
+    *bucket = place;
+    rehearsal->live_count++;
+}
+
+/* False: it is from before the step. */
+static bool remove_live(struct zr_rehearsal *rehearsal, size_t block_offset_bytes, struct live *out)
+{
+    uint32_t *link = bucket_of(rehearsal, block_offset_bytes), place;
+    while ((place = *link) > 0 && rehearsal->live[place - 1].block_offset_bytes != block_offset_bytes)
+        link = &rehearsal->live[place - 1].next;
+    if (place == 0)
+        return false;
+    *out = rehearsal->live[place - 1];
+    *link = out->next;
+    rehearsal->live[place - 1].next = rehearsal->live_free;
+    rehearsal->live_free = place;
+    rehearsal->live_count--;
+    return true;
+}
 
 /* ---- Recording ----------------------------------------------------------------------------------------- */
 
@@ -70,25 +113,22 @@ static unsigned note_allocation(void *state, const struct zr_observation *what)
         rehearsal->lifetimes.count++;
     }
     rehearsal->differs |= !is_same(&rehearsal->moments[at], what);
-    rehearsal->live[rehearsal->live_count++] = (struct live){what->offset_bytes, at, rehearsal->passes_count};
+    add_live(rehearsal, &(struct live){.block_offset_bytes = what->offset_bytes,
+                                       .moment = at,
+                                       .pass = rehearsal->passes_count});
     return ZR_OBSERVER_NOTHING;
 }
 
 static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
 {
     struct zr_rehearsal *rehearsal = state;
-    size_t at = rehearsal->differs ? 0 : rehearsal->live_count;
+    struct live gone;
 
     (void)live_bytes;
-    while (at > 0 && rehearsal->live[at - 1].block_offset_bytes != offset_bytes)
-        at--;
-    if (at-- == 0)
+    if (rehearsal->differs || !remove_live(rehearsal, offset_bytes, &gone))
         return; /* from before the step, or nobody asks any more */
-    struct live gone = rehearsal->live[at];
     struct moment *moment = &rehearsal->moments[gone.moment];
     struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.moment];
-    memmove(&rehearsal->live[at], &rehearsal->live[at + 1],
-            (--rehearsal->live_count - at) * sizeof *rehearsal->live);
     if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
         buffer->upper = rehearsal->now;
     if (gone.pass + 1 == rehearsal->passes_count && rehearsal->now >= moment->left)
@@ -118,14 +158,21 @@ zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t alloca
     struct moment *moments = zr_scratch_take(&scratch, most, sizeof *moments);
     struct live *live = zr_scratch_take(&scratch, 2 * most, sizeof *live);
     struct zr_buffer *buffers = zr_scratch_take(&scratch, most, sizeof *buffers);
+    unsigned buckets_bits = 1;
+    while (((size_t)1 << buckets_bits) < most)
+        buckets_bits++;
+    uint32_t *buckets = zr_scratch_take(&scratch, (size_t)1 << buckets_bits, sizeof *buckets);
     zr_result result = scratch.result;
     if (result == ZR_OK) {
+        memset(buckets, 0, sizeof *buckets << buckets_bits);
         *rehearsal = (struct zr_rehearsal){.arena = arena,
                                            .scratch = scratch,
                                            .granule_bytes = zr_arena_plan_rules(arena).granule_bytes,
                                            .most = (uint32_t)most,
                                            .moments = moments,
                                            .live = live,
+                                           .buckets = buckets,
+                                           .buckets_bits = buckets_bits,
                                            .lifetimes = {.buffers = buffers, .host_arena = host_arena}};
         result = zr_arena_observe(arena, &observer, rehearsal);
     }

@@ -132,32 +132,45 @@ unsigned zr_cut_part_of(const struct zr_cut *cut, size_t module)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* How often a unit is read by modules of each rank; and by how many ranks. */
+/* Who reads a unit. */
 struct readers {
-    unsigned here, ranks,
-        first_rank; /* first_rank: of the pipeline's ranks, by the first stage that reads it */
+    unsigned here;       /* modules of this rank */
+    unsigned first_rank; /* of the pipeline's ranks, by the first stage that reads it; UINT_MAX: none does */
+    bool several;        /* ranks */
 };
 
-static struct readers readers_of(const struct zr_cut *cut, const struct zr_cut_request *request,
-                                 unsigned unit, bool by_rank[])
+/* Of all units, in one pass through the modules. */
+static void find_readers(const struct zr_cut *cut, const struct zr_cut_request *request,
+                         struct readers readers[])
 {
-    struct readers readers = {.first_rank = UINT_MAX};
-    memset(by_rank, 0, request->ranks * sizeof *by_rank);
+    for (unsigned u = 0; u < request->model->list.units_count; u++)
+        readers[u] = (struct readers){.first_rank = UINT_MAX};
     for (unsigned s = 0; s < cut->stages_count; s++) {
         struct span span = span_of(request, cut->stages_count, s);
         unsigned rank = zr_pipeline_rank_of(request->pipeline, request->ranks, s);
         for (size_t m = span.first; m < span.end; m++)
             for (unsigned i = 0; i < request->model->modules[m].units_count; i++) {
-                if (request->model->modules[m].units[i] != unit)
-                    continue;
-                readers.here += rank == request->rank;
-                readers.ranks += !by_rank[rank];
-                by_rank[rank] = true;
-                if (readers.first_rank == UINT_MAX)
-                    readers.first_rank = rank;
+                struct readers *r = &readers[request->model->modules[m].units[i]];
+                r->here += rank == request->rank;
+                r->several |= r->first_rank != UINT_MAX && r->first_rank != rank;
+                if (r->first_rank == UINT_MAX)
+                    r->first_rank = rank;
             }
     }
-    return readers;
+}
+
+/* The ranks that read a unit. */
+static void find_ranks(const struct zr_cut *cut, const struct zr_cut_request *request, unsigned unit,
+                       bool by_rank[])
+{
+    memset(by_rank, 0, request->ranks * sizeof *by_rank);
+    for (unsigned s = 0; s < cut->stages_count; s++) {
+        struct span span = span_of(request, cut->stages_count, s);
+        unsigned rank = zr_pipeline_rank_of(request->pipeline, request->ranks, s);
+        for (size_t m = span.first; m < span.end; m++)
+            for (unsigned i = 0; i < request->model->modules[m].units_count; i++)
+                by_rank[rank] |= request->model->modules[m].units[i] == unit;
+    }
 }
 
 /* All units that are shared are shared by the same ranks. */
@@ -192,23 +205,33 @@ static uint64_t whole_elements(const struct zr_parameter *p)
     return zr_parameter_elements(&whole);
 }
 
+/* What add_units() needs for a while. */
+struct unit_tables {
+    struct readers *readers; /* [units] of the whole model */
+    unsigned *new_index;     /* [units] */
+    bool *by_rank;           /* [ranks] */
+};
+
 /* The units that modules here read, in the model's order, and their parameters. */
-static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *request, bool by_rank[],
-                           unsigned *new_index)
+static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *request,
+                           const struct unit_tables *tables)
 {
     const struct zr_parameter_list *whole = &request->model->list;
     struct zr_parameter_list *list = &cut->model.list;
     uint64_t left_out = 0;
     size_t next = 0;
     zr_result result = ZR_OK;
+    find_readers(cut, request, tables->readers);
     for (unsigned u = 0; u < whole->units_count && result == ZR_OK; u++) {
-        struct readers readers = readers_of(cut, request, u, by_rank);
+        struct readers readers = tables->readers[u];
         if (readers.here > 0) {
-            new_index[u] = (unsigned)list->units_count;
+            tables->new_index[u] = (unsigned)list->units_count;
             cut->units[list->units_count] = whole->units[u];
             cut->units[list->units_count++].gradient_uses = readers.here;
-            if (readers.ranks > 1)
-                result = share(cut, by_rank, whole->units[u].name);
+        }
+        if (readers.here > 0 && readers.several) {
+            find_ranks(cut, request, u, tables->by_rank);
+            result = share(cut, tables->by_rank, whole->units[u].name);
         }
         for (; next < whole->parameters_count && whole->parameters[next].unit == u; next++) {
             if (readers.here == 0) {
@@ -217,9 +240,9 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
             }
             struct zr_parameter *p = &cut->parameters[list->parameters_count++];
             *p = whole->parameters[next];
-            p->unit = new_index[u];
+            p->unit = tables->new_index[u];
             p->left_out = left_out;
-            p->part.shared = readers.ranks > 1;
+            p->part.shared = readers.several;
             p->part.copy |= readers.first_rank != request->rank;
             left_out = 0;
         }
@@ -253,24 +276,24 @@ static zr_result take_records(struct zr_cut *cut, const struct zr_cut_request *r
     return result;
 }
 
-static zr_result cut_model(struct zr_cut *cut, const struct zr_cut_request *request, bool by_rank[],
-                           unsigned *new_index)
+static zr_result cut_model(struct zr_cut *cut, const struct zr_cut_request *request,
+                           const struct unit_tables *tables)
 {
     for (unsigned s = 0; s < cut->stages_count; s++)
         if (zr_pipeline_rank_of(request->pipeline, cut->ranks, s) == cut->rank)
             add_part(cut, request, s);
     join_parts(cut);
-    zr_result result = add_units(cut, request, by_rank, new_index);
+    zr_result result = add_units(cut, request, tables);
     for (size_t m = 0; m < cut->model.modules_count; m++)
         for (unsigned i = 0; i < cut->modules[m].units_count; i++)
-            cut->modules[m].units[i] = new_index[cut->modules[m].units[i]];
+            cut->modules[m].units[i] = tables->new_index[cut->modules[m].units[i]];
     return result;
 }
 
 zr_result zr_cut_open(struct zr_cut *out, const struct zr_cut_request *request)
 {
-    bool *by_rank = NULL;
-    unsigned *new_index = NULL;
+    struct unit_tables tables = {NULL, NULL, NULL};
+    size_t units_count = request->model->list.units_count;
     zr_arena *host_arena = request->host_arena;
     memset(out, 0, sizeof *out);
     zr_result result = check(request);
@@ -285,17 +308,22 @@ zr_result zr_cut_open(struct zr_cut *out, const struct zr_cut_request *request)
     out->model.list = (struct zr_parameter_list){0};
     result = take_records(out, request);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, request->ranks, sizeof *by_rank, (void **)&by_rank);
+        result = zr_take(host_arena, ZR_TAG_OTHER, request->ranks, sizeof *tables.by_rank,
+                         (void **)&tables.by_rank);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, request->model->list.units_count, sizeof *new_index,
-                         (void **)&new_index);
+        result = zr_take(host_arena, ZR_TAG_OTHER, units_count, sizeof *tables.new_index,
+                         (void **)&tables.new_index);
+    if (result == ZR_OK)
+        result =
+            zr_take(host_arena, ZR_TAG_OTHER, units_count, sizeof *tables.readers, (void **)&tables.readers);
     out->model.modules = out->modules;
     out->model.list.units = out->units;
     out->model.list.parameters = out->parameters;
     if (result == ZR_OK)
-        result = cut_model(out, request, by_rank, new_index);
-    zr_drop(host_arena, &new_index);
-    zr_drop(host_arena, &by_rank);
+        result = cut_model(out, request, &tables);
+    zr_drop(host_arena, &tables.readers);
+    zr_drop(host_arena, &tables.new_index);
+    zr_drop(host_arena, &tables.by_rank);
     if (result != ZR_OK)
         zr_cut_close(out);
     return result;
