@@ -209,7 +209,8 @@ $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/mpi/mpi.c zero/comm/transport.h $(BUIL
 	@echo "  mpicc $@"
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
-tool_obj := $(call obj,$(tool_src) $(defrag_src) $(alloc_src))
+# Of the preloaded library it has what reads the processes' records.
+tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"

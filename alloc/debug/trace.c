@@ -34,7 +34,7 @@ struct zr_trace {
     struct zrt_header *header;                               /* mapped; NULL in a forked child */
     unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
     uint64_t window_start_bytes, position_bytes, file_bytes; /* offsets in the file */
-    size_t page_bytes;
+    size_t page_bytes, most_bytes;
     uint64_t base_address, granule_bytes;
     /* what the next event is told relative to */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
@@ -63,6 +63,8 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
         return 0;
     if (zr_fault(ZR_FAULT_WRITE))
         return ENOSPC;
+    if (trace->most_bytes && bytes > trace->most_bytes)
+        return EFBIG;
     /* Past this limit the system would send SIGXFSZ, which ends most programs. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return EFBIG;
@@ -190,6 +192,11 @@ static void put_place(struct zr_trace *trace, struct event *event, const void *a
     trace->last_offset_bytes = offset;
 }
 
+bool zr_trace_goes_on(const struct zr_trace *trace)
+{
+    return trace->window != NULL;
+}
+
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block)
 {
     struct event event;
@@ -217,6 +224,8 @@ void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *blo
 static void write_granules(struct zr_trace *trace, unsigned kind, const void *first, size_t bytes)
 {
     struct event event;
+    if (!trace->window)
+        return; /* a child's writer is all zeros */
     uint64_t number = ((uint64_t)(uintptr_t)first - trace->base_address) / trace->granule_bytes;
     uint64_t count = bytes / trace->granule_bytes;
     if (!event_start(trace, &event, kind, trace->stream, trace->tag))
@@ -327,6 +336,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     if (!trace)
         return ZR_ERR_HOST_MEMORY;
     trace->page_bytes = page_bytes;
+    trace->most_bytes = origin->most_bytes;
     trace->base_address = (uintptr_t)origin->base;
     trace->granule_bytes = origin->granule_bytes;
     result = create_anew(&trace->file, path);

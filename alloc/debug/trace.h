@@ -18,6 +18,7 @@ struct zr_trace_origin {
     const void *base; /* of the reservation; all events lie inside */
     size_t reserve_bytes;
     size_t granule_bytes;
+    size_t most_bytes; /* of the file: there the trace stops as on a full disk; 0: no end */
 };
 
 /* Creates the file, replacing one that is there. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
@@ -27,6 +28,9 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
 /* Cuts the file to its length and ends it. ZR_ERR_IO: the trace had stopped early, the words say why; what
  * was written until then is good. The struct is gone in any case. */
 zr_result zr_trace_close(struct zr_trace *trace);
+
+/* False: it has stopped for want of room. */
+bool zr_trace_goes_on(const struct zr_trace *trace);
 
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);

@@ -10,6 +10,7 @@
 #include "alloc/base/slab.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/preload.h"
+#include "alloc/preload/recording.h"
 
 /* Classes begin above ZR_SMALL_BYTES. */
 enum { FIRST_SHIFT = 15, CLASSES_COUNT = 4 * (47 - FIRST_SHIFT) };
@@ -32,7 +33,10 @@ enum {
     LIVE = 1 << 8,
     KEPT = 1 << 9,
     MOVED = 1 << 10, /* its pages came from another place: the kernel has a mapping for them */
-    INNER = 1 << 11  /* for an alignment beyond the arena's: the block begins before */
+    INNER = 1 << 11, /* for an alignment beyond the arena's: the block begins before */
+    /* How many sixteenths of the step from the class below are not in use, for the counters. */
+    UNUSED_SHIFT = 12,
+    UNUSED_MOST = 15
 };
 
 struct kept {
@@ -40,6 +44,7 @@ struct kept {
     struct kept *next, *previous; /* of the class */
     char *address;
     uint64_t freed_ms;
+    size_t used_bytes; /* what of it may have pages */
     unsigned class;
 };
 
@@ -49,14 +54,14 @@ static struct {
     struct zr_slab records;
     struct kept *oldest, *newest;
     struct kept *classes[CLASSES_COUNT];
-    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count;
+    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count; /* as used: see mark_for() */
+    size_t small_live_bytes, small_held_bytes;                    /* jemalloc's, as last sampled */
     /* Kept beyond the least, because what was given back was missed at once; and what was given back lately.
      */
     size_t more_bytes, missed_bytes;
     uint64_t round_ms;
     unsigned long long moved_bytes, copied_bytes;
     unsigned moved_count; /* live blocks that are MOVED */
-    bool keep_nothing;
 } large;
 
 /* ---- Sizes and marks ----------------------------------------------------------------------------------- */
@@ -76,6 +81,20 @@ static size_t class_bytes(unsigned class)
 size_t zr_large_class_bytes(size_t bytes)
 {
     return class_bytes(class_of(bytes));
+}
+
+/* Of a live block of the class that was asked to have so many bytes. */
+static unsigned mark_for(unsigned class, size_t bytes)
+{
+    size_t unused = (class_bytes(class) - bytes) >> (FIRST_SHIFT + class / 4 - 6);
+    return LIVE | class | (unsigned)(unused < UNUSED_MOST ? unused : UNUSED_MOST) << UNUSED_SHIFT;
+}
+
+/* What was asked for, to a sixteenth of a step: at most about 1 % more. */
+static size_t used_bytes(unsigned mark)
+{
+    unsigned class = mark & 0xff;
+    return class_bytes(class) - ((size_t)(mark >> UNUSED_SHIFT) << (FIRST_SHIFT + class / 4 - 6));
 }
 
 static uint16_t _Atomic *mark_of(const void *address)
@@ -132,7 +151,7 @@ static void unlink_kept(struct kept *kept)
     *(kept->previous ? &kept->previous->next : &large.classes[kept->class]) = kept->next;
     if (kept->next)
         kept->next->previous = kept->previous;
-    large.kept_bytes -= class_bytes(kept->class);
+    large.kept_bytes -= kept->used_bytes;
 }
 
 /* lock: large.lock */
@@ -146,7 +165,25 @@ static void link_kept(struct kept *kept)
     if (kept->next)
         kept->next->previous = kept;
     large.classes[kept->class] = kept;
-    large.kept_bytes += class_bytes(kept->class);
+    large.kept_bytes += kept->used_bytes;
+}
+
+/* lock: large.lock */
+static void note(void)
+{
+    if (unlikely(zr_recording.on))
+        zr_recording_note(large.small_live_bytes + large.live_bytes,
+                          large.small_held_bytes + large.live_bytes + large.kept_bytes,
+                          large.live_bytes + large.kept_bytes);
+}
+
+void zr_large_note_small(size_t live_bytes, size_t held_bytes)
+{
+    zr_lock_take(&large.lock);
+    large.small_live_bytes = live_bytes;
+    large.small_held_bytes = held_bytes;
+    note();
+    zr_lock_give(&large.lock);
 }
 
 /* The block of a kept one for a request of the class, or of the next that is a little larger. lock:
@@ -180,7 +217,7 @@ static size_t keep_most(uint64_t now, bool *round)
     /* However often memory was missed: a part of what is live. */
     size_t most = large.live_bytes / 8;
     large.more_bytes = large.more_bytes < most ? large.more_bytes : most;
-    return large.keep_nothing ? 0 : KEEP_LEAST_BYTES + large.more_bytes;
+    return KEEP_LEAST_BYTES + large.more_bytes;
 }
 
 /* The oldest that is to go back; NULL: all may stay. lock: large.lock */
@@ -217,7 +254,7 @@ static size_t give_back_kept(size_t most, uint64_t now)
     struct kept *kept;
     zr_lock_take(&large.lock);
     while ((kept = next_to_go(now, most))) {
-        size_t bytes = class_bytes(kept->class);
+        size_t bytes = kept->used_bytes;
         large.missed_bytes += bytes;
         zr_lock_give(&large.lock);
         bool gone = give_back(kept->address, kept->class);
@@ -231,13 +268,9 @@ static size_t give_back_kept(size_t most, uint64_t now)
             break;
         }
     }
+    note();
     zr_lock_give(&large.lock);
     return given;
-}
-
-void zr_large_keep_nothing(void)
-{
-    large.keep_nothing = true;
 }
 
 size_t zr_large_trim(void)
@@ -254,6 +287,14 @@ static void count_live(size_t bytes)
     large.blocks_count++;
     if (large.live_bytes > large.peak_live_bytes)
         large.peak_live_bytes = large.live_bytes;
+    note();
+}
+
+/* lock: large.lock */
+static void count_dead(size_t bytes)
+{
+    large.live_bytes -= bytes;
+    large.blocks_count--;
 }
 
 /* A block of the arena, whose pages read as zeros. */
@@ -263,20 +304,23 @@ static char *take_fresh(unsigned class, size_t alignment)
     struct zr_request request = {.bytes = bytes, .alignment = bytes >= HUGE_BYTES ? HUGE_BYTES : alignment};
     void *block = NULL;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, zr_preload_first_large);
+    pthread_once(&once, zr_recording_first_large);
     zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
     if (result != ZR_OK && zr_large_trim() > 0)
         result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
     return result == ZR_OK ? block : NULL;
 }
 
-static char *take(unsigned class, size_t alignment, bool *fresh, unsigned *got)
+/* A live block for so many bytes, above ZR_SMALL_BYTES. Not fresh: it was somebody's before. */
+static char *take(size_t bytes, size_t alignment, bool *fresh)
 {
+    unsigned class = class_of(bytes), got;
     zr_lock_take(&large.lock);
-    char *address = take_kept(class, alignment, got);
+    char *address = take_kept(class, alignment, &got);
     *fresh = !address;
+    unsigned mark = mark_for(address ? got : class, bytes);
     if (address) {
-        count_live(class_bytes(*got));
+        count_live(used_bytes(mark));
     } else {
         size_t missed = class_bytes(class) < large.missed_bytes ? class_bytes(class) : large.missed_bytes;
         large.missed_bytes -= missed;
@@ -284,17 +328,15 @@ static char *take(unsigned class, size_t alignment, bool *fresh, unsigned *got)
     }
     zr_lock_give(&large.lock);
     if (address) {
-        write_mark(address, (read_mark(address) & MOVED) | LIVE | *got);
-        return address;
+        write_mark(address, (read_mark(address) & MOVED) | mark);
+    } else if ((address = take_fresh(class, alignment))) {
+        write_mark(address, mark);
+        zr_lock_take(&large.lock);
+        count_live(used_bytes(mark));
+        zr_lock_give(&large.lock);
     }
-    *got = class;
-    address = take_fresh(class, alignment);
-    if (!address)
-        return NULL;
-    write_mark(address, LIVE | class);
-    zr_lock_take(&large.lock);
-    count_live(class_bytes(class));
-    zr_lock_give(&large.lock);
+    if (unlikely(zr_recording.on))
+        zr_recording_alloc(address, bytes, class_bytes(mark & 0xff));
     return address;
 }
 
@@ -327,14 +369,13 @@ static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
 void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
 {
     bool fresh;
-    unsigned class;
     if (bytes > (size_t)1 << 46)
         return NULL;
     if (alignment > HUGE_BYTES)
         return alignment > (size_t)1 << 40 ? NULL : alloc_aligned(bytes, alignment, zero);
     bytes = bytes > ZR_SMALL_BYTES ? bytes : ZR_SMALL_BYTES + 1;
-    char *address =
-        take(class_of(bytes), alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh, &class);
+    char *address = take(bytes, alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh);
+    unsigned class = address ? read_mark(address) & 0xff : 0;
     if (address && !fresh)
         give_tail_back(address, bytes, class);
     if (address && !fresh && zero)
@@ -380,20 +421,22 @@ const char *zr_large_words(const void *pointer)
 }
 
 /* Of a live block that nobody has any more. */
-static void keep(char *block, unsigned class)
+static void keep(char *block, unsigned mark)
 {
     uint64_t now = now_ms();
+    unsigned class = mark & 0xff;
     zr_lock_take(&large.lock);
-    large.live_bytes -= class_bytes(class);
-    large.blocks_count--;
+    count_dead(used_bytes(mark));
     struct kept *kept = zr_slab_reserve(&large.records, 1) ? zr_slab_take(&large.records) : NULL;
     if (kept) {
-        *kept = (struct kept){.address = block, .freed_ms = now, .class = class};
+        *kept =
+            (struct kept){.address = block, .freed_ms = now, .used_bytes = used_bytes(mark), .class = class};
         link_kept(kept);
     }
     bool round;
     size_t most = keep_most(now, &round);
     bool due = large.kept_bytes > most || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
+    note();
     zr_lock_give(&large.lock);
     if (!kept && !give_back(block, class))
         write_mark(block, class); /* neither records nor a way back: lost */
@@ -414,29 +457,34 @@ bool zr_large_free(void *pointer)
         return false;
     if (block != pointer)
         write_mark(pointer, 0);
-    keep(block, mark & 0xff);
+    if (unlikely(zr_recording.on))
+        zr_recording_free(block);
+    keep(block, mark);
     return true;
 }
 
 /* ---- Growing ------------------------------------------------------------------------------------------- */
 
 /* The block's pages become the new block's first ones, and the old one is free; or they stay. */
-static enum zr_pages_moved move_pages(char *from, unsigned class, char *to, unsigned to_class)
+static enum zr_pages_moved move_pages(char *from, char *to)
 {
-    size_t bytes = class_bytes(class);
+    unsigned mark = read_mark(from), to_mark = read_mark(to);
+    size_t bytes = class_bytes(mark & 0xff);
     if (bytes < MOVE_LEAST_BYTES || large.moved_count >= MOVED_MOST)
         return ZR_PAGES_STAYED;
     enum zr_pages_moved moved =
-        zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_class)});
+        zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_mark & 0xff)});
     if (moved != ZR_PAGES_MOVED)
         return moved;
+    if (unlikely(zr_recording.on))
+        zr_recording_free(from);
     zr_lock_take(&large.lock);
-    large.moved_count += (read_mark(from) & MOVED) == 0;
+    large.moved_count += (mark & MOVED) == 0;
     large.moved_bytes += bytes;
-    large.live_bytes -= bytes;
-    large.blocks_count--;
+    count_dead(used_bytes(mark));
+    note();
     zr_lock_give(&large.lock);
-    write_mark(to, (read_mark(to) & 0xff) | LIVE | MOVED);
+    write_mark(to, to_mark | MOVED);
     write_mark(from, 0);
     if (zr_pages_restore(from, bytes)) /* else the addresses are somebody else's for good */
         zr_arena_free(zr_preload.large_arena, from);
@@ -444,33 +492,48 @@ static enum zr_pages_moved move_pages(char *from, unsigned class, char *to, unsi
 }
 
 /* Another mapping has the addresses: the block is never used again. */
-static void lose(char *block, unsigned class)
+static void lose(char *block)
 {
-    write_mark(block, class);
+    unsigned mark = read_mark(block);
+    write_mark(block, mark & 0xff);
     zr_lock_take(&large.lock);
-    large.live_bytes -= class_bytes(class);
-    large.blocks_count--;
+    count_dead(used_bytes(mark));
+    zr_lock_give(&large.lock);
+}
+
+/* The block has room for more than it was asked to have. */
+static void use_more(char *block, unsigned mark, size_t bytes)
+{
+    unsigned more = (mark & MOVED) | mark_for(mark & 0xff, bytes);
+    if (used_bytes(more) <= used_bytes(mark))
+        return;
+    zr_lock_take(&large.lock);
+    write_mark(block, more);
+    large.live_bytes += used_bytes(more) - used_bytes(mark);
+    note();
     zr_lock_give(&large.lock);
 }
 
 void *zr_large_resize(void *pointer, size_t bytes)
 {
     char *block;
-    unsigned mark = find(pointer, &block), class = mark & 0xff;
+    unsigned mark = find(pointer, &block);
     size_t old_bytes = zr_large_bytes(pointer);
-    if (bytes <= old_bytes && bytes > old_bytes / 2)
+    if (bytes <= old_bytes && bytes > old_bytes / 2) {
+        if (block == pointer)
+            use_more(block, mark, bytes);
         return pointer;
+    }
     bool fresh;
-    unsigned to_class;
-    char *to = bytes > (size_t)1 << 46 ? NULL : take(class_of(bytes), ZR_PAGE_BYTES, &fresh, &to_class);
+    char *to = bytes > (size_t)1 << 46 ? NULL : take(bytes, ZR_PAGE_BYTES, &fresh);
     if (!to)
         return bytes <= old_bytes ? pointer : NULL;
     if (!fresh)
-        give_tail_back(to, bytes, to_class);
+        give_tail_back(to, bytes, read_mark(to) & 0xff);
     if (bytes > old_bytes && block == pointer && fresh) {
-        enum zr_pages_moved moved = move_pages(block, class, to, to_class);
+        enum zr_pages_moved moved = move_pages(block, to);
         if (moved == ZR_PAGES_LOST)
-            lose(to, to_class);
+            lose(to);
         if (moved != ZR_PAGES_STAYED)
             return moved == ZR_PAGES_MOVED ? to : NULL;
     }

@@ -35,13 +35,13 @@ size_t zr_large_class_bytes(size_t bytes);
 /* The block with room for `bytes`, at its place or another; NULL: no memory, and the block is as it was. For
  * more than ZR_SMALL_BYTES. */
 void *zr_large_resize(void *block, size_t bytes);
-/* From now on a freed block is the arena's at once, so that its trace has every block. */
-void zr_large_keep_nothing(void);
+/* For the record: what jemalloc has now. */
+void zr_large_note_small(size_t live_bytes, size_t held_bytes);
 /* Gives the kept blocks back. Returns their bytes. */
 size_t zr_large_trim(void);
 
 struct zr_large_stats {
-    size_t live_bytes, peak_live_bytes; /* by their classes */
+    size_t live_bytes, peak_live_bytes; /* as asked for, at most about 1 % more */
     size_t kept_bytes;                  /* freed, and not given back yet */
     size_t blocks_count;
     unsigned long long moved_bytes, copied_bytes; /* by growing, ever */

@@ -13,6 +13,7 @@
 #include <jemalloc/jemalloc.h>
 
 #include "alloc/preload/large.h"
+#include "alloc/preload/recording.h"
 
 static void *no_memory(void)
 {
@@ -43,6 +44,8 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
         void *object = zr_bootstrap_alloc(bytes, alignment);
         return object ? object : no_memory();
     }
+    if (unlikely(atomic_load_explicit(&zr_recording.sample_due, memory_order_relaxed)))
+        zr_recording_sample();
     if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.alone))
         return alloc_large(bytes, alignment, zero);
     int flags = zero ? MALLOCX_ZERO : 0;
@@ -219,7 +222,6 @@ ZR_EXPORT size_t malloc_usable_size(void *object)
     return zr_object_bytes(object);
 }
 
-/* A size and an alignment behind the object say nothing that is not known. */
 /* ---- The names under which glibc has them too ---------------------------------------------------------- */
 
 #define ALIAS(name, of)                                                                                      \

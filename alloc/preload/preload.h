@@ -32,7 +32,7 @@ struct zr_span {
 
 /* Written by the start, read by every call. */
 struct zr_preload {
-    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: the library has not started */
+    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: not started, or a sample is due */
     _Atomic bool ready;
     bool alone; /* there are no ranges and no arenas: every pointer is jemalloc's */
     struct zr_span small, large;
@@ -64,9 +64,6 @@ static inline size_t zr_small_end(void)
  * the bootstrap buffer. Keeps errno. */
 bool zr_preload_start(void);
 
-/* Before the first block of the large arena: begins the trace, if there is to be one. */
-void zr_preload_first_large(void);
-
 /* The bootstrap buffer: objects are never reused. NULL: it is full. */
 void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
 bool zr_bootstrap_has(const void *pointer);
@@ -80,6 +77,9 @@ struct zr_next_malloc {
     size_t (*usable_size)(void *);
 };
 const struct zr_next_malloc *zr_next_malloc(void);
+
+/* One line on standard error, without stdio, which allocates. */
+void zr_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* One line on standard error, then the end of the process, as glibc ends it: a pointer was freed twice or was
  * never allocated. */

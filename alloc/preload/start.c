@@ -11,21 +11,20 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/preload/large.h"
+#include "alloc/preload/recording.h"
 
 struct zr_preload zr_preload;
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
-/* One line on standard error, without stdio, which allocates. */
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void say(const char *format, ...)
+void zr_preload_say(const char *format, ...)
 {
     char line[512] = "zr: ";
     va_list arguments;
@@ -40,7 +39,7 @@ static void say(const char *format, ...)
 
 void zr_preload_abort(const char *call, const void *pointer, const char *words)
 {
-    say("%s(%p): %s", call, pointer, words);
+    zr_preload_say("%s(%p): %s", call, pointer, words);
     abort();
 }
 
@@ -105,6 +104,7 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes);
 int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void));
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
 int zr_je_munmap(void *address, size_t bytes);
+int zr_je_clock_gettime(clockid_t clock, struct timespec *out);
 
 /* MALLOC_CONF is meant for the program's own jemalloc, if it has one. */
 char *zr_je_secure_getenv(const char *name)
@@ -123,6 +123,8 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes)
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     void *block = NULL;
+    if (unlikely(zr_recording.on))
+        zr_recording_tick(true);
     if (!zr_preload.small_arena || flags & MAP_FIXED)
         return mmap(address, bytes, protection, flags, fd, offset);
     size_t granule_bytes = (size_t)2 << 20;
@@ -142,6 +144,14 @@ int zr_je_munmap(void *address, size_t bytes)
     if (!zr_preload.small_arena)
         return munmap(address, bytes);
     return madvise(address, bytes, MADV_DONTNEED);
+}
+
+/* It asks for the time when it has done some work behind its thread caches. */
+int zr_je_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    if (unlikely(zr_recording.on))
+        zr_recording_tick(false);
+    return clock_gettime(clock, out);
 }
 
 /* ---- fork ---------------------------------------------------------------------------------------------- */
@@ -174,6 +184,8 @@ static void after_fork_child(void)
 {
     zr_large_after_fork(true);
     jemalloc_fork.child();
+    if (zr_recording.on)
+        zr_recording_after_fork_in_child();
 }
 
 /* ---- Start --------------------------------------------------------------------------------------------- */
@@ -231,48 +243,23 @@ static zr_result start_arenas(void)
     return result;
 }
 
-/* ZR_TRACE=PID:FILE, from zr run: process PID writes FILE, every other FILE.PID of its own. */
-static const char *trace_wanted; /* NULL: none */
-
-static zr_result start_trace(const char *text)
+static __attribute__((destructor)) void end(void)
 {
-    char path[4096], *file;
-    long writer = strtol(text, &file, 10);
-    if (*file++ != ':')
-        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: PID:FILE is wanted", text);
-    if (writer == (long)getpid())
-        snprintf(path, sizeof path, "%s", file);
-    else
-        snprintf(path, sizeof path, "%s.%ld", file, (long)getpid());
-    return zr_trace_start(zr_preload.large_arena, path);
-}
-
-void zr_preload_first_large(void)
-{
-    if (trace_wanted && start_trace(trace_wanted) != ZR_OK)
-        say("%s: no trace is written", zr_last_error());
-}
-
-static __attribute__((destructor)) void end_trace(void)
-{
-    if (trace_wanted)
-        zr_trace_stop(zr_preload.large_arena);
+    zr_recording_end();
 }
 
 static void start(void)
 {
     if (start_arenas() != ZR_OK) {
-        say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
+        zr_preload_say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
         zr_preload.large_arena = zr_preload.small_arena = NULL;
         zr_preload.large = (struct zr_span){0};
         zr_preload.small = (struct zr_span){0};
         zr_preload.alone = true;
     }
-    trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
-    if (trace_wanted)
-        zr_large_keep_nothing();
+    zr_recording_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
-        say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
+        zr_preload_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
     /* Its handlers lock in the order of its calls into the arenas: registered after theirs, before they run.
      */
     zr_je_free(zr_je_malloc(1));

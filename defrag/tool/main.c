@@ -37,6 +37,14 @@ static const struct {
     {"top", NULL},
 };
 
+bool zr_tool_has(const char *name)
+{
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        if (strcmp(name, subcommands[i].name) == 0)
+            return subcommands[i].run != NULL;
+    return false;
+}
+
 static int usage(const char *words, const char *name)
 {
     zr_tool_log("%s%s; see zr --help", name, words);

@@ -203,3 +203,23 @@ bool zr_program_find(const char *name, struct zr_program *out)
     look_into(out);
     return true;
 }
+
+/* ---- What is preloaded --------------------------------------------------------------------------------- */
+
+bool zr_program_library(const char *name, char out[PATH_MAX])
+{
+    static const char *const folders[] = {"../lib", "../lib/x86_64-linux-gnu", "../lib64", "."};
+    char own[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (length <= 0)
+        return false;
+    own[length] = '\0';
+    *strrchr(own, '/') = '\0';
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char path[2 * PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s/%s", own, folders[i], name);
+        if (realpath(path, out))
+            return true;
+    }
+    return false;
+}

@@ -17,4 +17,7 @@ struct zr_program {
  * False: `error` says why there is nothing to run. */
 bool zr_program_find(const char *name, struct zr_program *out);
 
+/* The library beside this program: in ../lib, or in a folder of it as Debian has them. False: nowhere. */
+bool zr_program_library(const char *name, char out[PATH_MAX]);
+
 #endif

@@ -1,5 +1,5 @@
 /* run.c: `zr run`: a program with zr's malloc in the place of its own, and not a line of it changed. Stands
- * on program.c. */
+ * on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for --strict. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "defrag/tool/program.h"
+#include "defrag/tool/run.h"
 #include "defrag/tool/tool.h"
 
 static const char help[] =
@@ -17,6 +18,7 @@ static const char help[] =
     "\n"
     "Examples\n"
     "  zr run -- python3 train.py\n"
+    "  zr run --stats -- ./job                     five lines about its memory at the end\n"
     "  zr run --limit 8GiB -- ./server --port 80\n"
     "  zr run --trace blocks.zrt -- ./job && zr replay blocks.zrt\n"
     "\n"
@@ -24,43 +26,31 @@ static const char help[] =
     "  --malloc        preloads libzr_malloc.so, which is what happens anyway (libzr_cuda.so is not in this version)\n"
     "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
     "                  or not; each process has a limit of its own\n"
+    "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
+    "                  allocator would have held for the same blocks, a verdict, the next command\n"
+    "  --json FILE     the same as JSON, with the figures of each process\n"
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
-    "                  that the program starts to FILE.PID. Freed blocks are not kept for reuse meanwhile: slower\n"
+    "                  that the program starts to FILE.PID\n"
     "  --strict        ends with 2 where the program cannot be preloaded, instead of running it as it is\n"
     "\n"
     "The exit code is the program's; 127: there is no such program, 126: it cannot be run. LD_PRELOAD and ZR_CONF of the\n"
     "environment stay in force behind what zr adds. A program cannot be preloaded if it is static, set-user-ID, for\n"
-    "another processor, or on a C library other than glibc; zr run says so. ZR_CONF=verbose:true has each process say\n"
-    "that it is served.\n";
+    "another processor, or on a C library other than glibc; zr run says so, and zr doctor -- PROGRAM says more.\n"
+    "ZR_CONF=verbose:true has each process say that it is served.\n"
+    "\n"
+    "Without --stats and --json zr becomes the program. With them it stays beside it: signals that are sent to zr go on\n"
+    "to the program, zr stops when the program stops, and dies of the signal that ended it. Each process counts in a file\n"
+    "of the run, so a process that is killed has figures too, and writes its large blocks to a trace of at most 64 MiB\n"
+    "there. The folder (TMPDIR, else /tmp) goes when the program has ended; that of a run that was killed, with the next.\n";
 
 enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
 struct settings {
-    bool malloc, cuda, strict;
+    bool malloc, cuda, strict, stats;
     uint64_t limit_bytes;
-    const char *trace;
+    const char *trace, *json, *library;
+    const struct zr_run_folder *folder; /* NULL: no figures are wanted */
 };
-
-/* ---- Where things are ---------------------------------------------------------------------------------- */
-
-/* The library beside this program: in ../lib, or in a folder of it as Debian has them. False: nowhere. */
-static bool find_library(const char *name, char out[PATH_MAX])
-{
-    static const char *const folders[] = {"../lib", "../lib/x86_64-linux-gnu", "../lib64", "."};
-    char own[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-    if (length <= 0)
-        return false;
-    own[length] = '\0';
-    *strrchr(own, '/') = '\0';
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        char path[2 * PATH_MAX];
-        snprintf(path, sizeof path, "%s/%s/%s", own, folders[i], name);
-        if (realpath(path, out))
-            return true;
-    }
-    return false;
-}
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
@@ -73,11 +63,15 @@ static bool put_before(const char *variable, const char *first, const char *sepa
     return length < (int)sizeof value && setenv(variable, value, 1) == 0;
 }
 
-static bool set_environment(const struct settings *settings, const char *library)
+/* In the process that becomes the program. */
+static bool set_environment(void *argument)
 {
+    const struct settings *settings = argument;
     char item[64], trace[PATH_MAX + 32], folder[PATH_MAX];
     const char *old = getenv("LD_PRELOAD");
-    if ((!old || !strstr(old, library)) && !put_before("LD_PRELOAD", library, ":"))
+    if ((!old || !strstr(old, settings->library)) && !put_before("LD_PRELOAD", settings->library, ":"))
+        return false;
+    if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
     /* Of two values the later one holds: what is asked for here. */
     if (settings->limit_bytes > 0) {
@@ -105,7 +99,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     const struct zr_tool_option options[] = {
         {"--malloc", ZR_TOOL_FLAG, &settings->malloc}, {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
         {"--strict", ZR_TOOL_FLAG, &settings->strict}, {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
-        {"--trace", ZR_TOOL_WORDS, &settings->trace},  {NULL, ZR_TOOL_FLAG, NULL},
+        {"--trace", ZR_TOOL_WORDS, &settings->trace},  {"--stats", ZR_TOOL_FLAG, &settings->stats},
+        {"--json", ZR_TOOL_WORDS, &settings->json},    {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(arguments, argc, argv);
@@ -123,6 +118,42 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     return -1;
 }
 
+/* Becomes the program. Returns the exit code where that failed. */
+static int become(const struct zr_program *program, char **command)
+{
+    execv(program->path, command);
+    int error = errno;
+    zr_tool_log("run: %s: %s", program->path, strerror(error));
+    return error == ENOENT ? NOT_FOUND : NOT_RUN;
+}
+
+/* Runs it beside zr, and shows its figures. */
+static int run_with_figures(struct settings *settings, const struct zr_program *program, char **command)
+{
+    struct zr_run_folder folder;
+    struct zr_run_end end;
+    if (zr_run_folder_make(&folder) != ZR_OK)
+        return zr_tool_fail(ZR_ERR_IO);
+    settings->folder = &folder;
+    const struct zr_run_start start = {.path = program->path,
+                                       .command = command,
+                                       .folder = &folder,
+                                       .prepare = set_environment,
+                                       .argument = settings};
+    int code = zr_run_watch(&start, &end);
+    bool shown = code >= 0 || zr_run_show(&(struct zr_run_report){.command = command,
+                                                                  .trace = settings->trace,
+                                                                  .json = settings->json,
+                                                                  .stats = settings->stats,
+                                                                  .folder = &folder,
+                                                                  .end = &end});
+    zr_run_folder_remove(&folder);
+    if (code >= 0)
+        return code;
+    code = zr_run_end_alike(end.status);
+    return code == 0 && !shown ? ZR_TOOL_INPUT : code;
+}
+
 int zr_tool_preload(int argc, char **argv)
 {
     struct settings settings = {0};
@@ -133,12 +164,13 @@ int zr_tool_preload(int argc, char **argv)
     if (code >= 0)
         return code;
     char **command = arguments.files;
-    if (!find_library("libzr_malloc.so", library) || strpbrk(library, " :")) {
+    if (!zr_program_library("libzr_malloc.so", library) || strpbrk(library, " :")) {
         zr_tool_log(
             "run: no libzr_malloc.so beside this program, in ../lib, where it is installed, under a name "
             "without blanks and colons");
         return ZR_TOOL_USAGE;
     }
+    settings.library = library;
     if (!zr_program_find(command[0], &program)) {
         zr_tool_log("run: %s: %s", command[0], strerror(program.error));
         return program.error == ENOENT ? NOT_FOUND : NOT_RUN;
@@ -146,14 +178,13 @@ int zr_tool_preload(int argc, char **argv)
     if (program.obstacle[0]) {
         zr_tool_log("run: %s: %s%s", command[0], program.obstacle,
                     settings.strict || program.refused ? "" : "; it runs with its own malloc");
-        if (settings.strict || program.refused)
-            return ZR_TOOL_USAGE;
-    } else if (!set_environment(&settings, library)) {
+        return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
+    }
+    if (settings.stats || settings.json)
+        return run_with_figures(&settings, &program, command);
+    if (!set_environment(&settings)) {
         zr_tool_log("run: the environment is too large");
         return ZR_TOOL_USAGE;
     }
-    execv(program.path, command);
-    int error = errno;
-    zr_tool_log("run: %s: %s", program.path, strerror(error));
-    return error == ENOENT ? NOT_FOUND : NOT_RUN;
+    return become(&program, command);
 }

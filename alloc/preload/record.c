@@ -1,0 +1,240 @@
+/* record.c: see record.h. Calls nothing that allocates: it runs while a malloc starts. */
+#define _GNU_SOURCE
+#include "alloc/preload/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The sums follow a process in steps of this: their words are shared by all processes. */
+#define COUNT_STEP_BYTES UINT64_C(1048576)
+
+static struct {
+    struct zr_record_book *book; /* mapped shared; a child after fork has it too */
+    const char *folder;          /* in the environment, which the program may change: copied */
+    char room[512];
+} own;
+
+/* ---- The book ------------------------------------------------------------------------------------------ */
+
+static const char *map_book(int fd)
+{
+    if (fd < 0)
+        return strerrorname_np(errno);
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    if (bytes < (off_t)sizeof *own.book)
+        return "it is too short";
+    void *book = mmap(NULL, sizeof *own.book, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (book == MAP_FAILED)
+        return strerrorname_np(errno);
+    own.book = book;
+    if (own.book->magic == ZR_RECORD_MAGIC && own.book->version == ZR_RECORD_VERSION &&
+        own.book->record_bytes == sizeof(struct zr_record))
+        return NULL;
+    munmap(book, sizeof *own.book);
+    own.book = NULL;
+    return "it is of another version";
+}
+
+/* A hole of the file that was touched on a full disk would end the program. */
+static bool fill_hole(size_t number)
+{
+    static const char zeros[sizeof(struct zr_record)];
+    char path[sizeof own.room + 16];
+    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, own.folder);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    off_t at = (off_t)(offsetof(struct zr_record_book, records) + number * sizeof zeros);
+    bool filled = pwrite(fd, zeros, sizeof zeros, at) == (ssize_t)sizeof zeros;
+    close(fd);
+    return filled;
+}
+
+static uint64_t image_of_process(void)
+{
+    uint64_t image = 0;
+    const void *drawn = (const void *)getauxval(AT_RANDOM);
+    if (drawn)
+        memcpy(&image, drawn, sizeof image);
+    return image;
+}
+
+static struct zr_record *take_record(void)
+{
+    size_t number = atomic_fetch_add(&own.book->taken_count, 1);
+    if (number >= ZR_RECORD_COUNT || !fill_hole(number))
+        return NULL;
+    struct zr_record *record = &own.book->records[number];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    record->process = getpid();
+    record->parent = getppid();
+    record->image = image_of_process();
+    record->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    snprintf(record->program, sizeof record->program, "%s", program_invocation_short_name);
+    atomic_store_explicit(&record->state, ZR_RECORD_RUNNING, memory_order_release);
+    return record;
+}
+
+/* This process's and image's, if another library has taken one. Those of its earlier images are over. */
+static struct zr_record *find_record(void)
+{
+    struct zr_record *found = NULL;
+    uint32_t taken = atomic_load(&own.book->taken_count);
+    pid_t process = getpid();
+    uint64_t image = image_of_process();
+    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
+        struct zr_record *record = &own.book->records[i];
+        if (record->process != process ||
+            atomic_load_explicit(&record->state, memory_order_acquire) != ZR_RECORD_RUNNING)
+            continue;
+        if (record->image == image)
+            found = record;
+        else
+            zr_record_uncount(own.book, record, ZR_RECORD_REPLACED);
+    }
+    return found;
+}
+
+struct zr_record *zr_record_open(const char **words)
+{
+    const char *folder = getenv("ZR_RECORD");
+    int error = errno;
+    *words = NULL;
+    if (!folder || !*folder)
+        return NULL;
+    if (strlen(folder) >= sizeof own.room) {
+        *words = "ZR_RECORD names a folder with too long a path";
+        return NULL;
+    }
+    own.folder = strcpy(own.room, folder);
+    char path[sizeof own.room + 16];
+    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, folder);
+    int fd = own.book ? -1 : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    *words = own.book ? NULL : map_book(fd);
+    if (fd >= 0)
+        close(fd);
+    struct zr_record *record = own.book ? find_record() : NULL;
+    record = record || !own.book ? record : take_record();
+    errno = error;
+    return record;
+}
+
+/* Processes that ended by _exit() or a signal, as the children of a server do. */
+static void uncount_dead(void)
+{
+    uint32_t taken = atomic_load(&own.book->taken_count);
+    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
+        struct zr_record *record = &own.book->records[i];
+        if (atomic_load_explicit(&record->state, memory_order_acquire) == ZR_RECORD_RUNNING &&
+            kill(record->process, 0) != 0 && errno == ESRCH)
+            zr_record_uncount(own.book, record, ZR_RECORD_GONE);
+    }
+}
+
+struct zr_record *zr_record_in_child(const struct zr_record *parents)
+{
+    int error = errno;
+    uncount_dead();
+    struct zr_record *record = take_record();
+    errno = error;
+    for (unsigned i = 0; record && i < ZR_RECORD_MEMORIES; i++) {
+        zr_record_note(record, i, parents->memory[i].live_bytes, parents->memory[i].held_bytes);
+        record->memory[i].limit_bytes = atomic_load(&parents->memory[i].limit_bytes);
+    }
+    return record;
+}
+
+bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room_bytes)
+{
+    int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.book->records);
+    return length > 0 && (size_t)length < room_bytes;
+}
+
+/* ---- Figures ------------------------------------------------------------------------------------------- */
+
+static void raise_to(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
+    while (old < value && !atomic_compare_exchange_weak(word, &old, value))
+        ;
+}
+
+/* Brings the sums up to what the process has now. */
+static void count(struct zr_record *record, unsigned memory)
+{
+    struct zr_record_figures *figures = &record->memory[memory];
+    uint64_t live = figures->live_bytes, held = figures->held_bytes;
+    if (atomic_load_explicit(&record->state, memory_order_relaxed) != ZR_RECORD_RUNNING)
+        return;
+    uint64_t more_live = live - atomic_exchange(&figures->counted_live_bytes, live);
+    uint64_t more_held = held - atomic_exchange(&figures->counted_held_bytes, held);
+    uint64_t sum_live = atomic_fetch_add(&own.book->sums[memory].live_bytes, more_live) + more_live;
+    uint64_t sum = atomic_fetch_add(&own.book->sums[memory].held_bytes, more_held) + more_held;
+    if (sum <= INT64_MAX && sum > atomic_load(&own.book->sums[memory].peak_held_bytes)) {
+        raise_to(&own.book->sums[memory].peak_held_bytes, sum);
+        atomic_store(&own.book->sums[memory].live_at_peak_bytes, sum_live);
+    }
+}
+
+static void put(_Atomic uint64_t *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+void zr_record_note(struct zr_record *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes)
+{
+    struct zr_record_figures *figures = &record->memory[memory];
+    put(&figures->live_bytes, live_bytes);
+    put(&figures->held_bytes, held_bytes);
+    if (held_bytes > atomic_load_explicit(&figures->peak_held_bytes, memory_order_relaxed)) {
+        put(&figures->peak_held_bytes, held_bytes);
+        put(&figures->live_at_peak_bytes, live_bytes);
+    }
+    uint64_t counted = atomic_load_explicit(&figures->counted_held_bytes, memory_order_relaxed);
+    if (held_bytes > counted + COUNT_STEP_BYTES || counted > held_bytes + COUNT_STEP_BYTES)
+        count(record, memory);
+}
+
+void zr_record_failure(struct zr_record *record, unsigned memory, uint64_t bytes)
+{
+    struct zr_record_figures *figures = &record->memory[memory];
+    atomic_fetch_add(&figures->failed_count, 1);
+    put(&figures->failed_bytes, bytes);
+    put(&figures->live_at_failure_bytes, figures->live_bytes);
+}
+
+void zr_record_uncount(struct zr_record_book *book, struct zr_record *record, enum zr_record_state state)
+{
+    uint32_t running = ZR_RECORD_RUNNING;
+    if (!atomic_compare_exchange_strong(&record->state, &running, state))
+        return;
+    for (unsigned i = 0; i < ZR_RECORD_MEMORIES; i++) {
+        struct zr_record_figures *figures = &record->memory[i];
+        if (figures->peak_held_bytes == 0)
+            continue;
+        atomic_fetch_sub(&book->sums[i].live_bytes, atomic_exchange(&figures->counted_live_bytes, 0));
+        atomic_fetch_sub(&book->sums[i].held_bytes, atomic_exchange(&figures->counted_held_bytes, 0));
+    }
+}
+
+void zr_record_end(struct zr_record *record)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) == 0)
+        raise_to(&record->peak_resident_bytes, (uint64_t)usage.ru_maxrss * 1024);
+    for (unsigned i = 0; i < ZR_RECORD_MEMORIES; i++)
+        if (record->memory[i].peak_held_bytes > 0 &&
+            record->memory[i].counted_held_bytes < record->memory[i].peak_held_bytes)
+            count(record, i); /* a small process counts once */
+    zr_record_uncount(own.book, record, ZR_RECORD_ENDED);
+}

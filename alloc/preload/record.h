@@ -1,0 +1,90 @@
+/* record.h: what a preloaded process says of its memory while it runs: figures in a file that it shares with
+ * whoever watches, who reads them after its death too, however it died. Private to alloc/preload/ and to
+ * defrag/tool/, which reads it.
+ *
+ * The file is a struct zr_record_book: `zr run --stats` makes it in a folder of its own (mode 0700) and names
+ * the folder in ZR_RECORD, which the program's children inherit. A process takes a free record when its first
+ * preloaded library starts; the second one finds that record again. It is known by the process's number and
+ * by the image, 8 bytes that the kernel draws at each exec: what a process was before an exec, and a child
+ * after fork, have records of their own.
+ *
+ * Figures are single words, written by the process alone and without a fence: a reader may see one of them
+ * newer than its neighbour, never a torn one. Writing costs a few stores. */
+#ifndef ZR_PRELOAD_RECORD_H
+#define ZR_PRELOAD_RECORD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ZR_RECORD_MAGIC UINT64_C(0x314452434552525a) /* "ZRRECRD1" */
+enum {
+    ZR_RECORD_VERSION = 1,
+    ZR_RECORD_COUNT = 4096,  /* processes and images of a run that have one; later ones are counted only */
+    ZR_RECORD_HOST = 0,      /* which memory: malloc's */
+    ZR_RECORD_DEVICE = 1,    /* device 0's; those of the others follow */
+    ZR_RECORD_MEMORIES = 17, /* sixteen devices */
+    ZR_RECORD_NAME_BYTES = 48,
+};
+#define ZR_RECORD_FILE "record" /* in the folder */
+
+/* Of one kind of memory. Held: handed out, or kept after it was freed. */
+struct zr_record_figures {
+    _Atomic uint64_t live_bytes, held_bytes;
+    _Atomic uint64_t peak_held_bytes, live_at_peak_bytes; /* the latter at the moment of the former */
+    _Atomic uint64_t traced_peak_bytes; /* held by what the trace has, at most, while it was written */
+    _Atomic uint64_t limit_bytes;       /* 0: none */
+    _Atomic uint64_t failed_count;      /* requests that got nothing; of the last one: */
+    _Atomic uint64_t failed_bytes, live_at_failure_bytes;
+    _Atomic uint64_t counted_live_bytes, counted_held_bytes; /* its part of the book's sums */
+};
+
+enum zr_record_state {
+    ZR_RECORD_FREE = 0,
+    ZR_RECORD_RUNNING,
+    ZR_RECORD_ENDED,    /* by exit() */
+    ZR_RECORD_REPLACED, /* by exec */
+    ZR_RECORD_GONE      /* died otherwise: whoever watches has found it so */
+};
+
+struct zr_record {
+    _Atomic uint32_t state; /* enum zr_record_state */
+    int32_t process, parent;
+    bool traced; /* NUMBER.zrt lies in the folder, NUMBER being the record's index; or where ZR_TRACE says */
+    uint64_t image, started_ns;
+    _Atomic uint64_t peak_resident_bytes; /* of the whole process, as the kernel counts; known at the end */
+    char program[ZR_RECORD_NAME_BYTES];
+    struct zr_record_figures memory[ZR_RECORD_MEMORIES];
+};
+
+struct zr_record_book {
+    uint64_t magic;
+    uint32_t version, record_bytes;
+    int32_t root;                 /* the process that was started */
+    _Atomic uint32_t taken_count; /* beyond ZR_RECORD_COUNT: of those without one */
+    _Atomic uint64_t best_trace;  /* of processes that ended: pages at the peak << 13 | number + 1; 0: none */
+    struct {                      /* of all processes at once */
+        _Atomic uint64_t live_bytes, held_bytes, peak_held_bytes, live_at_peak_bytes;
+    } sums[ZR_RECORD_MEMORIES];
+    _Alignas(4096) struct zr_record records[ZR_RECORD_COUNT];
+};
+
+/* The process's record, taken or found again. NULL: nobody asked for one, or it cannot be had (*words says
+ * why then, else NULL). Before threads, once per library; keeps errno. */
+struct zr_record *zr_record_open(const char **words);
+/* In the child after fork, with its parent's record: one of its own. `live_bytes` of each kind are as the
+ * parent's; NULL: none is free. */
+struct zr_record *zr_record_in_child(const struct zr_record *parents);
+/* The path of its trace in the folder: false: too long. */
+bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room_bytes);
+/* Figures of now. One thread at a time for each memory. */
+void zr_record_note(struct zr_record *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes);
+void zr_record_failure(struct zr_record *record, unsigned memory, uint64_t bytes);
+/* At exit: what it holds is no longer part of the sums. Of two libraries both may call it. */
+void zr_record_end(struct zr_record *record);
+
+/* For whoever watches, too: takes the figures of a process out of the sums. */
+void zr_record_uncount(struct zr_record_book *book, struct zr_record *record, enum zr_record_state state);
+
+#endif

@@ -1,0 +1,235 @@
+/* recording.c: see recording.h. Stands on record.c, on alloc/debug's writer of traces, and on large.c for the
+ * counters. */
+#define _GNU_SOURCE
+#include "alloc/preload/recording.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/lock.h"
+#include "alloc/base/option.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/debug/trace.h"
+#include "alloc/preload/large.h"
+#include "alloc/preload/preload.h"
+#include "alloc/preload/record.h"
+
+struct zr_recording zr_recording;
+
+/* A trace in the record's folder ends here: some nine million events. */
+#define TRACE_MOST_BYTES ((size_t)64 << 20)
+#define SAMPLE_NS        UINT64_C(10000000)
+/* A sample takes longer the more processors there are: at most a part of the time in so many. */
+enum { SAMPLE_SHARE = 100 };
+
+static struct {
+    struct zr_record *record; /* NULL: none */
+    const char *trace_wanted; /* ZR_TRACE; NULL: none */
+    struct zr_trace *trace;   /* lock; NULL: none is written */
+    struct zr_lock lock;      /* not held across fork: a child writes no trace */
+    _Atomic bool traces;      /* the trace goes on */
+    _Atomic uint64_t sample_next_ns;
+    _Atomic bool sampling;
+} own;
+
+static uint64_t now_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- Small objects ------------------------------------------------------------------------------------- */
+
+void zr_recording_tick(bool grown)
+{
+    if (!own.record || !zr_preload_ready())
+        return;
+    uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
+    if (grown || now >= atomic_load_explicit(&own.sample_next_ns, memory_order_relaxed)) {
+        atomic_store_explicit(&zr_recording.sample_due, true, memory_order_relaxed);
+        /* The next malloc takes the long way. */
+        atomic_store_explicit(&zr_preload.small_end, 0, memory_order_relaxed);
+    }
+}
+
+static size_t control_number(const char *name)
+{
+    size_t number = 0, bytes = sizeof number;
+    return zr_je_mallctl(name, &number, &bytes, NULL, 0) == 0 ? number : 0;
+}
+
+void zr_recording_sample(void)
+{
+    bool idle = false;
+    atomic_store_explicit(&zr_recording.sample_due, false, memory_order_relaxed);
+    atomic_store_explicit(&zr_preload.small_end, ZR_SMALL_BYTES + 1, memory_order_release);
+    if (!own.record || !atomic_compare_exchange_strong(&own.sampling, &idle, true))
+        return;
+    int error = errno;
+    uint64_t epoch = 1, start = now_ns(CLOCK_MONOTONIC);
+    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    zr_large_note_small(control_number("stats.allocated"),
+                        control_number("stats.active") +
+                            control_number("stats.arenas.4096.pdirty") * ZR_PAGE_BYTES);
+    uint64_t end = now_ns(CLOCK_MONOTONIC), pause = (end - start) * SAMPLE_SHARE;
+    atomic_store(&own.sample_next_ns, end + (pause > SAMPLE_NS ? pause : SAMPLE_NS));
+    atomic_store(&own.sampling, false);
+    errno = error;
+}
+
+/* ---- The trace ----------------------------------------------------------------------------------------- */
+
+static zr_result write_map(void *argument, void *address, size_t bytes)
+{
+    (void)argument;
+    zr_lock_take(&own.lock);
+    if (own.trace)
+        zr_trace_write_map(own.trace, address, bytes);
+    zr_lock_give(&own.lock);
+    return ZR_OK;
+}
+
+static void write_unmap(void *argument, void *address, size_t bytes)
+{
+    (void)argument;
+    zr_lock_take(&own.lock);
+    if (own.trace)
+        zr_trace_write_unmap(own.trace, address, bytes);
+    zr_lock_give(&own.lock);
+}
+
+static const struct zr_map_callback callback = {.mapped = write_map, .unmapping = write_unmap};
+
+/* ZR_TRACE=PID:FILE, from zr run: process PID writes FILE, every other FILE.PID of its own. Without it the
+ * trace lies in the record's folder. */
+static zr_result choose_path(char *out, size_t room_bytes)
+{
+    if (!own.trace_wanted)
+        return own.record && zr_record_trace_path(own.record, out, room_bytes) ? ZR_OK : ZR_ERR_INVALID;
+    char *file;
+    long writer = strtol(own.trace_wanted, &file, 10);
+    if (*file++ != ':')
+        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: PID:FILE is wanted", own.trace_wanted);
+    if (writer == (long)getpid())
+        snprintf(out, room_bytes, "%s", file);
+    else
+        snprintf(out, room_bytes, "%s.%ld", file, (long)getpid());
+    return ZR_OK;
+}
+
+void zr_recording_first_large(void)
+{
+    char path[4096];
+    struct zr_trace *trace = NULL;
+    struct zr_arena *arena = zr_preload.large_arena;
+    if (!zr_recording.on)
+        return;
+    zr_result result = choose_path(path, sizeof path);
+    struct zr_trace_origin origin = {.name = "large",
+                                     .base = arena->base,
+                                     .reserve_bytes = arena->range_bytes,
+                                     .granule_bytes = arena->granule_bytes,
+                                     .most_bytes = own.trace_wanted ? 0 : TRACE_MOST_BYTES};
+    if (result == ZR_OK)
+        result = zr_trace_open(&trace, path, &origin);
+    if (result == ZR_OK) {
+        own.trace = trace;
+        atomic_store(&own.traces, true);
+        result = zr_arena_add_map_callback(arena, &callback);
+    }
+    if (result != ZR_OK)
+        zr_preload_say("%s: no trace is written", zr_last_error());
+    else if (own.record)
+        own.record->traced = true;
+}
+
+void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes)
+{
+    if (!block && own.record)
+        zr_record_failure(own.record, ZR_RECORD_HOST, bytes);
+    if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
+        return;
+    zr_lock_take(&own.lock);
+    if (own.trace && block) {
+        zr_trace_write_alloc(own.trace, &(struct zr_block_info){.address = (void *)block,
+                                                                .bytes = bytes,
+                                                                .reserved_bytes = reserved_bytes,
+                                                                .tag = ZR_TAG_OTHER});
+    } else if (own.trace) {
+        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER});
+    }
+    if (own.trace && !zr_trace_goes_on(own.trace))
+        atomic_store(&own.traces, false);
+    zr_lock_give(&own.lock);
+}
+
+void zr_recording_free(const void *block)
+{
+    if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
+        return;
+    zr_lock_take(&own.lock);
+    if (own.trace)
+        zr_trace_write_free(own.trace,
+                            &(struct zr_block_info){.address = (void *)block, .tag = ZR_TAG_OTHER});
+    zr_lock_give(&own.lock);
+}
+
+void zr_recording_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes)
+{
+    if (!own.record)
+        return;
+    zr_record_note(own.record, ZR_RECORD_HOST, live_bytes, held_bytes);
+    _Atomic uint64_t *peak = &own.record->memory[ZR_RECORD_HOST].traced_peak_bytes;
+    if (atomic_load_explicit(&own.traces, memory_order_relaxed) &&
+        large_held_bytes > atomic_load_explicit(peak, memory_order_relaxed))
+        atomic_store_explicit(peak, large_held_bytes, memory_order_relaxed);
+}
+
+/* ---- Its life ------------------------------------------------------------------------------------------ */
+
+void zr_recording_start(void)
+{
+    const char *words;
+    own.trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
+    own.record = zr_record_open(&words);
+    if (words)
+        zr_preload_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"),
+                       words);
+    zr_recording.on = own.record || own.trace_wanted;
+    if (own.record)
+        own.record->memory[ZR_RECORD_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
+}
+
+void zr_recording_after_fork_in_child(void)
+{
+    own.lock = (struct zr_lock){0};
+    own.trace = NULL; /* the kernel has wiped the writer */
+    atomic_store(&own.traces, false);
+    atomic_store(&own.sampling, false);
+    own.record = own.record ? zr_record_in_child(own.record) : NULL;
+    zr_recording.on = own.record != NULL;
+}
+
+void zr_recording_end(void)
+{
+    if (!zr_recording.on)
+        return;
+    zr_recording_sample();
+    zr_lock_take(&own.lock);
+    struct zr_trace *trace = own.trace;
+    own.trace = NULL;
+    atomic_store(&own.traces, false);
+    zr_lock_give(&own.lock);
+    if (trace) {
+        zr_arena_remove_map_callback(zr_preload.large_arena, &callback);
+        zr_trace_close(trace);
+    }
+    if (own.record)
+        zr_record_end(own.record);
+}
