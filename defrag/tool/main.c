@@ -19,6 +19,7 @@ static const char help[] =
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
+    "  doctor   says whether programs can run on zr's malloc here\n"
     "zr SUBCOMMAND --help says more.\n"
     "\n"
     "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
@@ -30,6 +31,7 @@ static const struct {
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
     {"run", zr_tool_preload},
+    {"doctor", zr_tool_doctor},
     {"stats", NULL},
     {"why", NULL},
     {"diff", NULL},

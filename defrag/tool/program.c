@@ -131,6 +131,7 @@ static void look_into_elf(int fd, const Elf64_Ehdr *header, struct zr_program *o
     ssize_t got =
         segment.p_offset <= INT64_MAX ? pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset) : 0;
     loader[got > 0 ? got : 0] = '\0';
+    memcpy(out->loader, loader, sizeof loader);
     if (!strstr(loader, "ld-linux"))
         cannot(out, "its C library is not glibc (its loader is %s)", loader);
     else if (needs_library(fd, header, "libasan") || needs_library(fd, header, "libtsan") ||
@@ -182,13 +183,16 @@ static void look_into(struct zr_program *out)
          (status.st_mode & S_ISGID && status.st_gid != getegid()) ||
          fgetxattr(fd, "security.capability", NULL, 0) > 0))
         cannot(out, "it runs with the rights of another user, and the loader preloads nothing there");
-    else if (got >= (ssize_t)sizeof start.header && memcmp(start.header.e_ident, ELFMAG, SELFMAG) == 0)
+    else if (got >= (ssize_t)sizeof start.header && memcmp(start.header.e_ident, ELFMAG, SELFMAG) == 0) {
+        memcpy(out->image, out->path, sizeof out->image);
         look_into_elf(fd, &start.header, out);
-    else if (got > 2 && memcmp(start.line, "#!", 2) == 0) {
+    } else if (got > 2 && memcmp(start.line, "#!", 2) == 0) {
         struct zr_program interpreter;
         start.line[got] = '\0';
         if (find_interpreter(start.line + 2, &interpreter)) {
             memcpy(out->obstacle, interpreter.obstacle, sizeof out->obstacle);
+            memcpy(out->image, interpreter.image, sizeof out->image);
+            memcpy(out->loader, interpreter.loader, sizeof out->loader);
             out->refused = interpreter.refused;
         }
     }

@@ -8,9 +8,12 @@
 
 struct zr_program {
     char path[PATH_MAX];
-    int error;          /* errno, where there is none that can be run */
-    bool refused;       /* it would not start at all, preloaded */
-    char obstacle[256]; /* why it cannot be preloaded, in words; "": it can */
+    char image[PATH_MAX]; /* what the kernel runs: the program, or a script's interpreter; "": not to be read
+                           */
+    char loader[256];     /* of that */
+    int error;            /* errno, where there is none that can be run */
+    bool refused;         /* it would not start at all, preloaded */
+    char obstacle[256];   /* why it cannot be preloaded, in words; "": it can */
 };
 
 /* Finds what a shell would run, in PATH or at its path, and looks into it; of a script, into its interpreter.

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "defrag/tool/doctor.h"
 #include "defrag/tool/program.h"
 #include "defrag/tool/run.h"
 #include "defrag/tool/tool.h"
@@ -31,7 +32,8 @@ static const char help[] =
     "  --json FILE     the same as JSON, with the figures of each process\n"
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
     "                  that the program starts to FILE.PID\n"
-    "  --strict        ends with 2 where the program cannot be preloaded, instead of running it as it is\n"
+    "  --strict        ends with 2, and does not run the program, where it cannot be preloaded or zr doctor finds memory of\n"
+    "                  it that is missed\n"
     "\n"
     "The exit code is the program's; 127: there is no such program, 126: it cannot be run. LD_PRELOAD and ZR_CONF of the\n"
     "environment stay in force behind what zr adds. A program cannot be preloaded if it is static, set-user-ID, for\n"
@@ -118,6 +120,21 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     return -1;
 }
 
+/* Whether all of its memory comes from zr, as far as can be seen; else what does not is said. */
+static bool all_taken(const struct zr_program *program)
+{
+    static struct zr_doctor doctor;
+    bool taken = true;
+    zr_doctor_look_at_program(&doctor, program);
+    for (unsigned i = 0; i < doctor.count && i < ZR_DOCTOR_MOST; i++) {
+        const struct zr_doctor_finding *finding = &doctor.findings[i];
+        if (finding->verdict == ZR_DOCTOR_BAD)
+            zr_tool_log("run: %s: %s", finding->name, finding->found);
+        taken = taken && finding->verdict != ZR_DOCTOR_BAD;
+    }
+    return taken;
+}
+
 /* Becomes the program. Returns the exit code where that failed. */
 static int become(const struct zr_program *program, char **command)
 {
@@ -180,6 +197,8 @@ int zr_tool_preload(int argc, char **argv)
                     settings.strict || program.refused ? "" : "; it runs with its own malloc");
         return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
     }
+    if (settings.strict && !all_taken(&program))
+        return ZR_TOOL_USAGE;
     if (settings.stats || settings.json)
         return run_with_figures(&settings, &program, command);
     if (!set_environment(&settings)) {
