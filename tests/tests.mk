@@ -96,6 +96,15 @@ $(preload_calls): tests/support/preload_calls.c $(BUILD)/config
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -fno-builtin -pthread -o $@ $<
 
+# Runs a program for which the kernel refuses some calls: tests/system/run.t.
+forbid := $(BUILD)/tests/forbid
+$(forbid): tests/support/forbid.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $<
+# Its library and its program are made before it, and a mutant's with it.
+$(BUILD)/tests/preload_test: $(preload_library) $(preload_calls) $(forbid)
+
 # The longest first, or the last of all would be waited for alone.
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
@@ -104,7 +113,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(workloads)
+built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(workloads)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

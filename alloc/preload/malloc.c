@@ -49,7 +49,7 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
     if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.alone))
         return alloc_large(bytes, alignment, zero);
     int flags = zero ? MALLOCX_ZERO : 0;
-    if (alignment > 16)
+    if (alignment > 16 || bytes <= 8) /* jemalloc's class of 8 bytes is alone in not being aligned to 16 */
         flags |= MALLOCX_LG_ALIGN(__builtin_ctzl(alignment));
     void *object = zr_je_mallocx(bytes ? bytes : 1, flags);
     return object ? object : no_memory();

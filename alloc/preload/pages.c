@@ -2,7 +2,11 @@
 #define _GNU_SOURCE
 #include "alloc/preload/pages.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+
+#include "alloc/preload/preload.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000 /* Linux 4.17 */
@@ -10,10 +14,26 @@
 
 enum { ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
+/* A call that was never made: a filter forbids it, or the kernel does not know it. */
+static bool is_forbidden(void)
+{
+    return errno == EPERM || errno == EACCES || errno == ENOSYS;
+}
+
+static void say_once(_Atomic bool *said, const char *words)
+{
+    if (!atomic_exchange(said, true))
+        zr_preload_say("%s", words);
+}
+
 bool zr_pages_discard(char *address, size_t bytes, bool anew)
 {
+    static _Atomic bool said;
     if (!anew && madvise(address, bytes, MADV_DONTNEED) == 0)
         return true;
+    if (!anew && is_forbidden())
+        say_once(&said,
+                 "the system forbids madvise(): freed memory goes back by new mappings, which is slower");
     return mmap(address, bytes, PROT_READ | PROT_WRITE, ANONYMOUS | MAP_FIXED, -1, 0) == address;
 }
 
@@ -21,6 +41,11 @@ enum zr_pages_moved zr_pages_move(const struct zr_pages_move *move)
 {
     if (mremap(move->from, move->bytes, move->to_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, move->to) == move->to)
         return ZR_PAGES_MOVED;
+    if (is_forbidden()) {
+        static _Atomic bool said;
+        say_once(&said, "the system forbids mremap(): a block that grows is copied");
+        return ZR_PAGES_STAYED;
+    }
     /* A refusal may come before or after the kernel has unmapped the new place. */
     unsigned char resident;
     if (mincore(move->to, 1, &resident) == 0 || zr_pages_restore(move->to, move->to_bytes))

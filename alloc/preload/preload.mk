@@ -5,7 +5,8 @@ preload_jemalloc := $(BUILD)/obj/libzr_jemalloc_preload.a
 preload_library := $(BUILD)/lib/libzr_malloc.so
 
 $(preload_jemalloc): $(heap_library) alloc/preload/preload.mk
-	objcopy --redefine-sym mmap=zr_je_mmap --redefine-sym munmap=zr_je_munmap --redefine-sym clock_gettime=zr_je_clock_gettime \
+	objcopy --redefine-sym mmap=zr_je_mmap --redefine-sym munmap=zr_je_munmap --redefine-sym madvise=zr_je_madvise \
+		--redefine-sym clock_gettime=zr_je_clock_gettime \
 		--remove-section .init_array --remove-section .rela.init_array $< $@.new && mv $@.new $@
 
 # The compiler may not make calloc out of malloc and memset inside calloc itself.

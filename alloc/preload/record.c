@@ -85,6 +85,18 @@ static struct zr_record *take_record(void)
     return record;
 }
 
+/* Processes that ended by _exit() or a signal, as the children of a server do. */
+static void uncount_dead(void)
+{
+    uint32_t taken = atomic_load(&own.book->taken_count);
+    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
+        struct zr_record *record = &own.book->records[i];
+        if (atomic_load_explicit(&record->state, memory_order_acquire) == ZR_RECORD_RUNNING &&
+            kill(record->process, 0) != 0 && errno == ESRCH)
+            zr_record_uncount(own.book, record, ZR_RECORD_GONE);
+    }
+}
+
 /* This process's and image's, if another library has taken one. Those of its earlier images are over. */
 static struct zr_record *find_record(void)
 {
@@ -124,21 +136,11 @@ struct zr_record *zr_record_open(const char **words)
     if (fd >= 0)
         close(fd);
     struct zr_record *record = own.book ? find_record() : NULL;
+    if (own.book)
+        uncount_dead();
     record = record || !own.book ? record : take_record();
     errno = error;
     return record;
-}
-
-/* Processes that ended by _exit() or a signal, as the children of a server do. */
-static void uncount_dead(void)
-{
-    uint32_t taken = atomic_load(&own.book->taken_count);
-    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
-        struct zr_record *record = &own.book->records[i];
-        if (atomic_load_explicit(&record->state, memory_order_acquire) == ZR_RECORD_RUNNING &&
-            kill(record->process, 0) != 0 && errno == ESRCH)
-            zr_record_uncount(own.book, record, ZR_RECORD_GONE);
-    }
 }
 
 struct zr_record *zr_record_in_child(const struct zr_record *parents)

@@ -18,6 +18,7 @@
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/preload/large.h"
+#include "alloc/preload/pages.h"
 #include "alloc/preload/recording.h"
 
 struct zr_preload zr_preload;
@@ -104,6 +105,7 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes);
 int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void));
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
 int zr_je_munmap(void *address, size_t bytes);
+int zr_je_madvise(void *address, size_t bytes, int advice);
 int zr_je_clock_gettime(clockid_t clock, struct timespec *out);
 
 /* MALLOC_CONF is meant for the program's own jemalloc, if it has one. */
@@ -143,7 +145,15 @@ int zr_je_munmap(void *address, size_t bytes)
 {
     if (!zr_preload.small_arena)
         return munmap(address, bytes);
-    return madvise(address, bytes, MADV_DONTNEED);
+    return zr_pages_discard(address, bytes, false) ? 0 : -1;
+}
+
+/* Where it is forbidden, memory goes back in another way. */
+int zr_je_madvise(void *address, size_t bytes, int advice)
+{
+    if (advice == MADV_DONTNEED)
+        return zr_pages_discard(address, bytes, false) ? 0 : -1;
+    return madvise(address, bytes, advice);
 }
 
 /* It asks for the time when it has done some work behind its thread caches. */

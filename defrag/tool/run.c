@@ -171,6 +171,17 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
     return code == 0 && !shown ? ZR_TOOL_INPUT : code;
 }
 
+/* A sanitizer that the environment preloads wants malloc for itself, and to come first. NULL: none. */
+static const char *preloaded_sanitizer(void)
+{
+    static const char *const names[] = {"libasan", "libtsan", "liblsan", "libhwasan", "libclang_rt"};
+    const char *preload = getenv("LD_PRELOAD");
+    for (size_t i = 0; preload && i < sizeof names / sizeof *names; i++)
+        if (strstr(preload, names[i]))
+            return names[i];
+    return NULL;
+}
+
 int zr_tool_preload(int argc, char **argv)
 {
     struct settings settings = {0};
@@ -191,6 +202,12 @@ int zr_tool_preload(int argc, char **argv)
     if (!zr_program_find(command[0], &program)) {
         zr_tool_log("run: %s: %s", command[0], strerror(program.error));
         return program.error == ENOENT ? NOT_FOUND : NOT_RUN;
+    }
+    if (preloaded_sanitizer()) {
+        zr_tool_log(
+            "run: LD_PRELOAD has %s, a sanitizer, which needs malloc for itself: unset it to run on zr",
+            preloaded_sanitizer());
+        return ZR_TOOL_USAGE;
     }
     if (program.obstacle[0]) {
         zr_tool_log("run: %s: %s%s", command[0], program.obstacle,

@@ -211,9 +211,12 @@ static void put_word(struct zr_text *text, const char *word)
         zr_text_print(text, " %s", word);
         return;
     }
-    zr_text_print(text, " '");
+    zr_text_print(text, " $'");
     for (; *word; word++)
-        zr_text_print(text, *word == '\'' ? "'\\''" : "%c", *word);
+        if (*word == '\'' || *word == '\\')
+            zr_text_print(text, "\\%c", *word);
+        else
+            zr_text_print(text, (unsigned char)*word < 32 ? "\\%03o" : "%c", (unsigned char)*word);
     zr_text_print(text, "'");
 }
 

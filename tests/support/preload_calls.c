@@ -100,6 +100,11 @@ static void aligned(void)
             CHECK(object && (uintptr_t)object % alignment == 0);
             free(object);
         }
+    void *few[64]; /* neighbours: the first of a page would be aligned anyhow */
+    for (unsigned i = 0; i < 64; i++)
+        CHECK(posix_memalign(&few[i], 16, i % 9) == 0 && (uintptr_t)few[i] % 16 == 0);
+    for (unsigned i = 0; i < 64; i++)
+        free(few[i]);
     void *object = (void *)&sizes;
     CHECK(posix_memalign(&object, 3, 10) == EINVAL && posix_memalign(&object, 12, 10) == EINVAL);
     CHECK(posix_memalign(&object, 0, 10) == EINVAL && object == (void *)&sizes);

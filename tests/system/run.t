@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""zr run beside the program (--stats, --json): figures, signals, what is left behind; zr doctor; and libzr_malloc.so among
+other allocators, under a filter of calls, in a memory cgroup at its limit."""
+import contextlib
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, HANG, done, finish, note, ok, path, same, skip, wait_for
+
+ZR, CALLS, FORBID = (os.path.abspath(os.path.join(BUILD, *parts)) for parts in
+                     (("bin", "zr"), ("tests", "preload_calls"), ("tests", "forbid")))
+LIBRARY = os.path.abspath(os.path.join(BUILD, "lib", "libzr_malloc.so"))
+PYTHON, MIB = "/usr/bin/python3", 1 << 20
+COMPILER = os.environ.get("CC", "gcc")
+os.environ["TMPDIR"] = path("figures")
+os.mkdir(os.environ["TMPDIR"])
+
+
+def run(*command, env=None, **settings):
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=HANG, stdin=subprocess.DEVNULL,
+                          env={**os.environ, **(env or {})}, **settings)
+
+
+def figures(*command, options=()):
+    """(the finished zr run, its JSON)"""
+    file = path("figures.json")
+    got = run(ZR, "run", "--stats", "--json", file, *options, "--", *command)
+    with open(file, encoding="utf-8") as opened:
+        return got, json.load(opened)
+
+
+def near(got, want, words, off=0.03):
+    if not ok(abs(got - want) <= off * want, words):
+        note(f"{got}, wanted {want}")
+
+
+# ---- Figures
+
+HOLD = ("import ctypes,os,sys;m=ctypes.CDLL(None);m.malloc.restype=ctypes.c_void_p;m.malloc.argtypes=[ctypes.c_size_t];"
+        "m.memset.argtypes=m.free.argtypes=[ctypes.c_void_p];m.memset.argtypes=[ctypes.c_void_p,ctypes.c_int,ctypes.c_size_t]\n"
+        "def take(n,size):\n  p=[m.malloc(size) for _ in range(n)]\n  [m.memset(x,1,size) for x in p]\n  return p\n"
+        "def drop(p):\n  for x in p: m.free(x)\n")
+got, report = figures(PYTHON, "-c", HOLD + "p=take(40,3*1000*1000); drop(p[::2])")
+same(got.returncode, 0, "a program under --stats and --json")
+lines = got.stderr.splitlines()
+same([re.match(r"zr: (peak held|live then|saved|verdict|next) +\S", line) is not None for line in lines], [True] * 5,
+     "five lines: peak, live, saved, verdict, next")
+root = report["root"]
+same((report["version"], report["exit_code"], report["signal"], root["state"]), (1, 0, None, "ended"), "the JSON says the same")
+near(root["peak_held_bytes"], 120e6 + 4 * MIB, "what it holds at its peak, Python's own objects too", 0.06)
+ok(root["live_at_peak_bytes"] <= root["peak_held_bytes"] <= root["peak_resident_bytes"],
+   "live, held and resident, each within the next, where all is touched")
+near(report["replay"]["lower_bound_bytes"], 120e6, "the trace has its large blocks")
+near(report["replay"]["zr_peak_held_bytes"], report["replay"]["lower_bound_bytes"], "held to a hundredth of what was asked for")
+same(report["replay"]["saved_bytes"], report["replay"]["caching_peak_reserved_bytes"] - report["replay"]["zr_peak_held_bytes"],
+     "what is saved is the difference to the caching model's peak")
+trace = path("blocks.zrt")
+got, report = figures(PYTHON, "-c", HOLD + "p=take(40,3*1000*1000); drop(p)", options=["--trace", trace])
+replayed = json.loads(run(ZR, "replay", trace, "--policy", "caching", "--json").stdout)["results"][0]
+same((replayed["lower_bound_bytes"], replayed["peak_reserved_bytes"]),
+     (report["replay"]["lower_bound_bytes"], report["replay"]["caching_peak_reserved_bytes"]), "zr replay of the --trace agrees")
+same(report["next"], f"zr replay {trace}", "and is the next command")
+
+got, report = figures(PYTHON, "-c", HOLD + "take(30,2*1000*1000); os.kill(os.getpid(),9)")
+ok(got.returncode == -9 and report["signal"] == 9 and report["exit_code"] is None, "one killed by a signal: zr dies of the same")
+near(report["root"]["peak_held_bytes"], 60e6 + 4 * MIB, "its figures are there", 0.08)
+ok(report["replay"] and report["replay"]["whole"], "its trace too")
+TREE = (HOLD + "p=take(10,4*1000*1000)\n"
+        "for i in range(3):\n  if os.fork()==0:\n    take(20,1000*1000); os._exit(0)\n  os.wait()\n"
+        "os.execv(sys.executable,[sys.executable,'-c','x=bytearray(90*1000*1000)'])")
+got, report = figures(PYTHON, "-c", TREE)
+states = sorted(process["state"] for process in report["processes"])
+same(states, ["ended", "gone", "gone", "gone", "replaced"], "three children by fork and an exec: a record for each")
+near(max(process["peak_held_bytes"] for process in report["processes"] if process["state"] == "gone"), 64e6,
+     "a child counts what it has from its parent", 0.1)
+near(report["root"]["peak_held_bytes"], 94e6, "the root's figures are those of the image that held the most", 0.1)
+ok(100e6 < report["sum"]["peak_held_bytes"] < 125e6, "the sum is of what was there at once")
+note(report["sum"])
+got, report = figures(PYTHON, "-c", HOLD + "p=take(10,3*1000*1000); print(m.malloc(200*1000*1000))", options=["--limit", "100MiB"])
+ok(got.stdout == "None\n" and "shortage" in report["verdict"] and "its limit is 100 MiB" in report["verdict"],
+   "a request beyond --limit: the verdict says so")
+same(report["root"]["failed_bytes"], 200000000, "and how much was asked for")
+got = run(ZR, "run", "--stats", "--", "sh", "-c", "exit 7")
+same(got.returncode, 7, "an exit code passes")
+many = run(ZR, "run", "--stats", "--", CALLS, "threads", "50")
+ok(many.returncode == 0 and "by all 51 processes at once" in many.stderr, "threads and fifty forks, counted")
+for what in ("true", "./README.md", "nosuchprogram"):
+    got = run(ZR, "run", "--stats", "--json", path("no/such.json"), "--", what)
+    same((got.returncode, "no/such.json" in got.stderr), {"true": (3, True), "./README.md": (126, False)}.get(what, (127, False)),
+         f"--json that cannot be written, of {what}")
+same(os.listdir(os.environ["TMPDIR"]), [], "no folder is left")
+got = run(ZR, "run", "--stats", "--", "true", env={"TMPDIR": path("no/folder")})
+ok(got.returncode == 3 and "TMPDIR" in got.stderr, "no folder for figures: words, and the way out")
+
+# ---- Signals
+
+WAIT = "import os,time\nprint(os.getpid(),flush=True)\nwhile 1: time.sleep(60)"
+
+
+def start():
+    process = subprocess.Popen([ZR, "run", "--stats", "--", PYTHON, "-c", WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdin=subprocess.DEVNULL, text=True)
+    return process, int(process.stdout.readline())
+
+
+def state(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+    return "gone"
+
+
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGRTMIN + 3):
+    process, child = start()
+    process.send_signal(number)
+    code, words = finish(process)
+    ok(code == -number and "zr: next" in words, f"signal {int(number)} to zr ends the program, and zr by the same, after its lines")
+process, child = start()
+os.kill(child, signal.SIGSTOP)
+ok(wait_for(lambda: state(process.pid) == "T"), "the program stops: zr stops")
+process.send_signal(signal.SIGCONT)
+ok(wait_for(lambda: state(child) == "S" and state(process.pid) == "S"), "zr goes on: the program goes on")
+process.kill()
+ok(wait_for(lambda: state(child) in ("gone", "Z")), "zr is killed: so is the program")
+process.wait()
+process.stdout.close(), process.stderr.close()
+same(len(glob.glob(os.environ["TMPDIR"] + "/zr-run-*")), 1, "the folder of a killed run stays")
+run(ZR, "run", "--stats", "--", "true")
+same(os.listdir(os.environ["TMPDIR"]), [], "until the next run")
+
+# ---- Other allocators, sanitizers
+
+source = path("empty.c")
+with open(source, "w", encoding="utf-8") as file:
+    file.write("int main(void) { return 0; }\n")
+for name in ("jemalloc", "tcmalloc_minimal", "mimalloc"):
+    libraries = [found for folder in ("/usr/lib/*-linux-*", "/usr/lib64") for found in glob.glob(f"{folder}/lib{name}.so.?*")]
+    if not libraries:
+        skip(f"{name} is not installed")
+        continue
+    for order, preload in (("before", f"{LIBRARY}:{libraries[0]}"), ("behind", f"{libraries[0]}:{LIBRARY}")):
+        got = run(PYTHON, "-c", "import json; print(len(json.dumps([bytes(i).hex() for i in range(3000)])))", env={"LD_PRELOAD": preload})
+        ok((got.returncode, got.stdout, got.stderr) == (0, "9009000\n", ""),
+           f"preloaded {order} {name}: a program runs")
+    linked = path("with-" + name)
+    subprocess.run([COMPILER, "-std=gnu11", "-O1", "-fno-builtin", "-pthread", "-w", "tests/support/preload_calls.c", "-o", linked, "-Wl,--no-as-needed",
+                    libraries[0]], check=True)
+    got = run(ZR, "run", "--", linked, "calls")
+    same((got.returncode, got.stderr), (0, ""), f"a program linked with {name}: every call")
+    got = run(ZR, "doctor", "--", linked)
+    ok(re.search(rf"^fine  lib{name}\S* +taken", got.stdout, re.M), "zr doctor: its malloc comes behind ours")
+own = path("own-malloc")
+subprocess.run([COMPILER, "-rdynamic", "-x", "c", "-", "-o", own], input="static char room[9]; void *malloc(unsigned long n) { return n ? room : 0; } "
+               "int main(void) { return 0; }", text=True, check=True)
+got = run(ZR, "doctor", "--json", "--", own)
+found = {finding["name"]: finding for finding in json.loads(got.stdout)["findings"]}
+ok(got.returncode == 1 and found["own-malloc"]["verdict"] == "bad" and "comes before" in found["own-malloc"]["found"],
+   "zr doctor: a program with a malloc of its own is missed")
+same(run(ZR, "run", "--strict", "--", own).returncode, 2, "which zr run --strict does not start")
+same(run(ZR, "run", "--", own).returncode, 0, "and zr run does")
+got = run(ZR, "run", "--", "true", env={"LD_PRELOAD": "libasan.so.8"})
+ok(got.returncode == 2 and "sanitizer" in got.stderr, "a sanitizer in LD_PRELOAD is refused, in words")
+
+# ---- zr doctor
+
+NAMES = ["libzr_malloc.so", "kernel", "huge pages", "memory", "overcommit", "cgroup", "vm.max_map_count"]
+got = run(ZR, "doctor")
+ok(got.returncode in (0, 1) and all(re.search(rf"^(fine|note|bad ) +{re.escape(name)} ", got.stdout, re.M) for name in NAMES),
+   "zr doctor looks at the machine")
+got = run(ZR, "doctor", "--", PYTHON)
+ok("can be preloaded" in got.stdout and "dlopen" in got.stdout, "and at a program; what it cannot see it says")
+got = run("sh", "-c", f"ulimit -v 4000000; {ZR} doctor")
+ok(got.returncode == 1 and re.search(r"^bad +ulimit -v .*\n +type: ulimit -v unlimited$", got.stdout, re.M), "ulimit -v: bad, and what to type")
+same([run(ZR, "doctor", "--", "nosuchprogram").returncode, run(ZR, "doctor", "--nonsense").returncode], [3, 2], "its own exit codes")
+subprocess.run([COMPILER, "-static", source, "-o", path("static")], check=True)
+got = run(ZR, "doctor", "--", path("static"))
+ok(got.returncode == 1 and "linked statically" in got.stdout, "a static program cannot be preloaded")
+with open(path("broken"), "wb") as file, open(own, "rb") as whole:
+    file.write(whole.read()[:3000])
+os.chmod(path("broken"), 0o755)
+got = run(ZR, "doctor", "--", path("broken"))
+ok(got.returncode in (0, 1) and "the loader does not list them" in got.stdout, "half a program: no crash")
+
+# ---- A filter of calls, from before the start
+
+for forbidden, mode, words in (("madvise", "calls", ["madvise"]), ("mremap", "calls", ["mremap"]), ("mremap=ENOSYS,mincore", "calls", ["mremap"]),
+                               ("memfd_create,membarrier,clone3=ENOSYS", "threads", []),
+                               ("madvise=ENOSYS,mremap,memfd_create,membarrier=ENOSYS", "calls", ["madvise", "mremap"])):
+    got = run(FORBID, forbidden, CALLS, mode, "3", env={"LD_PRELOAD": LIBRARY})
+    if got.returncode == 77:
+        skip(f"no filter can be set here: {got.stderr.strip()}")
+        continue
+    said = re.findall(r"^zr: the system forbids (\w+)\(\)", got.stderr, re.M)
+    if not ok(got.returncode == 0 and sorted(said) == words and got.stderr.count("\n") == len(words),
+              f"{forbidden} refused: it works, and says so once"):
+        note(f"{got.returncode}: {got.stderr}")
+got = run(FORBID, "madvise,mremap", ZR, "doctor")
+ok(all(re.search(rf"^note  {name} +the system refuses it", got.stdout, re.M) for name in ("madvise", "mremap")), "zr doctor finds the filter")
+
+# ---- A memory cgroup at its limit
+
+
+def memory_group():
+    """(its folder, its limit's file), or why there is none."""
+    for base, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = f"{base}/zr-test-{os.getpid()}"
+        try:
+            os.mkdir(group)
+            with open(f"{group}/{limit}", "w", encoding="utf-8") as file:
+                file.write(str(80 * MIB))
+            return group, ""
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+            reason = str(error)
+    return None, reason
+
+
+group, reason = memory_group()
+if group:
+    inside = f"echo $$ > {group}/cgroup.procs && exec {PYTHON} -c '{HOLD}\nq=take(10,1000*1000)\nwhile 1: q+=take(1,1000*1000)'"
+    got, report = figures("sh", "-c", inside)
+    ok(got.returncode == -9 and report["root"]["peak_held_bytes"] > 40 * MIB, "at a cgroup's limit the kernel kills, and the figures are there")
+    got = run("sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {ZR} doctor")
+    ok(re.search(r"^(fine|note)  cgroup +.* of a limit of 80.0 MiB", got.stdout, re.M), "zr doctor names the limit")
+    steady = HOLD + "\nfor i in range(200): drop(take(20,1000*1000+i*100))"
+    got = run("sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {ZR} run -- {PYTHON} -c '{steady}'")
+    same(got.returncode, 0, "below it, a program that takes and frees four gigabytes in all goes on")
+    ok(wait_for(lambda: not os.path.exists(group) or not (os.rmdir(group) if not open(f"{group}/cgroup.procs").read() else True)),
+       "the group is gone")
+else:
+    skip(f"no memory cgroup can be made here: {reason}")
+done()
