@@ -29,7 +29,7 @@ emulator := $(BUILD)/tests/emulator/libcuda.so.1
 $(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(ALL_LDFLAGS)
+	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
 $(BUILD)/tests/calls_test: private OBJ_CFLAGS = $(addprefix -Wl$(comma)--wrap=zr_,backend_sim_create arena_reset_peaks learner_destroy)
 $(cuda_tests) $(BUILD)/tests/calls_test $(BUILD)/tests/shadow_test $(BUILD)/tests/map_callbacks_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test: | $(emulator)

@@ -6,7 +6,8 @@
  * card refuses would let mistakes through and fails; one that is stricter than the card is noted.
  *
  * Sources: VA = docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, and the same with INITIALIZE,
- * ERROR, DEVICE, PRIMARY__CTX, CTX, MEM, STREAM, EVENT, PEER__ACCESS and TYPES in place of VA; runtime API =
+ * ERROR, DEVICE, PRIMARY__CTX, CTX, MEM, MALLOC__ASYNC, UNIFIED, STREAM, EVENT, GRAPH,
+ * PEER__ACCESS, DRIVER__ENTRY__POINT and TYPES in place of VA; runtime API =
  * docs.nvidia.com/cuda/cuda-runtime-api; guide = CUDA C++ Programming Guide. What no page states is taken for
  * a rule where breaking it is a mistake anyway. */
 #ifndef ZR_TEST_CUDA_RULES_H
@@ -15,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "tests/support/cuda_calls.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/tap.h"
 
@@ -24,6 +26,7 @@ enum { RANGE_GRANULES = 8, RULES_DEVICES = 3, VERDICT_BROKEN = 5000, VERDICT_SKI
 /* What a program finds: device 0's context current, a reservation, and no memory yet. */
 struct world {
     const struct zr_cuda_driver *cu;
+    struct cuda_calls all;              /* by which programs allocate */
     const struct zr_emulator *emulator; /* NULL on a card */
     void *library;
     zr_cu_context context;
@@ -115,6 +118,7 @@ static inline zr_cu_result prepare(struct world *w, bool card)
     if (zr_cuda_driver_path_set(path) != ZR_OK || zr_cuda_driver_get(&w->cu) != ZR_OK)
         return VERDICT_BROKEN;
     w->library = dlopen(path, RTLD_NOW);
+    cuda_calls_find(&w->all, w->library);
     w->emulator = card ? NULL : dlsym(w->library, "zr_emulator");
     MUST(w->cu->device_count(&w->devices_count));
     MUST(w->cu->device_get(&device, 0));

@@ -13,6 +13,7 @@ static inline void *emulator_call(const char *name)
     return dlsym(dlopen(cuda_emulator_path(), RTLD_NOW), name);
 }
 
+/* A stream ends with its context: the first device's lives for its backend, a peer's is kept. */
 static inline zr_cu_stream new_stream_of(zr_cu_device device)
 {
     zr_cu_result (*create_stream)(zr_cu_stream *, unsigned int);
@@ -23,7 +24,8 @@ static inline zr_cu_stream new_stream_of(zr_cu_device device)
     cu->context_push(context);
     create_stream(&stream, ZR_CU_STREAM_NON_BLOCKING);
     cu->context_pop(&popped);
-    cu->context_release(device);
+    if (device == 0)
+        cu->context_release(device);
     return stream;
 }
 

@@ -1,6 +1,6 @@
-/* entry.c: what every call of the emulated driver passes first, and devices and contexts. See emulator.h. */
+/* entry.c: what every call of the emulated driver passes first, its start and its control. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/emulator.h"
+#include "tests/emulators/cuda/inside.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -9,8 +9,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define PUBLIC __attribute__((visibility("default")))
 
 struct emu_settings emu = {.devices_count = 2,
                            .nodes_count = 1,
@@ -23,29 +21,22 @@ struct emu_settings emu = {.devices_count = 2,
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* lock: all of it */
 static pid_t owner; /* 0: cuInit has not been called */
-static struct zr_cu_context_st contexts[EMU_DEVICES_MOST];
 static uint64_t calls_count[EMU_CALLS_COUNT], delay_ns[EMU_CALLS_COUNT];
 static struct zr_emulator_fault fault;
-static enum emu_call fault_call;
-static bool fault_any;
 static uint64_t fault_passes, without_context_count;
-static int overrides[256], overridden[256]; /* of attributes */
-static bool one_way;
-
-static __thread struct zr_cu_context_st *stack[EMU_STACK_MOST];
-static __thread size_t depth;
 
 static const char *const names[] = {
 #define NAME(member, name, suffix, parameters) #name,
-    ZR_CUDA_FUNCTIONS(NAME) ZR_EMULATOR_EXTRAS(NAME) "launch",
+    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) "launch",
 #undef NAME
 };
 
-static enum emu_call find_call(const char *name)
+/* The name, which lives as long as the emulator. */
+static const char *known(const char *name)
 {
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
         if (strcmp(names[i], name) == 0)
-            return (enum emu_call)i;
+            return names[i];
     fprintf(stderr, "emulator: %s is no call of it\n", name);
     abort();
 }
@@ -55,7 +46,7 @@ static enum emu_call find_call(const char *name)
 static bool injected(enum emu_call call)
 {
     uint64_t count = fault.count ? fault.count : 1;
-    if (fault.nth == 0 || (!fault_any && call != fault_call))
+    if (fault.nth == 0 || (fault.call && strcmp(fault.call, names[call]) != 0))
         return false;
     uint64_t pass = ++fault_passes;
     return pass >= fault.nth && pass - fault.nth < count;
@@ -68,9 +59,9 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
         nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
     pthread_mutex_lock(&lock);
     calls_count[call]++;
-    for (int i = 0; i < emu.devices_count; i++) {
-        contexts[i].clock++;
-        emu_run(&contexts[i]);
+    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
+        each->clock++;
+        emu_run(each);
     }
     if (injected(call))
         return fault.code;
@@ -83,34 +74,17 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
         without_context_count++;
     if (need == EMU_CONTEXT && !current)
         return ZR_CU_INVALID_CONTEXT;
-    return current && need != EMU_INIT ? current->dead : ZR_CU_SUCCESS;
+    if (current && need != EMU_INIT && current->gone)
+        return ZR_CU_CONTEXT_IS_DESTROYED;
+    if (current && need != EMU_INIT && current->dead)
+        return current->dead;
+    return emu_capture_check(call);
 }
 
 zr_cu_result emu_leave(zr_cu_result code)
 {
     pthread_mutex_unlock(&lock);
     return code;
-}
-
-struct zr_cu_context_st *emu_context(int device)
-{
-    return &contexts[device];
-}
-
-struct zr_cu_context_st *emu_current(void)
-{
-    return depth ? stack[depth - 1] : NULL;
-}
-
-/* Neighbours reach one another, unless it is one way only: 0 and 1, 2 and 3. */
-bool emu_peers(int device, int peer)
-{
-    return device == peer || ((device ^ 1) == peer && (!one_way || device > peer));
-}
-
-static bool no_device(int device)
-{
-    return device < 0 || device >= emu.devices_count;
 }
 
 /* ---- The driver itself --------------------------------------------------------------------------------- */
@@ -134,13 +108,13 @@ static void read_environment(void)
     emu.exact_ticks |= getenv("ZR_EMULATOR_TICKS") != NULL;
     emu.work_ticks = setting("ZR_EMULATOR_TICKS", emu.work_ticks);
     emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;
+    emu.lazy_free |= setting("ZR_EMULATOR_LAZY_FREE", 0) != 0;
     if (emu.devices_count > EMU_DEVICES_MOST)
         emu.devices_count = EMU_DEVICES_MOST;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
         delay_ns[i] = setting("ZR_EMULATOR_DELAY_NS", delay_ns[i]);
     if (text && sscanf(text, "%63[^:]:%llu:%llu", call, &nth, &code) == 3) {
-        fault = (struct zr_emulator_fault){.call = call, .nth = nth, .code = (zr_cu_result)code};
-        fault_call = find_call(call);
+        fault = (struct zr_emulator_fault){.call = known(call), .nth = nth, .code = (zr_cu_result)code};
     }
 }
 
@@ -153,8 +127,7 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
         code = ZR_CU_NOT_INITIALIZED; /* a child of a process that has used CUDA */
     if (code == ZR_CU_SUCCESS && !owner) {
         read_environment();
-        for (int i = 0; i < EMU_DEVICES_MOST; i++)
-            contexts[i].device = i;
+        emu_contexts_begin();
         /* As NVIDIA's does for nvidia-modprobe. */
         pid_t child = setting("ZR_EMULATOR_FORKS", 0) ? fork() : -1;
         if (child == 0)
@@ -189,6 +162,15 @@ static const struct {
     {ZR_CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {ZR_CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {ZR_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {ZR_CU_CONTEXT_IN_USE, "CUDA_ERROR_CONTEXT_ALREADY_IN_USE", "primary context already active"},
+    {ZR_CU_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {ZR_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {ZR_CU_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {ZR_CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {ZR_CU_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
     {ZR_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ZR_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ZR_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
@@ -222,128 +204,6 @@ PUBLIC zr_cu_result cuGetErrorString(zr_cu_result which, const char **text)
     return emu_leave(code == ZR_CU_SUCCESS ? describe(which, &name, text) : code);
 }
 
-/* ---- Devices ------------------------------------------------------------------------------------------- */
-
-PUBLIC zr_cu_result cuDeviceGetCount(int *count)
-{
-    zr_cu_result code = emu_enter(EMU_device_count, EMU_INIT);
-    if (code == ZR_CU_SUCCESS)
-        *count = emu.devices_count;
-    return emu_leave(code);
-}
-
-PUBLIC zr_cu_result cuDeviceGet(zr_cu_device *device, int ordinal)
-{
-    zr_cu_result code = emu_enter(EMU_device_get, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && no_device(ordinal))
-        code = ZR_CU_INVALID_DEVICE;
-    if (code == ZR_CU_SUCCESS)
-        *device = ordinal;
-    return emu_leave(code);
-}
-
-static zr_cu_result attribute(zr_cu_attribute which, int *value)
-{
-    if ((unsigned)which >= 256)
-        return ZR_CU_INVALID_VALUE;
-    *value = which == ZR_CU_ATTRIBUTE_HOST_NUMA_ID ? 0 : 1;
-    if (overridden[which])
-        *value = overrides[which];
-    return ZR_CU_SUCCESS;
-}
-
-PUBLIC zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_cu_device device)
-{
-    zr_cu_result code = emu_enter(EMU_device_attribute, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && no_device(device))
-        code = ZR_CU_INVALID_DEVICE;
-    return emu_leave(code == ZR_CU_SUCCESS ? attribute(which, value) : code);
-}
-
-PUBLIC zr_cu_result cuDeviceCanAccessPeer(int *can, zr_cu_device device, zr_cu_device peer)
-{
-    zr_cu_result code = emu_enter(EMU_can_access_peer, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && (no_device(device) || no_device(peer)))
-        code = ZR_CU_INVALID_DEVICE;
-    if (code == ZR_CU_SUCCESS)
-        *can = device != peer && emu_peers(device, peer);
-    return emu_leave(code);
-}
-
-/* ---- Contexts ------------------------------------------------------------------------------------------ */
-
-PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_device device)
-{
-    zr_cu_result code = emu_enter(EMU_context_retain, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && no_device(device))
-        code = ZR_CU_INVALID_DEVICE;
-    if (code == ZR_CU_SUCCESS) {
-        contexts[device].retained_count++;
-        *context = &contexts[device];
-    }
-    return emu_leave(code);
-}
-
-PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
-{
-    zr_cu_result code = emu_enter(EMU_context_release, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && no_device(device))
-        code = ZR_CU_INVALID_DEVICE;
-    if (code == ZR_CU_SUCCESS && contexts[device].retained_count == 0)
-        code = ZR_CU_INVALID_CONTEXT;
-    if (code == ZR_CU_SUCCESS)
-        contexts[device].retained_count--;
-    return emu_leave(code);
-}
-
-static bool no_context(const struct zr_cu_context_st *context)
-{
-    return context < contexts || context >= contexts + emu.devices_count || context->retained_count == 0;
-}
-
-PUBLIC zr_cu_result cuCtxPushCurrent_v2(zr_cu_context context)
-{
-    zr_cu_result code = emu_enter(EMU_context_push, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && (no_context(context) || depth == EMU_STACK_MOST))
-        code = ZR_CU_INVALID_CONTEXT;
-    if (code == ZR_CU_SUCCESS)
-        stack[depth++] = context;
-    return emu_leave(code);
-}
-
-PUBLIC zr_cu_result cuCtxPopCurrent_v2(zr_cu_context *context)
-{
-    zr_cu_result code = emu_enter(EMU_context_pop, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && depth == 0)
-        code = ZR_CU_INVALID_CONTEXT;
-    if (code == ZR_CU_SUCCESS) {
-        depth--;
-        if (context)
-            *context = stack[depth];
-    }
-    return emu_leave(code);
-}
-
-PUBLIC zr_cu_result cuCtxGetCurrent(zr_cu_context *context)
-{
-    zr_cu_result code = emu_enter(EMU_context_current, EMU_INIT);
-    if (code == ZR_CU_SUCCESS)
-        *context = emu_current();
-    return emu_leave(code);
-}
-
-PUBLIC zr_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
-{
-    zr_cu_result code = emu_enter(EMU_memory_info, EMU_CONTEXT);
-    if (code == ZR_CU_SUCCESS) {
-        if (total_bytes)
-            *total_bytes = emu.capacity_bytes;
-        if (free_bytes)
-            *free_bytes = emu.capacity_bytes - emu_used_bytes(emu_current()->device);
-    }
-    return emu_leave(code);
-}
-
 /* ---- Control ------------------------------------------------------------------------------------------- */
 
 static uint64_t control_calls(const char *call)
@@ -360,9 +220,8 @@ static void control_fail(const struct zr_emulator_fault *wanted)
 {
     pthread_mutex_lock(&lock);
     fault = *wanted;
-    fault_any = !wanted->call;
     if (wanted->call)
-        fault_call = find_call(wanted->call);
+        fault.call = known(wanted->call);
     fault_passes = 0;
     pthread_mutex_unlock(&lock);
 }
@@ -394,8 +253,7 @@ static void control_random_ticks(uint64_t seed)
 static void control_attribute(zr_cu_attribute which, int value)
 {
     pthread_mutex_lock(&lock);
-    overridden[which] = 1;
-    overrides[which] = value;
+    emu_attribute_set(which, value);
     pthread_mutex_unlock(&lock);
 }
 
@@ -409,7 +267,14 @@ static void control_version(int version)
 static void control_one_way(bool on)
 {
     pthread_mutex_lock(&lock);
-    one_way = on;
+    emu_contexts_one_way(on);
+    pthread_mutex_unlock(&lock);
+}
+
+static void control_lazy_free(bool on)
+{
+    pthread_mutex_lock(&lock);
+    emu.lazy_free = on;
     pthread_mutex_unlock(&lock);
 }
 
@@ -424,11 +289,13 @@ static struct zr_emulator_state control_state(void)
 {
     struct zr_emulator_state state = {0};
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < emu.devices_count; i++)
-        state.retained_count += contexts[i].retained_count;
-    state.stack_depth = depth;
+    state.used_bytes = emu_used_bytes();
     state.without_context_count = without_context_count;
+    emu_contexts_state(&state);
     emu_memory_state(&state);
+    emu_allocations_state(&state);
+    emu_pools_state(&state);
+    emu_streams_state(&state);
     emu_work_state(&state);
     pthread_mutex_unlock(&lock);
     return state;
@@ -444,6 +311,8 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .version = control_version,
     .capacity = control_capacity,
     .one_way = control_one_way,
+    .lazy_free = control_lazy_free,
+    .tables_asked = emu_tables_asked,
     .state = control_state,
     .launch = emu_launch,
 };

@@ -1,7 +1,7 @@
-/* memory.c: the emulated driver's virtual memory: reservations, handles, mappings, access, and sharing by
- * file descriptor. Every rule that NVIDIA states for these calls is enforced here. See emulator.h. */
+/* memory.c: the emulated driver's virtual memory: reservations, handles, mappings and access. Every rule that
+ * NVIDIA states for these calls is enforced here. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/emulator.h"
+#include "tests/emulators/cuda/inside.h"
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -11,36 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PUBLIC __attribute__((visibility("default")))
-/* A shared piece begins with a page that says what it is. */
-#define HEADER_BYTES 4096
-#define HEADER_MAGIC 0x7a72656d756c6131ull
 #define FIRST_MEMORY 0x5a000000ull
 
-struct file {
-    int fd;
-    size_t users_count; /* imported: memories in it */
-};
-
-struct memory {
-    zr_cu_location location;
-    zr_cu_handle_type exported_as;
-    size_t bytes;
-    uint64_t offset_bytes; /* in the file */
-    struct file *file;
-    size_t mappings_count;
-    bool released; /* lives for its mappings only */
-    bool imported;
-    bool exported; /* others may hold it: its bytes stay */
-};
-
-struct header {
-    uint64_t magic, bytes;
-    zr_cu_location location;
-};
-
 struct mapping {
-    struct memory *memory; /* NULL: free record */
+    struct emu_memory *memory; /* NULL: free record */
     zr_cu_address address;
     size_t bytes;
     uint8_t access[EMU_DEVICES_MOST]; /* zr_cu_access_flags */
@@ -57,21 +31,15 @@ struct reservation {
 };
 
 /* The emulator's lock covers all of it. */
-static struct file own_file = {.fd = -1};
+struct emu_file emu_own_file = {.fd = -1};
 static uint64_t next_offset;
-static struct memory **memories; /* by handle value; NULL: released */
+static struct emu_memory **memories; /* by handle value; NULL: released */
 static size_t memories_count, memories_room, live_memories_count;
 static struct mapping *mappings;
 static uint32_t mappings_count, mappings_room, free_mapping = UINT32_MAX;
 static size_t live_mappings_count;
 static struct reservation *reservations;
-static size_t used_bytes[EMU_DEVICES_MOST];
 static uint64_t rdma_count;
-
-size_t emu_used_bytes(int device)
-{
-    return used_bytes[device];
-}
 
 void emu_memory_state(struct zr_emulator_state *out)
 {
@@ -80,14 +48,12 @@ void emu_memory_state(struct zr_emulator_state *out)
     out->rdma_count = rdma_count;
     for (const struct reservation *each = reservations; each; each = each->next)
         out->reservations_count++;
-    for (int i = 0; i < EMU_DEVICES_MOST; i++)
-        out->used_bytes += used_bytes[i];
 }
 
-static void *must(void *pointer)
+void *emu_must(void *pointer)
 {
     if (!pointer)
-        abort(); /* a test's own memory: nothing to be polite about */
+        abort();
     return pointer;
 }
 
@@ -137,7 +103,7 @@ static zr_cu_result reserve(zr_cu_address *address, size_t bytes, size_t alignme
         munmap(raw, (size_t)(aligned - raw));
     if (raw + all > aligned + bytes)
         munmap(aligned + bytes, (size_t)(raw + all - aligned) - bytes);
-    struct reservation *made = must(calloc(1, sizeof *made));
+    struct reservation *made = emu_must(calloc(1, sizeof *made));
     size_t slots = bytes / emu.granularity_bytes + 1;
     *made = (struct reservation){.next = reservations,
                                  .address = (zr_cu_address)(uintptr_t)aligned,
@@ -183,38 +149,61 @@ PUBLIC zr_cu_result cuMemAddressFree(zr_cu_address address, size_t bytes)
     return emu_leave(code == ZR_CU_SUCCESS ? address_free(address, bytes) : code);
 }
 
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+zr_cu_result emu_file_take(size_t bytes, zr_cu_location location, uint64_t *offset_bytes)
+{
+    struct emu_header header = {EMU_HEADER_MAGIC, bytes, location};
+    uint64_t at = next_offset;
+    if (emu_own_file.fd < 0)
+        emu_own_file.fd = memfd_create("emulated GPU", MFD_CLOEXEC);
+    if (ftruncate(emu_own_file.fd, (off_t)(at + EMU_HEADER_BYTES + bytes)) != 0 ||
+        pwrite(emu_own_file.fd, &header, sizeof header, (off_t)at) != sizeof header)
+        return ZR_CU_OPERATING_SYSTEM;
+    next_offset = at + EMU_HEADER_BYTES + bytes;
+    *offset_bytes = at + EMU_HEADER_BYTES;
+    return ZR_CU_SUCCESS;
+}
+
+void emu_file_give(uint64_t offset_bytes, size_t bytes)
+{
+    fallocate(emu_own_file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              (off_t)(offset_bytes - EMU_HEADER_BYTES), (off_t)(bytes + EMU_HEADER_BYTES));
+}
+
 /* ---- Handles ------------------------------------------------------------------------------------------- */
 
-static struct memory *memory_of(zr_cu_memory handle)
+struct emu_memory *emu_memory_of(zr_cu_memory handle)
 {
     uint64_t index = handle - FIRST_MEMORY;
     return handle >= FIRST_MEMORY && index < memories_count ? memories[index] : NULL;
 }
 
-static zr_cu_memory add_memory(struct memory *memory)
+zr_cu_memory emu_memory_add(struct emu_memory *memory)
 {
     if (memories_count == memories_room) {
         memories_room = memories_room ? memories_room * 2 : 1024;
-        memories = must(realloc(memories, memories_room * sizeof *memories));
+        memories = emu_must(realloc(memories, memories_room * sizeof *memories));
     }
     memories[memories_count] = memory;
+    memory->handles_count = 1;
+    memory->handle = FIRST_MEMORY + memories_count++;
     live_memories_count++;
-    return FIRST_MEMORY + memories_count++;
+    return memory->handle;
 }
 
-static void free_memory(struct memory *memory)
+static void free_memory(struct emu_memory *memory)
 {
     live_memories_count--;
     if (memory->location.type == ZR_CU_LOCATION_DEVICE && !memory->imported)
-        used_bytes[memory->location.id] -= memory->bytes;
+        emu_give_bytes(memory->location.id, memory->bytes);
     if (memory->imported) {
         if (--memory->file->users_count == 0) {
             close(memory->file->fd);
             free(memory->file);
         }
     } else if (!memory->exported) {
-        fallocate(memory->file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->offset_bytes,
-                  (off_t)memory->bytes);
+        emu_file_give(memory->offset_bytes, memory->bytes);
     }
     free(memory);
 }
@@ -263,29 +252,23 @@ static zr_cu_result create(zr_cu_memory *out, size_t bytes, const zr_cu_properti
         return code;
     if (bytes == 0 || !granular(bytes))
         return ZR_CU_INVALID_VALUE;
-    if (on_device && bytes > emu.capacity_bytes - used_bytes[device])
+    if (on_device && !emu_take_bytes(device, bytes))
         return ZR_CU_OUT_OF_MEMORY;
-    if (own_file.fd < 0)
-        own_file.fd = memfd_create("emulated GPU", MFD_CLOEXEC);
-    uint64_t at = next_offset;
-    if (ftruncate(own_file.fd, (off_t)(at + HEADER_BYTES + bytes)) != 0)
-        return ZR_CU_OPERATING_SYSTEM;
-    if (properties->exported_as != ZR_CU_HANDLE_NONE) {
-        struct header header = {HEADER_MAGIC, bytes, properties->location};
-        if (pwrite(own_file.fd, &header, sizeof header, (off_t)at) != sizeof header)
-            return ZR_CU_OPERATING_SYSTEM;
+    uint64_t at;
+    code = emu_file_take(bytes, properties->location, &at);
+    if (code != ZR_CU_SUCCESS) {
+        if (on_device)
+            emu_give_bytes(device, bytes);
+        return code;
     }
-    next_offset = at + HEADER_BYTES + bytes;
     rdma_count += properties->flags.rdma;
-    struct memory *memory = must(calloc(1, sizeof *memory));
-    *memory = (struct memory){.location = properties->location,
-                              .exported_as = properties->exported_as,
-                              .bytes = bytes,
-                              .offset_bytes = at + HEADER_BYTES,
-                              .file = &own_file};
-    if (on_device)
-        used_bytes[device] += bytes;
-    *out = add_memory(memory);
+    struct emu_memory *memory = emu_must(calloc(1, sizeof *memory));
+    *memory = (struct emu_memory){.location = properties->location,
+                                  .exported_as = properties->exported_as,
+                                  .bytes = bytes,
+                                  .offset_bytes = at,
+                                  .file = &emu_own_file};
+    *out = emu_memory_add(memory);
     return ZR_CU_SUCCESS;
 }
 
@@ -301,12 +284,11 @@ PUBLIC zr_cu_result cuMemCreate(zr_cu_memory *out, size_t bytes, const zr_cu_pro
 PUBLIC zr_cu_result cuMemRelease(zr_cu_memory handle)
 {
     zr_cu_result code = emu_enter(EMU_release, EMU_MEMORY);
-    struct memory *memory = memory_of(handle);
+    struct emu_memory *memory = emu_memory_of(handle);
     if (code == ZR_CU_SUCCESS && !memory)
         code = ZR_CU_INVALID_VALUE;
-    if (code == ZR_CU_SUCCESS) {
+    if (code == ZR_CU_SUCCESS && --memory->handles_count == 0) {
         memories[handle - FIRST_MEMORY] = NULL;
-        memory->released = true;
         if (memory->mappings_count == 0)
             free_memory(memory);
     }
@@ -324,7 +306,7 @@ static uint32_t take_mapping(void)
     }
     if (mappings_count == mappings_room) {
         mappings_room = mappings_room ? mappings_room * 2 : 1024;
-        mappings = must(realloc(mappings, mappings_room * sizeof *mappings));
+        mappings = emu_must(realloc(mappings, mappings_room * sizeof *mappings));
     }
     return mappings_count++;
 }
@@ -340,7 +322,7 @@ static struct mapping *mapping_at(struct reservation *reservation, zr_cu_address
     return index ? &mappings[index - 1] : NULL;
 }
 
-static zr_cu_result map(zr_cu_address address, size_t bytes, struct memory *memory)
+static zr_cu_result map(zr_cu_address address, size_t bytes, struct emu_memory *memory)
 {
     struct reservation *reservation = containing(address, bytes);
     if (!reservation || !memory || bytes == 0 || !granular(address) || !granular(bytes) ||
@@ -364,7 +346,7 @@ PUBLIC zr_cu_result cuMemMap(zr_cu_address address, size_t bytes, size_t offset,
 {
     zr_cu_result code = emu_enter(EMU_map, EMU_MEMORY);
     if (code == ZR_CU_SUCCESS)
-        code = offset != 0 || flags != 0 ? ZR_CU_INVALID_VALUE : map(address, bytes, memory_of(memory));
+        code = offset != 0 || flags != 0 ? ZR_CU_INVALID_VALUE : map(address, bytes, emu_memory_of(memory));
     return emu_leave(code);
 }
 
@@ -385,7 +367,7 @@ static bool whole_mappings(zr_cu_address address, size_t bytes)
 
 static void forget(struct reservation *reservation, struct mapping *mapping)
 {
-    struct memory *memory = mapping->memory;
+    struct emu_memory *memory = mapping->memory;
     for (size_t done = 0; done < mapping->bytes; done += emu.granularity_bytes)
         *slot_of(reservation, mapping->address + done) = 0;
     if (mapping->host_access &&
@@ -397,7 +379,7 @@ static void forget(struct reservation *reservation, struct mapping *mapping)
     free_mapping = (uint32_t)(mapping - mappings);
     reservation->mappings_count--;
     live_mappings_count--;
-    if (--memory->mappings_count == 0 && memory->released)
+    if (--memory->mappings_count == 0 && memory->handles_count == 0)
         free_memory(memory);
 }
 
@@ -483,122 +465,80 @@ PUBLIC zr_cu_result cuMemSetAccess(zr_cu_address address, size_t bytes, const zr
     return emu_leave(code == ZR_CU_SUCCESS ? set_access(address, bytes, access, count) : code);
 }
 
-/* ---- Contents ------------------------------------------------------------------------------------------ */
+/* ---- What is where ------------------------------------------------------------------------------------- */
 
-enum emu_place emu_place(zr_cu_address address, size_t bytes, int device, zr_cu_access_flags flags)
+bool emu_reservation_at(zr_cu_address address, zr_cu_address *base, size_t *bytes)
 {
-    struct reservation *reservation = reservation_of(address);
-    if (!reservation)
-        return address ? EMU_HOST : EMU_NOWHERE;
-    if (bytes > reservation->bytes - (address - reservation->address))
-        return EMU_NOWHERE;
-    for (size_t done = 0; done < bytes;) {
-        const struct mapping *mapping = mapping_at(reservation, address + done);
-        if (!mapping || (mapping->access[device] & (unsigned)flags) != (unsigned)flags)
-            return EMU_NOWHERE;
-        done = mapping->address + mapping->bytes - address;
+    const struct reservation *found = reservation_of(address);
+    if (found) {
+        *base = found->address;
+        *bytes = found->bytes;
     }
-    return EMU_MAPPED;
+    return found;
 }
 
-/* One stretch that lies in one mapping: its place in the file, and how long it is. */
-static size_t stretch(zr_cu_address address, size_t bytes, int *fd, off_t *offset)
+static const struct mapping *find_mapping(zr_cu_address address)
 {
-    const struct mapping *mapping = mapping_at(reservation_of(address), address);
-    size_t inside = address - mapping->address, left = mapping->bytes - inside;
-    *fd = mapping->memory->file->fd;
-    *offset = (off_t)(mapping->memory->offset_bytes + inside);
-    return bytes < left ? bytes : left;
+    struct reservation *found = reservation_of(address);
+    return found ? mapping_at(found, address) : NULL;
 }
 
-void emu_read(zr_cu_address address, void *out, size_t bytes)
+struct emu_memory *emu_mapping_at(zr_cu_address address, zr_cu_address *base, size_t *bytes)
 {
-    for (size_t done = 0; done < bytes;) {
-        int fd;
-        off_t offset;
-        size_t part = stretch(address + done, bytes - done, &fd, &offset);
-        ssize_t got = pread(fd, (char *)out + done, part, offset);
-        if (got <= 0)
-            abort();
-        done += (size_t)got;
-    }
+    const struct mapping *found = find_mapping(address);
+    if (!found)
+        return NULL;
+    *base = found->address;
+    *bytes = found->bytes;
+    return found->memory;
 }
 
-void emu_write(zr_cu_address address, const void *bytes, size_t count)
+unsigned emu_mapping_access(zr_cu_address address, const zr_cu_location *location)
 {
-    for (size_t done = 0; done < count;) {
-        int fd;
-        off_t offset;
-        size_t part = stretch(address + done, count - done, &fd, &offset);
-        ssize_t put = pwrite(fd, (const char *)bytes + done, part, offset);
-        if (put <= 0)
-            abort();
-        done += (size_t)put;
-    }
+    const struct mapping *found = find_mapping(address);
+    if (location->type == ZR_CU_LOCATION_DEVICE)
+        return found->access[location->id];
+    return found->host_access ? ZR_CU_ACCESS_READ_WRITE : ZR_CU_ACCESS_NONE;
 }
 
-/* ---- Other processes ----------------------------------------------------------------------------------- */
-
-/* The descriptor is an opening of the file of its own, whose position says where the piece begins: that
- * survives the way through a socket. */
-static zr_cu_result export_memory(int *out, struct memory *memory)
+/* A handle more, also of memory whose handles were all released. */
+PUBLIC zr_cu_result cuMemRetainAllocationHandle(zr_cu_memory *out, void *address)
 {
-    char name[64] = "/proc/self/fd/";
-    int number = memory->file->fd;
-    char digits[16], *digit = digits + sizeof digits - 1;
-    *digit = 0;
-    do
-        *--digit = (char)('0' + number % 10);
-    while (number /= 10);
-    strcat(name, digit);
-    int fd = open(name, O_RDWR);
-    if (fd < 0)
-        return ZR_CU_OPERATING_SYSTEM;
-    lseek(fd, (off_t)(memory->offset_bytes - HEADER_BYTES), SEEK_SET);
-    memory->exported = true;
-    *out = fd;
-    return ZR_CU_SUCCESS;
-}
-
-PUBLIC zr_cu_result cuMemExportToShareableHandle(void *handle, zr_cu_memory which, zr_cu_handle_type type,
-                                                 unsigned long long flags)
-{
-    zr_cu_result code = emu_enter(EMU_export_handle, EMU_MEMORY);
-    struct memory *memory = memory_of(which);
-    if (code == ZR_CU_SUCCESS &&
-        (!handle || !memory || flags || type != ZR_CU_HANDLE_POSIX_FD || memory->exported_as != type))
+    zr_cu_result code = emu_enter(EMU_retain_handle, EMU_MEMORY);
+    const struct mapping *found = find_mapping((zr_cu_address)(uintptr_t)address);
+    if (code == ZR_CU_SUCCESS && (!out || !found))
         code = ZR_CU_INVALID_VALUE;
-    return emu_leave(code == ZR_CU_SUCCESS ? export_memory(handle, memory) : code);
+    if (code == ZR_CU_SUCCESS) {
+        struct emu_memory *memory = found->memory;
+        memory->handles_count++;
+        memories[memory->handle - FIRST_MEMORY] = memory;
+        *out = memory->handle;
+    }
+    return emu_leave(code);
 }
 
-static zr_cu_result import_memory(zr_cu_memory *out, int fd)
+PUBLIC zr_cu_result cuMemGetAllocationPropertiesFromHandle(zr_cu_properties *out, zr_cu_memory handle)
 {
-    struct header header;
-    struct stat status;
-    off_t at = lseek(fd, 0, SEEK_CUR);
-    if (at < 0 || fstat(fd, &status) != 0 ||
-        pread(fd, &header, sizeof header, at) != (ssize_t)sizeof header || header.magic != HEADER_MAGIC)
-        return ZR_CU_INVALID_VALUE;
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (own < 0)
-        return ZR_CU_OPERATING_SYSTEM;
-    struct file *file = must(calloc(1, sizeof *file));
-    struct memory *memory = must(calloc(1, sizeof *memory));
-    *file = (struct file){.fd = own, .users_count = 1};
-    *memory = (struct memory){.location = header.location,
-                              .bytes = header.bytes,
-                              .offset_bytes = (uint64_t)at + HEADER_BYTES,
-                              .file = file,
-                              .imported = true};
-    *out = add_memory(memory);
-    return ZR_CU_SUCCESS;
-}
-
-PUBLIC zr_cu_result cuMemImportFromShareableHandle(zr_cu_memory *out, void *handle, zr_cu_handle_type type)
-{
-    zr_cu_result code = emu_enter(EMU_import_handle, EMU_MEMORY);
+    zr_cu_result code = emu_enter(EMU_handle_properties, EMU_INIT);
+    const struct emu_memory *memory = emu_memory_of(handle);
+    if (code == ZR_CU_SUCCESS && (!out || !memory))
+        code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS)
-        code = !out || type != ZR_CU_HANDLE_POSIX_FD ? ZR_CU_INVALID_VALUE
-                                                     : import_memory(out, (int)(intptr_t)handle);
+        *out = (zr_cu_properties){.type = ZR_CU_ALLOCATION_PINNED,
+                                  .exported_as = memory->exported_as,
+                                  .location = memory->location};
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuMemGetAccess(unsigned long long *flags, const zr_cu_location *location,
+                                   zr_cu_address address)
+{
+    zr_cu_result code = emu_enter(EMU_access_of, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && (!flags || !location || !find_mapping(address)))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS && location->type == ZR_CU_LOCATION_DEVICE && emu_no_device(location->id))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS)
+        *flags = emu_mapping_access(address, location);
     return emu_leave(code);
 }

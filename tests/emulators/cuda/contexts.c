@@ -1,0 +1,333 @@
+/* contexts.c: the emulated driver's devices and contexts. Each device has a primary context, and as many
+ * others as programs create; memory from cuMemAlloc, streams and events go with their context, virtual memory
+ * and pools are the device's. See emulator.h. */
+#include "tests/emulators/cuda/inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ATTRIBUTES_MOST = 256, ATTRIBUTE_POOL_HANDLE_TYPES = 119 };
+
+struct zr_cu_context_st *emu_contexts; /* the last made first; the primary ones end it */
+static struct zr_cu_context_st primaries[EMU_DEVICES_MOST];
+static int overrides[ATTRIBUTES_MOST], overridden[ATTRIBUTES_MOST];
+static bool one_way;
+
+static __thread struct zr_cu_context_st *stack[EMU_STACK_MOST];
+static __thread size_t depth;
+
+void emu_contexts_begin(void)
+{
+    for (int i = emu.devices_count - 1; i >= 0; i--) {
+        primaries[i] = (struct zr_cu_context_st){.next = emu_contexts, .device = i, .primary = true};
+        emu_contexts = &primaries[i];
+    }
+}
+
+struct zr_cu_context_st *emu_current(void)
+{
+    return depth ? stack[depth - 1] : NULL;
+}
+
+void emu_contexts_one_way(bool on)
+{
+    one_way = on;
+}
+
+/* Neighbours reach one another, unless it is one way only: 0 and 1, 2 and 3. */
+bool emu_peers(int device, int peer)
+{
+    return device == peer || ((device ^ 1) == peer && (!one_way || device > peer));
+}
+
+bool emu_no_device(int device)
+{
+    return device < 0 || device >= emu.devices_count;
+}
+
+bool emu_no_context(const struct zr_cu_context_st *context)
+{
+    const struct zr_cu_context_st *each = emu_contexts;
+    while (each && each != context)
+        each = each->next;
+    return !each || each->gone || (each->primary && each->retained_count == 0);
+}
+
+void emu_contexts_state(struct zr_emulator_state *out)
+{
+    for (const struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
+        out->retained_count += each->retained_count;
+        out->contexts_count += !each->primary && !each->gone;
+    }
+    out->stack_depth = depth;
+}
+
+void emu_attribute_set(zr_cu_attribute which, int value)
+{
+    overridden[which] = 1;
+    overrides[which] = value;
+}
+
+/* ---- Devices ------------------------------------------------------------------------------------------- */
+
+PUBLIC zr_cu_result cuDeviceGetCount(int *count)
+{
+    zr_cu_result code = emu_enter(EMU_device_count, EMU_INIT);
+    if (code == ZR_CU_SUCCESS)
+        *count = emu.devices_count;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDeviceGet(zr_cu_device *device, int ordinal)
+{
+    zr_cu_result code = emu_enter(EMU_device_get, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(ordinal))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS)
+        *device = ordinal;
+    return emu_leave(code);
+}
+
+/* Everything is supported, but pools that other processes open. */
+static zr_cu_result attribute(zr_cu_attribute which, int *value)
+{
+    if ((unsigned)which >= ATTRIBUTES_MOST)
+        return ZR_CU_INVALID_VALUE;
+    *value = which != ZR_CU_ATTRIBUTE_HOST_NUMA_ID && (unsigned)which != ATTRIBUTE_POOL_HANDLE_TYPES;
+    if (overridden[which])
+        *value = overrides[which];
+    return ZR_CU_SUCCESS;
+}
+
+PUBLIC zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_device_attribute, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    return emu_leave(code == ZR_CU_SUCCESS ? attribute(which, value) : code);
+}
+
+PUBLIC zr_cu_result cuDeviceGetName(char *name, int bytes, zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_device_name, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && (!name || bytes <= 0))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS)
+        snprintf(name, (size_t)bytes, "Emulated GPU %d", device);
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDeviceTotalMem_v2(size_t *bytes, zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_total_mem, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && !bytes)
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS)
+        *bytes = emu.capacity_bytes;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDeviceCanAccessPeer(int *can, zr_cu_device device, zr_cu_device peer)
+{
+    zr_cu_result code = emu_enter(EMU_can_access_peer, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && (emu_no_device(device) || emu_no_device(peer)))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS)
+        *can = device != peer && emu_peers(device, peer);
+    return emu_leave(code);
+}
+
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
+
+/* All that is the context's ends. Work that runs is not waited for: it ends where it is. */
+static void clear(struct zr_cu_context_st *context)
+{
+    emu_drop_work(context);
+    emu_allocations_end(context);
+    emu_streams_end(context);
+    context->dead = ZR_CU_SUCCESS;
+    context->peers = 0;
+}
+
+PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_context_retain, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS) {
+        primaries[device].retained_count++;
+        *context = &primaries[device];
+    }
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_context_release, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && primaries[device].retained_count == 0)
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS && --primaries[device].retained_count == 0)
+        clear(&primaries[device]);
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDevicePrimaryCtxReset_v2(zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(EMU_primary_reset, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS)
+        clear(&primaries[device]);
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuDevicePrimaryCtxGetState(zr_cu_device device, unsigned int *flags, int *active)
+{
+    zr_cu_result code = emu_enter(EMU_primary_state, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && (!flags || !active))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS) {
+        *flags = 0;
+        *active = primaries[device].retained_count > 0;
+    }
+    return emu_leave(code);
+}
+
+static zr_cu_result create(enum emu_call call, zr_cu_context *out, zr_cu_device device)
+{
+    zr_cu_result code = emu_enter(call, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && emu_no_device(device))
+        code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && (!out || depth == EMU_STACK_MOST))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS) {
+        struct zr_cu_context_st *made = emu_must(calloc(1, sizeof *made));
+        *made = (struct zr_cu_context_st){.next = emu_contexts, .device = device};
+        emu_contexts = *out = stack[depth++] = made;
+    }
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxCreate_v2(zr_cu_context *out, unsigned int flags, zr_cu_device device)
+{
+    (void)flags;
+    return create(EMU_context_new, out, device);
+}
+
+PUBLIC zr_cu_result cuCtxCreate_v3(zr_cu_context *out, void *affinity, int count, unsigned int flags,
+                                   zr_cu_device device)
+{
+    (void)affinity, (void)count, (void)flags;
+    return create(EMU_context_new_v3, out, device);
+}
+
+PUBLIC zr_cu_result cuCtxCreate_v4(zr_cu_context *out, void *parameters, unsigned int flags,
+                                   zr_cu_device device)
+{
+    (void)parameters, (void)flags;
+    return create(EMU_context_new_v4, out, device);
+}
+
+/* Current in this thread it is popped; in others it stays and is of no use. */
+PUBLIC zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
+{
+    zr_cu_result code = emu_enter(EMU_context_end, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && (emu_no_context(context) || context->primary))
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS) {
+        clear(context);
+        context->gone = true;
+        if (depth && stack[depth - 1] == context)
+            depth--;
+    }
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxPushCurrent_v2(zr_cu_context context)
+{
+    zr_cu_result code = emu_enter(EMU_context_push, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && (emu_no_context(context) || depth == EMU_STACK_MOST))
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS)
+        stack[depth++] = context;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxPopCurrent_v2(zr_cu_context *context)
+{
+    zr_cu_result code = emu_enter(EMU_context_pop, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && depth == 0)
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS) {
+        depth--;
+        if (context)
+            *context = stack[depth];
+    }
+    return emu_leave(code);
+}
+
+/* Takes the place of the top one; NULL pops it. */
+PUBLIC zr_cu_result cuCtxSetCurrent(zr_cu_context context)
+{
+    zr_cu_result code = emu_enter(EMU_context_set, EMU_INIT);
+    if (code == ZR_CU_SUCCESS && context && emu_no_context(context))
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS && depth)
+        depth--;
+    if (code == ZR_CU_SUCCESS && context)
+        stack[depth++] = context;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxGetCurrent(zr_cu_context *context)
+{
+    zr_cu_result code = emu_enter(EMU_context_get, EMU_INIT);
+    if (code == ZR_CU_SUCCESS)
+        *context = emu_current();
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxGetDevice(zr_cu_device *out)
+{
+    zr_cu_result code = emu_enter(EMU_context_device, EMU_CONTEXT);
+    if (code == ZR_CU_SUCCESS)
+        *out = emu_current()->device;
+    return emu_leave(code);
+}
+
+/* For memory from cuMemAlloc; virtual memory and pools have access lists of their own. */
+PUBLIC zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags)
+{
+    zr_cu_result code = emu_enter(EMU_context_peer, EMU_CONTEXT);
+    struct zr_cu_context_st *own = emu_current();
+    if (code == ZR_CU_SUCCESS && flags)
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS && (emu_no_context(peer) || peer->device == own->device))
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS && !emu_peers(own->device, peer->device))
+        code = EMU_PEER_UNSUPPORTED;
+    if (code == ZR_CU_SUCCESS && (own->peers & 1u << peer->device))
+        code = EMU_PEER_ENABLED;
+    if (code == ZR_CU_SUCCESS)
+        own->peers |= 1u << peer->device;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+    zr_cu_result code = emu_enter(EMU_memory_info, EMU_CONTEXT);
+    if (code == ZR_CU_SUCCESS && total_bytes)
+        *total_bytes = emu.capacity_bytes;
+    if (code == ZR_CU_SUCCESS && free_bytes)
+        *free_bytes = emu_free_bytes(emu_current()->device);
+    return emu_leave(code);
+}

@@ -1,0 +1,352 @@
+/* inside.h: what the files of the emulated driver know of one another. emulator.h is what tests know of it.
+ */
+#ifndef ZR_CUDA_EMULATOR_INSIDE_H
+#define ZR_CUDA_EMULATOR_INSIDE_H
+
+#include "alloc/preload/cuda/driver_api.h"
+#include "tests/emulators/cuda/emulator.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+/* ---- The calls ----------------------------------------------------------------------------------------- */
+
+/* The forms for programs whose default stream is their thread's own, of calls that have one: the legacy
+ * form with another default. f(the driver's name, the suffix, the legacy form's suffix, parameters,
+ * arguments).
+ */
+// clang-format off
+#define EMU_PER_THREAD(f)                                                                                     \
+    f(cuMemcpyAsync, _ptsz, , (zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream),      \
+      (to, from, bytes, own(stream)))                                                                         \
+    f(cuMemsetD8Async, _ptsz, , (zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream),   \
+      (to, value, bytes, own(stream)))                                                                        \
+    f(cuStreamSynchronize, _ptsz, , (zr_cu_stream stream), (own(stream)))                                     \
+    f(cuStreamQuery, _ptsz, , (zr_cu_stream stream), (own(stream)))                                           \
+    f(cuStreamGetCtx, _ptsz, , (zr_cu_stream stream, zr_cu_context *out), (own(stream), out))                 \
+    f(cuEventRecord, _ptsz, , (zr_cu_event event, zr_cu_stream stream), (event, own(stream)))                 \
+    f(cuStreamWaitEvent, _ptsz, , (zr_cu_stream stream, zr_cu_event event, unsigned int flags),               \
+      (own(stream), event, flags))                                                                            \
+    f(cuStreamIsCapturing, _ptsz, , (zr_cu_stream stream, zr_cu_capture_status *out), (own(stream), out))     \
+    f(cuStreamBeginCapture, _v2_ptsz, _v2, (zr_cu_stream stream, zr_cu_capture_mode mode), (own(stream), mode)) \
+    f(cuStreamEndCapture, _ptsz, , (zr_cu_stream stream, zr_cu_graph *out), (own(stream), out))               \
+    f(cuGraphLaunch, _ptsz, , (zr_cu_graph_exec graph, zr_cu_stream stream), (graph, own(stream)))            \
+    f(cuMemAllocAsync, _ptsz, , (zr_cu_address *out, size_t bytes, zr_cu_stream stream),                      \
+      (out, bytes, own(stream)))                                                                              \
+    f(cuMemFreeAsync, _ptsz, , (zr_cu_address address, zr_cu_stream stream), (address, own(stream)))          \
+    f(cuMemAllocFromPoolAsync, _ptsz, ,                                                                       \
+      (zr_cu_address *out, size_t bytes, zr_cu_pool pool, zr_cu_stream stream),                               \
+      (out, bytes, pool, own(stream)))
+/* And of those that name no stream. */
+#define EMU_PER_THREAD_NOW(f)                                                                                 \
+    f(cuMemcpy, _ptds, (zr_cu_address to, zr_cu_address from, size_t bytes))                                  \
+    f(cuMemcpyHtoD, _v2_ptds, (zr_cu_address to, const void *from, size_t bytes))                             \
+    f(cuMemcpyDtoH, _v2_ptds, (void *to, zr_cu_address from, size_t bytes))                                   \
+    f(cuMemsetD8, _v2_ptds, (zr_cu_address to, unsigned char value, size_t bytes))
+// clang-format on
+
+/* What the emulator defines is what zr declares. */
+#define EMU_DECLARE(member, name, suffix, parameters) zr_cu_result name##suffix parameters;
+ZR_CUDA_FUNCTIONS(EMU_DECLARE)
+ZR_CUDA_TAKEN(EMU_DECLARE)
+ZR_CUDA_USED(EMU_DECLARE)
+#undef EMU_DECLARE
+#define EMU_DECLARE(name, suffix, legacy, parameters, arguments) zr_cu_result name##suffix parameters;
+EMU_PER_THREAD(EMU_DECLARE)
+#undef EMU_DECLARE
+#define EMU_DECLARE(name, suffix, parameters) zr_cu_result name##suffix parameters;
+EMU_PER_THREAD_NOW(EMU_DECLARE)
+#undef EMU_DECLARE
+
+/* A function that is in two lists, or has two versions, has two numbers and one name. */
+enum emu_call {
+#define EMU_CALL(member, name, suffix, parameters) EMU_##member,
+    ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_TAKEN(EMU_CALL) ZR_CUDA_USED(EMU_CALL) EMU_launch,
+    EMU_CALLS_COUNT
+#undef EMU_CALL
+};
+
+enum { EMU_DEVICES_MOST = 8, EMU_STACK_MOST = 64 };
+
+struct emu_settings {
+    int devices_count, nodes_count, version;
+    size_t granularity_bytes, capacity_bytes;
+    uint64_t work_ticks;
+    bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
+    uint64_t random;  /* not 0 */
+    bool lazy_free;   /* cuMemFree does not wait for work */
+};
+extern struct emu_settings emu;
+
+/* Results that zr does not tell apart. */
+enum {
+    EMU_PEER_UNSUPPORTED = 217,
+    EMU_PEER_ENABLED = 704,
+    EMU_REGISTERED_ALREADY = 712,
+    EMU_NOT_REGISTERED = 713,
+    EMU_CAPTURE_UNMATCHED = 903,
+    EMU_CAPTURE_UNJOINED = 904,
+    EMU_CAPTURED_EVENT = 907,
+    EMU_CAPTURE_WRONG_THREAD = 908
+};
+
+/* What a call needs before it may look at its arguments. */
+enum emu_need { EMU_NOTHING, EMU_INIT, EMU_MEMORY, EMU_CONTEXT };
+
+/* Takes the emulator's lock, counts, injects, moves the clocks, refuses what a capture forbids. emu_leave()
+ * follows in any case. All else below with the lock. */
+zr_cu_result emu_enter(enum emu_call call, enum emu_need need);
+zr_cu_result emu_leave(zr_cu_result code);
+
+/* ---- contexts.c ---------------------------------------------------------------------------------------- */
+
+struct zr_cu_context_st {
+    struct zr_cu_context_st *next; /* of all that ever were */
+    int device;
+    bool primary, gone; /* gone: destroyed; the record stays */
+    unsigned retained_count;
+    unsigned peers;                    /* a bit for each device whose contexts' memory kernels may use */
+    zr_cu_result dead;                 /* the error after which nothing runs */
+    uint64_t clock;                    /* in ticks */
+    uint64_t last;                     /* when the last work ends */
+    uint64_t null_last, blocking_last; /* of the NULL stream; of those that wait for it */
+    uint64_t null_slowness;            /* of the NULL stream; 0: not drawn yet */
+    struct emu_work *pending;          /* by their end */
+};
+
+extern struct zr_cu_context_st *emu_contexts;
+void emu_contexts_begin(void);              /* with the settings read */
+struct zr_cu_context_st *emu_current(void); /* NULL: none */
+bool emu_no_device(int device);
+bool emu_no_context(const struct zr_cu_context_st *context);
+bool emu_peers(int device, int peer);
+void emu_contexts_one_way(bool on);
+void emu_attribute_set(zr_cu_attribute which, int value);
+void emu_contexts_state(struct zr_emulator_state *out);
+
+/* ---- account.c ----------------------------------------------------------------------------------------- */
+
+/* A device's bytes. False: there are not so many left. */
+bool emu_take_bytes(int device, size_t bytes);
+void emu_give_bytes(int device, size_t bytes);
+size_t emu_free_bytes(int device);
+size_t emu_used_bytes(void); /* of this process, on all devices */
+
+/* ---- memory.c, share.c: virtual memory ----------------------------------------------------------------- */
+
+struct emu_file {
+    int fd;
+    size_t users_count; /* imported: memories in it */
+};
+
+struct emu_memory {
+    zr_cu_location location;
+    zr_cu_handle_type exported_as;
+    size_t bytes;
+    uint64_t offset_bytes; /* in the file */
+    struct emu_file *file;
+    size_t mappings_count, handles_count;
+    zr_cu_memory handle;
+    bool imported, exported; /* exported: others may hold it: its bytes stay */
+};
+
+/* A shared piece begins with a page that says what it is. */
+enum { EMU_HEADER_BYTES = 4096 };
+#define EMU_HEADER_MAGIC 0x7a72656d756c6131ull
+struct emu_header {
+    uint64_t magic, bytes;
+    zr_cu_location location;
+};
+
+/* A stretch of the emulator's file, zeros behind a header of its own. */
+zr_cu_result emu_file_take(size_t bytes, zr_cu_location location, uint64_t *offset_bytes);
+void emu_file_give(uint64_t offset_bytes, size_t bytes);
+extern struct emu_file emu_own_file;
+
+struct emu_memory *emu_memory_of(zr_cu_memory handle);
+zr_cu_memory emu_memory_add(struct emu_memory *memory);
+void emu_memory_state(struct zr_emulator_state *out);
+void *emu_must(void *pointer); /* a test's own memory: nothing to be polite about */
+
+/* The reservation's bounds; false: the address is in none. */
+bool emu_reservation_at(zr_cu_address address, zr_cu_address *base, size_t *bytes);
+/* The mapping's bounds; NULL: nothing is mapped there. */
+struct emu_memory *emu_mapping_at(zr_cu_address address, zr_cu_address *base, size_t *bytes);
+unsigned emu_mapping_access(zr_cu_address address, const zr_cu_location *location);
+
+/* ---- blocks.c: all other memory ------------------------------------------------------------------------ */
+
+/* Addresses with bytes behind them. A device's addresses belong to the emulator for good. */
+struct emu_block {
+    zr_cu_address address;
+    size_t bytes;
+    int device;            /* whose bytes it takes; -1: nobody's */
+    int fd;                /* -1: the bytes are where the address says */
+    uint64_t offset_bytes; /* in fd */
+    bool own_file;         /* and not another process's, whose descriptor is closed at the end */
+    bool program;          /* the program's own bytes, registered */
+    bool unmapped;         /* addresses of a graph that has not run */
+};
+
+/* NULL: the device has not so many bytes left. */
+struct emu_block *emu_block_create(int device, size_t bytes);
+struct emu_block *emu_block_of_host(void *address, size_t bytes); /* NULL: makes them */
+struct emu_block *emu_block_of_file(int fd, uint64_t offset_bytes, size_t bytes);
+void emu_block_destroy(struct emu_block *block);
+struct emu_block *emu_block_at(zr_cu_address address);
+bool emu_device_address(zr_cu_address address); /* is, was or may become device memory */
+
+/* ---- allocate.c, small.c ------------------------------------------------------------------------------- */
+
+enum emu_kind {
+    EMU_PLAIN,
+    EMU_POOLED,
+    EMU_MANAGED,
+    EMU_PAGE_LOCKED,
+    EMU_REGISTERED,
+    EMU_IMPORTED,
+    EMU_GRAPH
+};
+
+struct emu_allocation {
+    zr_cu_address address;
+    size_t bytes;
+    enum emu_kind kind;
+    unsigned flags; /* that the program gave */
+    bool sync_copies;
+    struct emu_block *block;
+    struct zr_cu_context_st *context;
+    zr_cu_pool pool; /* of pooled ones */
+    uint64_t id;
+    uint64_t ready; /* by the context's clock: no use before it but in stream order */
+    size_t users_count;
+};
+
+struct emu_allocation *emu_allocation_add(struct emu_allocation allocation);
+void emu_allocation_remove(struct emu_allocation *allocation);
+struct emu_allocation *emu_allocation_at(zr_cu_address address); /* that holds the address */
+void emu_allocations_state(struct zr_emulator_state *out);
+void emu_allocations_end(struct zr_cu_context_st *context); /* what went with the context */
+/* Parts of a granule. Give: false where the block is none of them. */
+struct emu_block *emu_small_take(struct zr_cu_context_st *context, size_t bytes, zr_cu_address *address);
+bool emu_small_give(struct emu_block *block, zr_cu_address address, size_t bytes);
+
+/* ---- pools.c ------------------------------------------------------------------------------------------- */
+
+/* The host has seen the device's work end: what pools hold beyond their thresholds goes back. */
+void emu_pools_settle(int device);
+void emu_pools_state(struct zr_emulator_state *out);
+/* The piece is free for the stream at once (NULL with number 0: the context's NULL stream), for all when its
+ * context's clock reaches the end. */
+void emu_pool_give(struct emu_allocation *allocation, struct zr_cu_context_st *context, uint64_t number,
+                   uint64_t end);
+unsigned emu_pool_access(const struct emu_allocation *allocation, int device); /* zr_cu_access_flags */
+
+/* ---- contents.c ---------------------------------------------------------------------------------------- */
+
+enum emu_place { EMU_HOST, EMU_MAPPED, EMU_NOWHERE };
+enum emu_use { EMU_READS = ZR_CU_ACCESS_READ, EMU_WRITES = ZR_CU_ACCESS_READ_WRITE, EMU_COPIES = 16 };
+/* Where the bytes lie: in the program's memory, in memory that the context may use so, or neither. */
+enum emu_place emu_place(zr_cu_address address, size_t bytes, const struct zr_cu_context_st *context,
+                         unsigned use);
+/* Whether there are bytes, for work that was in order when it was submitted. */
+bool emu_backed(zr_cu_address address, size_t bytes, const struct zr_cu_context_st *context, unsigned use);
+void emu_read(zr_cu_address address, void *out, size_t bytes);
+void emu_write(zr_cu_address address, const void *bytes, size_t count);
+
+/* ---- work.c -------------------------------------------------------------------------------------------- */
+
+enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_WAIT };
+
+struct emu_work {
+    struct emu_work *next; /* of the context, by end; of a graph, in order */
+    uint64_t end;          /* by the context's clock */
+    enum emu_work_kind kind;
+    bool doomed;            /* out of order with its memory's allocation */
+    bool kernel;            /* its addresses were not looked at */
+    zr_cu_address to, from; /* from: 0 for what was staged */
+    size_t bytes;
+    unsigned char value;
+    bool host_to, host_from;         /* the program's own, pageable bytes */
+    unsigned char *staged;           /* a copy of the program's bytes, owned */
+    struct zr_cu_context_st *awaits; /* of a wait: whose clock reaches... */
+    uint64_t awaits_end;             /* ...this first */
+};
+
+void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
+zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end);
+void emu_run(struct zr_cu_context_st *context); /* what has ended by the context's clock */
+/* The bytes go: work that still needs them kills its context. */
+void emu_unmapped(zr_cu_address address, size_t bytes);
+/* They go when the stream's work has ended: so does work that needs them later. */
+void emu_unmapped_after(zr_cu_address address, size_t bytes, struct zr_cu_context_st *context, uint64_t end);
+void emu_drop_work(struct zr_cu_context_st *context);
+void emu_work_state(struct zr_emulator_state *out);
+zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream, bool now);
+zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream, bool now);
+zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
+
+/* ---- streams.c ----------------------------------------------------------------------------------------- */
+
+enum { EMU_AWAITED_MOST = 16 };
+
+struct zr_cu_stream_st {
+    struct zr_cu_stream_st *next;
+    struct zr_cu_context_st *context;
+    uint64_t last, slowness, number;
+    unsigned thread, flags; /* thread: whose default stream it is; 0: nobody's */
+    int priority;
+    bool non_blocking;
+    struct emu_capture *capture; /* NULL: none */
+    /* What it has waited for, by events: up to where of which streams. */
+    struct {
+        uint64_t number, end;
+    } awaited[EMU_AWAITED_MOST];
+    unsigned awaited_count;
+};
+
+struct zr_cu_event_st {
+    struct zr_cu_event_st *next;      /* free ones */
+    struct zr_cu_context_st *context; /* NULL: free */
+    uint64_t end, number;             /* number: its stream's */
+    struct emu_capture *captured;     /* recorded in a stream that was being captured, NULL: else */
+};
+
+/* The handle may be the number of a default stream; *stream gets the record then, NULL for the NULL stream.
+ */
+bool emu_no_stream(zr_cu_stream *stream, struct zr_cu_context_st *context);
+/* When work that is submitted to the stream now begins at the earliest. */
+uint64_t emu_stream_end(const struct zr_cu_context_st *context, const struct zr_cu_stream_st *stream);
+uint64_t emu_stream_number(const struct zr_cu_stream_st *stream);
+void emu_streams_end(struct zr_cu_context_st *context);
+void emu_streams_state(struct zr_emulator_state *out);
+struct zr_cu_stream_st *emu_streams_first(void); /* of the program's */
+
+/* ---- proc.c -------------------------------------------------------------------------------------------- */
+
+/* The identifiers of private tables that were asked for, 16 bytes each, the first `most`; how many there
+ * were. Takes the lock. */
+size_t emu_tables_asked(unsigned char (*out)[16], size_t most);
+
+/* ---- capture.c, graphs.c ------------------------------------------------------------------------------- */
+
+/* Whether a capture forbids the call; if so it is broken. */
+zr_cu_result emu_capture_check(enum emu_call call);
+/* True when the stream's work is recorded, or may not be: *code is what the call returns then. */
+bool emu_captured(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
+                  const struct emu_work *work, zr_cu_result *code);
+bool emu_captured_allocation(zr_cu_address *out, size_t bytes, zr_cu_pool pool,
+                             struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
+                             zr_cu_result *code);
+bool emu_captured_free(zr_cu_address address, struct zr_cu_context_st *context,
+                       struct zr_cu_stream_st *stream, zr_cu_result *code);
+/* Synchronising and asking are for streams that are not captured. */
+zr_cu_result emu_capture_asked(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream);
+zr_cu_result emu_capture_event_asked(struct zr_cu_event_st *event);
+bool emu_captured_record(struct zr_cu_event_st *event, struct zr_cu_context_st *context,
+                         struct zr_cu_stream_st *stream, zr_cu_result *code);
+bool emu_captured_wait(struct zr_cu_event_st *event, struct zr_cu_context_st *context,
+                       struct zr_cu_stream_st *stream, zr_cu_result *code);
+void emu_capture_forget(struct zr_cu_stream_st *stream); /* it is destroyed */
+void emu_graph_memory_give(struct emu_allocation *allocation);
+
+#endif
