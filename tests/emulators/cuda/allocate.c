@@ -70,7 +70,10 @@ static void end(struct emu_allocation *allocation)
         emu_pool_give(allocation, allocation->context, 0, 0);
     else if (allocation->kind == EMU_GRAPH)
         emu_graph_memory_give(allocation);
-    else if (!emu_small_give(allocation->block, allocation->address, allocation->bytes))
+    else if (allocation->kind == EMU_IMPORTED)
+        emu_ipc_forget(allocation->address);
+    if (allocation->kind != EMU_POOLED && allocation->kind != EMU_GRAPH &&
+        !emu_small_give(allocation->block, allocation->address, allocation->bytes))
         emu_block_destroy(allocation->block);
     emu_allocation_remove(allocation);
 }
@@ -106,6 +109,11 @@ static zr_cu_result end_of_kinds(zr_cu_address address, unsigned kinds)
 {
     struct emu_allocation *found = beginning(address);
     return found && kinds & 1u << found->kind ? end_now(found) : ZR_CU_INVALID_VALUE;
+}
+
+zr_cu_result emu_free_imported(zr_cu_address address)
+{
+    return end_of_kinds(address, 1u << EMU_IMPORTED);
 }
 
 /* ---- The device's memory ------------------------------------------------------------------------------- */

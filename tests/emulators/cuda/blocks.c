@@ -155,6 +155,28 @@ struct emu_block *emu_block_of_host(void *address, size_t bytes)
     return add(block);
 }
 
+struct emu_block *emu_block_reserve(size_t bytes)
+{
+    struct emu_block block = {.device = -1, .fd = -1, .bytes = whole_granules(bytes), .unmapped = true};
+    return block.bytes && take_addresses(block.bytes, &block.address) ? add(block) : NULL;
+}
+
+bool emu_block_map(struct emu_block *block, int device)
+{
+    zr_cu_location location = {ZR_CU_LOCATION_DEVICE, device};
+    if (!emu_take_bytes(device, block->bytes))
+        return false;
+    if (emu_file_take(block->bytes, location, &block->offset_bytes) != ZR_CU_SUCCESS) {
+        emu_give_bytes(device, block->bytes);
+        return false;
+    }
+    block->device = device;
+    block->fd = emu_own_file.fd;
+    block->own_file = true;
+    block->unmapped = false;
+    return true;
+}
+
 void emu_block_destroy(struct emu_block *block)
 {
     size_t place = place_of(block->address), g = emu.granularity_bytes;
@@ -168,7 +190,7 @@ void emu_block_destroy(struct emu_block *block)
         emu_file_give(block->offset_bytes, block->bytes);
     else if (block->fd >= 0)
         close(block->fd);
-    else if (!block->program)
+    else if (!block->program && !block->unmapped)
         munmap((void *)(uintptr_t)block->address, block->bytes);
     free(block);
 }

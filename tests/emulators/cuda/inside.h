@@ -83,8 +83,12 @@ enum {
     EMU_PEER_ENABLED = 704,
     EMU_REGISTERED_ALREADY = 712,
     EMU_NOT_REGISTERED = 713,
+    EMU_MAP_FAILED = 205,
+    EMU_ILLEGAL_STATE = 401,
+    EMU_CAPTURE_MERGE = 902,
     EMU_CAPTURE_UNMATCHED = 903,
     EMU_CAPTURE_UNJOINED = 904,
+    EMU_CAPTURE_ISOLATION = 905,
     EMU_CAPTURED_EVENT = 907,
     EMU_CAPTURE_WRONG_THREAD = 908
 };
@@ -191,6 +195,9 @@ struct emu_block {
 struct emu_block *emu_block_create(int device, size_t bytes);
 struct emu_block *emu_block_of_host(void *address, size_t bytes); /* NULL: makes them */
 struct emu_block *emu_block_of_file(int fd, uint64_t offset_bytes, size_t bytes);
+struct emu_block *emu_block_reserve(size_t bytes); /* addresses alone... */
+bool emu_block_map(struct emu_block *block,
+                   int device); /* ...that get their bytes; false: too few are left */
 void emu_block_destroy(struct emu_block *block);
 struct emu_block *emu_block_at(zr_cu_address address);
 bool emu_device_address(zr_cu_address address); /* is, was or may become device memory */
@@ -218,12 +225,12 @@ struct emu_allocation {
     zr_cu_pool pool; /* of pooled ones */
     uint64_t id;
     uint64_t ready; /* by the context's clock: no use before it but in stream order */
-    size_t users_count;
 };
 
 struct emu_allocation *emu_allocation_add(struct emu_allocation allocation);
 void emu_allocation_remove(struct emu_allocation *allocation);
 struct emu_allocation *emu_allocation_at(zr_cu_address address); /* that holds the address */
+zr_cu_result emu_free_imported(zr_cu_address address);
 void emu_allocations_state(struct zr_emulator_state *out);
 void emu_allocations_end(struct zr_cu_context_st *context); /* what went with the context */
 /* Parts of a granule. Give: false where the block is none of them. */
@@ -262,7 +269,7 @@ struct emu_work {
     uint64_t end;          /* by the context's clock */
     enum emu_work_kind kind;
     bool doomed;            /* out of order with its memory's allocation */
-    bool kernel;            /* its addresses were not looked at */
+    bool unchecked;         /* its addresses were not looked at */
     zr_cu_address to, from; /* from: 0 for what was staged */
     size_t bytes;
     unsigned char value;
@@ -297,6 +304,8 @@ struct zr_cu_stream_st {
     int priority;
     bool non_blocking;
     struct emu_capture *capture; /* NULL: none */
+    size_t captured_at;          /* how much was recorded when it last worked */
+    bool unjoined;               /* captured, and nobody has waited for it since */
     /* What it has waited for, by events: up to where of which streams. */
     struct {
         uint64_t number, end;
@@ -309,6 +318,7 @@ struct zr_cu_event_st {
     struct zr_cu_context_st *context; /* NULL: free */
     uint64_t end, number;             /* number: its stream's */
     struct emu_capture *captured;     /* recorded in a stream that was being captured, NULL: else */
+    size_t captured_at;
 };
 
 /* The handle may be the number of a default stream; *stream gets the record then, NULL for the NULL stream.
@@ -319,7 +329,7 @@ uint64_t emu_stream_end(const struct zr_cu_context_st *context, const struct zr_
 uint64_t emu_stream_number(const struct zr_cu_stream_st *stream);
 void emu_streams_end(struct zr_cu_context_st *context);
 void emu_streams_state(struct zr_emulator_state *out);
-struct zr_cu_stream_st *emu_streams_first(void); /* of the program's */
+struct zr_cu_stream_st *emu_streams_next(struct zr_cu_stream_st *previous); /* NULL: the first */
 
 /* ---- proc.c -------------------------------------------------------------------------------------------- */
 
@@ -334,19 +344,36 @@ zr_cu_result emu_capture_check(enum emu_call call);
 /* True when the stream's work is recorded, or may not be: *code is what the call returns then. */
 bool emu_captured(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
                   const struct emu_work *work, zr_cu_result *code);
-bool emu_captured_allocation(zr_cu_address *out, size_t bytes, zr_cu_pool pool,
-                             struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
-                             zr_cu_result *code);
+bool emu_captured_allocation(zr_cu_address *out, size_t bytes, struct zr_cu_context_st *context,
+                             struct zr_cu_stream_st *stream, zr_cu_result *code);
+bool emu_captured_launch(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
+                         struct zr_cu_graph_st *graph, zr_cu_result *code);
 bool emu_captured_free(zr_cu_address address, struct zr_cu_context_st *context,
                        struct zr_cu_stream_st *stream, zr_cu_result *code);
-/* Synchronising and asking are for streams that are not captured. */
-zr_cu_result emu_capture_asked(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream);
+/* Synchronising and asking are for streams that are not captured; whole: it is for all of the context's. */
+zr_cu_result emu_capture_asked(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, bool whole);
 zr_cu_result emu_capture_event_asked(struct zr_cu_event_st *event);
 bool emu_captured_record(struct zr_cu_event_st *event, struct zr_cu_context_st *context,
                          struct zr_cu_stream_st *stream, zr_cu_result *code);
 bool emu_captured_wait(struct zr_cu_event_st *event, struct zr_cu_context_st *context,
                        struct zr_cu_stream_st *stream, zr_cu_result *code);
 void emu_capture_forget(struct zr_cu_stream_st *stream); /* it is destroyed */
+
+struct zr_cu_graph_st *emu_graph_new(void);
+size_t emu_graph_length(const struct zr_cu_graph_st *graph);
+void emu_graph_append(struct zr_cu_graph_st *graph, const struct emu_work *work);
+zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, const struct zr_cu_graph_st *from);
+zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, zr_cu_address *out, size_t bytes,
+                                struct zr_cu_context_st *context);
+zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, zr_cu_address address);
+void emu_graph_end_recording(struct zr_cu_graph_st *graph);
+void emu_graph_drop(struct zr_cu_graph_st *graph);
 void emu_graph_memory_give(struct emu_allocation *allocation);
+
+/* ---- ipc.c, account.c ---------------------------------------------------------------------------------- */
+
+void emu_ipc_forget(zr_cu_address address); /* the allocation ends */
+/* When the process was started, by the kernel's clock; 0: there is none. */
+uint64_t emu_process_started(int pid);
 
 #endif

@@ -253,7 +253,7 @@ static zr_cu_result allocate(zr_cu_address *out, size_t bytes, struct zr_cu_pool
         return ZR_CU_INVALID_HANDLE;
     if (!out || bytes == 0)
         return ZR_CU_INVALID_VALUE;
-    if (emu_captured_allocation(out, bytes, pool, context, stream, &code))
+    if (emu_captured_allocation(out, bytes, context, stream, &code))
         return code;
     if (bytes > SIZE_MAX - UNIT_BYTES)
         return ZR_CU_OUT_OF_MEMORY;

@@ -59,11 +59,14 @@ static const struct form forms[] = {
     ONE(cuMemPoolExportPointer, 11020) ONE(cuDeviceGetDefaultMemPool, 11020)
     ONE(cuDeviceGetMemPool, 11020) ONE(cuDeviceSetMemPool, 11020)
     ONE(cuPointerGetAttribute, 4000) ONE(cuPointerGetAttributes, 7000) ONE(cuPointerSetAttribute, 6000)
+    ONE(cuIpcGetMemHandle, 4010) GONE(cuIpcOpenMemHandle, 4010) FORM(cuIpcOpenMemHandle, 11000, _v2)
+    ONE(cuIpcCloseMemHandle, 4010)
     ONE(cuMemGetAllocationGranularity, 10020) ONE(cuMemAddressReserve, 10020)
     ONE(cuMemAddressFree, 10020) ONE(cuMemCreate, 10020) ONE(cuMemRelease, 10020) ONE(cuMemMap, 10020)
     ONE(cuMemUnmap, 10020) ONE(cuMemSetAccess, 10020) ONE(cuMemGetAccess, 10020)
     ONE(cuMemExportToShareableHandle, 10020) ONE(cuMemImportFromShareableHandle, 10020)
     ONE(cuMemGetAllocationPropertiesFromHandle, 10020) ONE(cuMemRetainAllocationHandle, 11000)
+    ONE(cuMemGetHandleForAddressRange, 11070)
     {"cuMemcpy", 4000, cuMemcpy, cuMemcpy_ptds}, GONE(cuMemcpyHtoD, 2000) TWO_NOW(cuMemcpyHtoD, 3020, _v2)
     GONE(cuMemcpyDtoH, 2000) TWO_NOW(cuMemcpyDtoH, 3020, _v2) GONE(cuMemsetD8, 2000)
     TWO_NOW(cuMemsetD8, 3020, _v2) TWO(cuMemcpyAsync, 4000, ) TWO(cuMemsetD8Async, 3020, )
@@ -73,6 +76,12 @@ static const struct form forms[] = {
     TWO(cuStreamGetCtx, 9020, ) GONE(cuStreamGetCtx, 12050)
     ONE(cuEventCreate, 2000) TWO(cuEventRecord, 2000, ) ONE(cuEventQuery, 2000)
     ONE(cuEventSynchronize, 2000) GONE(cuEventDestroy, 2000) FORM(cuEventDestroy, 4000, _v2)
+    TWO(cuStreamIsCapturing, 10000, ) GONE(cuStreamBeginCapture, 10000)
+    TWO(cuStreamBeginCapture, 10010, _v2) TWO(cuStreamEndCapture, 10000, )
+    ONE(cuThreadExchangeStreamCaptureMode, 10010)
+    ONE(cuGraphInstantiateWithFlags, 11040) GONE(cuGraphInstantiate, 10000) GONE(cuGraphInstantiate, 11000)
+    OTHER(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)
+    TWO(cuGraphLaunch, 10000, ) ONE(cuGraphExecDestroy, 10000) ONE(cuGraphDestroy, 10000)
 };
 // clang-format on
 

@@ -71,3 +71,14 @@ PUBLIC zr_cu_result cuMemImportFromShareableHandle(zr_cu_memory *out, void *hand
                                                      : import_memory(out, (int)(intptr_t)handle);
     return emu_leave(code);
 }
+
+/* For dma-buf, which a memfd is not. */
+PUBLIC zr_cu_result cuMemGetHandleForAddressRange(void *out, zr_cu_address address, size_t bytes, int type,
+                                                  unsigned long long flags)
+{
+    zr_cu_result code = emu_enter(EMU_handle_for_range, EMU_CONTEXT);
+    (void)address, (void)type, (void)flags;
+    if (code == ZR_CU_SUCCESS)
+        code = !out || bytes == 0 ? ZR_CU_INVALID_VALUE : ZR_CU_NOT_SUPPORTED;
+    return emu_leave(code);
+}

@@ -63,6 +63,14 @@ uint64_t emu_stream_number(const struct zr_cu_stream_st *stream)
     return stream ? stream->number : 0;
 }
 
+/* The threads' own come behind the program's. */
+struct zr_cu_stream_st *emu_streams_next(struct zr_cu_stream_st *previous)
+{
+    struct zr_cu_stream_st *next = previous ? previous->next : streams;
+    bool last_of_program = previous ? !next && previous->thread == 0 : !next;
+    return last_of_program ? thread_streams : next;
+}
+
 static void end_of(struct zr_cu_stream_st **list, const struct zr_cu_context_st *context)
 {
     while (*list) {
@@ -159,7 +167,7 @@ PUBLIC zr_cu_result cuStreamSynchronize(zr_cu_stream stream)
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
-        code = emu_capture_asked(context, stream);
+        code = emu_capture_asked(context, stream, false);
     if (code == ZR_CU_SUCCESS)
         code = emu_wait_until(context, emu_stream_end(context, stream));
     return emu_leave(code);
@@ -172,7 +180,7 @@ PUBLIC zr_cu_result cuStreamQuery(zr_cu_stream stream)
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
-        code = emu_capture_asked(context, stream);
+        code = emu_capture_asked(context, stream, false);
     if (code == ZR_CU_SUCCESS && context->clock < emu_stream_end(context, stream))
         code = ZR_CU_NOT_READY;
     return emu_leave(code);
@@ -182,7 +190,7 @@ PUBLIC zr_cu_result cuCtxSynchronize(void)
 {
     zr_cu_result code = emu_enter(EMU_context_synchronize, EMU_CONTEXT);
     if (code == ZR_CU_SUCCESS)
-        code = emu_capture_asked(emu_current(), NULL);
+        code = emu_capture_asked(emu_current(), NULL, true);
     return emu_leave(code == ZR_CU_SUCCESS ? emu_wait_until(emu_current(), emu_current()->last) : code);
 }
 

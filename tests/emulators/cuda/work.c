@@ -157,10 +157,15 @@ static bool too_early(const struct zr_cu_context_st *context, zr_cu_address addr
     return found && left(context, start) < left(found->context, found->ready);
 }
 
+/* What was not looked at before: a kernel's addresses, and those of a graph. Virtual memory is looked at when
+ * the work runs. */
 static bool nowhere(const struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    return work->kernel && emu_device_address(work->to) &&
-           emu_place(work->to, work->bytes, context, EMU_WRITES) != EMU_MAPPED;
+    return work->unchecked &&
+           ((emu_device_address(work->to) &&
+             emu_place(work->to, work->bytes, context, EMU_WRITES) != EMU_MAPPED) ||
+            (emu_device_address(work->from) &&
+             emu_place(work->from, work->bytes, context, EMU_READS | EMU_COPIES) != EMU_MAPPED));
 }
 
 static void insert(struct zr_cu_context_st *context, const struct emu_work *work)
@@ -280,7 +285,8 @@ PUBLIC zr_cu_result cuMemsetD8Async(zr_cu_address to, unsigned char value, size_
 /* Unlike a fill, a kernel's addresses are looked at only while it runs. */
 zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value)
 {
-    struct emu_work work = {.kind = EMU_FILL, .kernel = true, .to = address, .bytes = bytes, .value = value};
+    struct emu_work work = {
+        .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value};
     zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
