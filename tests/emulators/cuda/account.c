@@ -1,37 +1,29 @@
-/* account.c: how many bytes of each device are in use. See emulator.h. */
+/* account.c: how many bytes of each device are in use: by this process, or, where ZR_EMULATOR_SHARED names a
+ * file, by all that name it. What a process that was killed held is given back by the next that asks. See
+ * emulator.h. */
+#define _GNU_SOURCE
 #include "tests/emulators/cuda/inside.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-static size_t used_bytes[EMU_DEVICES_MOST];
+enum { PROCESSES_MOST = 64 };
 
-size_t emu_free_bytes(int device)
-{
-    return emu.capacity_bytes > used_bytes[device] ? emu.capacity_bytes - used_bytes[device] : 0;
-}
+/* One process's part of the file; pid 0: free. */
+struct part {
+    int pid;
+    uint64_t started; /* its number may serve another process later */
+    uint64_t used_bytes[EMU_DEVICES_MOST];
+};
 
-bool emu_take_bytes(int device, size_t bytes)
-{
-    if (bytes > emu_free_bytes(device))
-        return false;
-    used_bytes[device] += bytes;
-    return true;
-}
-
-void emu_give_bytes(int device, size_t bytes)
-{
-    used_bytes[device] -= bytes;
-}
-
-size_t emu_used_bytes(void)
-{
-    size_t sum = 0;
-    for (int i = 0; i < EMU_DEVICES_MOST; i++)
-        sum += used_bytes[i];
-    return sum;
-}
+static struct part alone, *own = &alone;
+static struct part *parts; /* of the file, PROCESSES_MOST; NULL: nothing is shared */
+static int parts_fd = -1;
 
 uint64_t emu_process_started(int pid)
 {
@@ -47,4 +39,114 @@ uint64_t emu_process_started(int pid)
     for (unsigned i = 2; at && i < 22; i++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+/* A lock of the process: it ends with it, and no child has it. */
+static void set_lock(short type)
+{
+    struct flock wanted = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
+    while (parts && fcntl(parts_fd, F_SETLKW, &wanted) != 0)
+        if (errno != EINTR)
+            abort();
+}
+
+static void lock_parts(void)
+{
+    set_lock(F_WRLCK);
+}
+
+static void unlock_parts(void)
+{
+    set_lock(F_UNLCK);
+}
+
+static void bury_dead(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MOST; i++)
+        if (parts[i].pid && &parts[i] != own && emu_process_started(parts[i].pid) != parts[i].started)
+            memset(&parts[i], 0, sizeof parts[i]);
+}
+
+bool emu_account_share(const char *path)
+{
+    size_t bytes = PROCESSES_MOST * sizeof *parts;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return false;
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED)
+        return false;
+    parts = mapped;
+    parts_fd = fd;
+    lock_parts();
+    bury_dead();
+    struct part *free_part = NULL;
+    for (unsigned i = 0; i < PROCESSES_MOST && !free_part; i++)
+        free_part = parts[i].pid ? NULL : &parts[i];
+    if (free_part) {
+        *free_part = (struct part){.pid = getpid(), .started = emu_process_started(getpid())};
+        own = free_part;
+    }
+    unlock_parts();
+    return free_part;
+}
+
+/* With the parts' lock. */
+static size_t used_of(int device)
+{
+    size_t sum = 0;
+    for (unsigned i = 0; parts && i < PROCESSES_MOST; i++)
+        sum += parts[i].used_bytes[device];
+    return parts ? sum : own->used_bytes[device];
+}
+
+static size_t free_of(int device)
+{
+    size_t used = used_of(device);
+    return emu.capacity_bytes > used ? emu.capacity_bytes - used : 0;
+}
+
+/* With the parts' lock. Looks for the dead only when it is worth it. */
+static size_t free_or_buried(int device, size_t wanted)
+{
+    if (parts && free_of(device) < wanted)
+        bury_dead();
+    return free_of(device);
+}
+
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
+
+size_t emu_free_bytes(int device)
+{
+    lock_parts();
+    size_t bytes = free_or_buried(device, emu.capacity_bytes);
+    unlock_parts();
+    return bytes;
+}
+
+bool emu_take_bytes(int device, size_t bytes)
+{
+    lock_parts();
+    bool enough = bytes <= free_or_buried(device, bytes);
+    if (enough)
+        own->used_bytes[device] += bytes;
+    unlock_parts();
+    return enough;
+}
+
+void emu_give_bytes(int device, size_t bytes)
+{
+    lock_parts();
+    own->used_bytes[device] -= bytes;
+    unlock_parts();
+}
+
+size_t emu_used_bytes(void)
+{
+    size_t sum = 0;
+    for (int i = 0; i < EMU_DEVICES_MOST; i++)
+        sum += own->used_bytes[i];
+    return sum;
 }

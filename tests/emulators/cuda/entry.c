@@ -128,6 +128,9 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
     if (code == ZR_CU_SUCCESS && !owner) {
         read_environment();
         emu_contexts_begin();
+        const char *shared = getenv("ZR_EMULATOR_SHARED");
+        if (shared && *shared && !emu_account_share(shared))
+            code = ZR_CU_OPERATING_SYSTEM;
         /* As NVIDIA's does for nvidia-modprobe. */
         pid_t child = setting("ZR_EMULATOR_FORKS", 0) ? fork() : -1;
         if (child == 0)
@@ -136,7 +139,7 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
             waitpid(child, NULL, 0);
         if (emu.devices_count == 0)
             code = ZR_CU_NO_DEVICE;
-        else
+        if (code == ZR_CU_SUCCESS)
             owner = getpid();
     }
     return emu_leave(code);

@@ -129,6 +129,8 @@ void emu_contexts_state(struct zr_emulator_state *out);
 
 /* ---- account.c ----------------------------------------------------------------------------------------- */
 
+/* From now on the file's processes have one account. False: that cannot be. */
+bool emu_account_share(const char *path);
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);

@@ -2,6 +2,7 @@
  * is opened by another process. Sources and verdicts: tests/support/cuda_rules.h. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "tests/support/cuda_rules.h"
@@ -486,31 +487,89 @@ static zr_cu_result open_elsewhere(int peer)
     return ALL_REFUSED(flags, freed, shared, w.all.ipc_close(again), w.cu->fill(address, 8, 1, NULL));
 }
 
+struct process {
+    pid_t pid;
+    int end;
+};
+
+static struct process start(const char *option)
+{
+    struct process out = {.pid = -1};
+    int ends[2];
+    char number[16];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        return out;
+    snprintf(number, sizeof number, "%d", ends[1]);
+    out.end = ends[0];
+    out.pid = fork();
+    if (out.pid == 0) {
+        close(ends[0]);
+        execl("/proc/self/exe", "cuda_capture_test", option, number, (char *)NULL);
+        _exit(1);
+    }
+    close(ends[1]);
+    return out;
+}
+
 /* What open_elsewhere() returns, run by a fresh process. */
 static zr_cu_result shared(const struct world *w)
 {
     zr_cu_address address = plain(w);
     zr_cu_ipc_handle handle;
     zr_cu_result code = VERDICT_BROKEN;
-    int ends[2];
-    char number[16];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        return VERDICT_BROKEN;
-    snprintf(number, sizeof number, "%d", ends[1]);
-    pid_t child = fork();
-    if (child == 0) {
-        execl("/proc/self/exe", "cuda_capture_test", "--open", number, (char *)NULL);
-        _exit(1);
-    }
-    close(ends[1]);
+    struct process other = start("--open");
     MUST(w->cu->fill(address, 7, 4096, NULL));
     MUST(w->cu->context_synchronize());
     MUST(w->all.ipc_get(&handle, address));
-    if (write(ends[0], &handle, sizeof handle) != sizeof handle ||
-        read(ends[0], &code, sizeof code) != sizeof code)
+    if (write(other.end, &handle, sizeof handle) != sizeof handle ||
+        read(other.end, &code, sizeof code) != sizeof code)
         code = VERDICT_BROKEN;
-    waitpid(child, NULL, 0);
+    waitpid(other.pid, NULL, 0);
     return byte_at(w, address + 4095) == 8 ? code : VERDICT_BROKEN;
+}
+
+/* A process that allocates as many granules as each byte that it gets says, and answers how many are used. */
+static void allocate_on_demand(int peer)
+{
+    struct world w = {0};
+    zr_cu_address address;
+    size_t free_bytes, total;
+    unsigned char granules, used;
+    if (prepare(&w, false) != ZR_CU_SUCCESS)
+        return;
+    while (read(peer, &granules, 1) == 1) {
+        if ((granules && w.all.mem_alloc(&address, granules * w.g) != ZR_CU_SUCCESS) ||
+            w.all.mem_info(&free_bytes, &total) != ZR_CU_SUCCESS)
+            return;
+        used = (unsigned char)((total - free_bytes) / w.g);
+        if (write(peer, &used, 1) != 1)
+            return;
+    }
+}
+
+static unsigned allocate_there(const struct process *process, unsigned char granules)
+{
+    unsigned char used = 255;
+    return write(process->end, &granules, 1) == 1 && read(process->end, &used, 1) == 1 ? used : 255;
+}
+
+/* Two processes, of which one is killed. */
+static zr_cu_result one_account(const struct world *w)
+{
+    char path[] = "/tmp/zr_emulator_XXXXXX";
+    int fd = mkstemp(path);
+    (void)w;
+    setenv("ZR_EMULATOR_SHARED", path, 1);
+    struct process a = start("--account"), b = start("--account");
+    bool good_before = allocate_there(&a, 3) == 3 && allocate_there(&b, 2) == 5 && allocate_there(&a, 0) == 5;
+    kill(a.pid, SIGKILL);
+    waitpid(a.pid, NULL, 0);
+    bool good_after = allocate_there(&b, 1) == 3;
+    close(b.end);
+    waitpid(b.pid, NULL, 0);
+    close(fd);
+    unlink(path);
+    return good(good_before && good_after);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -559,10 +618,16 @@ static const struct rule rules[] = {
      ZR_CU_INVALID_VALUE, 0},
     {"where it is opened with its one flag, as often as closed, and neither freed nor passed on",
      "MEM cuIpcOpenMemHandle", shared, ZR_CU_INVALID_VALUE, 0},
+    {"processes share a device's memory, and it survives them", "MEM cuMemGetInfo", one_account,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
 };
 
 int main(int count, char **arguments)
 {
+    if (count > 2 && strcmp(arguments[1], "--account") == 0) {
+        allocate_on_demand(atoi(arguments[2]));
+        return 0;
+    }
     if (count > 2 && strcmp(arguments[1], "--open") == 0) {
         int peer = atoi(arguments[2]);
         zr_cu_result code = open_elsewhere(peer);
