@@ -103,7 +103,8 @@ $(forbid): tests/support/forbid.c $(BUILD)/config
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $<
 # Its library and its program are made before it, and a mutant's with it.
-$(BUILD)/tests/preload_test: $(preload_library) $(preload_calls) $(forbid)
+$(BUILD)/tests/preloaded_test: private OBJ_CFLAGS := $(if $(SANITIZE),-DZR_TEST_SANITIZED)
+$(BUILD)/tests/preloaded_test: $(preload_library) $(preload_calls) $(forbid)
 
 # The longest first, or the last of all would be waited for alone.
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \

@@ -27,8 +27,8 @@ static struct {
 
 static const char *map_book(int fd)
 {
-    if (fd < 0)
-        return strerrorname_np(errno);
+    if (fd < 0) /* another user's process, or one that outlives the run: no harm */
+        return errno == EACCES || errno == ENOENT ? NULL : strerrorname_np(errno);
     off_t bytes = lseek(fd, 0, SEEK_END);
     if (bytes < (off_t)sizeof *own.book)
         return "it is too short";
@@ -160,6 +160,29 @@ bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room
 {
     int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.book->records);
     return length > 0 && (size_t)length < room_bytes;
+}
+
+static void remove_trace(uint64_t best)
+{
+    char path[sizeof own.room + 32];
+    size_t number = (best & ((1u << ZR_RECORD_NUMBER_BITS) - 1)) - 1;
+    if (zr_record_trace_path(&own.book->records[number], path, sizeof path))
+        unlink(path);
+}
+
+void zr_record_keep_best_trace(const struct zr_record *record)
+{
+    uint64_t pages = record->memory[ZR_RECORD_HOST].traced_peak_bytes / 4096,
+             old = atomic_load(&own.book->best_trace);
+    uint64_t mine = pages << ZR_RECORD_NUMBER_BITS | (uint64_t)(record - own.book->records + 1);
+    do {
+        if (old >= mine) {
+            remove_trace(mine);
+            return;
+        }
+    } while (!atomic_compare_exchange_weak(&own.book->best_trace, &old, mine));
+    if (old != 0)
+        remove_trace(old);
 }
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */

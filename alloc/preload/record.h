@@ -26,6 +26,7 @@ enum {
     ZR_RECORD_DEVICE = 1,    /* device 0's; those of the others follow */
     ZR_RECORD_MEMORIES = 17, /* sixteen devices */
     ZR_RECORD_NAME_BYTES = 48,
+    ZR_RECORD_NUMBER_BITS = 13,
 };
 #define ZR_RECORD_FILE "record" /* in the folder */
 
@@ -78,6 +79,9 @@ struct zr_record *zr_record_open(const char **words);
 struct zr_record *zr_record_in_child(const struct zr_record *parents);
 /* The path of its trace in the folder: false: too long. */
 bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room_bytes);
+/* At exit, once its trace is whole: of the processes that ended, the trace of the one that held the most
+ * stays, and the others' are removed, so that a run's folder does not grow with its processes. */
+void zr_record_keep_best_trace(const struct zr_record *record);
 /* Figures of now. One thread at a time for each memory. */
 void zr_record_note(struct zr_record *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes);
 void zr_record_failure(struct zr_record *record, unsigned memory, uint64_t bytes);

@@ -229,6 +229,8 @@ void zr_recording_end(void)
     if (trace) {
         zr_arena_remove_map_callback(zr_preload.large_arena, &callback);
         zr_trace_close(trace);
+        if (own.record && !own.trace_wanted)
+            zr_record_keep_best_trace(own.record);
     }
     if (own.record)
         zr_record_end(own.record);

@@ -91,28 +91,31 @@ static uint64_t place_of(int fd, const Elf64_Ehdr *header, uint64_t address)
     return 0;
 }
 
-/* Whether the program is linked with a library whose name begins so. */
-static bool needs_library(int fd, const Elf64_Ehdr *header, const char *prefix)
+/* Whether it is linked with a sanitizer's library. */
+static bool needs_sanitizer(int fd, const Elf64_Ehdr *header)
 {
-    Elf64_Phdr dynamic;
-    Elf64_Dyn entry;
-    uint64_t strings = 0;
+    static const char *const prefixes[] = {"libasan", "libtsan", "liblsan", "libhwasan"};
+    Elf64_Phdr segment;
+    Elf64_Dyn entries[256];
     char name[64];
-    if (!find_segment(fd, header, PT_DYNAMIC, &dynamic))
+    uint64_t strings = 0;
+    if (!find_segment(fd, header, PT_DYNAMIC, &segment) || segment.p_offset > INT64_MAX)
         return false;
-    for (unsigned pass = 0; pass < 2; pass++)
-        for (uint64_t at = 0; at + sizeof entry <= dynamic.p_filesz && at < 65536; at += sizeof entry) {
-            if (!read_at(fd, dynamic.p_offset + at, &entry, sizeof entry) || entry.d_tag == DT_NULL)
-                break;
-            if (pass == 0 && entry.d_tag == DT_STRTAB)
-                strings = place_of(fd, header, entry.d_un.d_ptr);
-            ssize_t got = pass == 1 && strings && entry.d_tag == DT_NEEDED
-                              ? pread(fd, name, sizeof name - 1, (off_t)(strings + entry.d_un.d_val))
-                              : 0;
-            name[got > 0 ? got : 0] = '\0';
-            if (strncmp(name, prefix, strlen(prefix)) == 0)
+    size_t bytes = segment.p_filesz < sizeof entries ? segment.p_filesz : sizeof entries;
+    ssize_t got = pread(fd, entries, bytes, (off_t)segment.p_offset);
+    size_t count = got > 0 ? (size_t)got / sizeof *entries : 0;
+    for (size_t i = 0; i < count; i++)
+        if (entries[i].d_tag == DT_STRTAB)
+            strings = place_of(fd, header, entries[i].d_un.d_ptr);
+    for (size_t i = 0; i < count && strings && entries[i].d_tag != DT_NULL; i++) {
+        if (entries[i].d_tag != DT_NEEDED)
+            continue;
+        ssize_t length = pread(fd, name, sizeof name - 1, (off_t)(strings + entries[i].d_un.d_val));
+        name[length > 0 ? length : 0] = '\0';
+        for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++)
+            if (strncmp(name, prefixes[k], strlen(prefixes[k])) == 0)
                 return true;
-        }
+    }
     return false;
 }
 
@@ -134,8 +137,7 @@ static void look_into_elf(int fd, const Elf64_Ehdr *header, struct zr_program *o
     memcpy(out->loader, loader, sizeof loader);
     if (!strstr(loader, "ld-linux"))
         cannot(out, "its C library is not glibc (its loader is %s)", loader);
-    else if (needs_library(fd, header, "libasan") || needs_library(fd, header, "libtsan") ||
-             needs_library(fd, header, "liblsan") || needs_library(fd, header, "libhwasan")) {
+    else if (needs_sanitizer(fd, header)) {
         out->refused = true;
         cannot(
             out,

@@ -268,9 +268,10 @@ static void show_lines(const struct summary *summary)
     }
     uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes);
     uint32_t taken = atomic_load(&book->taken_count);
+    uint64_t sum = atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes); /* to a MiB of each process */
     if (taken > 1)
         snprintf(others, sizeof others, "; by all %u processes at once at most %s", taken,
-                 bytes(atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes)).text);
+                 bytes(sum > held ? sum : held).text);
     uint64_t resident = resident_bytes(summary, largest);
     zr_tool_log("peak held  %s%s%s by %s [%d]%s", bytes(held).text, resident ? ", resident at most " : "",
                 resident ? bytes(resident).text : "", largest->program, largest->process, others);

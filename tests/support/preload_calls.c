@@ -2,12 +2,14 @@
  * malloc preloaded, by tests/system/preload.t.
  *
  *   calls          every call, its alignment, its errors; contents through every change of size
- *   threads N      eight threads allocate while one forks N times, and each child allocates and frees; every
- *                  object's contents are checked whenever it is touched
- *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
+ *   foreign        the C library's own malloc's objects are freed and resized by whoever serves malloc here
+ *   threads N S    eight threads allocate while one forks N times, and each child allocates and frees; every
+ *                  object's contents are checked whenever it is touched; a child that takes longer than S
+ * seconds (300) dies denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
  *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
  *   returns        holds many large objects, frees them, and prints what stays resident, in MiB */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -205,6 +207,23 @@ static void every_call(void)
     about_memory();
 }
 
+static void foreign(void)
+{
+    void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    void *(*their_malloc)(size_t);
+    *(void **)&their_malloc = dlsym(libc, "malloc");
+    CHECK(libc && their_malloc);
+    for (unsigned i = 0; i < SIZES; i++) {
+        unsigned char *object = their_malloc(sizes[i]);
+        CHECK(object && malloc_usable_size(object) >= sizes[i]);
+        fill(object, sizes[i], i);
+        object = realloc(object, 2 * sizes[i] + 1);
+        look(object, 2 * sizes[i] + 1, sizes[i] ? sizes[i] - 1 : 0, i);
+        free(object);
+        free(their_malloc(sizes[i]));
+    }
+}
+
 /* ---- Threads and forks --------------------------------------------------------------------------------- */
 
 enum { SLOTS = 64 };
@@ -269,7 +288,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void forks(unsigned count)
+static void forks(unsigned count, unsigned seconds)
 {
     enum { THREADS = 8 };
     pthread_t threads[THREADS];
@@ -282,7 +301,7 @@ static void forks(unsigned count)
             step(&own);
         pid_t child = fork();
         if (child == 0) {
-            alarm(300); /* a deadlock is a death */
+            alarm(seconds); /* a deadlock is a death */
             for (unsigned k = 0; k < 100; k++)
                 step(&own);
             drop(&own);
@@ -350,8 +369,10 @@ int main(int argc, char **argv)
         deny();
     if (strcmp(what, "calls") == 0 || strcmp(what, "denied") == 0) {
         every_call();
+    } else if (strcmp(what, "foreign") == 0) {
+        foreign();
     } else if (strcmp(what, "threads") == 0) {
-        forks((unsigned)number);
+        forks((unsigned)number, argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 300);
     } else if (strcmp(what, "twice") == 0) {
         char *volatile object = malloc(number);
         free(object);
