@@ -53,6 +53,7 @@ packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-con
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
+packages_soak  := $(packages_check) python3-torch chromium libreoffice-writer-nogui unzip
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin
 packages_fuzz  := $(packages_build) clang
@@ -63,7 +64,7 @@ packages_fresh := debootstrap
 # Installs what dpkg does not have, as root or through sudo; else prints the command to type. Servers among them are not
 # started, where runlevels say so. Where there is no dpkg,
 # it names them and goes on: other systems have the same libraries under names of their own.
-package_sets := $(patsubst %,packages-%,build demo check long bench fuzz libfuzzer fresh)
+package_sets := $(patsubst %,packages-%,build demo check long soak bench fuzz libfuzzer fresh)
 .PHONY: $(package_sets)
 $(package_sets): packages-%:
 	@if ! command -v dpkg-query >/dev/null; then \

@@ -133,9 +133,10 @@ check-long: packages-check
 	@$(again) built-long
 	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
 # Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind
-# computing, times as fast as Open MPI or a copy. For a quiet machine with memory and an hour to spare.
+# computing, times as fast as Open MPI or a copy; and the largest of the programs that zr run is tried on. For a quiet machine with memory and an hour to spare.
 .PHONY: soak
 soak: packages-check
+	@$(again) packages-soak
 	@$(again) built-soak
 	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: packages-check

@@ -212,12 +212,16 @@ static bool overcommit_is_strict(void)
     return strict;
 }
 
-/* Addresses for each arena: plenty, since they cost nothing but large.c's marks, of which few are touched. */
+/* Addresses for each arena: plenty, since they cost nothing but large.c's marks, of which few are touched.
+ * But `ulimit -d` counts these, and what it allows needs no more addresses than that. */
 static size_t range_bytes(void)
 {
+    struct rlimit data;
     long pages = sysconf(_SC_PHYS_PAGES);
     size_t memory_bytes = pages > 0 ? (size_t)pages * ZR_PAGE_BYTES : (size_t)8 << 30;
     size_t most = overcommit_is_strict() ? memory_bytes : memory_bytes * 8, bytes = (size_t)4 << 30;
+    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur < most)
+        most = data.rlim_cur;
     while (bytes < most && bytes < (size_t)1 << 44)
         bytes *= 2;
     return bytes;

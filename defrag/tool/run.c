@@ -211,7 +211,10 @@ int zr_tool_preload(int argc, char **argv)
     }
     if (program.obstacle[0]) {
         zr_tool_log("run: %s: %s%s", command[0], program.obstacle,
-                    settings.strict || program.refused ? "" : "; it runs with its own malloc");
+                    settings.strict || program.refused ? ""
+                    : settings.stats || settings.json
+                        ? "; it runs with its own malloc, and there are no figures"
+                        : "; it runs with its own malloc");
         return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
     }
     if (settings.strict && !all_taken(&program))

@@ -76,6 +76,30 @@ SLOW = [
     ("LibreOffice converts a document", ["soffice"], "cp README.md {folder}/d.txt && soffice -env:UserInstallation=file://{folder}/u --headless "
      "--convert-to docx --outdir {folder} {folder}/d.txt > /dev/null 2>&1; unzip -p {folder}/d.docx word/document.xml | wc -c", False),
 ]
+# What takes a gigabyte of packages: make soak.
+TORCH = """import torch, torch.nn as nn
+torch.manual_seed(1); torch.set_num_threads(1)
+layer = lambda: nn.TransformerEncoderLayer(96, 4, 384, dropout=0, batch_first=True)
+model = nn.ModuleList([nn.Embedding(256, 96), layer(), layer(), nn.Linear(96, 256)])
+step = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for i in range(40):
+    length = 32 + i * 37 % 200
+    x = torch.randint(256, (8, length + 1))
+    mask = nn.Transformer.generate_square_subsequent_mask(length)
+    h = model[0](x[:, :-1])
+    for block in model[1:3]: h = block(h, src_mask=mask)
+    loss = nn.functional.cross_entropy(model[3](h).flatten(0, 1), x[:, 1:].flatten())
+    step.zero_grad(); loss.backward(); step.step()
+    print(loss.item().hex())
+"""
+CHROMIUM = "chromium --headless --no-sandbox --disable-gpu --user-data-dir={folder}/u --dump-dom {folder}/p.html 2> {folder}/log"
+SOAK = [
+    ("PyTorch on the CPU trains a GPT", [PYTHON], f"{PYTHON} - <<'END'\n{TORCH}END", False),
+    ("chromium starts", ["chromium"], "echo '<p id=a></p><script>let s=0;for(let i=0;i<1e6;i++)s+=[i].length;a.innerText=s</script>' "
+     "> {folder}/p.html && " + CHROMIUM, False),
+    ("LibreOffice writes a PDF", ["soffice"], "cp README.md {folder}/d.txt && soffice -env:UserInstallation=file://{folder}/u --headless "
+     "--convert-to pdf --outdir {folder} {folder}/d.txt > /dev/null 2>&1; head -c 8 {folder}/d.pdf", False),
+]
 
 
 def missing(needs):
