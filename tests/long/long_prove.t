@@ -45,6 +45,10 @@ def run(row):
         row["interleave"] = None
     if row["zero_r"]:
         row.update(dict.fromkeys(("stage", "recompute", "partition_activations", "checkpoint_offload", "no_contiguous", "no_constant_buffers")))
+    if row["no_constant_buffers"]:
+        row["bucket_bytes"] = None
+    if not row["partition_activations"] and row["zero_r"] not in ("C2", "C5"):
+        row["force"] = None
     more = dict(loss_scale_power=6) if row["precision"] == "fp16" else {}
     return train(ranks=tp * data * (row["pp"] or 1), prove=True, steps=3, eval_every=0, warmup=1, **more, **shape, **row)
 

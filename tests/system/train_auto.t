@@ -47,9 +47,16 @@ for part in (0, len(sizes) // 2, len(sizes) - 1):
     ok(rows and rows == sorted(rows, key=float) and len(rows) <= 5, f"beside others, the fastest first: {rows}")
 given = train(ranks=None, stage=None, dry_run=True, world_size=4, zero_r="auto", memory_limit=1 << 30, tp=2, recompute="full", **SHAPE)
 ok(given.code == 0 and re.search(r"--tp 2 .*--recompute full .*\(taken\)", given.out), "what is given stays") or note(given.out[:600])
+for words, flags, needle in (("parts of checkpoints", dict(partition_activations=True), "--tp 2 .*--partition-activations"),
+                             ("parts, nothing recomputed", dict(partition_activations=True, recompute="none"), "--tp 2 .*none .*--partition"),
+                             ("the host", dict(checkpoint_offload=True), "--checkpoint-offload"),
+                             ("rows", dict(sequence_parallel=True), "--tp [24]"), ("a schedule", dict(schedule="gpipe"), "--pp [24]")):
+    given = train(ranks=None, stage=None, dry_run=True, world_size=4, zero_r="auto", memory_limit=1 << 30, **flags, **SHAPE)
+    ok(given.code == 0 and re.search(needle + r".*\(taken\)", given.out), f"a mesh is found that has what was given: {words}") or note(given.out[:600] + given.err)
 run = train(ranks=2, stage=None, zero_r="auto", memory_limit=1 << 30, **SHAPE)
 ok(run.code == 0 and run.report["steps"] == 3, "and the run goes on with it") or note(run.err[-400:])
-for words, flags, code, needle in (("no limit", {}, 2, "--memory-limit"), ("nothing fits", dict(memory_limit=1 << 20), 4, "none fits")):
+for words, flags, code, needle in (("no limit", {}, 2, "--memory-limit"), ("nothing fits", dict(memory_limit=1 << 20), 4, "none fits"),
+                                   ("no mesh has it", dict(memory_limit=1 << 30, pp=2, sequence_parallel=True), 2, "leave some of")):
     run = train(ranks=2, stage=None, zero_r="auto", **flags, **SHAPE)
     ok(run.code == code and needle in run.err, f"{words}: {run.err.strip()[:110]}") or note(f"{run.code} {run.err}")
 leftovers()

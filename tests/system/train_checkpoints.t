@@ -110,6 +110,8 @@ for pool, blocks in zip(scattered[::2], scattered[1::2]):
 for words, flags, needle in (("one rank", {}, "--tp 2"), ("rows divided already", dict(ranks=2, tp=2, sequence_parallel=True), "--force"),
                              ("too many layers", dict(partition_activations=None, recompute="full:3"), "--layers"),
                              ("no layers", dict(partition_activations=None, recompute="full:0"), "full:1"),
+                             ("nothing to force", dict(partition_activations=None, force=True), "leave it out"),
+                             ("two sizes of buffers", dict(partition_activations=None, no_constant_buffers=True, bucket_bytes=4096), "--bucket-bytes"),
                              ("a bandwidth of nothing", dict(partition_activations=None, host_bandwidth=1e9), "--checkpoint-offload")):
     run = train(**{"partition_activations": True, **flags})
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:100]}") or note(f"{run.code} {run.err}")

@@ -67,6 +67,8 @@ for words, flags in (("interleaved", dict(pp=2, interleave=2)), ("interleaved by
     run = logged(ranks=flags["pp"], **flags, **SHAPE)
     near(run, whole("gpt2", 1), 1e-5, words)
     run.report and as_planned(run, words)
+    same(*(logged(ranks=flags["pp"], **{**MODELS["llama"], **more, "steps": 3}).bits for more in (flags, dict(pp=flags["pp"]))),
+         f"{words}: the bits of 1f1b, where nothing is tied")
 run = logged(ranks=8, tp=2, pp=2, sequence_parallel=True, **SHAPE)
 near(run, whole("gpt2", 2), 1e-5, "2 x 2 x 2, sequence parallel")
 run = logged(ranks=2, pp=2, reduce="once", **SHAPE)

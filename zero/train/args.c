@@ -428,12 +428,23 @@ static bool scales_loss(const struct zr_train_config *config)
     return given;
 }
 
+bool zr_pipeline_flag_given(const struct zr_train_config *config)
+{
+    return zr_flag_given(config, "schedule") || zr_flag_given(config, "interleave") ||
+           zr_flag_given(config, "pipeline-cut");
+}
+
+/* --zero-r auto has still to choose it. */
+static bool is_left_open(const struct zr_train_config *config, const char *name)
+{
+    return config->picks_all && !zr_flag_given(config, name);
+}
+
 /* Words for an option of a pipeline that has no meaning; NULL: there is none. */
 static const char *beside_pipeline(const struct zr_train_config *config)
 {
     const struct zr_stages *stages = &config->stages;
-    if (stages->ranks == 1 && (zr_flag_given(config, "schedule") || zr_flag_given(config, "interleave") ||
-                               zr_flag_given(config, "pipeline-cut")))
+    if (stages->ranks == 1 && !is_left_open(config, "pp") && zr_pipeline_flag_given(config))
         return "--schedule, --interleave and --pipeline-cut: are of a pipeline; give --pp 2 or more, or leave "
                "them out";
     if (stages->schedule == ZR_PIPELINE_VHALF && stages->interleave > 0 && stages->interleave != 2)
@@ -441,6 +452,34 @@ static const char *beside_pipeline(const struct zr_train_config *config)
     if (stages->schedule != ZR_PIPELINE_VHALF && stages->schedule != ZR_PIPELINE_1F1B &&
         stages->interleave > 1)
         return "--interleave: is of --schedule 1f1b; leave one of the two out";
+    return NULL;
+}
+
+/* Words for an option of activation checkpoints that has no meaning; NULL: there is none. */
+static const char *beside_checkpoints(const struct zr_train_config *config)
+{
+    bool one_tensor = config->shape.tensor < 2 && !is_left_open(config, "tp");
+    if (config->shape.sequence_parallel && one_tensor)
+        return "--sequence-parallel: divides rows over the ranks of --tp; give --tp 2 or more, or leave it out";
+    if (config->checkpoints.partition && !config->force && (one_tensor || config->shape.sequence_parallel))
+        return config->shape.sequence_parallel
+                   ? "--partition-activations: --sequence-parallel has divided checkpoints already, so it would "
+                     "save nothing; leave one of the two out, or add --force"
+                   : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
+                     "save nothing; give --tp 2 or more, leave it out, or add --force";
+    if (config->force && !config->checkpoints.partition)
+        return "--force: does what would save nothing, which is --partition-activations without --tp or with "
+               "--sequence-parallel; give that too, or leave it out";
+    if (config->growing_buffers && zr_flag_given(config, "bucket-bytes"))
+        return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
+               "one of the two out";
+    if (config->host_bytes_per_second > 0 &&
+        ((!config->checkpoint_offload && !is_left_open(config, "checkpoint-offload")) ||
+         (config->flops_per_second <= 0 && !config->picks_all)))
+        return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
+               "--bandwidth; give these too, or leave it out";
+    if (config->shape.recompute_layers > config->shape.layers)
+        return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     return NULL;
 }
 
@@ -456,24 +495,13 @@ static const char *without_meaning(const struct zr_train_config *config)
     const char *pipeline = beside_pipeline(config);
     if (pipeline)
         return pipeline;
-    if (config->shape.sequence_parallel && config->shape.tensor < 2)
-        return "--sequence-parallel: divides rows over the ranks of --tp; give --tp 2 or more, or leave it out";
-    if (config->checkpoints.partition && !config->force &&
-        (config->shape.tensor < 2 || config->shape.sequence_parallel))
-        return config->shape.sequence_parallel
-                   ? "--partition-activations: --sequence-parallel has divided checkpoints already, so it would "
-                     "save nothing; leave one of the two out, or add --force"
-                   : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
-                     "save nothing; give --tp 2 or more, leave it out, or add --force";
-    if (config->host_bytes_per_second > 0 && (!config->checkpoint_offload || config->flops_per_second <= 0))
-        return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
-               "--bandwidth; give these too, or leave it out";
+    const char *checkpoints = beside_checkpoints(config);
+    if (checkpoints)
+        return checkpoints;
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance: is of --prove; give that too, or leave it out";
     if (config->prove && (config->dry_run || config->resume[0]))
         return "--prove: compares a run from its first step; leave out --dry-run and --resume";
-    if (config->shape.recompute_layers > config->shape.layers)
-        return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     if (config->save_every && !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->keep && !config->save[0])

@@ -47,6 +47,8 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value);
 /* Whether the option was on the command line. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
+/* Whether one was that has no meaning without a pipeline. */
+bool zr_pipeline_flag_given(const struct zr_train_config *config);
 
 zr_result zr_help_print(void);
 zr_result zr_version_print(void);

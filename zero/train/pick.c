@@ -16,13 +16,17 @@
 enum { TENSOR_MOST = 16 };
 #define GRANULE_BYTES ((size_t)2 << 20)
 
-/* What is kept of activations, the fastest first. */
+/* What is kept of activations, the fastest first. Where checkpoints are little of what is kept, another place
+ * for them is tried if it is asked for. */
 static const struct kept {
     enum zr_recompute recompute;
-    bool partition, offload;
-} kept_ways[] = {{ZR_RECOMPUTE_NONE, false, false}, {ZR_RECOMPUTE_SELECTIVE, false, false},
-                 {ZR_RECOMPUTE_FULL, false, false}, {ZR_RECOMPUTE_FULL, true, false},
-                 {ZR_RECOMPUTE_FULL, false, true},  {ZR_RECOMPUTE_FULL, true, true}};
+    bool partition, offload, if_asked;
+} kept_ways[] = {{ZR_RECOMPUTE_NONE, false, false, false},      {ZR_RECOMPUTE_NONE, true, false, true},
+                 {ZR_RECOMPUTE_NONE, false, true, true},        {ZR_RECOMPUTE_NONE, true, true, true},
+                 {ZR_RECOMPUTE_SELECTIVE, false, false, false}, {ZR_RECOMPUTE_SELECTIVE, true, false, true},
+                 {ZR_RECOMPUTE_SELECTIVE, false, true, true},   {ZR_RECOMPUTE_SELECTIVE, true, true, true},
+                 {ZR_RECOMPUTE_FULL, false, false, false},      {ZR_RECOMPUTE_FULL, true, false, false},
+                 {ZR_RECOMPUTE_FULL, false, true, false},       {ZR_RECOMPUTE_FULL, true, true, false}};
 enum { KEPT_WAYS = sizeof kept_ways / sizeof *kept_ways };
 static const enum zr_pipeline_cut cuts[] = {ZR_CUT_EQUAL, ZR_CUT_MEMORY};
 enum { CUTS = sizeof cuts / sizeof *cuts };
@@ -61,7 +65,7 @@ static bool is_open(const struct search *search, const struct zr_pick *pick)
            !is_fixed(search, "partition-activations", !pick->partition) &&
            !is_fixed(search, "checkpoint-offload", !pick->offload) &&
            !is_fixed(search, "pipeline-cut", pick->cut != c->pipeline_cut) &&
-           (pick->cut == ZR_CUT_EQUAL || pick->pipeline > 1 || zr_flag_given(c, "pipeline-cut")) &&
+           !(pick->pipeline == 1 && (pick->cut != ZR_CUT_EQUAL || zr_pipeline_flag_given(c))) &&
            !(c->shape.sequence_parallel && (pick->partition || pick->tensor == 1));
 }
 
@@ -139,9 +143,13 @@ static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipel
         .pipeline = pipeline,
         .micro_batches = search->config->micro_batches * tensor * pipeline /
                          (zr_train_mesh(search->config).tensor * zr_train_mesh(search->config).pipeline)};
+    bool asked = zr_flag_given(search->config, "partition-activations") ||
+                 zr_flag_given(search->config, "checkpoint-offload");
     zr_result result = ZR_OK;
     unsigned stage = 4;
     for (unsigned i = 0; i < KEPT_WAYS && result == ZR_OK && stage > 0; i++) {
+        if (kept_ways[i].if_asked && !asked)
+            continue;
         pick.recompute = kept_ways[i].recompute;
         pick.partition = kept_ways[i].partition;
         pick.offload = kept_ways[i].offload;
@@ -181,6 +189,13 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
             say_progress(&search, tensor, pipeline);
             result = try_mesh(&search, tensor, pipeline);
         }
+    if (result == ZR_OK && out->planned == 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--zero-r auto: no mesh of --ranks %u has all the options that were given; leave some of "
+            "--tp, --pp, --stage, --recompute, --sequence-parallel, --partition-activations, "
+            "--schedule and --interleave out, or give other --ranks",
+            ranks);
     if (result == ZR_OK && out->count == 0)
         return zr_fail(
             ZR_ERR_MEMORY,
