@@ -107,7 +107,7 @@ endif
 
 # ---- sources: a room is a folder -------------------------------------------------------------------------------
 alloc_rooms  := base backend core plan debug pool front
-defrag_rooms := trace pack learn replay
+defrag_rooms := trace pack learn replay report
 alloc_src   := $(filter-out $(cuda_absent),$(foreach room,$(alloc_rooms),$(wildcard alloc/$(room)/*.c)))
 heap_src    := $(wildcard alloc/heap/*.c)
 defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))

@@ -10,12 +10,14 @@ static const char help[] =
     "Explains and replays memory: traces of zr, PyTorch snapshots, RMM logs, lifetimes as CSV.\n"
     "\n"
     "Examples\n"
+    "  zr stats snapshot.pickle                         what is live, reserved and stranded\n"
     "  zr replay snapshot.pickle                        how much each allocator would have reserved\n"
     "  zr replay run.zrt --policy zr --capacity 80GB    would it fit\n"
     "  zr pack lifetimes.csv -o placed.csv              the best fixed placement\n"
     "  zr run -- python3 train.py                       a program with zr's malloc\n"
     "\n"
     "Subcommands\n"
+    "  stats    what was live, reserved, stranded, when\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
@@ -32,7 +34,7 @@ static const struct {
     {"pack", zr_tool_pack},
     {"run", zr_tool_preload},
     {"doctor", zr_tool_doctor},
-    {"stats", NULL},
+    {"stats", zr_tool_stats},
     {"why", NULL},
     {"diff", NULL},
     {"report", NULL},

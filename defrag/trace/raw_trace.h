@@ -43,4 +43,18 @@ zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_rea
 /* True if a header's line is that of an RMM log. `line` ends with a zero. */
 bool zr_rmm_is(const char *line);
 
+/* A row of an RMM log after the other. Of a failed allocation `failed` is set, and the address is 0; a row of
+ * nothing (a pointer of (nil)) has 0 bytes. ZR_ERR_FORMAT, with file and line. */
+struct zr_csv;
+struct zr_rmm_row {
+    struct zr_raw_event event;
+    uint64_t time_ns; /* of the day; 0 where it cannot be read */
+    bool failed;
+};
+zr_result zr_rmm_next(struct zr_csv *csv, struct zr_rmm_row *out, bool *more);
+
+/* The name of a file's format, told by its content: "zrt", "torch", "rmm", "minimalloc". ZR_ERR_IO,
+ * ZR_ERR_FORMAT as zr_sequence_read(). */
+zr_result zr_trace_format(const char *path, const char **name);
+
 #endif

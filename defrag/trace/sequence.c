@@ -113,6 +113,14 @@ static zr_result find_format(const char *path, const struct format **out)
     return ZR_OK;
 }
 
+zr_result zr_trace_format(const char *path, const char **name)
+{
+    const struct format *format = NULL;
+    zr_result result = find_format(path, &format);
+    *name = result == ZR_OK ? format->name : NULL;
+    return result;
+}
+
 zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
                            zr_arena *host_arena)
 {

@@ -7,23 +7,21 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/pickle.h"
 #include "defrag/trace/raw_trace.h"
+#include "defrag/trace/torch_snapshot.h"
 
-static zr_result wrong(const struct zr_pickle *pickle, const char *what)
+zr_result zr_torch_wrong(const struct zr_pickle *pickle, const char *what)
 {
     return zr_fail(ZR_ERR_FORMAT, "'%s' is no PyTorch snapshot that can be replayed: %s", pickle->name, what);
 }
 
-/* A number that is there and not negative. */
-static bool number_of(struct zr_pickle_value value, uint64_t *out)
+bool zr_torch_number(struct zr_pickle_value value, uint64_t *out)
 {
     *out = (uint64_t)value.integer;
     return value.kind == ZR_PICKLE_INTEGER && value.integer >= 0;
 }
 
-/* A stream: a handle, which is an address or a small number; no stream is the default one. */
-static uint64_t stream_of(struct zr_pickle_value value)
+uint64_t zr_torch_stream(struct zr_pickle_value value)
 {
     return value.kind == ZR_PICKLE_INTEGER ? (uint64_t)value.integer : 0;
 }
@@ -41,22 +39,22 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
     struct zr_pickle_value action = fields[ACTION].value;
     if (action.kind != ZR_PICKLE_TEXT)
-        return wrong(pickle, "an event has no action");
+        return zr_torch_wrong(pickle, "an event has no action");
     if (zr_pickle_text_is(pickle, action, "alloc"))
         raw.kind = ZR_EVENT_ALLOC;
     else if (zr_pickle_text_is(pickle, action, "free_completed"))
         raw.kind = ZR_EVENT_FREE;
     else
         return ZR_OK; /* segments, out of memory, snapshot, free_requested, and what later versions add */
-    if (!number_of(fields[ADDRESS].value, &raw.address) || !number_of(fields[SIZE].value, &raw.bytes))
-        return wrong(pickle, "an event has no address or no size");
-    raw.stream = stream_of(fields[STREAM].value);
+    if (!zr_torch_number(fields[ADDRESS].value, &raw.address) ||
+        !zr_torch_number(fields[SIZE].value, &raw.bytes))
+        return zr_torch_wrong(pickle, "an event has no address or no size");
+    raw.stream = zr_torch_stream(fields[STREAM].value);
     return zr_vector_add(&trace->events, &raw);
 }
 
-/* The list of the device, or of the one with the most events; *device gets its number. */
-static zr_result choose_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device,
-                               struct zr_pickle_value *out)
+zr_result zr_torch_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device,
+                          struct zr_pickle_value *out)
 {
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, traces);
     struct zr_pickle_value list;
@@ -66,7 +64,7 @@ static zr_result choose_device(struct zr_pickle *pickle, struct zr_pickle_value 
     for (int number = 0; number < INT32_MAX && zr_pickle_next(pickle, &cursor, &list); number++) {
         uint64_t count = zr_pickle_count(pickle, list);
         if (list.kind != ZR_PICKLE_LIST)
-            return wrong(pickle, "device_traces holds something that is no list");
+            return zr_torch_wrong(pickle, "device_traces holds something that is no list");
         if (wanted >= 0 ? number == wanted : out->kind == ZR_PICKLE_ABSENT || count > most) {
             *out = list;
             *device = number;
@@ -91,19 +89,19 @@ static zr_result read_block(struct zr_pickle *pickle, struct zr_pickle_value blo
         {.key = "address"}, {.key = "size"}, {.key = "requested_size"}, {.key = "state"}};
     uint64_t bytes;
     zr_pickle_fields(pickle, block, fields, BLOCK_FIELDS);
-    if (!number_of(fields[BLOCK_SIZE].value, &bytes) || fields[STATE].value.kind != ZR_PICKLE_TEXT)
-        return wrong(pickle, "a block has no size or no state");
+    if (!zr_torch_number(fields[BLOCK_SIZE].value, &bytes) || fields[STATE].value.kind != ZR_PICKLE_TEXT)
+        return zr_torch_wrong(pickle, "a block has no size or no state");
     if (fields[BLOCK_ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
-        !number_of(fields[BLOCK_ADDRESS].value, &place->address))
-        return wrong(pickle, "a block's address is none");
+        !zr_torch_number(fields[BLOCK_ADDRESS].value, &place->address))
+        return zr_torch_wrong(pickle, "a block's address is none");
     struct zr_raw_block raw = *place;
     place->address += bytes;
     if (zr_pickle_text_is(pickle, fields[STATE].value, "inactive"))
         return ZR_OK;
     raw.bytes = bytes;
     if (fields[REQUESTED_SIZE].value.kind != ZR_PICKLE_ABSENT &&
-        (!number_of(fields[REQUESTED_SIZE].value, &raw.bytes) || raw.bytes > bytes))
-        return wrong(pickle, "a block is smaller than what was requested of it");
+        (!zr_torch_number(fields[REQUESTED_SIZE].value, &raw.bytes) || raw.bytes > bytes))
+        return zr_torch_wrong(pickle, "a block is smaller than what was requested of it");
     return zr_vector_add(&trace->blocks, &raw);
 }
 
@@ -119,13 +117,13 @@ static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value s
     uint64_t of_device;
     zr_result result = ZR_OK;
     zr_pickle_fields(pickle, segment, fields, SEGMENT_FIELDS);
-    if (!number_of(fields[SEGMENT_DEVICE].value, &of_device) ||
-        !number_of(fields[SEGMENT_ADDRESS].value, &place.address) ||
+    if (!zr_torch_number(fields[SEGMENT_DEVICE].value, &of_device) ||
+        !zr_torch_number(fields[SEGMENT_ADDRESS].value, &place.address) ||
         fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
-        return wrong(pickle, "a segment has no device, no address or no blocks");
+        return zr_torch_wrong(pickle, "a segment has no device, no address or no blocks");
     if (of_device != (uint64_t)device)
         return ZR_OK;
-    place.stream = stream_of(fields[SEGMENT_STREAM].value);
+    place.stream = zr_torch_stream(fields[SEGMENT_STREAM].value);
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[BLOCKS].value);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &block))
         result = read_block(pickle, block, &place, trace);
@@ -140,8 +138,8 @@ static zr_result read_all(struct zr_pickle *pickle, int device, struct zr_raw_tr
     struct zr_pickle_value events, item;
     zr_pickle_fields(pickle, pickle->root, fields, 2);
     if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
-        return wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
-    zr_result result = choose_device(pickle, fields[1].value, &device, &events);
+        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
+    zr_result result = zr_torch_device(pickle, fields[1].value, &device, &events);
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, events);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
         result = read_event(pickle, item, trace);
@@ -149,7 +147,7 @@ static zr_result read_all(struct zr_pickle *pickle, int device, struct zr_raw_tr
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
         result = read_segment(pickle, item, device < 0 ? 0 : device, trace);
     if (zr_pickle_exhausted(pickle))
-        return wrong(pickle, "it names the same things over and over");
+        return zr_torch_wrong(pickle, "it names the same things over and over");
     return result;
 }
 

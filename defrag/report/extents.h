@@ -1,0 +1,60 @@
+/* extents.h: stretches of addresses in order: the live blocks of a memory, and what is mapped. Private to
+ * defrag/report/. A treap over records from slabs of a host arena; nothing recurses. */
+#ifndef ZR_EXTENTS_H
+#define ZR_EXTENTS_H
+
+#include "alloc/zr.h"
+
+struct zr_stretch_record {
+    struct zr_stretch_record *children[2];
+    uint32_t priority;
+    uint32_t stack, pool, number; /* number: of a block, from 0 in order of allocation */
+    uint64_t address, bytes;
+    uint64_t requested_bytes, stream, time_ns;
+    uint64_t unit_bytes; /* mapped: what can be unmapped; 0: the whole of it or nothing */
+    uint8_t tag;
+    bool pending; /* a block that is freed, and a stream may still use it */
+};
+
+/* An ordered set. One thread at a time. */
+struct zr_extents {
+    struct zr_stretch_record *root;
+    size_t count;
+};
+
+/* Where the records of several sets come from. */
+struct zr_extent_slabs {
+    zr_arena *arena; /* borrowed */
+    struct zr_stretch_record *unused;
+    struct zr_extent_slab *slabs;
+    uint64_t random;
+};
+
+void zr_extent_slabs_init(struct zr_extent_slabs *slabs, zr_arena *arena);
+/* Gives every record back to the arena. */
+void zr_extent_slabs_end(struct zr_extent_slabs *slabs);
+
+/* Adds a record, whose address is in the set no more than once. The arena's failure if there is none. */
+zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
+                         const struct zr_stretch_record *values, struct zr_stretch_record **out);
+/* Takes the record out, and gives it back. */
+void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs,
+                       struct zr_stretch_record *record);
+/* The last record that begins at or before the address; NULL: none. */
+struct zr_stretch_record *zr_extents_floor(const struct zr_extents *set, uint64_t address);
+/* The first record that begins at or after the address; NULL: none. */
+struct zr_stretch_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address);
+
+static inline uint64_t zr_stretch_end(const struct zr_stretch_record *record)
+{
+    return record->address + record->bytes;
+}
+
+/* The record after this one; NULL at the end. */
+static inline struct zr_stretch_record *zr_extents_next(const struct zr_extents *set,
+                                                        const struct zr_stretch_record *record)
+{
+    return record->address == UINT64_MAX ? NULL : zr_extents_ceiling(set, record->address + 1);
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* input.c: files and standard input as recordings. Stands on defrag/report/. */
+#define _GNU_SOURCE
+#include "defrag/tool/input.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+
+/* Traces are read more than once, and a pipe cannot be: it is kept in memory that has a name. */
+static zr_result keep_standard_input(struct zr_tool_input *input)
+{
+    char buffer[1 << 16];
+    size_t got;
+    struct zr_file from = zr_file_borrow(STDIN_FILENO, "standard input");
+    input->fd = memfd_create("zr-input", MFD_CLOEXEC);
+    if (input->fd < 0)
+        return zr_fail(ZR_ERR_IO, "standard input cannot be kept: %s", strerror(errno));
+    struct zr_file to = zr_file_borrow(input->fd, "standard input");
+    zr_result result;
+    while ((result = zr_file_read(&from, buffer, sizeof buffer, &got)) == ZR_OK && got > 0)
+        if ((result = zr_file_write(&to, buffer, got)) != ZR_OK)
+            break;
+    snprintf(input->path, sizeof input->path, "/proc/self/fd/%d", input->fd);
+    return result;
+}
+
+zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
+                             const struct zr_tool_reading *reading, zr_arena *arena)
+{
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    out->name = name;
+    const char *path = name;
+    zr_result result = ZR_OK;
+    if (strcmp(name, "-") == 0) {
+        result = keep_standard_input(out);
+        path = out->path;
+    }
+    if (result == ZR_OK)
+        result = zr_recording_open(
+            &out->recording,
+            &(struct zr_read_options){.path = path,
+                                      .unit_bytes = reading->unit_bytes,
+                                      .device = reading->device <= INT32_MAX ? (int)reading->device : -1},
+            arena);
+    if (result == ZR_OK)
+        result = zr_moments_measure(&out->moments, &out->recording, arena);
+    if (result == ZR_OK && out->recording.cut_short)
+        zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,
+                    out->moments.now.records_count);
+    return result;
+}
+
+void zr_tool_input_end(struct zr_tool_input *input)
+{
+    zr_recording_close(&input->recording);
+    if (input->fd > 0)
+        close(input->fd);
+    input->fd = -1;
+}
+
+int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *code), void *state)
+{
+    struct zr_tool_memory memory;
+    int code = ZR_TOOL_FINE;
+    zr_result result = zr_tool_memory_start(&memory);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    result = work(state, memory.arena, &code);
+    if (result != ZR_OK)
+        code = zr_tool_fail(result);
+    zr_tool_memory_end(&memory);
+    return code;
+}
+
+bool zr_tool_progress(void)
+{
+    return isatty(STDERR_FILENO);
+}
+
+void zr_tool_progress_say(const char *words)
+{
+    char line[200];
+    if (!zr_tool_progress())
+        return;
+    int bytes = snprintf(line, sizeof line, "\r\033[K%s%.150s", words ? "zr: " : "", words ? words : "");
+    if (bytes > 0 && write(STDERR_FILENO, line, (size_t)bytes) < 0)
+        return;
+}
+
+void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known)
+{
+    if (known)
+        zr_text_print(text, "\"%s\": %" PRIu64, key, number);
+    else
+        zr_text_print(text, "\"%s\": null", key);
+}

@@ -1,0 +1,41 @@
+/* input.h: a file of memory events for a subcommand: opened, measured, its damage said. Private to
+ * defrag/tool/. */
+#ifndef ZR_TOOL_INPUT_H
+#define ZR_TOOL_INPUT_H
+
+#include "defrag/report/moments.h"
+#include "defrag/tool/tool.h"
+
+struct zr_tool_input {
+    const char *name; /* as the user gave it; "-" is standard input */
+    struct zr_recording recording;
+    struct zr_moments moments;
+
+    /* private */
+    int fd; /* of what was read from standard input; below 0: none */
+    char path[40];
+};
+
+/* What there is to say of a file's reading: of struct zr_read_options. */
+struct zr_tool_reading {
+    uint64_t device; /* UINT64_MAX: the one with the most events */
+    uint64_t unit_bytes;
+};
+
+/* The caller ends *out in any case. The name is borrowed. Says on stderr where a file ends before its end. */
+zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
+                             const struct zr_tool_reading *reading, zr_arena *arena);
+void zr_tool_input_end(struct zr_tool_input *input);
+
+/* A subcommand's work on one arena of its own; returns an exit code, everything said. */
+int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *code), void *state);
+
+/* Whether messages go to a terminal: then long work says what it does. */
+bool zr_tool_progress(void);
+/* "\rzr: words" on such a terminal; NULL wipes it. */
+void zr_tool_progress_say(const char *words);
+
+/* `"key": ` and the number, or null. */
+void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known);
+
+#endif

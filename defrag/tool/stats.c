@@ -1,0 +1,354 @@
+/* stats.c: `zr stats`: what was live, reserved and stranded, at the moments that matter. Stands on
+ * defrag/report/. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "defrag/tool/input.h"
+
+static const char help[] =
+    "How much memory was live, reserved and stranded: at the end, at the peak, at the failure.\n"
+    "\n"
+    "Examples\n"
+    "  zr stats snapshot.pickle\n"
+    "  zr stats run.zrt --json\n"
+    "  zr stats snapshot.pickle --segments\n"
+    "  ssh host cat run.zrt | zr stats -\n"
+    "\n"
+    "zr stats FILE.. [options]\n"
+    "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
+    "  --segments    each segment at the end (PyTorch), each mapped stretch (.zrt)\n"
+    "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
+    "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
+    "  --json        numbers for programs\n"
+    "\n"
+    "live: blocks with rounding; rounding: live less what was requested; pending: freed, and a stream may still use it;\n"
+    "releasable: whole granules, or whole segments, that nothing lies on; stranded: reserved, and none of these. RMM logs\n"
+    "and MiniMalloc CSVs do not say what is reserved.\n";
+
+enum { UNUSABLE_SIZES = 6 };
+static const uint64_t unusable_sizes[UNUSABLE_SIZES] = {UINT64_C(1) << 20,   UINT64_C(4) << 20,
+                                                        UINT64_C(16) << 20,  UINT64_C(64) << 20,
+                                                        UINT64_C(256) << 20, UINT64_C(1) << 30};
+
+struct settings {
+    struct zr_tool_arguments arguments;
+    struct zr_tool_reading reading;
+    bool segments, json;
+};
+
+/* What a file is shown with. */
+struct view {
+    struct zr_tool_input input;
+    struct zr_memory memory;         /* at the end */
+    double unusable[UNUSABLE_SIZES]; /* at the failure, else at the end */
+};
+
+/* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
+{
+    const struct zr_moments *moments = &view->input.moments;
+    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
+    if (result != ZR_OK)
+        return result;
+    if (moments->has_failure) {
+        struct zr_memory failed;
+        result = zr_moment_reach(&failed, &view->input.recording, moments->failure.records_count, NULL);
+        for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK; i++)
+            view->unusable[i] = zr_unusable_ratio(&failed, unusable_sizes[i]);
+        zr_memory_end(&failed);
+    }
+    if (result == ZR_OK)
+        result = zr_moment_reach(&view->memory, &view->input.recording, moments->now.records_count, NULL);
+    for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK && !moments->has_failure; i++)
+        view->unusable[i] = zr_unusable_ratio(&view->memory, unusable_sizes[i]);
+    return result;
+}
+
+static void forget(struct view *view)
+{
+    if (view->memory.recording)
+        zr_memory_end(&view->memory);
+    zr_tool_input_end(&view->input);
+}
+
+/* A mapped stretch and what lies in it. */
+struct segment {
+    uint64_t live_bytes, requested_bytes, pending_bytes, free_bytes, largest_free_bytes, blocks_count;
+};
+
+/* Adds up the pieces of the stretch that `piece` begins, and goes on to the first of the next one. */
+static bool add_up(struct zr_memory_walk *walk, struct zr_memory_piece *piece, struct segment *out)
+{
+    const struct zr_stretch_record *mapped = piece->mapped;
+    bool more = true;
+    *out = (struct segment){0};
+    for (; more && piece->mapped == mapped; more = zr_memory_next(walk, piece)) {
+        const struct zr_stretch_record *block = piece->block;
+        if (!block) {
+            out->free_bytes += piece->bytes;
+            if (piece->bytes > out->largest_free_bytes)
+                out->largest_free_bytes = piece->bytes;
+            continue;
+        }
+        out->blocks_count++;
+        out->live_bytes += block->pending ? 0 : block->bytes;
+        out->requested_bytes += block->pending ? 0 : block->requested_bytes;
+        out->pending_bytes += block->pending ? block->bytes : 0;
+    }
+    return more;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
+
+static void json_moment(struct zr_text *text, const char *name, const struct zr_moment *moment,
+                        const struct zr_recording *recording)
+{
+    const struct zr_memory_figures *figures = &moment->figures;
+    const struct {
+        const char *key;
+        uint64_t number;
+        bool known;
+    } rows[] = {{"live_bytes", figures->live_bytes, true},
+                {"requested_bytes", figures->requested_bytes, true},
+                {"reserved_bytes", figures->reserved_bytes, recording->has_maps},
+                {"internal_bytes", figures->internal_bytes, true},
+                {"pending_bytes", figures->pending_bytes, recording->has_pending},
+                {"stranded_bytes", figures->stranded_bytes, recording->has_maps},
+                {"releasable_bytes", figures->releasable_bytes, recording->has_maps}};
+    zr_text_print(text, "\"%s\": {", name);
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        zr_text_print(text, i ? ", " : "");
+        zr_tool_json_number(text, rows[i].key, rows[i].number, rows[i].known);
+    }
+    zr_text_print(text, "}");
+}
+
+static void json_ratio(struct zr_text *text, const char *key, double ratio, bool known)
+{
+    if (known)
+        zr_text_print(text, "\"%s\": %.9g", key, ratio);
+    else
+        zr_text_print(text, "\"%s\": null", key);
+}
+
+static void json_segments(struct zr_text *text, const struct zr_memory *memory)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(memory);
+    struct zr_memory_piece piece;
+    struct segment sums;
+    bool more = zr_memory_next(&walk, &piece), first = true;
+    zr_text_print(text, ",\n \"segments\": [");
+    while (more) {
+        const struct zr_stretch_record *mapped = piece.mapped;
+        more = add_up(&walk, &piece, &sums);
+        if (!mapped)
+            continue;
+        zr_text_print(text, "%s\n  {\"address\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"stream\": %" PRIu64,
+                      first ? "" : ",", mapped->address, mapped->bytes, mapped->stream);
+        zr_text_print(text,
+                      ", \"live_bytes\": %" PRIu64 ", \"requested_bytes\": %" PRIu64
+                      ", \"pending_bytes\": %" PRIu64,
+                      sums.live_bytes, sums.requested_bytes, sums.pending_bytes);
+        zr_text_print(text, ", \"largest_free_run_bytes\": %" PRIu64 ", \"blocks\": %" PRIu64 "}",
+                      sums.largest_free_bytes, sums.blocks_count);
+        first = false;
+    }
+    zr_text_print(text, "]");
+}
+
+static void json_view(struct zr_text *text, const struct view *view)
+{
+    const struct zr_recording *recording = &view->input.recording;
+    const struct zr_moments *moments = &view->input.moments;
+    bool maps = recording->has_maps;
+    zr_text_print(text, "\"moments\": {");
+    json_moment(text, "now", &moments->now, recording);
+    zr_text_print(text, ",\n  ");
+    json_moment(text, "peak", &moments->peak, recording);
+    if (moments->has_failure) {
+        zr_text_print(text, ",\n  ");
+        json_moment(text, "failure", &moments->failure, recording);
+    }
+    zr_text_print(text, "},\n \"stranded_ratio\": {");
+    json_ratio(text, "now", zr_stranded_ratio(&moments->now.figures), maps);
+    zr_text_print(text, ", ");
+    json_ratio(text, "peak", zr_stranded_ratio(&moments->peak.figures), maps);
+    zr_text_print(text, ", ");
+    json_ratio(text, "time_weighted", moments->stranded_time_weighted, maps);
+    zr_text_print(text, "}, ");
+    json_ratio(text, "gmlake_ratio", moments->gmlake_ratio, maps);
+    zr_text_print(text, ",\n \"unusable_free_space\": [");
+    for (unsigned i = 0; i < UNUSABLE_SIZES && maps; i++)
+        zr_text_print(text, "%s{\"bytes\": %" PRIu64 ", \"index\": %.9g}", i ? ", " : "", unusable_sizes[i],
+                      view->unusable[i]);
+    zr_text_print(text,
+                  "],\n \"format\": \"%s\", \"events\": %" PRIu64 ", \"failures\": %" PRIu64
+                  ", \"cut_short\": %s",
+                  recording->format, moments->now.records_count, moments->failures_count,
+                  recording->cut_short ? "true" : "false");
+    zr_text_print(text, ", \"peak_requested_bytes\": %" PRIu64 ", ", moments->peak_requested_bytes);
+    zr_tool_json_number(text, "peak_reserved_bytes", moments->peak_reserved_bytes, maps);
+    if (maps)
+        json_segments(text, &view->memory);
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+static void row(struct zr_text *text, const struct view *view, const char *name, size_t offset, bool known)
+{
+    const struct zr_moments *moments = &view->input.moments;
+    const struct zr_moment *shown[] = {&moments->now, &moments->peak, &moments->failure};
+    char number[ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "  %-12s", name);
+    for (unsigned i = 0; i < (moments->has_failure ? 3u : 2u); i++) {
+        uint64_t bytes;
+        memcpy(&bytes, (const char *)&shown[i]->figures + offset, sizeof bytes);
+        zr_text_print(text, " %12s", known ? zr_tool_bytes(number, bytes) : "not known");
+    }
+    zr_text_print(text, "\n");
+}
+
+#define ROW(name, field, known) row(text, view, name, offsetof(struct zr_memory_figures, field), known)
+
+static void table_tags(struct zr_text *text, const struct zr_memory_figures *figures)
+{
+    char number[ZR_TOOL_NUMBER_ROOM];
+    if (figures->live_by_tag_bytes[ZR_TAG_OTHER] == figures->live_bytes)
+        return;
+    zr_text_print(text, "  live at the peak, by tag\n");
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        if (figures->live_by_tag_bytes[tag] > 0)
+            zr_text_print(text, "    %-10s %12s\n", zr_tag_name((zr_tag)tag),
+                          zr_tool_bytes(number, figures->live_by_tag_bytes[tag]));
+}
+
+static void table_segments(struct zr_text *text, const struct zr_memory *memory)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(memory);
+    struct zr_memory_piece piece;
+    struct segment sums;
+    char room[4][ZR_TOOL_NUMBER_ROOM];
+    bool more = zr_memory_next(&walk, &piece);
+    zr_text_print(text, "  %-18s %10s %10s %10s %10s %7s %s\n", "segment", "bytes", "live", "free", "largest",
+                  "blocks", "stream");
+    while (more) {
+        const struct zr_stretch_record *mapped = piece.mapped;
+        more = add_up(&walk, &piece, &sums);
+        if (!mapped)
+            continue;
+        zr_text_print(text, "  0x%-16" PRIx64 " %10s %10s %10s %10s %7" PRIu64 " %" PRIu64 "\n",
+                      mapped->address, zr_tool_bytes(room[0], mapped->bytes),
+                      zr_tool_bytes(room[1], sums.live_bytes), zr_tool_bytes(room[2], sums.free_bytes),
+                      zr_tool_bytes(room[3], sums.largest_free_bytes), sums.blocks_count, mapped->stream);
+    }
+}
+
+static void table(struct zr_text *text, const struct view *view, bool segments)
+{
+    const struct zr_recording *recording = &view->input.recording;
+    const struct zr_moments *moments = &view->input.moments;
+    zr_text_put(text, view->input.name, strlen(view->input.name));
+    zr_text_print(text, "\n  %s, %" PRIu64 " events, %" PRIu64 " allocations", recording->format,
+                  moments->now.records_count, moments->allocations_count);
+    if (moments->before_count > 0)
+        zr_text_print(text, " (%" PRIu64 " from before the window)", moments->before_count);
+    zr_text_print(text, "%s\n", recording->cut_short ? ", cut short" : "");
+    zr_text_print(text, "  %-12s %12s %12s%s\n", "", "now", "peak",
+                  moments->has_failure ? "      failure" : "");
+    ROW("live", live_bytes, true);
+    ROW("requested", requested_bytes, true);
+    ROW("rounding", internal_bytes, true);
+    ROW("pending", pending_bytes, recording->has_pending);
+    ROW("reserved", reserved_bytes, recording->has_maps);
+    ROW("releasable", releasable_bytes, recording->has_maps);
+    ROW("stranded", stranded_bytes, recording->has_maps);
+    if (recording->has_maps) {
+        zr_text_print(text, "  stranded of reserved: %.1f %% now, %.1f %% at the peak, %.1f %% over time\n",
+                      100 * zr_stranded_ratio(&moments->now.figures),
+                      100 * zr_stranded_ratio(&moments->peak.figures), 100 * moments->stranded_time_weighted);
+        zr_text_print(text, "  GMLake's ratio, 1 - peak live / peak reserved: %.1f %%\n",
+                      100 * moments->gmlake_ratio);
+        zr_text_print(text, "  free, and in runs too short for a request %s:",
+                      moments->has_failure ? "(at the failure)" : "(now)");
+        for (unsigned i = 0; i < UNUSABLE_SIZES; i++) {
+            char size[ZR_TOOL_NUMBER_ROOM];
+            zr_text_print(text, "%s %.0f %% of %s", i ? "," : "", 100 * view->unusable[i],
+                          zr_tool_bytes(size, unusable_sizes[i]));
+        }
+        zr_text_print(text, "\n");
+    }
+    if (moments->has_failure) {
+        char size[ZR_TOOL_NUMBER_ROOM];
+        zr_text_print(text, "  %" PRIu64 " allocation%s refused, the last of %s: zr why says why\n",
+                      moments->failures_count, moments->failures_count == 1 ? "" : "s",
+                      zr_tool_bytes(size, moments->refused.bytes));
+    }
+    table_tags(text, &moments->peak.figures);
+    if (segments && recording->has_maps)
+        table_segments(text, &view->memory);
+}
+
+/* ---- The subcommand ------------------------------------------------------------------------------------ */
+
+static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first)
+{
+    bool several = settings->arguments.files_count > 1;
+    if (!settings->json) {
+        zr_text_print(text, first ? "" : "\n");
+        table(text, view, settings->segments);
+        return;
+    }
+    if (several) {
+        zr_text_print(text, first ? "\n {" : ",\n {");
+        zr_tool_json_words(text, "file", view->input.name);
+        zr_text_print(text, ", ");
+    }
+    json_view(text, view);
+    zr_text_print(text, several ? "}" : "");
+}
+
+static zr_result work(void *state, zr_arena *arena, int *code)
+{
+    const struct settings *settings = state;
+    const struct zr_tool_arguments *arguments = &settings->arguments;
+    struct zr_vector views;
+    struct zr_tool_output out;
+    zr_vector_init(&views, arena, sizeof(struct view));
+    zr_result result = zr_vector_reserve(&views, (size_t)arguments->files_count);
+    for (int i = 0; i < arguments->files_count && result == ZR_OK; i++) {
+        struct view *view = memset(zr_vector_at(&views, views.count++), 0, sizeof(struct view));
+        view->input.fd = -1;
+        result = look(view, arguments->files[i], settings, arena);
+    }
+    if (result == ZR_OK) {
+        zr_tool_output_start(&out);
+        if (settings->json)
+            zr_text_print(&out.text, "{\"version\": 1, %s", views.count > 1 ? "\"results\": [" : "");
+        for (size_t i = 0; i < views.count; i++)
+            show(&out.text, zr_vector_at(&views, i), settings, i == 0);
+        if (settings->json)
+            zr_text_print(&out.text, views.count > 1 ? "\n]}\n" : "}\n");
+        *code = zr_tool_output_end(&out);
+    }
+    for (size_t i = 0; i < views.count; i++)
+        forget(zr_vector_at(&views, i));
+    zr_vector_end(&views);
+    return result;
+}
+
+int zr_tool_stats(int argc, char **argv)
+{
+    struct settings settings = {.reading = {.device = UINT64_MAX}};
+    const struct zr_tool_option options[] = {
+        {"--segments", ZR_TOOL_FLAG, &settings.segments},
+        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
+        {"--json", ZR_TOOL_FLAG, &settings.json},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.arguments.options = NULL;
+    return code >= 0 ? code : zr_tool_with_memory(work, &settings);
+}

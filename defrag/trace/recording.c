@@ -1,0 +1,296 @@
+/* recording.c: .zrt traces, RMM logs and MiniMalloc CSVs as records. Stands on the readers of this room. */
+#include "defrag/trace/recording.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/csv.h"
+#include "defrag/trace/raw_trace.h"
+#include "defrag/trace/zrt.h"
+
+/* ---- .zrt ---------------------------------------------------------------------------------------------- */
+
+static struct zr_record record_of(const struct zrt_event *event, uint64_t base_address)
+{
+    return (struct zr_record){.tag = (uint8_t)event->tag,
+                              .thread = event->thread,
+                              .time_ns = event->time_ns,
+                              .address = base_address + event->offset_bytes,
+                              .bytes = event->bytes,
+                              .reserved_bytes = event->reserved_bytes,
+                              .free_bytes = UINT64_MAX,
+                              .stream = event->stream};
+}
+
+/* False: the event is no record. */
+static bool convert(const struct zrt_reader *reader, const struct zrt_event *event, struct zr_record *out)
+{
+    *out = record_of(event, reader->header.base_address);
+    switch (event->kind) {
+    case ZRT_ALLOC:
+        out->kind = ZR_RECORD_ALLOC;
+        return true;
+    case ZRT_FREE:
+        out->kind = ZR_RECORD_FREE;
+        return true;
+    case ZRT_MAP:
+        out->kind = ZR_RECORD_MAP;
+        out->unit_bytes = reader->header.granule_bytes;
+        return true;
+    case ZRT_UNMAP:
+        out->kind = ZR_RECORD_UNMAP;
+        return true;
+    case ZRT_MARK:
+        out->kind = ZR_RECORD_MARK;
+        out->label = event->label;
+        return true;
+    case ZRT_REFUSED:
+        out->kind = ZR_RECORD_REFUSED;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whether the events begin with those that make what was there: a `begin` comes later on. */
+static zr_result find_begin(struct zrt_reader *reader, const char *path, uint64_t *out)
+{
+    struct zrt_event event;
+    bool more = true;
+    *out = 0;
+    zr_result result = zrt_open(reader, path);
+    if (result != ZR_OK)
+        return result;
+    while ((result = zrt_next(reader, &event, &more)) == ZR_OK && more &&
+           (event.kind == ZRT_MAP || event.kind == ZRT_ALLOC || event.kind == ZRT_BEGIN))
+        if (event.kind == ZRT_BEGIN) {
+            *out = reader->events_count;
+            break;
+        }
+    zrt_close(reader);
+    return ZR_OK; /* what is wrong will be said when it is played */
+}
+
+static zr_result play_zrt(struct zr_recording *recording, const struct zr_recording_sink *sink)
+{
+    struct zrt_reader *reader = recording->reader;
+    struct zrt_event event;
+    struct zr_record record;
+    uint64_t begin = 0;
+    bool more = true, stop = false;
+    zr_result result = find_begin(reader, recording->path, &begin);
+    if (result == ZR_OK)
+        result = zrt_open(reader, recording->path);
+    if (result != ZR_OK)
+        return result;
+    recording->cut_short = reader->cut_short;
+    while (!stop && (result = zrt_next(reader, &event, &more)) == ZR_OK && more) {
+        if (!convert(reader, &event, &record))
+            continue;
+        record.before = reader->events_count < begin;
+        result = sink->take(sink->state, &record, &stop);
+        if (result != ZR_OK)
+            break;
+    }
+    recording->cut_short |= reader->cut_short;
+    zrt_close(reader);
+    return result == ZR_ERR_CORRUPT ? ZR_ERR_FORMAT : result;
+}
+
+static zr_result open_zrt(struct zr_recording *recording)
+{
+    void *room;
+    zr_result result =
+        zr_arena_alloc(recording->arena,
+                       &(struct zr_request){.bytes = sizeof *recording->reader, .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        return result;
+    recording->reader = room;
+    recording->has_addresses = recording->has_maps = recording->has_times = true;
+    recording->rounds_bytes = ZRT_UNIT_BYTES;
+    result = zrt_open(recording->reader, recording->path);
+    recording->cut_short = result == ZR_OK && recording->reader->cut_short;
+    zrt_close(recording->reader);
+    return result;
+}
+
+/* ---- RMM logs ------------------------------------------------------------------------------------------ */
+
+static zr_result each_row(struct zr_recording *recording,
+                          zr_result (*take)(void *state, const struct zr_rmm_row *row, bool *stop),
+                          void *state)
+{
+    struct zr_csv csv;
+    struct zr_rmm_row row;
+    bool more = true, stop = false;
+    zr_result result = zr_csv_open(&csv, recording->path);
+    if (result != ZR_OK)
+        return result;
+    result = zr_csv_next(&csv, &more); /* the header, known by now */
+    while (result == ZR_OK && !stop && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
+        if (row.failed || row.event.bytes > 0)
+            result = take(state, &row, &stop);
+    zr_csv_close(&csv);
+    return result;
+}
+
+struct finding {
+    struct zr_recording *recording;
+    struct zr_number_map seen; /* addresses: 1 */
+    uint64_t allocations_count;
+};
+
+/* A free of an address that the log has not named before: a block from before the log. */
+static zr_result find_before(void *state, const struct zr_rmm_row *row, bool *stop)
+{
+    struct finding *finding = state;
+    const struct zr_raw_event *event = &row->event;
+    (void)stop;
+    if (row->failed)
+        return ZR_OK;
+    finding->allocations_count += event->kind == ZR_EVENT_ALLOC;
+    if (row->time_ns > 0)
+        finding->recording->has_times = true;
+    if (zr_number_map_get(&finding->seen, event->address))
+        return ZR_OK;
+    zr_result result = zr_number_map_put(&finding->seen, event->address, 1);
+    if (result == ZR_OK && event->kind == ZR_EVENT_FREE)
+        result =
+            zr_vector_add(&finding->recording->preface, &(struct zr_record){.kind = ZR_RECORD_ALLOC,
+                                                                            .tag = event->tag,
+                                                                            .before = true,
+                                                                            .address = event->address,
+                                                                            .bytes = event->bytes,
+                                                                            .reserved_bytes = event->bytes,
+                                                                            .stream = event->stream});
+    return result;
+}
+
+static zr_result open_rmm(struct zr_recording *recording)
+{
+    struct finding finding = {.recording = recording};
+    recording->has_addresses = true;
+    zr_number_map_init(&finding.seen, recording->arena);
+    zr_result result = each_row(recording, find_before, &finding);
+    zr_number_map_end(&finding.seen);
+    if (result == ZR_OK && finding.allocations_count == 0)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+    return result;
+}
+
+struct playing {
+    const struct zr_recording_sink *sink;
+    uint64_t first_ns, last_ns;
+    bool has_first;
+};
+
+static zr_result play_row(void *state, const struct zr_rmm_row *row, bool *stop)
+{
+    struct playing *playing = state;
+    const struct zr_raw_event *event = &row->event;
+    if (!playing->has_first)
+        playing->first_ns = row->time_ns;
+    playing->has_first = true;
+    uint64_t time_ns = row->time_ns > playing->first_ns ? row->time_ns - playing->first_ns : 0;
+    if (time_ns > playing->last_ns)
+        playing->last_ns = time_ns;
+    return playing->sink->take(playing->sink->state,
+                               &(struct zr_record){.kind = row->failed                     ? ZR_RECORD_REFUSED
+                                                           : event->kind == ZR_EVENT_ALLOC ? ZR_RECORD_ALLOC
+                                                                                           : ZR_RECORD_FREE,
+                                                   .tag = event->tag,
+                                                   .thread = (uint32_t)(event->thread ^ event->thread >> 32),
+                                                   .time_ns = playing->last_ns,
+                                                   .address = event->address,
+                                                   .bytes = event->bytes,
+                                                   .reserved_bytes = event->bytes,
+                                                   .free_bytes = UINT64_MAX,
+                                                   .stream = event->stream},
+                               stop);
+}
+
+/* ---- MiniMalloc CSVs ----------------------------------------------------------------------------------- */
+
+static zr_result open_minimalloc(struct zr_recording *recording, const struct zr_read_options *options)
+{
+    struct zr_raw_trace trace = {.format = recording->format, .path = recording->path};
+    zr_vector_init(&trace.events, recording->arena, sizeof(struct zr_raw_event));
+    zr_result result = zr_minimalloc_sequence(&trace, options);
+    for (size_t i = 0; i < trace.events.count && result == ZR_OK; i++) {
+        const struct zr_raw_event *event = zr_vector_at(&trace.events, i);
+        result = zr_vector_add(
+            &recording->records,
+            &(struct zr_record){.kind = event->kind == ZR_EVENT_ALLOC ? ZR_RECORD_ALLOC : ZR_RECORD_FREE,
+                                .tag = ZR_TAG_OTHER,
+                                .address = event->address,
+                                .bytes = event->bytes,
+                                .reserved_bytes = event->bytes});
+    }
+    if (result == ZR_OK && trace.events.count == 0)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+    zr_vector_end(&trace.events);
+    return result;
+}
+
+/* ---- Any ----------------------------------------------------------------------------------------------- */
+
+static const char *const formats[] = {[ZR_RECORDING_ZRT] = "zrt",
+                                      [ZR_RECORDING_TORCH] = "torch",
+                                      [ZR_RECORDING_RMM] = "rmm",
+                                      [ZR_RECORDING_MINIMALLOC] = "minimalloc"};
+
+zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena)
+{
+    const char *format;
+    *out = (struct zr_recording){.path = options->path, .arena = arena, .rounds_bytes = 1};
+    zr_vector_init(&out->records, arena, sizeof(struct zr_record));
+    zr_vector_init(&out->preface, arena, sizeof(struct zr_record));
+    zr_result result = zr_trace_format(options->path, &format);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(formats[i], format) == 0)
+            out->kind = (enum zr_recording_kind)i;
+    out->format = formats[out->kind];
+    switch (out->kind) {
+    case ZR_RECORDING_ZRT:
+        return open_zrt(out);
+    case ZR_RECORDING_TORCH:
+        return zr_recording_read_torch(out, options);
+    case ZR_RECORDING_RMM:
+        return open_rmm(out);
+    default:
+        return open_minimalloc(out, options);
+    }
+}
+
+void zr_recording_close(struct zr_recording *recording)
+{
+    zr_vector_end(&recording->records);
+    zr_vector_end(&recording->preface);
+    if (recording->reader)
+        zr_arena_free(recording->arena, recording->reader);
+    if (recording->has_pickle)
+        zr_pickle_end(&recording->pickle);
+    *recording = (struct zr_recording){0};
+}
+
+static zr_result play_held(const struct zr_vector *records, const struct zr_recording_sink *sink, bool *stop)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < records->count && result == ZR_OK && !*stop; i++)
+        result = sink->take(sink->state, zr_vector_at(records, i), stop);
+    return result;
+}
+
+zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink)
+{
+    bool stop = false;
+    if (recording->kind == ZR_RECORDING_ZRT)
+        return play_zrt(recording, sink);
+    if (recording->kind != ZR_RECORDING_RMM)
+        return play_held(&recording->records, sink, &stop);
+    struct playing playing = {.sink = sink};
+    zr_result result = play_held(&recording->preface, sink, &stop);
+    return result == ZR_OK && !stop ? each_row(recording, play_row, &playing) : result;
+}

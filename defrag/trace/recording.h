@@ -1,0 +1,88 @@
+/* recording.h: a file of memory events as records, in order, from empty memory on. Private to defrag/.
+ *
+ * A recording says more than a sequence: where blocks lie, what is mapped, when, what was refused, with which
+ * stack. What was there before the window comes first, as records of its own (`before`). It can be played any
+ * number of times. A .zrt and an RMM log are read anew each time, with memory for what is live alone; of a
+ * snapshot and of a MiniMalloc CSV, which are in no order, the records are held. */
+#ifndef ZR_RECORDING_H
+#define ZR_RECORDING_H
+
+#include "defrag/trace/number_map.h"
+#include "defrag/trace/pickle.h"
+#include "defrag/zr_defrag.h"
+
+enum zr_record_kind {
+    ZR_RECORD_ALLOC = 0,
+    ZR_RECORD_FREE_ASKED, /* by the program; streams may still use the block */
+    ZR_RECORD_FREE,       /* the memory can be used again */
+    ZR_RECORD_MAP,        /* memory beneath these addresses; a segment */
+    ZR_RECORD_UNMAP,
+    ZR_RECORD_REFUSED, /* an allocation that failed */
+    ZR_RECORD_MARK,
+};
+
+struct zr_record {
+    uint8_t kind; /* enum zr_record_kind */
+    uint8_t tag;
+    bool before;             /* makes what was there before the window */
+    uint32_t thread, stack;  /* stack: for zr_recording_frame(); 0: none */
+    uint32_t pool;           /* of a map: segments of other pools serve other requests */
+    uint64_t time_ns;        /* since the window's start; never falls */
+    uint64_t address, bytes; /* bytes: as requested; of a free 0 where the file says nothing */
+    uint64_t reserved_bytes; /* alloc: with rounding */
+    uint64_t free_bytes;     /* refused: of the device at that moment; UINT64_MAX: not known */
+    uint64_t unit_bytes;     /* map: what can be unmapped; 0: the whole of it or nothing */
+    uint64_t stream;
+    const char *label; /* mark: valid during the call; else NULL */
+};
+
+enum zr_recording_kind {
+    ZR_RECORDING_ZRT = 0,
+    ZR_RECORDING_TORCH,
+    ZR_RECORDING_RMM,
+    ZR_RECORDING_MINIMALLOC
+};
+
+struct zr_recording {
+    enum zr_recording_kind kind;
+    const char *format;    /* "zrt", "torch", "rmm", "minimalloc" */
+    const char *path;      /* borrowed */
+    bool has_addresses;    /* blocks lie somewhere; else an address only tells live ones apart */
+    bool has_maps;         /* the file says what is mapped */
+    bool has_pending;      /* and which frees wait for streams */
+    bool has_times;        /* the records' times are of a clock */
+    bool cut_short;        /* the end of the file is missing */
+    bool expandable;       /* PyTorch: the program's allocator had expandable segments */
+    uint64_t rounds_bytes; /* requests are rounded up to multiples of it */
+
+    /* private */
+    zr_arena *arena;
+    struct zr_pickle pickle;
+    bool has_pickle;
+    struct zr_vector records;  /* struct zr_record, of kinds that are held */
+    struct zr_vector preface;  /* struct zr_record: RMM: live before the log begins */
+    struct zrt_reader *reader; /* 64 KiB */
+};
+
+/* The options' path is borrowed. The caller owns *out until zr_recording_close(), also after a failure.
+ * ZR_ERR_IO, ZR_ERR_FORMAT as zr_sequence_read(). */
+zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena);
+void zr_recording_close(struct zr_recording *recording);
+
+/* Hands each record to take(), until that fails or sets *stop. ZR_ERR_FORMAT: the file is damaged. */
+struct zr_recording_sink {
+    zr_result (*take)(void *state, const struct zr_record *record, bool *stop);
+    void *state;
+};
+zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
+
+enum { ZR_FRAME_BYTES = 512 };
+/* Frame `index` of a stack, the innermost first: "name (file:line)", ended by a zero, cut where it is longer.
+ * False: the stack has no such frame. */
+bool zr_recording_frame(struct zr_recording *recording, uint32_t stack, unsigned index,
+                        char out[ZR_FRAME_BYTES]);
+
+/* Fills `records` and `pickle`: recording_torch.c. Private to this noun. */
+zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options);
+
+#endif

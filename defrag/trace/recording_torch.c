@@ -1,0 +1,419 @@
+/* recording_torch.c: PyTorch's snapshots as records. Stands on pickle.c and torch_snapshot.c.
+ *
+ * The segments say what is there at the end, the events what came to that; what no event brought was there
+ * before the window. Sizes in events are requests: a block that lives at the end has its true size from the
+ * segments, any other one the request rounded up to ROUND_BYTES, PyTorch's default. */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/recording.h"
+#include "defrag/trace/torch_snapshot.h"
+
+enum { ROUND_BYTES = 512, SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
+
+/* A segment of the snapshot, or a part of an expandable one. */
+struct segment {
+    uint64_t address, bytes, stream;
+    uint32_t pool;
+    bool expandable;
+    bool before; /* was there before the window */
+};
+
+struct block {
+    uint64_t address, bytes, requested_bytes, stream;
+    uint32_t stack;
+    bool pending;
+};
+
+/* How an address stands while the events are gone through; ALLOCATED and more: the record's number. */
+enum { FREED = 0, ALLOCATED };
+
+struct reading {
+    struct zr_recording *recording;
+    struct zr_pickle *pickle;
+    struct zr_vector segments, blocks, before; /* struct segment, struct block (at the end; before) */
+    struct zr_vector events;                   /* struct zr_record: of the window */
+    struct zr_number_map addresses, places;    /* of blocks: see above; of segments: by number + 1, 0: gone */
+    uint64_t first_us, last_ns;
+    bool has_first;
+};
+
+static uint64_t round_up(uint64_t bytes)
+{
+    return bytes > UINT64_MAX - ROUND_BYTES ? bytes : (bytes + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
+}
+
+static uint32_t stack_of(const struct zr_pickle *pickle, struct zr_pickle_value frames)
+{
+    return frames.kind == ZR_PICKLE_LIST && zr_pickle_count(pickle, frames) > 0 && frames.at < UINT32_MAX
+               ? (uint32_t)frames.at + 1
+               : 0;
+}
+
+/* ---- Segments and blocks at the end -------------------------------------------------------------------- */
+
+enum { ADDRESS = 0, SIZE, REQUESTED, STATE, FRAMES, BLOCK_FIELDS };
+
+static zr_result read_block(struct reading *reading, struct zr_pickle_value value, struct block *place)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_pickle_field fields[BLOCK_FIELDS] = {
+        {.key = "address"}, {.key = "size"}, {.key = "requested_size"}, {.key = "state"}, {.key = "frames"}};
+    zr_pickle_fields(pickle, value, fields, BLOCK_FIELDS);
+    if (!zr_torch_number(fields[SIZE].value, &place->bytes) || fields[STATE].value.kind != ZR_PICKLE_TEXT)
+        return zr_torch_wrong(pickle, "a block has no size or no state");
+    if (fields[ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
+        !zr_torch_number(fields[ADDRESS].value, &place->address))
+        return zr_torch_wrong(pickle, "a block's address is none");
+    bool inactive = zr_pickle_text_is(pickle, fields[STATE].value, "inactive");
+    struct zr_pickle_value requested = fields[REQUESTED].value;
+    place->requested_bytes = place->bytes;
+    if (!inactive && requested.kind != ZR_PICKLE_ABSENT &&
+        (!zr_torch_number(requested, &place->requested_bytes) || place->requested_bytes > place->bytes))
+        return zr_torch_wrong(pickle, "a block is smaller than what was requested of it");
+    place->stack = stack_of(pickle, fields[FRAMES].value);
+    place->pending = zr_pickle_text_is(pickle, fields[STATE].value, "active_awaiting_free") ||
+                     zr_pickle_text_is(pickle, fields[STATE].value, "active_pending_free");
+    zr_result result = inactive || place->bytes == 0 ? ZR_OK : zr_vector_add(&reading->blocks, place);
+    place->address += place->bytes;
+    return result;
+}
+
+/* A number for what segments are shared by: the small and the large ones of each pool. */
+static uint32_t pool_of(struct zr_pickle *pickle, struct zr_pickle_value id, bool small)
+{
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, id);
+    struct zr_pickle_value part;
+    uint32_t pool = 0;
+    while (id.kind == ZR_PICKLE_TUPLE && zr_pickle_next(pickle, &cursor, &part))
+        pool = pool * 65599 + (part.kind == ZR_PICKLE_INTEGER ? (uint32_t)part.integer : 0);
+    return pool << 1 | small;
+}
+
+enum { DEVICE = 0, PLACE, TOTAL, STREAM, TYPE, POOL, EXPANDABLE, BLOCKS, SEGMENT_FIELDS };
+
+static zr_result read_segment(struct reading *reading, struct zr_pickle_value value, int device)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_pickle_field fields[SEGMENT_FIELDS] = {
+        {.key = "device"},       {.key = "address"},         {.key = "total_size"},    {.key = "stream"},
+        {.key = "segment_type"}, {.key = "segment_pool_id"}, {.key = "is_expandable"}, {.key = "blocks"}};
+    struct segment segment = {.before = true};
+    struct zr_pickle_value item;
+    uint64_t of_device;
+    zr_pickle_fields(pickle, value, fields, SEGMENT_FIELDS);
+    if (!zr_torch_number(fields[DEVICE].value, &of_device) ||
+        !zr_torch_number(fields[PLACE].value, &segment.address) ||
+        fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
+        return zr_torch_wrong(pickle, "a segment has no device, no address or no blocks");
+    if (of_device != (uint64_t)device)
+        return ZR_OK;
+    if (!zr_torch_number(fields[TOTAL].value, &segment.bytes) || segment.bytes > UINT64_MAX - segment.address)
+        return zr_torch_wrong(pickle, "a segment has no size, or leaves the addresses");
+    segment.stream = zr_torch_stream(fields[STREAM].value);
+    segment.pool =
+        pool_of(pickle, fields[POOL].value, zr_pickle_text_is(pickle, fields[TYPE].value, "small"));
+    segment.expandable = fields[EXPANDABLE].value.kind == ZR_PICKLE_BOOL && fields[EXPANDABLE].value.integer;
+    reading->recording->expandable |= segment.expandable;
+    zr_result result = ZR_OK;
+    if (segment.bytes > 0) {
+        result = zr_vector_add(&reading->segments, &segment);
+        if (result == ZR_OK && !segment.expandable)
+            result = zr_number_map_put(&reading->places, segment.address, (uint32_t)reading->segments.count);
+    }
+    struct block place = {.address = segment.address, .stream = segment.stream};
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[BLOCKS].value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
+        result = read_block(reading, item, &place);
+    return result;
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+enum { ACTION = 0, WHERE, FREE, BYTES, ON, TIME, WITH, EVENT_FIELDS };
+
+static const struct {
+    const char *action;
+    enum zr_record_kind kind;
+} actions[] = {{"alloc", ZR_RECORD_ALLOC},         {"free_requested", ZR_RECORD_FREE_ASKED},
+               {"free_completed", ZR_RECORD_FREE}, {"segment_alloc", ZR_RECORD_MAP},
+               {"segment_map", ZR_RECORD_MAP},     {"segment_free", ZR_RECORD_UNMAP},
+               {"segment_unmap", ZR_RECORD_UNMAP}, {"oom", ZR_RECORD_REFUSED}};
+
+static void set_time(struct reading *reading, struct zr_pickle_value value, struct zr_record *record)
+{
+    uint64_t us;
+    if (zr_torch_number(value, &us)) {
+        if (!reading->has_first)
+            reading->first_us = us;
+        reading->has_first = reading->recording->has_times = true;
+        us = us > reading->first_us ? us - reading->first_us : 0;
+        if (us < UINT64_MAX / 1000 && us * 1000 > reading->last_ns)
+            reading->last_ns = us * 1000;
+    }
+    record->time_ns = reading->last_ns;
+}
+
+/* What was there before the window, by what happens to it first. */
+static zr_result note_block(struct reading *reading, struct zr_record *record)
+{
+    const uint32_t *state = zr_number_map_get(&reading->addresses, record->address);
+    bool live = state && *state >= ALLOCATED;
+    if (record->kind == ZR_RECORD_ALLOC) {
+        if (live)
+            return zr_torch_wrong(reading->pickle, "an event allocates an address that is live");
+        record->reserved_bytes = round_up(record->bytes);
+        return zr_number_map_put(&reading->addresses, record->address,
+                                 (uint32_t)reading->events.count + ALLOCATED);
+    }
+    if (state && !live)
+        return zr_torch_wrong(reading->pickle, "an event frees an address that is not live");
+    zr_result result = ZR_OK;
+    if (!state)
+        result = zr_vector_add(&reading->before, &(struct block){.address = record->address,
+                                                                 .bytes = round_up(record->bytes),
+                                                                 .requested_bytes = record->bytes,
+                                                                 .stream = record->stream});
+    if (result == ZR_OK && (!state || record->kind == ZR_RECORD_FREE))
+        result = zr_number_map_put(&reading->addresses, record->address,
+                                   record->kind == ZR_RECORD_FREE ? FREED : UINT32_MAX);
+    return result;
+}
+
+static zr_result read_event(struct reading *reading, struct zr_pickle_value event)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_pickle_field fields[EVENT_FIELDS] = {
+        {.key = "action"}, {.key = "addr"},    {.key = "device_free"}, {.key = "size"},
+        {.key = "stream"}, {.key = "time_us"}, {.key = "frames"}};
+    struct zr_record record = {.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
+    unsigned at = 0;
+    zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
+    if (fields[ACTION].value.kind != ZR_PICKLE_TEXT)
+        return zr_torch_wrong(pickle, "an event has no action");
+    while (at < sizeof actions / sizeof *actions &&
+           !zr_pickle_text_is(pickle, fields[ACTION].value, actions[at].action))
+        at++;
+    if (at == sizeof actions / sizeof *actions)
+        return ZR_OK;
+    record.kind = (uint8_t)actions[at].kind;
+    bool refused = record.kind == ZR_RECORD_REFUSED;
+    if (!zr_torch_number(fields[BYTES].value, &record.bytes) ||
+        (!zr_torch_number(fields[WHERE].value, &record.address) && !refused))
+        return zr_torch_wrong(pickle, "an event has no address or no size");
+    if (refused && !zr_torch_number(fields[FREE].value, &record.free_bytes))
+        record.free_bytes = UINT64_MAX;
+    record.stream = zr_torch_stream(fields[ON].value);
+    record.stack = stack_of(pickle, fields[WITH].value);
+    set_time(reading, fields[TIME].value, &record);
+    if (refused || record.kind == ZR_RECORD_MAP || record.kind == ZR_RECORD_UNMAP) {
+        if (actions[at].action[8] == 'm' || actions[at].action[8] == 'u')
+            record.unit_bytes = PAGE_BYTES;
+        return record.bytes > 0 ? zr_vector_add(&reading->events, &record) : ZR_OK;
+    }
+    if (record.bytes == 0)
+        return ZR_OK;
+    zr_result result = note_block(reading, &record);
+    return result == ZR_OK ? zr_vector_add(&reading->events, &record) : result;
+}
+
+/* ---- What was there before ----------------------------------------------------------------------------- */
+
+/* True sizes and stacks for what lives at the end; what no event brought was there before. */
+static zr_result match_blocks(struct reading *reading)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < reading->blocks.count && result == ZR_OK; i++) {
+        const struct block *block = zr_vector_at(&reading->blocks, i);
+        const uint32_t *state = zr_number_map_get(&reading->addresses, block->address);
+        if (!state) {
+            result = zr_vector_add(&reading->before, block);
+        } else if (*state == UINT32_MAX) { /* from before, and its free is under way */
+            continue;
+        } else if (*state >= ALLOCATED) {
+            struct zr_record *record = zr_vector_at(&reading->events, *state - ALLOCATED);
+            if (block->bytes >= record->bytes)
+                record->reserved_bytes = block->bytes;
+        }
+    }
+    return result;
+}
+
+/* Makes a range of an expandable segment present before the window, or absent. */
+static zr_result undo_range(struct reading *reading, const struct zr_record *record)
+{
+    uint64_t low = record->address, high = record->address + record->bytes;
+    if (record->kind == ZR_RECORD_UNMAP) {
+        struct segment part = {low,  record->bytes, record->stream, record->bytes <= SMALL_SEGMENT_BYTES,
+                               true, true};
+        return zr_vector_add(&reading->segments, &part);
+    }
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < reading->segments.count && result == ZR_OK; i++) {
+        struct segment *own = zr_vector_at(&reading->segments, i);
+        uint64_t end = own->address + own->bytes;
+        if (!own->expandable || own->address >= high || end <= low)
+            continue;
+        struct segment after = *own;
+        own->bytes = own->address < low ? low - own->address : 0;
+        if (end > high) {
+            after.address = high;
+            after.bytes = end - high;
+            result = zr_vector_add(&reading->segments, &after);
+        }
+    }
+    return result;
+}
+
+/* Backwards from the end. */
+static zr_result undo_maps(struct reading *reading)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = reading->events.count; i-- > 0 && result == ZR_OK;) {
+        struct zr_record *record = zr_vector_at(&reading->events, i);
+        if (record->kind != ZR_RECORD_MAP && record->kind != ZR_RECORD_UNMAP)
+            continue;
+        if (record->bytes > UINT64_MAX - record->address)
+            return zr_torch_wrong(reading->pickle, "a segment leaves the addresses");
+        record->pool = record->bytes <= SMALL_SEGMENT_BYTES;
+        if (record->unit_bytes > 0) {
+            result = undo_range(reading, record);
+            continue;
+        }
+        uint32_t *number = zr_number_map_get(&reading->places, record->address);
+        struct segment *segment = number && *number ? zr_vector_at(&reading->segments, *number - 1) : NULL;
+        if (record->kind == ZR_RECORD_MAP) {
+            if (!segment)
+                continue; /* the trace has a gap: it was gone again */
+            record->pool = segment->pool;
+            segment->bytes = 0;
+            *number = 0;
+        } else if (!segment) {
+            struct segment one = {record->address, record->bytes, record->stream, record->pool, false, true};
+            result = zr_vector_add(&reading->segments, &one);
+            if (result == ZR_OK)
+                result = zr_number_map_put(&reading->places, one.address, (uint32_t)reading->segments.count);
+        }
+    }
+    return result;
+}
+
+static zr_result emit(struct reading *reading)
+{
+    struct zr_vector *records = &reading->recording->records;
+    zr_result result = zr_vector_reserve(records, reading->segments.count + 2 * reading->before.count +
+                                                      reading->events.count);
+    for (size_t i = 0; i < reading->segments.count && result == ZR_OK; i++) {
+        const struct segment *one = zr_vector_at(&reading->segments, i);
+        struct zr_record record = {.kind = ZR_RECORD_MAP,
+                                   .before = true,
+                                   .address = one->address,
+                                   .bytes = one->bytes,
+                                   .stream = one->stream,
+                                   .pool = one->pool,
+                                   .unit_bytes = one->expandable ? PAGE_BYTES : 0};
+        if (one->bytes > 0)
+            result = zr_vector_add(records, &record);
+    }
+    for (size_t i = 0; i < reading->before.count && result == ZR_OK; i++) {
+        const struct block *one = zr_vector_at(&reading->before, i);
+        struct zr_record record = {.kind = ZR_RECORD_ALLOC,
+                                   .tag = ZR_TAG_OTHER,
+                                   .before = true,
+                                   .address = one->address,
+                                   .bytes = one->requested_bytes,
+                                   .reserved_bytes = one->bytes,
+                                   .stream = one->stream,
+                                   .stack = one->stack};
+        result = record.bytes > 0 ? zr_vector_add(records, &record) : ZR_OK;
+        record.kind = ZR_RECORD_FREE_ASKED;
+        if (result == ZR_OK && one->pending && record.bytes > 0)
+            result = zr_vector_add(records, &record);
+    }
+    for (size_t i = 0; i < reading->events.count && result == ZR_OK; i++)
+        result = zr_vector_add(records, zr_vector_at(&reading->events, i));
+    return result;
+}
+
+/* ---- The whole ----------------------------------------------------------------------------------------- */
+
+static zr_result read_all(struct reading *reading, int device)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_pickle_field fields[2] = {{.key = "segments"}, {.key = "device_traces"}};
+    struct zr_pickle_value events, item;
+    zr_pickle_fields(pickle, pickle->root, fields, 2);
+    if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
+        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
+    zr_result result = zr_torch_device(pickle, fields[1].value, &device, &events);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[0].value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
+        result = read_segment(reading, item, device < 0 ? 0 : device);
+    if (result != ZR_OK)
+        return result;
+    cursor = zr_pickle_cursor_of(pickle, events);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
+        result = read_event(reading, item);
+    if (zr_pickle_exhausted(pickle))
+        return zr_torch_wrong(pickle, "it names the same things over and over");
+    if (result == ZR_OK)
+        result = match_blocks(reading);
+    if (result == ZR_OK)
+        result = undo_maps(reading);
+    return result == ZR_OK ? emit(reading) : result;
+}
+
+zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options)
+{
+    struct reading reading = {.recording = recording, .pickle = &recording->pickle};
+    zr_arena *arena = recording->arena;
+    recording->has_addresses = recording->has_maps = recording->has_pending = true;
+    recording->rounds_bytes = ROUND_BYTES;
+    zr_result result = zr_pickle_read(&recording->pickle, options->path, arena);
+    if (result != ZR_OK)
+        return result;
+    recording->has_pickle = true;
+    zr_vector_init(&reading.segments, arena, sizeof(struct segment));
+    zr_vector_init(&reading.blocks, arena, sizeof(struct block));
+    zr_vector_init(&reading.before, arena, sizeof(struct block));
+    zr_vector_init(&reading.events, arena, sizeof(struct zr_record));
+    zr_number_map_init(&reading.addresses, arena);
+    zr_number_map_init(&reading.places, arena);
+    result = read_all(&reading, options->device);
+    zr_number_map_end(&reading.places);
+    zr_number_map_end(&reading.addresses);
+    zr_vector_end(&reading.events);
+    zr_vector_end(&reading.before);
+    zr_vector_end(&reading.blocks);
+    zr_vector_end(&reading.segments);
+    if (result == ZR_OK && recording->records.count == 0)
+        result = zr_torch_wrong(&recording->pickle, "it holds neither segments nor events");
+    return result;
+}
+
+/* ---- Stacks -------------------------------------------------------------------------------------------- */
+
+bool zr_recording_frame(struct zr_recording *recording, uint32_t stack, unsigned index,
+                        char out[ZR_FRAME_BYTES])
+{
+    struct zr_pickle *pickle = &recording->pickle;
+    struct zr_pickle_value value = {.kind = ZR_PICKLE_LIST, .at = stack - 1};
+    struct zr_pickle_field fields[3] = {{.key = "name"}, {.key = "filename"}, {.key = "line"}};
+    if (!recording->has_pickle || stack == 0)
+        return false;
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, value);
+    for (unsigned i = 0; i <= index; i++)
+        if (!zr_pickle_next(pickle, &cursor, &value))
+            return false;
+    zr_pickle_fields(pickle, value, fields, 3);
+    struct zr_pickle_value name = fields[0].value, file = fields[1].value, line = fields[2].value;
+    int name_bytes = name.kind == ZR_PICKLE_TEXT ? (int)(name.text_bytes < 240 ? name.text_bytes : 240) : 0;
+    int file_bytes = file.kind == ZR_PICKLE_TEXT ? (int)(file.text_bytes < 220 ? file.text_bytes : 220) : 0;
+    size_t skip = file.kind == ZR_PICKLE_TEXT ? file.text_bytes - (unsigned)file_bytes : 0;
+    snprintf(out, ZR_FRAME_BYTES, "%.*s (%.*s:%lld)", name_bytes,
+             name_bytes ? (const char *)pickle->data + name.at : "", file_bytes,
+             file_bytes ? (const char *)pickle->data + file.at + skip : "",
+             line.kind == ZR_PICKLE_INTEGER ? (long long)line.integer : 0LL);
+    return true;
+}

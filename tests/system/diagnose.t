@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""zr stats: files made here, whose answers are counted independently, and the two
+PyTorch snapshots of ../shared/traces where they are."""
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, HANG, done, note, ok, path, same, skip
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+SHARED = [f"../shared/traces/torch_medium_{context}_training.pickle" for context in (128, 512)]
+MIB = 1 << 20
+
+
+def zr(*arguments, **settings):
+    settings.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([ZR, *arguments], capture_output=True, text=True, errors="replace", timeout=HANG, **settings)
+
+
+def parsed(*arguments, code=0, **settings):
+    run = zr(*arguments, "--json", **settings)
+    if not ok(run.returncode == code, f"{' '.join(map(os.path.basename, arguments)):.100}: exit {code}"):
+        note(f"exit {run.returncode}: {run.stderr}")
+        return None
+    report = json.loads(run.stdout)
+    same(list(report)[0], "version", "its JSON opens with its version")
+    return report
+
+
+def refused(words, code, names, *arguments, **settings):
+    run = zr(*arguments, **settings)
+    good = same((run.returncode, run.stdout), (code, ""), f"{words}: exit {code} and no data")
+    for name in names:
+        good &= ok(name in run.stderr, f"{words}: the message names {name!r}")
+    if not good:
+        note(run.stderr)
+
+
+def write(name, data):
+    where = path(name)
+    with open(where, "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+    return where
+
+
+# ---- Files: .zrt as alloc/debug/trace_format.h has it, snapshots as PyTorch pickles them -------------------------------
+
+ALLOC, FREE, MAP, UNMAP, MARK, REFUSED, BEGIN = range(1, 8)
+TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace", "offload",
+        "other"]
+BASE, GRANULE = 1 << 44, 2 * MIB
+
+
+def varint(number):
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7f | 0x80)
+        number >>= 7
+    return bytes(out + bytes([number]))
+
+
+def zigzag(number):
+    return varint(number * 2 if number >= 0 else -number * 2 - 1)
+
+
+def zrt(events, written=None):
+    """events: (kind, offset, bytes, tag, stream), a mark's offset being its label; a microsecond apart."""
+    body, place, granule = bytearray(), 0, 0
+    for kind, offset, size, tag, stream in events:
+        flags = 0x10 | 0x20 | (0x40 if kind in (ALLOC, FREE) else 0) | (0x80 if kind == ALLOC else 0)
+        body += bytes([kind | flags]) + varint(1000) + varint(stream) + bytes([TAGS.index(tag)])
+        if kind in (ALLOC, FREE):
+            body += zigzag(offset - place)
+            place = offset
+            body += varint(size) + varint((size + 255) // 256 * 256) if kind == ALLOC else b""
+        elif kind in (MAP, UNMAP):
+            body += zigzag(offset // GRANULE - granule) + varint(size // GRANULE)
+            granule = (offset + size) // GRANULE
+        elif kind == MARK:
+            body += varint(len(offset)) + offset.encode()
+        elif kind == REFUSED:
+            body += varint(size)
+    header = struct.pack("<4sIIIQQQQQQII32s24x", b"ZRT1", 128, 1, 1, len(body) if written is None else written, GRANULE, BASE,
+                         1 << 40, 0, 0, 1, 0, b"test")
+    return header + bytes(body)
+
+
+def event(action, addr, size, stream=0, time=0, frames=()):
+    where = "device_free" if action == "oom" else "addr"
+    return {"action": action, where: addr, "size": size, "stream": stream, "time_us": time, "frames": list(frames)}
+
+
+def snapshot(segments, events):
+    """segments: (address, stream, type, [(bytes, requested, state, frames)])"""
+    whole = []
+    for address, stream, kind, blocks in segments:
+        at, listed = address, []
+        for size, requested, state, frames in blocks:
+            listed.append({"address": at, "size": size, "requested_size": requested, "state": state, "frames": list(frames)})
+            at += size
+        live = [b for b in listed if b["state"] == "active_allocated"]
+        whole.append({"device": 0, "address": address, "total_size": at - address, "stream": stream, "segment_type": kind,
+                      "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
+                      "allocated_size": sum(b["size"] for b in live),
+                      "active_size": sum(b["size"] for b in listed if b["state"] != "inactive"),
+                      "requested_size": sum(b["requested_size"] for b in live), "blocks": listed})
+    return {"segments": whole, "device_traces": [events], "allocator_settings": {}}
+
+
+FRAMES = [[{"name": "at::empty", "filename": "??", "line": 0}, {"name": name, "filename": "train.py", "line": line}]
+          for name, line in (("forward", 12), ("step", 40))]
+# 64 MiB in three segments: one of another stream, one whole and free. 6 MiB and 8 MiB lie beside free extents, 4 MiB are
+# pending, and 20 MiB were refused with 1 MiB left on the device.
+small = write("small.pickle", pickle.dumps(snapshot(
+    [(0x10000000, 0, "large", [(8 * MIB, 8 * MIB, "active_allocated", FRAMES[0]), (10 * MIB, 0, "inactive", ()),
+                               (6 * MIB, 6 * MIB - 100, "active_allocated", FRAMES[1]), (8 * MIB, 0, "inactive", ())]),
+     (0x20000000, 7, "large", [(20 * MIB, 0, "inactive", ()), (4 * MIB, 4 * MIB, "active_allocated", FRAMES[0])]),
+     (0x30000000, 0, "large", [(4 * MIB, 4 * MIB, "active_awaiting_free", ()), (4 * MIB, 0, "inactive", ())])],
+    [event("segment_alloc", 0x20000000, 24 * MIB, 7, 1), event("alloc", 0x20000000 + 20 * MIB, 4 * MIB, 7, 2, FRAMES[0]),
+     event("alloc", 0x20000000, 20 * MIB, 7, 3), event("free_requested", 0x20000000, 20 * MIB, 7, 5),
+     event("free_completed", 0x20000000, 20 * MIB, 7, 9), event("segment_free", 0x40000000, 32 * MIB, 0, 10),
+     event("alloc", 0x10000000 + 18 * MIB, 6 * MIB - 100, 0, 11, FRAMES[1]), event("free_requested", 0x30000000, 4 * MIB, 0, 12),
+     event("oom", MIB, 20 * MIB, 0, 13, FRAMES[1])])))
+# Two granules half used, one whole and free.
+holes = [(MAP, 0, 3 * GRANULE, "other", 0), (ALLOC, 0, MIB, "param", 0), (ALLOC, 2 * MIB, MIB, "grad", 0),
+         (MARK, "h.31 forward", 0, "other", 0), (ALLOC, 3 * MIB, MIB, "activation", 0), (FREE, 3 * MIB, 0, "activation", 0),
+         (REFUSED, 0, 8 * MIB, "activation", 0)]
+holes_file = write("holes.zrt", zrt(holes))
+rmm = write("log.csv", "Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00.000001,allocate,0x1000,100,0\n"
+            "1,10:00:00.000002,allocate,0x2000,200,0\n1,10:00:00.000003,free,0x9000,50,0\n"
+            "1,10:00:00.000004,free,0x1000,100,0\n1,10:00:01:000000,allocate failure,(nil),1000000,0\n")
+lifetimes = write("lifetimes.csv", "id,lower,upper,size\n0,0,2,4\n1,0,9,2\n2,1,3,4\n3,4,9,8\n")
+
+
+# ---- zr stats ------------------------------------------------------------------------------------------------------
+
+MOMENT = ["live_bytes", "requested_bytes", "reserved_bytes", "internal_bytes", "pending_bytes", "stranded_bytes",
+          "releasable_bytes"]
+
+
+def is_moment(report, name, want, words):
+    same(list(report["moments"][name]), MOMENT, f"{words}: the keys of the design")
+    same([report["moments"][name][key] for key in MOMENT], want, f"{words}: {name}")
+
+
+def count(file):
+    """What a snapshot's segments say, counted by Python alone: the sums, and each segment's."""
+    with open(file, "rb") as data:
+        segments = pickle.load(data)["segments"]
+
+    def total(what, state, blocks):
+        return sum(block[what] for block in blocks if block["state"] in state)
+    live, pending = ("active_allocated",), ("active_awaiting_free", "active_pending_free")
+    each = {s["address"]: [s["total_size"], total("size", live, s["blocks"]), total("requested_size", live, s["blocks"]),
+                           total("size", pending, s["blocks"])] for s in segments}
+    sums = [sum(column) for column in zip(*each.values())]
+    free = sum(s["total_size"] for s in segments if all(b["state"] == "inactive" for b in s["blocks"]))
+    return each, [sums[1], sums[2], sums[0], sums[1] - sums[2], sums[3], sums[0] - sums[1] - sums[3] - free, free]
+
+
+def check_against_count(file):
+    report = parsed("stats", file)
+    each, sums = count(file)
+    is_moment(report, "now", sums, f"{os.path.basename(file)}, counted by Python")
+    same({s["address"]: [s["bytes"], s["live_bytes"], s["requested_bytes"], s["pending_bytes"]] for s in report["segments"]},
+         each, f"and each of its {len(each)} segments")
+    return report
+
+
+def test_stats():
+    report = check_against_count(small)
+    # The peak: 8 + 4 (pending from before) and the 24 of the second segment. Segments: 32 + 24 + 8, and the one of 32
+    # that goes: it is whole and free.
+    is_moment(report, "peak", [36 * MIB, 36 * MIB, 96 * MIB, 0, 0, 28 * MIB, 32 * MIB], "small.pickle")
+    is_moment(report, "failure", [18 * MIB, 18 * MIB - 100, 64 * MIB, 100, 4 * MIB, 42 * MIB, 0], "small.pickle")
+    same(round(report["gmlake_ratio"], 6), round(1 - 36 / 96, 6), "GMLake's ratio")
+    # Free at the failure: 10 and 8, 20, 4.
+    same([round(one["index"], 6) for one in report["unusable_free_space"]][:4],
+         [0, 0, round(22 / 42, 6), 1], "unusable free space for 1, 4, 16 and 64 MiB")
+    report = parsed("stats", holes_file)
+    is_moment(report, "peak", [3 * MIB, 3 * MIB, 6 * MIB, 0, None, MIB, 2 * MIB], "holes.zrt")
+    is_moment(report, "failure", [2 * MIB, 2 * MIB, 6 * MIB, 0, None, 2 * MIB, 2 * MIB], "holes.zrt")
+    same(report["stranded_ratio"]["now"], round(1 / 3, 9), "stranded, of reserved")
+    # After the map and after each of the others: nothing mapped, then 0, 1, 2, 2, 1, 2 MiB of 6 for a microsecond each.
+    same(round(report["stranded_ratio"]["time_weighted"], 6), round((0 + 1 + 2 + 2 + 1 + 2) / 36, 6), "and over time")
+    report = parsed("stats", rmm)
+    is_moment(report, "peak", [350, 350, None, 0, None, None, None], "log.csv")
+    is_moment(report, "now", [200, 200, None, 0, None, None, None], "log.csv")
+    same((report["failures"], report["gmlake_ratio"]), (1, None), "an allocation failure, and no ratio of what is not known")
+    is_moment(parsed("stats", lifetimes, "--unit", "1KiB"), "peak", [10240, 10240, None, 0, None, None, None], "lifetimes.csv")
+    with open(small, "rb") as data:
+        report = parsed("stats", "-", stdin=data)
+    same(report["moments"]["now"]["live_bytes"], 18 * MIB, "standard input")
+    report = parsed("stats", small, holes_file)
+    same([one["file"] for one in report["results"]], [small, holes_file], "two files")
+    run = zr("stats", small, holes_file, "--segments")
+    ok(run.returncode == 0 and "18.0 MiB" in run.stdout and "0x30000000" in run.stdout and "zr why" in run.stdout, "the table") or note(run)
+
+
+def test_damage():
+    whole = zrt(holes)
+    cut = write("cut.zrt", whole[:-5])
+    run = zr("stats", cut, "--json")
+    report = json.loads(run.stdout)
+    ok(run.returncode == 0 and report["cut_short"] and "cut short" in run.stderr and "failure" not in report["moments"],
+       "a trace that is cut short is read up to the cut, and that is said")
+    refused("a damaged trace", 3, ["damaged", "event 2"], "stats",
+            write("damaged.zrt", zrt(holes[:2], written=len(zrt(holes[:2])) - 128 + 4) + bytes(4)))
+    refused("a trace that contradicts itself", 3, ["twice.zrt", "live"], "stats", write("twice.zrt", zrt(holes[:2] + holes[1:2])))
+    refused("a snapshot that does", 3, ["not live"], "stats", write("gone.pickle", pickle.dumps(snapshot(
+        [], [event("free_completed", 4096, 512), event("free_completed", 4096, 512)]))))
+    refused("no file", 2, ["name a file"], "stats")
+    run = subprocess.run(f"{ZR} stats {small} --json | head -c 1", shell=True, capture_output=True, timeout=HANG, check=False)
+    same((run.returncode, run.stderr), (0, b""), "a reader that leaves is nobody's failure")
+
+
+def test_shared():
+    for file in SHARED:
+        if not os.path.exists(file):
+            skip(f"{file} is not here")
+            continue
+        check_against_count(file)
+
+
+test_stats()
+test_damage()
+test_shared()
+done()
