@@ -1,4 +1,4 @@
-/* report_test.c: the model of memory beside a naive one, on random records; the terminal's address map; the
+/* memory_model_test.c: the model of memory beside a naive one, on random records; the terminal's address map; the
  * pictures' bytes. */
 #include <string.h>
 
