@@ -18,6 +18,7 @@ static const char help[] =
     "\n"
     "Subcommands\n"
     "  stats    what was live, reserved, stranded, when\n"
+    "  map      what lies where\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
@@ -35,6 +36,7 @@ static const struct {
     {"run", zr_tool_preload},
     {"doctor", zr_tool_doctor},
     {"stats", zr_tool_stats},
+    {"map", zr_tool_map},
     {"why", NULL},
     {"diff", NULL},
     {"report", NULL},

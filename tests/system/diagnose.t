@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""zr stats: files made here, whose answers are counted independently, and the two
+"""zr stats and map: files made here, whose answers are counted independently, and the two
 PyTorch snapshots of ../shared/traces where they are."""
 import json
 import os
 import pickle
+import pty
 import struct
 import subprocess
 import sys
+import xml.etree.ElementTree
+import zlib
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, ok, path, same, skip
@@ -226,7 +229,75 @@ def test_shared():
         check_against_count(file)
 
 
+# ---- zr map ------------------------------------------------------------------------------------------------------------
+
+def rows_of(run):
+    """The map's rows without their addresses."""
+    return [line[20:] for line in run.stdout.splitlines() if line.startswith("0x")]
+
+
+def pixels(file):
+    """A PNG of 8 bits and a palette: lines of (red, green, blue). zlib is Python's: it knows nothing of ours."""
+    with open(file, "rb") as data:
+        content = data.read()
+    at, chunks = 8, {}
+    while at < len(content):
+        size, = struct.unpack(">I", content[at:at + 4])
+        kind, body = content[at + 4:at + 8], content[at + 8:at + 8 + size]
+        same(struct.unpack(">I", content[at + 8 + size:at + 12 + size])[0], zlib.crc32(kind + body), f"{kind}'s checksum")
+        chunks[kind] = body
+        at += 12 + size
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    lines, palette = zlib.decompress(chunks[b"IDAT"]), chunks[b"PLTE"]
+    same(len(lines), height * (width + 1), "its lines")
+    return [[tuple(palette[3 * entry:3 * entry + 3]) for entry in lines[y * (width + 1) + 1:(y + 1) * (width + 1)]]
+            for y in range(height)]
+
+
+def test_map():
+    plain = {**os.environ, "LC_ALL": "C"}
+    # 64 MiB in 64 cells: 8 live, 10 free, 6 live, 8 free; 20 free, 4 live; 4 pending, 4 free. The 6 lack 100 bytes, but a
+    # block is as long as its place.
+    want = "########" + "." * 10 + "######" + "." * 8 + "." * 20 + "####" + "pppp" + "...."
+    run = zr("map", small, "--at", "now", "--columns", "84", "--rows", "1", env=plain)
+    same(rows_of(run), [want], "each MiB as what it is, in ASCII")
+    run = zr("map", small, "--columns", "52", "--rows", "2", env={**plain, "LC_ALL": "C.UTF-8"})
+    lines = run.stdout.splitlines()
+    same([len(line) for line in lines[1:3]], [52, 52], "as wide as it may be, without addresses where it is narrow")
+    ok(lines[1].startswith("█" * 12 + "▇░") and "\033" not in run.stdout, "with bars where the locale has them, and no colour off a terminal")
+    run = zr("map", small, "--at", "7", "--columns", "116", "--rows", "1", env=plain)
+    # After the five that make what was there before, and two: 8 live, 24 free; 20 free, 4 live; 4 live, 4 free; 32 to go.
+    same(rows_of(run), ["#" * 8 + "." * 24 + "." * 20 + "#" * 4 + "#" * 4 + "." * 4 + "." * 32], "and as it was before")
+    ok(zr("map", small, "--at", "99", env=plain).returncode == 2, "a moment beyond the end is a mistake")
+    picture = path("map.png")
+    same(zr("map", small, "--at", "now", "-o", picture).returncode, 0, "a PNG")
+    image = pixels(picture)
+    cells = [pixel for line in image[::12] for pixel in line][:1200 * 32]
+    per = len(cells) / 64
+    colours = {"#": (0x6b, 0x8f, 0xc9), ".": (0xd9, 0xd9, 0xd9), "p": (0xed, 0xc9, 0x48)}
+    wrong = [i for i, sign in enumerate(want) if cells[int((i + 0.5) * per)] != colours[sign] and
+             (sign != "#" or cells[int((i + 0.5) * per)] != tuple(c - (c >> 3) for c in colours["#"]))]
+    same(wrong, [], "its pixels have each block's colour where the block lies")
+    same(zr("map", small, "--at", "now", "-o", path("map.svg")).returncode, 0, "an SVG")
+    root = xml.etree.ElementTree.parse(path("map.svg")).getroot()
+    group = next(child for child in root if child.tag.endswith("}g"))
+    free = sum(int(rect.get("width")) for rect in group if rect.get("fill") == "#d9d9d9")
+    ok(abs(free - 42 * 600) <= 12, f"as much is free in it as in memory: 42 of 64 MiB, 600 pixels each ({free})")
+    refused("a CSV without places", 3, ["zr pack"], "map", lifetimes)
+    refused("another kind of picture", 2, [".svg or .png"], "map", small, "-o", path("map.gif"))
+    refused("a picture that cannot be written", 3, ["nowhere"], "map", small, "-o", path("nowhere/map.svg"))
+    # A terminal: colours, unless NO_COLOR is set.
+    for name, want in (("NO_COLOR", False), ("COLOUR", True)):
+        out, terminal = pty.openpty()
+        subprocess.run([ZR, "map", small, "--columns", "40", "--rows", "2"], stdout=terminal, timeout=HANG, check=False,
+                       env={**plain, name: "1"}, stdin=subprocess.DEVNULL)
+        os.close(terminal)
+        same(b"\033[38;2;107;143;201m" in os.read(out, 65536), want, f"on a terminal with {name}")
+        os.close(out)
+
+
 test_stats()
+test_map()
 test_damage()
 test_shared()
 done()

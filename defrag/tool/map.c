@@ -1,0 +1,187 @@
+/* map.c: `zr map`: what lies where, in the terminal or as a picture. Stands on defrag/report/. */
+#include <inttypes.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "defrag/report/picture.h"
+#include "defrag/tool/input.h"
+
+static const char help[] =
+    "Draws what lies where in memory: live blocks, pending ones, free extents.\n"
+    "\n"
+    "Examples\n"
+    "  zr map snapshot.pickle\n"
+    "  zr map run.zrt --at failure\n"
+    "  zr map snapshot.pickle --at peak -o map.svg\n"
+    "\n"
+    "zr map FILE [options]\n"
+    "  FILE          a .zrt trace, a PyTorch snapshot or an RMM log; - is standard input\n"
+    "  --at MOMENT   now (the end), peak, failure or a number of events (default: the failure, or else the end)\n"
+    "  -o FILE       a picture, .svg or .png, in place of text\n"
+    "  --columns N   of the text (default: the terminal's, or 80)\n"
+    "  --rows N      of the text, at most (default 16)\n"
+    "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
+    "\n"
+    "Addresses between segments are left out. Colours are for terminals, and NO_COLOR turns them off; where the locale is\n"
+    "not UTF-8, the map is of ASCII.\n";
+
+struct settings {
+    struct zr_tool_arguments arguments;
+    struct zr_tool_reading reading;
+    const char *at, *output;
+    uint64_t columns, rows;
+};
+
+/* The pieces of a memory as extents. */
+static zr_result gather(struct zr_vector *extents, const struct zr_memory *memory)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(memory);
+    struct zr_memory_piece piece;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
+        const struct zr_stretch_record *block = piece.block;
+        bool unknown = !block && !piece.mapped; /* between two blocks, and the file does not say what */
+        struct zr_map_extent extent = {.address = piece.address,
+                                       .bytes = piece.bytes,
+                                       .kind = unknown          ? ZR_MAP_UNMAPPED
+                                               : !block         ? ZR_MAP_FREE
+                                               : block->pending ? ZR_MAP_PENDING
+                                                                : ZR_MAP_LIVE,
+                                       .tag = block ? block->tag : ZR_TAG_OTHER};
+        result = zr_vector_add(extents, &extent);
+    }
+    return result;
+}
+
+static unsigned terminal_columns(const struct settings *settings)
+{
+    struct winsize size = {0};
+    if (settings->columns > 0)
+        return settings->columns < 10000 ? (unsigned)settings->columns : 10000;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+static int print_text(const struct settings *settings, const struct zr_vector *extents, const char *words)
+{
+    struct zr_tool_output out;
+    const char *no_colour = getenv("NO_COLOR");
+    setlocale(LC_CTYPE, "");
+    struct zr_map_style style = {.columns = terminal_columns(settings),
+                                 .rows = settings->rows < 1000 ? (unsigned)settings->rows : 1000,
+                                 .unicode = strcasecmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                                 .colour = isatty(STDOUT_FILENO) && (!no_colour || !*no_colour)};
+    zr_tool_output_start(&out);
+    zr_text_print(&out.text, "%s\n", words);
+    zr_address_map_print(&out.text, extents->items, extents->count, &style);
+    return zr_tool_output_end(&out);
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), own = strlen(end);
+    return length > own && strcmp(name + length - own, end) == 0;
+}
+
+static zr_result write_picture(const struct settings *settings, const struct zr_picture *picture,
+                               zr_arena *arena)
+{
+    struct zr_file file;
+    struct zr_text text;
+    char buffer[8192];
+    zr_result result = zr_file_create(&file, settings->output, ZR_CREATE_REPLACE);
+    if (result != ZR_OK)
+        return result;
+    if (ends_with(settings->output, ".png")) {
+        result = zr_picture_png(&file, picture, arena);
+    } else {
+        zr_text_start(&text, &file, buffer, sizeof buffer);
+        zr_picture_svg(&text, picture);
+        result = zr_text_flush(&text);
+    }
+    zr_result closed = zr_file_close(&file);
+    return result == ZR_OK ? closed : result;
+}
+
+static zr_result show(const struct settings *settings, struct zr_tool_input *input, struct zr_memory *memory,
+                      zr_arena *arena, int *code)
+{
+    struct zr_vector extents;
+    struct zr_memory_figures figures;
+    char words[200], room[3][ZR_TOOL_NUMBER_ROOM];
+    zr_memory_get_figures(memory, &figures);
+    snprintf(words, sizeof words, "%s after %" PRIu64 " events: live %s, pending %s, reserved %s",
+             input->recording.format, memory->records_count, zr_tool_bytes(room[0], figures.live_bytes),
+             zr_tool_bytes(room[1], figures.pending_bytes),
+             input->recording.has_maps ? zr_tool_bytes(room[2], figures.reserved_bytes) : "not known");
+    zr_vector_init(&extents, arena, sizeof(struct zr_map_extent));
+    zr_result result = gather(&extents, memory);
+    if (result == ZR_OK && settings->output)
+        result = write_picture(
+            settings,
+            &(struct zr_picture){
+                .extents = extents.items, .count = extents.count, .title = input->name, .subtitle = words},
+            arena);
+    else if (result == ZR_OK)
+        *code = print_text(settings, &extents, words);
+    zr_vector_end(&extents);
+    return result;
+}
+
+static zr_result work(void *state, zr_arena *arena, int *code)
+{
+    const struct settings *settings = state;
+    struct zr_tool_input input;
+    struct zr_memory memory = {0};
+    uint64_t records_count;
+    zr_result result = zr_tool_input_open(&input, settings->arguments.files[0], &settings->reading, arena);
+    if (result == ZR_OK && !input.recording.has_addresses)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where its buffers lie: zr pack gives them places",
+                         input.name);
+    if (result == ZR_OK)
+        result = zr_moment_find(&input.moments,
+                                settings->at                ? settings->at
+                                : input.moments.has_failure ? "failure"
+                                                            : "now",
+                                &records_count);
+    if (result == ZR_OK)
+        result = zr_moment_reach(&memory, &input.recording, records_count, NULL);
+    if (result == ZR_OK)
+        result = show(settings, &input, &memory, arena, code);
+    zr_memory_end(&memory);
+    zr_tool_input_end(&input);
+    return result;
+}
+
+int zr_tool_map(int argc, char **argv)
+{
+    struct settings settings = {.reading = {.device = UINT64_MAX}};
+    const struct zr_tool_option options[] = {
+        {"--at", ZR_TOOL_WORDS, &settings.at},
+        {"-o", ZR_TOOL_WORDS, &settings.output},
+        {"--columns", ZR_TOOL_COUNT, &settings.columns},
+        {"--rows", ZR_TOOL_COUNT, &settings.rows},
+        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.arguments.options = NULL;
+    if (code >= 0)
+        return code;
+    if (settings.arguments.files_count != 1) {
+        zr_tool_log("map: one file at a time; see zr map --help");
+        return ZR_TOOL_USAGE;
+    }
+    if (settings.output && !ends_with(settings.output, ".svg") && !ends_with(settings.output, ".png")) {
+        zr_tool_log("map: -o takes a name that ends with .svg or .png, not '%.100s'", settings.output);
+        return ZR_TOOL_USAGE;
+    }
+    return zr_tool_with_memory(work, &settings);
+}
