@@ -13,7 +13,8 @@
  * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
  * their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back. All are read by cuInit. With its folder in
- * LD_LIBRARY_PATH any program loads it.
+ * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for every
+ * function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */

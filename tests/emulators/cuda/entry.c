@@ -95,6 +95,12 @@ static uint64_t setting(const char *name, uint64_t otherwise)
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* Programs ask before cuInit, too. */
+int emu_version(void)
+{
+    return owner ? emu.version : (int)setting("ZR_EMULATOR_VERSION", (uint64_t)emu.version);
+}
+
 /* ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2. */
 static void read_environment(void)
 {
@@ -149,7 +155,7 @@ PUBLIC zr_cu_result cuDriverGetVersion(int *version)
 {
     zr_cu_result code = emu_enter(EMU_driver_version, EMU_NOTHING);
     if (code == ZR_CU_SUCCESS)
-        *version = emu.version;
+        *version = emu_version();
     return emu_leave(code);
 }
 

@@ -76,6 +76,7 @@ struct emu_settings {
     bool lazy_free;   /* cuMemFree does not wait for work */
 };
 extern struct emu_settings emu;
+int emu_version(void);
 
 /* Results that zr does not tell apart. */
 enum {

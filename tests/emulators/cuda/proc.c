@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "tests/emulators/cuda/inside.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TABLES_MOST = 64, IDENTIFIER_BYTES = 16, PER_THREAD_SINCE = 7000 };
@@ -92,7 +94,7 @@ static zr_cu_proc_status find(const char *symbol, void **function, int version, 
     bool known = false;
     *function = NULL;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (strcmp(forms[i].name, symbol) != 0 || forms[i].since > emu.version)
+        if (strcmp(forms[i].name, symbol) != 0 || forms[i].since > emu_version())
             continue;
         known = true;
         if (forms[i].since <= version && (!found || found->since < forms[i].since))
@@ -105,6 +107,28 @@ static zr_cu_proc_status find(const char *symbol, void **function, int version, 
     return ZR_CU_PROC_FOUND;
 }
 
+/* ZR_EMULATOR_ASKED names a file that gets a line for each question: the name, the version, the flags, and
+ * what was answered. */
+static void write_down(const char *name, int version, unsigned long long flags, const char *answer)
+{
+    const char *path = getenv("ZR_EMULATOR_ASKED");
+    FILE *file = path && *path ? fopen(path, "ae") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s %d %llu %s\n", name, version, flags, answer);
+    fclose(file);
+}
+
+static void write_down_table(const unsigned char *identifier)
+{
+    char name[2 * IDENTIFIER_BYTES + 1];
+    for (unsigned i = 0; i < IDENTIFIER_BYTES; i++)
+        snprintf(name + 2 * i, 3, "%02x", identifier[i]);
+    write_down(name, 0, 0, "table");
+}
+
+static const char *const answers[] = {"found", "unknown", "too-old"};
+
 static bool senseless(const char *symbol, void **function, unsigned long long flags)
 {
     return !symbol || !function || flags > ZR_CU_PROC_PER_THREAD_STREAM;
@@ -115,10 +139,13 @@ PUBLIC zr_cu_result cuGetProcAddress(const char *symbol, void **function, int ve
                                      unsigned long long flags)
 {
     zr_cu_result code = emu_enter(EMU_proc_address, EMU_NOTHING);
-    if (code == ZR_CU_SUCCESS && (senseless(symbol, function, flags) || version > emu.version))
+    if (code == ZR_CU_SUCCESS && (senseless(symbol, function, flags) || version > emu_version()))
         code = ZR_CU_INVALID_VALUE;
-    if (code == ZR_CU_SUCCESS && find(symbol, function, version, flags) != ZR_CU_PROC_FOUND)
-        code = ZR_CU_NOT_FOUND;
+    if (code == ZR_CU_SUCCESS) {
+        zr_cu_proc_status found = find(symbol, function, version, flags);
+        write_down(symbol, version, flags, answers[found]);
+        code = found == ZR_CU_PROC_FOUND ? ZR_CU_SUCCESS : ZR_CU_NOT_FOUND;
+    }
     return emu_leave(code);
 }
 
@@ -127,10 +154,11 @@ PUBLIC zr_cu_result cuGetProcAddress_v2(const char *symbol, void **function, int
                                         unsigned long long flags, zr_cu_proc_status *status)
 {
     zr_cu_result code = emu_enter(EMU_proc_address_v2, EMU_NOTHING);
-    if (code == ZR_CU_SUCCESS && (senseless(symbol, function, flags) || version > emu.version))
+    if (code == ZR_CU_SUCCESS && (senseless(symbol, function, flags) || version > emu_version()))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS) {
         zr_cu_proc_status found = find(symbol, function, version, flags);
+        write_down(symbol, version, flags, answers[found]);
         if (status)
             *status = found;
     }
@@ -146,6 +174,7 @@ PUBLIC zr_cu_result cuGetExportTable(const void **table, const void *identifier)
         if (tables_count < TABLES_MOST)
             memcpy(tables[tables_count], identifier, IDENTIFIER_BYTES);
         tables_count++;
+        write_down_table(identifier);
         *table = NULL;
         code = ZR_CU_INVALID_VALUE;
     }
