@@ -652,6 +652,44 @@ static zr_cu_result private_table(const struct world *w)
     return same ? code : VERDICT_BROKEN;
 }
 
+/* ---- All calls ----------------------------------------------------------------------------------------- */
+
+/* A fault comes before a call looks at its arguments, so that any will do. */
+static zr_cu_result faulty(const struct world *w)
+{
+    static const struct {
+        const char *name, *form;
+    } rows[] = {
+#define ROW(member, name, suffix, parameters) {#name, #name #suffix},
+        ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        zr_cu_result (*call)(long, long, long, long, long);
+        *(void **)&call = dlsym(w->library, rows[i].form);
+        w->emulator->fail(
+            &(struct zr_emulator_fault){.call = rows[i].name, .nth = 1, .code = ZR_CU_NOT_PERMITTED});
+        if (!call || call(0, 0, 0, 0, 0) != ZR_CU_NOT_PERMITTED) {
+            tap_note("%s is not there or does not fail", rows[i].form);
+            return VERDICT_BROKEN;
+        }
+    }
+    return ZR_CU_SUCCESS;
+}
+
+static zr_cu_result without_a_context(const struct world *w)
+{
+    zr_cu_context popped;
+    zr_cu_address address = plain(w, 4096), other;
+    void *host;
+    MUST(w->cu->context_pop(&popped));
+    return ALL_REFUSED(w->all.mem_alloc(&other, 4096), w->all.mem_free(address),
+                       w->all.alloc_async(&other, 4096, NULL), w->all.alloc_managed(&other, 4096, 1),
+                       w->all.host_alloc(&host, 4096, 0), w->all.address_range(NULL, NULL, address),
+                       w->all.fill_now(address, 1, 1), w->all.stream_query(NULL),
+                       w->all.mem_info(NULL, NULL));
+}
+
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 static const struct rule rules[] = {
@@ -743,6 +781,9 @@ static const struct rule rules[] = {
     {"and was an error in 11.3", "the same of CUDA 11.7", unknown_to_the_older, ZR_CU_NOT_FOUND, 0},
     {"no version above the driver's", "DRIVER__ENTRY__POINT cuGetProcAddress of 13", newer_than_the_driver,
      ZR_CU_INVALID_VALUE, EMULATOR_ONLY},
+    {"allocating, freeing and asking for memory need a context", "CTX overview", without_a_context,
+     ZR_CU_INVALID_CONTEXT, 0},
+    {"each call fails when it is told to", "emulator.h", faulty, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"private tables are refused, and remembered", "none: not documented", private_table, ZR_CU_INVALID_VALUE,
      EMULATOR_ONLY},
 };
