@@ -563,8 +563,9 @@ static zr_cu_result one_account(const struct world *w)
     struct process a = start("--account"), b = start("--account");
     bool good_before = allocate_there(&a, 3) == 3 && allocate_there(&b, 2) == 5 && allocate_there(&a, 0) == 5;
     kill(a.pid, SIGKILL);
-    waitpid(a.pid, NULL, 0);
+    waitid(P_PID, (id_t)a.pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
     bool good_after = allocate_there(&b, 1) == 3;
+    waitpid(a.pid, NULL, 0);
     close(b.end);
     waitpid(b.pid, NULL, 0);
     close(fd);

@@ -1,6 +1,7 @@
-/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h) beside
- * those of cuda.h: names, versions and types of the functions, sizes and places of the structs, numbers of
- * the enums. Where there is no cuda.h this is skipped; where there is, a difference is a failure. */
+/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h and
+ * alloc/preload/cuda/driver_api.h) beside those of cuda.h: names, versions and types of the functions, sizes
+ * and places of the structs, numbers of the enums. Where there is no cuda.h this is skipped; where there is,
+ * a difference is a failure. */
 #include "tests/support/tap.h"
 
 #ifndef ZR_TEST_CUDA_HEADER
@@ -17,7 +18,7 @@ int main(void)
 #include <stddef.h>
 #include <string.h>
 
-#include "alloc/backend/cuda_driver.h"
+#include "alloc/preload/cuda/driver_api.h"
 
 #define TEXT_OF(macro)  #macro
 #define EXPANDED(macro) TEXT_OF(macro)
@@ -121,6 +122,62 @@ static void test_structs(void)
     SAME_FIELD(zr_cu_access, flags, CUmemAccessDesc, flags);
 }
 
+/* Of what programs allocate by. A header of 12.5 or later has it all. */
+#if CUDA_VERSION >= 12050
+static void test_program_types(void)
+{
+    SAME(ZR_CU_CONTEXT_IN_USE, CUDA_ERROR_CONTEXT_ALREADY_IN_USE);
+    SAME(ZR_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+    SAME(ZR_CU_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    SAME(ZR_CU_CAPTURE_IMPLICIT, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    SAME(ZR_CU_POOL_REUSE_FOLLOW_EVENT, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
+    SAME(ZR_CU_POOL_REUSE_OPPORTUNISTIC, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
+    SAME(ZR_CU_POOL_REUSE_INTERNAL, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+    SAME(ZR_CU_POOL_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+    SAME(ZR_CU_POOL_RESERVED_NOW, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    SAME(ZR_CU_POOL_RESERVED_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+    SAME(ZR_CU_POOL_USED_NOW, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    SAME(ZR_CU_POOL_USED_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+    SAME(ZR_CU_POINTER_CONTEXT, CU_POINTER_ATTRIBUTE_CONTEXT);
+    SAME(ZR_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    SAME(ZR_CU_POINTER_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_POINTER);
+    SAME(ZR_CU_POINTER_HOST_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER);
+    SAME(ZR_CU_POINTER_P2P_TOKENS, CU_POINTER_ATTRIBUTE_P2P_TOKENS);
+    SAME(ZR_CU_POINTER_SYNC_MEMOPS, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
+    SAME(ZR_CU_POINTER_BUFFER_ID, CU_POINTER_ATTRIBUTE_BUFFER_ID);
+    SAME(ZR_CU_POINTER_IS_MANAGED, CU_POINTER_ATTRIBUTE_IS_MANAGED);
+    SAME(ZR_CU_POINTER_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+    SAME(ZR_CU_POINTER_IPC_CAPABLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+    SAME(ZR_CU_POINTER_RANGE_START, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
+    SAME(ZR_CU_POINTER_RANGE_BYTES, CU_POINTER_ATTRIBUTE_RANGE_SIZE);
+    SAME(ZR_CU_POINTER_MAPPED, CU_POINTER_ATTRIBUTE_MAPPED);
+    SAME(ZR_CU_POINTER_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
+    SAME(ZR_CU_POINTER_RDMA_CAPABLE, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
+    SAME(ZR_CU_POINTER_ACCESS_FLAGS, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS);
+    SAME(ZR_CU_POINTER_POOL, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
+    SAME(ZR_CU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SAME(ZR_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    SAME(ZR_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+    SAME(ZR_CU_CAPTURE_ACTIVE, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    SAME(ZR_CU_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    SAME(ZR_CU_PROC_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+    SAME(ZR_CU_PROC_PER_THREAD_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    SAME(ZR_CU_PROC_NOT_FOUND, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    SAME(ZR_CU_PROC_VERSION_TOO_OLD, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    SAME(sizeof(zr_cu_pool), sizeof(CUmemoryPool));
+    SAME(sizeof(zr_cu_graph), sizeof(CUgraph));
+    SAME(sizeof(zr_cu_graph_exec), sizeof(CUgraphExec));
+    SAME(sizeof(zr_cu_ipc_handle), sizeof(CUipcMemHandle));
+    SAME(sizeof(zr_cu_pool_properties), sizeof(CUmemPoolProps));
+    SAME_FIELD(zr_cu_pool_properties, type, CUmemPoolProps, allocType);
+    SAME_FIELD(zr_cu_pool_properties, exported_as, CUmemPoolProps, handleTypes);
+    SAME_FIELD(zr_cu_pool_properties, location, CUmemPoolProps, location);
+    SAME_FIELD(zr_cu_pool_properties, windows_only, CUmemPoolProps, win32SecurityAttributes);
+    SAME_FIELD(zr_cu_pool_properties, most_bytes, CUmemPoolProps, maxSize);
+    SAME_FIELD(zr_cu_pool_properties, usage, CUmemPoolProps, usage);
+}
+#endif
+
 static void test_prototypes(void);
 
 int main(void)
@@ -131,6 +188,9 @@ int main(void)
     test_codes();
     test_enums();
     test_structs();
+#if CUDA_VERSION >= 12050
+    test_program_types();
+#endif
     test_prototypes();
     return tap_done();
 }
@@ -150,12 +210,58 @@ int main(void)
 #define zr_cu_access      CUmemAccessDesc
 #define zr_cu_handle_type CUmemAllocationHandleType
 
+#define zr_cu_pool              CUmemoryPool
+#define zr_cu_pool_properties   CUmemPoolProps
+#define zr_cu_pool_attribute    CUmemPool_attribute
+#define zr_cu_pointer_attribute CUpointer_attribute
+#define zr_cu_graph             CUgraph
+#define zr_cu_graph_exec        CUgraphExec
+#define zr_cu_ipc_handle        CUipcMemHandle
+#define zr_cu_location          CUmemLocation
+#define zr_cu_access_flags      CUmemAccess_flags
+#define zr_cu_capture_mode      CUstreamCaptureMode
+#define zr_cu_capture_status    CUstreamCaptureStatus
+#define zr_cu_proc_status       CUdriverProcAddressQueryResult
+
+/* A header of 13 has left some forms out. */
+#if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
+/* The forms that are named with their suffix, whatever the header's own name stands for. Those for per-thread
+ * streams take what the legacy ones take, and cuGetProcAddress without a suffix is what 11.3 had. */
+#undef cuGetProcAddress
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags);
+#define cuMemAllocAsync_ptsz         cuMemAllocAsync
+#define cuMemFreeAsync_ptsz          cuMemFreeAsync
+#define cuMemAllocFromPoolAsync_ptsz cuMemAllocFromPoolAsync
+
+/* Parameters whose types nobody here looks into, and unsigned long for unsigned long long. */
+static bool differs_on_purpose(const char *form)
+{
+    static const char *const forms[] = {
+        "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemPoolExportPointer", "cuMemGetHandleForAddressRange",
+        "cuCtxCreate_v3",   "cuCtxCreate_v4",      "cuGetExportTable"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(forms[i], form) == 0)
+            return true;
+    return false;
+}
+
+#define CHECK_FORM(member, name, suffix, parameters)                                                         \
+    tap_ok(__builtin_types_compatible_p(__typeof__(&name##suffix), zr_cu_result(*) parameters) !=            \
+               differs_on_purpose(#name #suffix),                                                            \
+           "%s takes %s", #name #suffix, #parameters);
+
+#endif
+
 static void test_prototypes(void)
 {
 #define CHECK_PROTOTYPE(member, name, suffix, parameters)                                                    \
     tap_ok(__builtin_types_compatible_p(__typeof__(&name), zr_cu_result(*) parameters), "%s takes %s",       \
            #name, #parameters);
     ZR_CUDA_FUNCTIONS(CHECK_PROTOTYPE)
+#if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
+    ZR_CUDA_TAKEN(CHECK_FORM)
+    ZR_CUDA_USED(CHECK_FORM)
+#endif
 }
 
 #endif
