@@ -25,7 +25,6 @@ struct form {
 #define GONE(name, since)            {#name, since, NULL, NULL},
 #define TWO(name, since, suffix)     {#name, since, name##suffix, name##suffix##_ptsz},
 #define TWO_NOW(name, since, suffix) {#name, since, name##suffix, name##suffix##_ptds},
-#define OTHER(name, since, function) {#name, since, function, NULL},
 
 // clang-format off
 static const struct form forms[] = {
@@ -42,8 +41,8 @@ static const struct form forms[] = {
     GONE(cuCtxDestroy, 2000) FORM(cuCtxDestroy, 4000, _v2)
     GONE(cuCtxPushCurrent, 2000) FORM(cuCtxPushCurrent, 4000, _v2)
     GONE(cuCtxPopCurrent, 2000) FORM(cuCtxPopCurrent, 4000, _v2)
-    ONE(cuCtxSetCurrent, 4000) ONE(cuCtxGetCurrent, 4000) ONE(cuCtxGetDevice, 2000)
-    ONE(cuCtxSynchronize, 2000) ONE(cuCtxEnablePeerAccess, 4000)
+    ONE(cuCtxSetCurrent, 4000) ONE(cuCtxGetCurrent, 4000) ONE(cuCtxGetDevice, 2000) GONE(cuCtxGetDevice, 13000)
+    ONE(cuCtxSynchronize, 2000) GONE(cuCtxSynchronize, 13000) ONE(cuCtxEnablePeerAccess, 4000)
     ONE(cuGetExportTable, 3000) ONE(cuGetProcAddress, 11030) FORM(cuGetProcAddress, 12000, _v2)
     GONE(cuMemGetInfo, 2000) FORM(cuMemGetInfo, 3020, _v2)
     GONE(cuMemAlloc, 2000) FORM(cuMemAlloc, 3020, _v2)
@@ -81,8 +80,7 @@ static const struct form forms[] = {
     TWO(cuStreamIsCapturing, 10000, ) GONE(cuStreamBeginCapture, 10000)
     TWO(cuStreamBeginCapture, 10010, _v2) TWO(cuStreamEndCapture, 10000, )
     ONE(cuThreadExchangeStreamCaptureMode, 10010)
-    ONE(cuGraphInstantiateWithFlags, 11040) GONE(cuGraphInstantiate, 10000) GONE(cuGraphInstantiate, 11000)
-    OTHER(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)
+    ONE(cuGraphInstantiateWithFlags, 11040)
     TWO(cuGraphLaunch, 10000, ) ONE(cuGraphExecDestroy, 10000) ONE(cuGraphDestroy, 10000)
 };
 // clang-format on

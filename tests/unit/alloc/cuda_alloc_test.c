@@ -595,6 +595,8 @@ static zr_cu_result as_asked(const struct world *w)
         {"cuMemAlloc", "cuMemAlloc_v2", 12000, LEGACY},
         {"cuCtxCreate", "cuCtxCreate_v2", 11030, 0},
         {"cuCtxCreate", "cuCtxCreate_v3", 11040, 0},
+        {"cuCtxSynchronize", "cuCtxSynchronize", 12000, 0},
+        {"cuCtxSynchronize", "cuCtxSynchronize_v2", 13000, 0}, /* with another parameter: not here */
         {"cuGetProcAddress", "cuGetProcAddress", 11030, 0},
         {"cuGetProcAddress", "cuGetProcAddress_v2", 12000, 0},
         {"cuMemAllocAsync", "cuMemAllocAsync", 12000, LEGACY},

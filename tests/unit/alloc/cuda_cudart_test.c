@@ -61,7 +61,7 @@ static void test_answers(void)
     tap_ok(cudart_start(&cudart, library, false), "all that the runtime needs here is there");
     for (unsigned i = 0; i < CUDART_QUESTIONS; i++) {
         found += cudart.answers[i] != NULL;
-        if (!answer_is_right(i) && strcmp(cudart_questions[i].name, "cuGraphInstantiate") != 0) {
+        if (!answer_is_right(i)) {
             tap_note("%s of %d with flags %u: %p, status %d", cudart_questions[i].name,
                      cudart_questions[i].version, cudart_questions[i].flags, cudart.answers[i],
                      cudart.statuses[i]);
