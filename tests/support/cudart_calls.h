@@ -2,11 +2,13 @@
  *
  * A runtime, shared or static, opens libcuda.so.1, looks up one symbol there, cuGetProcAddress_v2, and asks
  * that for every function by name, version and flags, those that do not exist as well. The list was recorded
- * from the runtime of CUDA 12.9 (PyPI's nvidia-cuda-runtime-cu12 12.9.79, libcudart.so.12) on the emulated
- * driver with ZR_EMULATOR_ASKED; that of CUDA 11.8 begins with cuGetProcAddress and differs in one version
- * only. Then it asks cuGetExportTable for the private tables of cudart_tables, which no page documents:
- * refused either, the runtime fails every call with the code of the refusal; so the real one runs on a card
- * alone, and this header stands for it elsewhere. */
+ * from the runtime of CUDA 12.9 (PyPI's nvidia-cuda-runtime-cu12 12.9.79, both kinds) on the emulated driver
+ * with ZR_EMULATOR_ASKED. That of CUDA 11.8 begins with cuGetProcAddress and differs in one version; that of
+ * 13.0 asks for cuCtxGetDevice and cuCtxSynchronize of 13.0 too, which take a parameter more.
+ *
+ * Then a runtime asks cuGetExportTable for the private tables of cudart_tables, which no page documents, and
+ * fails every call with the code of the refusal. So the real one runs on a card alone, and this header stands
+ * for it elsewhere. */
 #ifndef ZR_TEST_CUDART_CALLS_H
 #define ZR_TEST_CUDART_CALLS_H
 

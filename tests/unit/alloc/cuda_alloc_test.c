@@ -209,21 +209,56 @@ static zr_cu_result not_by_another_stream(const struct world *w)
     return good(again != address);
 }
 
-static zr_cu_result by_a_stream_that_waited(const struct world *w)
+/* By a stream that has waited for an event behind the free, or for one before it. */
+static bool reused_after(const struct world *w, bool behind)
 {
     zr_cu_stream stream = stream_of(w), other = stream_of(w);
-    zr_cu_address address = pooled(w, stream), again;
+    zr_cu_address address = pooled(w, stream), again = 0;
     zr_cu_event event;
     w->emulator->work_ticks(LONG);
-    MUST(w->emulator->launch(stream, address, w->g, 9));
-    MUST(w->all.free_async(address, stream));
-    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
-    MUST(w->cu->event_record(event, stream));
-    MUST(w->all.stream_wait_event(other, event, 0));
+    bool good = w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING) == ZR_CU_SUCCESS &&
+                (behind || w->cu->event_record(event, stream) == ZR_CU_SUCCESS) &&
+                w->emulator->launch(stream, address, w->g, 9) == ZR_CU_SUCCESS &&
+                w->all.free_async(address, stream) == ZR_CU_SUCCESS &&
+                (!behind || w->cu->event_record(event, stream) == ZR_CU_SUCCESS) &&
+                w->all.stream_wait_event(other, event, 0) == ZR_CU_SUCCESS;
     again = pooled(w, other);
-    MUST(w->cu->fill(again, 1, w->g, other));
-    MUST(w->cu->context_synchronize());
-    return good(again == address);
+    return good && w->cu->fill(again, 1, w->g, other) == ZR_CU_SUCCESS &&
+           w->cu->context_synchronize() == ZR_CU_SUCCESS && again == address;
+}
+
+static zr_cu_result by_a_stream_that_waited(const struct world *w)
+{
+    return good(reused_after(w, true));
+}
+
+static zr_cu_result by_one_that_waited_too_early(const struct world *w)
+{
+    return good(!reused_after(w, false));
+}
+
+/* Work that waits for another device's is over when that is, and no sooner. */
+static zr_cu_result waited_for_a_peer(const struct world *w)
+{
+    zr_cu_address first = plain(w, w->g), second;
+    zr_cu_context other;
+    zr_cu_event event;
+    if (w->devices_count < 2)
+        return VERDICT_SKIPPED;
+    w->emulator->work_ticks(LONG);
+    MUST(w->emulator->launch(NULL, first, w->g, 9));
+    MUST(w->cu->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING));
+    MUST(w->cu->event_record(event, NULL));
+    MUST(w->cu->context_retain(&other, 1));
+    MUST(w->cu->context_push(other));
+    MUST(w->all.mem_alloc(&second, w->g));
+    zr_cu_stream stream = stream_of(w);
+    MUST(w->all.stream_wait_event(stream, event, 0));
+    w->emulator->work_ticks(1);
+    MUST(w->cu->fill(second, 1, w->g, stream));
+    bool early = w->all.stream_query(stream) == ZR_CU_SUCCESS;
+    MUST(w->cu->stream_synchronize(stream));
+    return early ? VERDICT_BROKEN : w->cu->event_query(event);
 }
 
 /* Another stream that uses what is not its, and has not waited. */
@@ -271,6 +306,17 @@ static zr_cu_result threshold(const struct world *w)
     MUST(w->cu->stream_synchronize(NULL));
     return good(kept >= w->g && free_bytes(w) == before && pool_says(w, pool, ZR_CU_POOL_RESERVED_NOW) == 0 &&
                 pool_says(w, pool, ZR_CU_POOL_RESERVED_HIGH) == kept);
+}
+
+static zr_cu_result trimmed_in_part(const struct world *w)
+{
+    zr_cu_pool pool = pool_of(w, UINT64_MAX);
+    zr_cu_address first = pooled(w, NULL), second = pooled(w, NULL);
+    MUST(w->all.free_async(first, NULL));
+    MUST(w->all.free_async(second, NULL));
+    MUST(w->cu->stream_synchronize(NULL));
+    MUST(w->all.pool_trim(pool, 1));
+    return good(pool_says(w, pool, ZR_CU_POOL_RESERVED_NOW) == w->g);
 }
 
 static zr_cu_result trimmed(const struct world *w)
@@ -723,7 +769,11 @@ static const struct rule rules[] = {
      ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"or after an event", "TYPES CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES", by_a_stream_that_waited,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
-    {"it is there when its stream is", "MALLOC__ASYNC cuMemAllocAsync", before_its_allocation,
+    {"before it is no help", "TYPES CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES",
+     by_one_that_waited_too_early, ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"a stream waits for another device's event", "STREAM cuStreamWaitEvent", waited_for_a_peer,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"a pool's memory is there when its stream is", "MALLOC__ASYNC cuMemAllocAsync", before_its_allocation,
      ZR_CU_ILLEGAL_ADDRESS, EMULATOR_ONLY},
     {"and no longer than its stream frees it", "MALLOC__ASYNC cuMemFreeAsync", behind_its_free,
      ZR_CU_ILLEGAL_ADDRESS, EMULATOR_ONLY},
@@ -732,6 +782,8 @@ static const struct rule rules[] = {
     {"waiting returns what is above the threshold", "TYPES CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", threshold,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"and a trim what is free", "MALLOC__ASYNC cuMemPoolTrimTo", trimmed, ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"a trim keeps what it is told to", "MALLOC__ASYNC cuMemPoolTrimTo", trimmed_in_part, ZR_CU_SUCCESS,
+     EMULATOR_ONLY},
     {"what a pool keeps is used", "TYPES CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", kept_by_a_pool,
      ZR_CU_OUT_OF_MEMORY, EMULATOR_ONLY},
     {"a default pool stays", "MALLOC__ASYNC cuMemPoolDestroy", default_pool_destroyed, ZR_CU_INVALID_VALUE,

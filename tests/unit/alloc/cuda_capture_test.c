@@ -379,7 +379,9 @@ static zr_cu_result beside_a_stream_that_does_not_wait(const struct world *w)
 /* ---- Several streams ----------------------------------------------------------------------------------- */
 
 /* A second stream waits for the first, works, and the first waits for it or does not. */
-static zr_cu_result forked(const struct world *w, bool joined)
+enum join { NOT, TOO_EARLY, WHOLE };
+
+static zr_cu_result forked(const struct world *w, enum join joined)
 {
     zr_cu_address from = plain(w), to = plain(w);
     zr_cu_event fork, back;
@@ -392,11 +394,14 @@ static zr_cu_result forked(const struct world *w, bool joined)
     MUST(w->cu->fill(from, 5, 4096, stream));
     MUST(w->cu->event_record(fork, stream));
     MUST(w->all.stream_wait_event(other, fork, 0));
-    MUST(w->cu->copy(to, from, 4096, other));
     MUST(w->cu->event_record(back, other));
-    if (!joined)
+    MUST(w->cu->copy(to, from, 4096, other));
+    if (joined == WHOLE)
+        MUST(w->cu->event_record(back, other));
+    if (joined != NOT)
+        MUST(w->all.stream_wait_event(stream, back, 0));
+    if (joined != WHOLE)
         return w->all.capture_end(stream, &graph);
-    MUST(w->all.stream_wait_event(stream, back, 0));
     MUST(w->cu->fill(from, 6, 4096, stream));
     MUST(ended(w, stream, &exec));
     MUST(w->all.graph_launch(exec, other));
@@ -405,12 +410,12 @@ static zr_cu_result forked(const struct world *w, bool joined)
 
 static zr_cu_result forked_and_joined(const struct world *w)
 {
-    return forked(w, true);
+    return forked(w, WHOLE);
 }
 
 static zr_cu_result forked_only(const struct world *w)
 {
-    return forked(w, false);
+    return ALL_REFUSED(forked(w, NOT), forked(w, TOO_EARLY));
 }
 
 static zr_cu_result waits_for_outside(const struct world *w)
