@@ -21,8 +21,13 @@ struct option_row {
 };
 
 static const struct option_row table[ZR_OPTION_COUNT] = {
-    [ZR_OPTION_CHECK] =
-        {"check", TYPE_WHOLE, 1, 0, 3, {0}, "consistency checks; 3: canaries past every block"},
+    [ZR_OPTION_CHECK] = {"check",
+                         TYPE_WHOLE,
+                         1,
+                         0,
+                         3,
+                         {0},
+                         "consistency checks; 3: canaries past every block; preloaded: small double frees"},
     [ZR_OPTION_GRANULE] = {"granule",
                            TYPE_BYTES,
                            0,

@@ -125,14 +125,14 @@ ZR_EXPORT void *mallocx(size_t bytes, int flags)
     if (!zr_preload_start())
         return NULL;
     if (!is_plain(flags) || zr_preload.alone)
-        return zr_je_mallocx(bytes, flags);
+        return zr_object_fresh(zr_je_mallocx(bytes, flags));
     return zr_object_alloc(bytes, (size_t)1 << (flags & 0x3f), flags & MALLOCX_ZERO);
 }
 
 ZR_EXPORT void *rallocx(void *object, size_t bytes, int flags)
 {
     size_t old_bytes = zr_object_bytes(object);
-    if (zr_is_small(object) && (!is_plain(flags) || bytes <= ZR_SMALL_BYTES))
+    if (zr_is_small(object) && !zr_preload.checked && (!is_plain(flags) || bytes <= ZR_SMALL_BYTES))
         return zr_je_rallocx(object, bytes, flags);
     void *moved = mallocx(bytes, flags);
     if (!moved)
@@ -154,7 +154,7 @@ ZR_EXPORT size_t sallocx(const void *object, int flags)
 
 ZR_EXPORT void dallocx(void *object, int flags)
 {
-    if (zr_is_small(object))
+    if (zr_is_small(object) && !zr_preload.checked)
         zr_je_dallocx(object, flags);
     else
         zr_object_free(object);
@@ -162,7 +162,7 @@ ZR_EXPORT void dallocx(void *object, int flags)
 
 ZR_EXPORT void sdallocx(void *object, size_t bytes, int flags)
 {
-    if (zr_is_small(object))
+    if (zr_is_small(object) && !zr_preload.checked)
         zr_je_sdallocx(object, bytes, flags);
     else
         zr_object_free(object);

@@ -51,7 +51,7 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
     int flags = zero ? MALLOCX_ZERO : 0;
     if (alignment > 16 || bytes <= 8) /* jemalloc's class of 8 bytes is alone in not being aligned to 16 */
         flags |= MALLOCX_LG_ALIGN(__builtin_ctzl(alignment));
-    void *object = zr_je_mallocx(bytes ? bytes : 1, flags);
+    void *object = zr_object_fresh(zr_je_mallocx(bytes ? bytes : 1, flags));
     return object ? object : no_memory();
 }
 
@@ -68,14 +68,40 @@ __attribute__((noinline)) size_t zr_object_bytes(const void *object)
     return zr_next_malloc()->usable_size ? zr_next_malloc()->usable_size((void *)object) : 0;
 }
 
-/* Anything but a small object. */
+/* What a freed object's first word says of it; a live one says so by chance in one case of 2^64. */
+static uint64_t freed_word(const void *object)
+{
+    return (uintptr_t)object ^ UINT64_C(0xf4ee0b1ec7f4ee0d);
+}
+
+void *zr_object_fresh(void *object)
+{
+    if (unlikely(zr_preload.checked) && object)
+        memset(object, 0, sizeof(uint64_t));
+    return object;
+}
+
+static void free_small(void *object)
+{
+    if (unlikely(zr_preload.checked)) {
+        uint64_t word;
+        memcpy(&word, object, sizeof word);
+        if (word == freed_word(object))
+            zr_preload_abort("free", object, "freed twice");
+        word = freed_word(object);
+        memcpy(object, &word, sizeof word);
+    }
+    zr_je_free(object);
+}
+
+/* Whatever it is. */
 __attribute__((noinline)) void zr_object_free(void *object)
 {
     if (!object || zr_bootstrap_has(object))
         return;
     int error = errno;
     if (zr_is_small(object))
-        zr_je_free(object);
+        free_small(object);
     else if (!zr_span_has(zr_preload.large, object)) {
         if (zr_next_malloc()->free && zr_next_malloc()->free != free)
             zr_next_malloc()->free(object);
@@ -126,7 +152,7 @@ __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
         return resize_large(object, bytes);
     if (!zr_is_small(object))
         return zr_next_malloc()->realloc ? zr_next_malloc()->realloc(object, bytes) : no_memory();
-    if (is_large(bytes))
+    if (is_large(bytes) || zr_preload.checked)
         return resize_by_copy(object, zr_je_malloc_usable_size(object), bytes);
     void *moved = zr_je_realloc(object, bytes);
     return moved ? moved : no_memory();
@@ -143,7 +169,7 @@ ZR_EXPORT void *malloc(size_t bytes)
 
 ZR_EXPORT void free(void *object)
 {
-    if (likely(zr_span_has(zr_preload.small, object)))
+    if (likely(zr_span_has(zr_preload.fast, object)))
         zr_je_free(object);
     else
         zr_object_free(object);
@@ -161,7 +187,7 @@ ZR_EXPORT void *calloc(size_t count, size_t bytes)
 
 ZR_EXPORT void *realloc(void *object, size_t bytes)
 {
-    if (likely(bytes - 1 < ZR_SMALL_BYTES) && likely(zr_span_has(zr_preload.small, object)))
+    if (likely(bytes - 1 < ZR_SMALL_BYTES) && likely(zr_span_has(zr_preload.fast, object)))
         return zr_je_realloc(object, bytes);
     return zr_object_resize(object, bytes);
 }

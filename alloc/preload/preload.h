@@ -32,10 +32,13 @@ struct zr_span {
 
 /* Written by the start, read by every call. */
 struct zr_preload {
-    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: not started, or a sample is due */
+    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: look closer */
     _Atomic bool ready;
     bool alone; /* there are no ranges and no arenas: every pointer is jemalloc's */
     struct zr_span small, large;
+    struct zr_span
+        fast;     /* of `small`, what free() may take for jemalloc's without a further look: all or none */
+    bool checked; /* ZR_CONF=check:3: a small object that is freed twice is noticed, at some cost */
     zr_arena *small_arena, *large_arena;
 };
 extern struct zr_preload zr_preload;
@@ -53,6 +56,13 @@ static inline bool zr_is_small(const void *pointer)
 static inline bool zr_preload_ready(void)
 {
     return likely(atomic_load_explicit(&zr_preload.ready, memory_order_acquire));
+}
+
+/* What malloc() may take for jemalloc's without a further look. */
+static inline void zr_small_open(void)
+{
+    atomic_store_explicit(&zr_preload.small_end, zr_preload.checked ? 0 : ZR_SMALL_BYTES + 1,
+                          memory_order_release);
 }
 
 static inline size_t zr_small_end(void)
@@ -90,6 +100,8 @@ void *zr_object_alloc(size_t bytes, size_t alignment, bool zero);
 void *zr_object_resize(void *object, size_t bytes);
 void zr_object_free(void *object);
 size_t zr_object_bytes(const void *object);
+/* Where small objects are checked: one of jemalloc's that is the caller's from now on. */
+void *zr_object_fresh(void *object);
 
 /* jemalloc under its prefix. */
 void *zr_je_malloc(size_t bytes);

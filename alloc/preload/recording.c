@@ -68,7 +68,7 @@ void zr_recording_sample(void)
 {
     bool idle = false;
     atomic_store_explicit(&zr_recording.sample_due, false, memory_order_relaxed);
-    atomic_store_explicit(&zr_preload.small_end, ZR_SMALL_BYTES + 1, memory_order_release);
+    zr_small_open();
     if (!own.record || !atomic_compare_exchange_strong(&own.sampling, &idle, true))
         return;
     int error = errno;

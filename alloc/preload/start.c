@@ -230,8 +230,12 @@ static size_t range_bytes(void)
 static zr_result start_arena(const struct zr_arena_options *options, zr_arena **out, struct zr_span *span)
 {
     zr_result result = zr_arena_create(out, options);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
         *span = (struct zr_span){(uintptr_t)(*out)->base, (*out)->range_bytes};
+        (*out)->canary_bytes =
+            0; /* it would stay behind when the block's pages go, and blocks are whole pages */
+        zr_arena_note_debug(*out);
+    }
     return result;
 }
 
@@ -271,6 +275,8 @@ static void start(void)
         zr_preload.small = (struct zr_span){0};
         zr_preload.alone = true;
     }
+    zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
+    zr_preload.fast = zr_preload.checked ? (struct zr_span){0} : zr_preload.small;
     zr_recording_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_preload_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
@@ -298,7 +304,7 @@ bool zr_preload_start(void)
         start();
         atomic_store(&starter, 0);
         atomic_store_explicit(&zr_preload.ready, true, memory_order_release);
-        atomic_store_explicit(&zr_preload.small_end, ZR_SMALL_BYTES + 1, memory_order_release);
+        zr_small_open();
     }
     pthread_mutex_unlock(&lock);
     errno = error;

@@ -1,6 +1,6 @@
-/* preloaded_test.c: libzr_malloc.so before a program that knows nothing of zr (tests/support/preload_calls.c),
- * and the record that it leaves. What people do with it is in tests/system/preload.t and run.t; here is what
- * the mutants need. */
+/* preloaded_test.c: libzr_malloc.so before a program that knows nothing of zr
+ * (tests/support/preload_calls.c), and the record that it leaves. What people do with it is in
+ * tests/system/preload.t and run.t; here is what the mutants need. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -40,13 +40,25 @@ static int run(const char *const command[])
 
 static void test_calls(void)
 {
-    static const char *const arguments[][3] = {
-        {"calls"}, {"foreign"}, {"threads", "40", "60"}, {"twice", "100000"}, {"wild", "100000"}};
-    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
-        int want = arguments[i][0][0] == 't' && arguments[i][0][1] == 'h' ? 0 : i < 3 ? 0 : SIGABRT;
-        tap_is(run((const char *[]){calls, arguments[i][0], arguments[i][1], arguments[i][2], NULL}), want,
-               "preload_calls %s ends as it should", arguments[i][0]);
+    static const struct {
+        const char *conf, *what, *number, *seconds;
+        int status;
+    } runs[] = {{"", "calls", NULL, NULL, 0},
+                {"", "foreign", NULL, NULL, 0},
+                {"", "threads", "20", "60", 0},
+                {"", "twice", "100000", NULL, SIGABRT},
+                {"", "wild", "100000", NULL, SIGABRT},
+                {"check:3", "calls", NULL, NULL, 0},
+                {"check:3", "threads", "10", "60", 0},
+                {"check:3", "twice", "8", NULL, SIGABRT},
+                {"check:3", "twice", "30000", NULL, SIGABRT}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        setenv("ZR_CONF", runs[i].conf, 1);
+        tap_is(run((const char *[]){calls, runs[i].what, runs[i].number, runs[i].seconds, NULL}),
+               runs[i].status, "preload_calls %s %s ends as it should %s", runs[i].what,
+               runs[i].number ? runs[i].number : "", runs[i].conf);
     }
+    unsetenv("ZR_CONF");
     int status = run((const char *[]){forbid, "madvise=ENOSYS,mremap,mincore", calls, "calls", NULL});
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
         tap_skip("no filter of calls can be set here");
