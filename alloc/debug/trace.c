@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +41,9 @@ struct zr_trace {
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
     uint32_t thread, tag;
     struct zr_file file;
+    dev_t device; /* of the file, and its number there: */
+    ino_t number; /* a program may close descriptors that it has not opened, and get them for files of its own
+                   */
 };
 
 /* Small numbers for threads, in the order in which they first trace. */
@@ -54,6 +58,30 @@ static uint32_t thread_number(void)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
+/* Whether the descriptor is still that of the trace. */
+static bool is_ours(const struct zr_trace *trace)
+{
+    struct stat status;
+    return fstat(trace->file.fd, &status) == 0 && status.st_dev == trace->device &&
+           status.st_ino == trace->number;
+}
+
+/* Out of the way of programs that count theirs; where there is no such number it stays as it is. */
+static void raise_descriptor(struct zr_trace *trace)
+{
+    enum { HIGH = 700 };
+    struct stat status;
+    int high = fcntl(trace->file.fd, F_DUPFD_CLOEXEC, HIGH);
+    if (high >= 0) {
+        close(trace->file.fd);
+        trace->file.fd = high;
+    }
+    if (fstat(trace->file.fd, &status) == 0) {
+        trace->device = status.st_dev;
+        trace->number = status.st_ino;
+    }
+}
+
 /* Allocates the blocks of the file up to `bytes`, zeroed. Returns an error number. */
 static int extend(struct zr_trace *trace, uint64_t bytes)
 {
@@ -63,6 +91,8 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
         return 0;
     if (zr_fault(ZR_FAULT_WRITE))
         return ENOSPC;
+    if (!is_ours(trace))
+        return EBADF;
     if (trace->most_bytes && bytes > trace->most_bytes)
         return EFBIG;
     /* Past this limit the system would send SIGXFSZ, which ends most programs. */
@@ -342,6 +372,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     result = create_anew(&trace->file, path);
     if (result != ZR_OK)
         goto unwind;
+    raise_descriptor(trace);
     error = extend(trace, WINDOW_BYTES);
     if (error == 0) {
         trace->header = map_file(trace, 0, page_bytes);
@@ -382,6 +413,10 @@ zr_result zr_trace_close(struct zr_trace *trace)
             trace->header->state = ZRT_STOPPED;
         close_window(trace);
         munmap(trace->header, trace->page_bytes);
+        if (!is_ours(trace)) {
+            zr_pages_give(trace, (size_t)sysconf(_SC_PAGESIZE));
+            return result;
+        }
         if (ftruncate(trace->file.fd, (off_t)trace->position_bytes) != 0 && result == ZR_OK)
             result = zr_fail(ZR_ERR_IO, "cannot cut the trace '%s' to its length", trace->file.name);
         zr_result closed = zr_file_close(&trace->file);

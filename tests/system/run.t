@@ -68,6 +68,14 @@ same((replayed["lower_bound_bytes"], replayed["peak_reserved_bytes"]),
      (report["replay"]["lower_bound_bytes"], report["replay"]["caching_peak_reserved_bytes"]), "zr replay of the --trace agrees")
 same(report["next"], f"zr replay {trace}", "and is the next command")
 
+CLOSES = HOLD + ("p=take(3,1000*1000); f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT); first=f; os.closerange(f+1,4000); os.write(f,b'mine')\n"
+                 "for i in range(300): os.dup2(f,600+i)\n"
+                 "for i in range(150000): m.free(m.malloc(40000+i%9*1000))\nprint(first,os.path.getsize(sys.argv[1]))")
+own = run(PYTHON, "-c", CLOSES, path("mine"))
+got, report = figures(PYTHON, "-c", CLOSES, path("mine"))
+same((got.returncode, got.stdout), (0, own.stdout), "a program that closes the trace's descriptor and has it for a file of its own: the file is as it wrote it")
+ok(report["replay"] and not report["replay"]["whole"], "and the trace ends there")
+
 got, report = figures(PYTHON, "-c", HOLD + "take(30,2*1000*1000); os.kill(os.getpid(),9)")
 ok(got.returncode == -9 and report["signal"] == 9 and report["exit_code"] is None, "one killed by a signal: zr dies of the same")
 near(report["root"]["peak_held_bytes"], 60e6 + 4 * MIB, "its figures are there", 0.08)
