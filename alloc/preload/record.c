@@ -50,10 +50,13 @@ static bool fill_hole(size_t number)
     static const char zeros[sizeof(struct zr_record)];
     char path[sizeof own.room + 16];
     snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, own.folder);
+    off_t at = (off_t)(offsetof(struct zr_record_book, records) + number * sizeof zeros);
+    struct rlimit limit; /* beyond it a signal would end the program */
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (rlim_t)at + sizeof zeros > limit.rlim_cur)
+        return false;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    off_t at = (off_t)(offsetof(struct zr_record_book, records) + number * sizeof zeros);
     bool filled = pwrite(fd, zeros, sizeof zeros, at) == (ssize_t)sizeof zeros;
     close(fd);
     return filled;
@@ -82,32 +85,30 @@ static struct zr_record *take_record(void)
     record->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     snprintf(record->program, sizeof record->program, "%s", program_invocation_short_name);
     atomic_store_explicit(&record->state, ZR_RECORD_RUNNING, memory_order_release);
+    atomic_fetch_or(&own.book->there[number / 64], UINT64_C(1) << number % 64);
+    atomic_fetch_or(&own.book->running[number / 64], UINT64_C(1) << number % 64);
     return record;
 }
 
 /* Processes that ended by _exit() or a signal, as the children of a server do. */
 static void uncount_dead(void)
 {
-    uint32_t taken = atomic_load(&own.book->taken_count);
-    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
-        struct zr_record *record = &own.book->records[i];
-        if (atomic_load_explicit(&record->state, memory_order_acquire) == ZR_RECORD_RUNNING &&
-            kill(record->process, 0) != 0 && errno == ESRCH)
-            zr_record_uncount(own.book, record, ZR_RECORD_GONE);
-    }
+    const _Atomic uint64_t *bits = own.book->running;
+    for (unsigned i = zr_record_next(bits, 0); i < ZR_RECORD_COUNT; i = zr_record_next(bits, i + 1))
+        if (kill(own.book->records[i].process, 0) != 0 && errno == ESRCH)
+            zr_record_uncount(own.book, &own.book->records[i], ZR_RECORD_GONE);
 }
 
 /* This process's and image's, if another library has taken one. Those of its earlier images are over. */
 static struct zr_record *find_record(void)
 {
     struct zr_record *found = NULL;
-    uint32_t taken = atomic_load(&own.book->taken_count);
+    const _Atomic uint64_t *bits = own.book->running;
     pid_t process = getpid();
     uint64_t image = image_of_process();
-    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
+    for (unsigned i = zr_record_next(bits, 0); i < ZR_RECORD_COUNT; i = zr_record_next(bits, i + 1)) {
         struct zr_record *record = &own.book->records[i];
-        if (record->process != process ||
-            atomic_load_explicit(&record->state, memory_order_acquire) != ZR_RECORD_RUNNING)
+        if (record->process != process)
             continue;
         if (record->image == image)
             found = record;
@@ -241,8 +242,10 @@ void zr_record_failure(struct zr_record *record, unsigned memory, uint64_t bytes
 void zr_record_uncount(struct zr_record_book *book, struct zr_record *record, enum zr_record_state state)
 {
     uint32_t running = ZR_RECORD_RUNNING;
+    size_t number = (size_t)(record - book->records);
     if (!atomic_compare_exchange_strong(&record->state, &running, state))
         return;
+    atomic_fetch_and(&book->running[number / 64], ~(UINT64_C(1) << number % 64));
     for (unsigned i = 0; i < ZR_RECORD_MEMORIES; i++) {
         struct zr_record_figures *figures = &record->memory[i];
         if (figures->peak_held_bytes == 0)

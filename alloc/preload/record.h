@@ -68,8 +68,24 @@ struct zr_record_book {
     struct {                      /* of all processes at once */
         _Atomic uint64_t live_bytes, held_bytes, peak_held_bytes, live_at_peak_bytes;
     } sums[ZR_RECORD_MEMORIES];
+    /* A bit for each record: its part of the file is there, and may be touched (a hole may not: on a full
+     * disk that ends a program); and its process runs. */
+    _Atomic uint64_t there[ZR_RECORD_COUNT / 64], running[ZR_RECORD_COUNT / 64];
     _Alignas(4096) struct zr_record records[ZR_RECORD_COUNT];
 };
+_Static_assert(offsetof(struct zr_record_book, records) == 4096,
+               "what is before the records is always there");
+
+/* The next number from `from` on with its bit set; ZR_RECORD_COUNT: none. */
+static inline unsigned zr_record_next(const _Atomic uint64_t bits[ZR_RECORD_COUNT / 64], unsigned from)
+{
+    for (unsigned word = from / 64; from < ZR_RECORD_COUNT; from = ++word * 64) {
+        uint64_t rest = atomic_load_explicit(&bits[word], memory_order_acquire) >> from % 64;
+        if (rest)
+            return from + (unsigned)__builtin_ctzll(rest);
+    }
+    return ZR_RECORD_COUNT;
+}
 
 /* The process's record, taken or found again. NULL: nobody asked for one, or it cannot be had (*words says
  * why then, else NULL). Before threads, once per library; keeps errno. */

@@ -17,7 +17,7 @@ enum { WORDS_ROOM = 1024 };
 struct summary {
     const struct zr_run_report *report;
     const struct zr_record *records; /* of the book */
-    unsigned records_count;
+    unsigned processes_count;        /* beyond the book's records each image after an exec counts as one */
     const struct zr_record *root;    /* the one of the root's images that held the most; NULL: none served */
     const struct zr_record *largest; /* of all */
     const struct zr_record *failed;  /* the largest of those that got nothing for a request; NULL: none */
@@ -48,11 +48,11 @@ static void choose_records(struct summary *summary)
     const struct zr_record_book *book = summary->report->folder->book;
     uint32_t taken = atomic_load(&book->taken_count);
     summary->records = book->records;
-    summary->records_count = taken < ZR_RECORD_COUNT ? taken : ZR_RECORD_COUNT;
-    for (unsigned i = 0; i < summary->records_count; i++) {
+    summary->processes_count = taken > ZR_RECORD_COUNT ? taken - ZR_RECORD_COUNT : 0;
+    for (unsigned i = zr_record_next(book->there, 0); i < ZR_RECORD_COUNT;
+         i = zr_record_next(book->there, i + 1)) {
         const struct zr_record *record = &book->records[i];
-        if (atomic_load(&record->state) == ZR_RECORD_FREE)
-            continue;
+        summary->processes_count += atomic_load(&record->state) != ZR_RECORD_REPLACED;
         summary->largest = larger(summary->largest, record);
         if (record->process == book->root)
             summary->root = larger(summary->root, record);
@@ -82,7 +82,8 @@ static const struct zr_record *choose_trace(const struct summary *summary, char 
 {
     const struct zr_record *best = NULL;
     char candidate[PATH_MAX];
-    for (unsigned i = 0; i < summary->records_count; i++) {
+    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1)) {
         const struct zr_record *record = &summary->records[i];
         if (!record->traced || !trace_path(summary, record, candidate) ||
             (best && FIGURE(best, traced_peak_bytes) >= FIGURE(record, traced_peak_bytes)))
@@ -267,10 +268,9 @@ static void show_lines(const struct summary *summary)
         return;
     }
     uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes);
-    uint32_t taken = atomic_load(&book->taken_count);
     uint64_t sum = atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes); /* to a MiB of each process */
-    if (taken > 1)
-        snprintf(others, sizeof others, "; by all %u processes at once at most %s", taken,
+    if (summary->processes_count > 1)
+        snprintf(others, sizeof others, "; by all %u processes at once at most %s", summary->processes_count,
                  bytes(sum > held ? sum : held).text);
     uint64_t resident = resident_bytes(summary, largest);
     zr_tool_log("peak held  %s%s%s by %s [%d]%s", bytes(held).text, resident ? ", resident at most " : "",
@@ -354,7 +354,7 @@ static void print_json(struct zr_text *text, const struct summary *summary)
     zr_text_print(text, WIFEXITED(end->status) ? "%d, \"signal\": null" : "null, \"signal\": %d",
                   WIFEXITED(end->status) ? WEXITSTATUS(end->status) : WTERMSIG(end->status));
     zr_text_print(text, ", \"seconds\": %.6f, \"processes_count\": %u,\n", (double)end->ns / 1e9,
-                  atomic_load(&book->taken_count));
+                  summary->processes_count);
     zr_text_print(text,
                   " \"sum\": {\"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64
                   "},\n \"root\": ",
@@ -371,10 +371,10 @@ static void print_json(struct zr_text *text, const struct summary *summary)
     zr_text_print(text, ",\n ");
     zr_tool_json_words(text, "next", summary->next);
     zr_text_print(text, ",\n \"processes\": [");
-    for (unsigned i = 0, shown = 0; i < summary->records_count; i++) {
-        if (atomic_load(&summary->records[i].state) == ZR_RECORD_FREE)
-            continue;
-        zr_text_print(text, shown++ ? ",\n  " : "\n  ");
+    bool first = true;
+    for (unsigned i = zr_record_next(book->there, 0); i < ZR_RECORD_COUNT;
+         i = zr_record_next(book->there, i + 1), first = false) {
+        zr_text_print(text, first ? "\n  " : ",\n  ");
         print_record(text, summary, &summary->records[i]);
     }
     zr_text_print(text, "\n ]}\n");

@@ -65,6 +65,11 @@ static bool make_book(struct zr_run_folder *folder)
 {
     static const struct zr_record_book empty; /* mostly a hole: only its first page is written */
     char fresh[PATH_MAX + 16], name[PATH_MAX + 16];
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof empty) {
+        errno = EFBIG; /* `ulimit -f`: a signal would end zr */
+        return false;
+    }
     snprintf(fresh, sizeof fresh, "%s/new", folder->path);
     snprintf(name, sizeof name, "%s/" ZR_RECORD_FILE, folder->path);
     folder->fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -150,11 +155,9 @@ static uint64_t peak_resident(pid_t process)
 /* So that the sums lose what such a process held. */
 static void look_after(struct zr_record_book *book)
 {
-    uint32_t taken = atomic_load(&book->taken_count);
-    for (uint32_t i = 0; i < taken && i < ZR_RECORD_COUNT; i++) {
+    for (unsigned i = zr_record_next(book->running, 0); i < ZR_RECORD_COUNT;
+         i = zr_record_next(book->running, i + 1)) {
         struct zr_record *record = &book->records[i];
-        if (atomic_load_explicit(&record->state, memory_order_acquire) != ZR_RECORD_RUNNING)
-            continue;
         uint64_t resident_bytes = peak_resident(record->process);
         if (resident_bytes > record->peak_resident_bytes)
             record->peak_resident_bytes = resident_bytes;

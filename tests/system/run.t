@@ -85,7 +85,7 @@ TREE = (HOLD + "p=take(10,4*1000*1000)\n"
         "os.execv(sys.executable,[sys.executable,'-c','x=bytearray(90*1000*1000)'])")
 got, report = figures(PYTHON, "-c", TREE)
 states = sorted(process["state"] for process in report["processes"])
-same(states, ["ended", "gone", "gone", "gone", "replaced"], "three children by fork and an exec: a record for each")
+same((states, report["processes_count"]), (["ended", "gone", "gone", "gone", "replaced"], 4), "three children by fork and an exec: a record for each")
 near(max(process["peak_held_bytes"] for process in report["processes"] if process["state"] == "gone"), 64e6,
      "a child counts what it has from its parent", 0.1)
 near(report["root"]["peak_held_bytes"], 94e6, "the root's figures are those of the image that held the most", 0.1)
@@ -106,6 +106,10 @@ for what in ("true", "./README.md", "nosuchprogram"):
 same(os.listdir(os.environ["TMPDIR"]), [], "no folder is left")
 got = run(ZR, "run", "--stats", "--", "true", env={"TMPDIR": path("no/folder")})
 ok(got.returncode == 3 and "TMPDIR" in got.stderr, "no folder for figures: words, and the way out")
+got = run("sh", "-c", f"ulimit -f 100; {ZR} run --stats -- true")
+ok(got.returncode == 3 and "File too large" in got.stderr, "under ulimit -f there is none either")
+got, report = figures("sh", "-c", f"ulimit -f 1; {PYTHON} -c 'x=[bytes(range(256))*4000 for i in range(9)]'; echo $?")
+ok(got.stdout == "0\n" and report["processes_count"] == 1, "a program under ulimit -f has no record, and runs")
 
 # ---- Signals
 
