@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "alloc/base/lock.h"
@@ -127,6 +128,17 @@ zr_result zr_large_start(void)
     zr_slab_init(&large.records, sizeof(struct kept), ZR_POOL_FAULTS);
     large.round_ms = now_ms();
     return large.marks ? ZR_OK : ZR_ERR_HOST_MEMORY;
+}
+
+void zr_large_give_marks(const void *address, size_t bytes)
+{
+    if (!zr_span_has(zr_preload.large, address))
+        return;
+    uintptr_t first = (uintptr_t)mark_of(address), end = first + bytes / ZR_PAGE_BYTES * sizeof *large.marks;
+    first = (first + ZR_PAGE_BYTES - 1) & ~(ZR_PAGE_BYTES - 1);
+    end &= ~(ZR_PAGE_BYTES - 1);
+    if (end > first)
+        munmap((void *)first, end - first);
 }
 
 void zr_large_before_fork(void)

@@ -35,6 +35,8 @@ size_t zr_large_class_bytes(size_t bytes);
 /* The block with room for `bytes`, at its place or another; NULL: no memory, and the block is as it was. For
  * more than ZR_SMALL_BYTES. */
 void *zr_large_resize(void *block, size_t bytes);
+/* Addresses that no block will have any more: their marks go. Of another range's it does nothing. */
+void zr_large_give_marks(const void *address, size_t bytes);
 /* For the record: what jemalloc has now. */
 void zr_large_note_small(size_t live_bytes, size_t held_bytes);
 /* Gives the kept blocks back. Returns their bytes. */

@@ -200,6 +200,17 @@ same((got.returncode, got.stderr), (0, ""), "four threads load and unload a libr
 got = run("sh", "-c", f"ulimit -d 200000; {ZR} run -- {PYTHON} -c 'print(len([bytes(range(256))*4000 for i in range(150)]))'")
 same((got.returncode, got.stdout), (0, "150\n"), "under ulimit -d of 200 MB a program has 150")
 
+BOUND = ("import resource,threading\nkeep=[bytes([i])*(i*50000+1) for i in range(60)]\nresource.setrlimit(resource.RLIMIT_AS,(2<<30,2<<30))\n"
+         "t=[threading.Thread(target=bytes,args=(1000000,)) for _ in range(8)]\nfor x in t: x.start()\nfor x in t: x.join()\n"
+         "import mmap; m=mmap.mmap(-1,100<<20)\nx=[]\ntry:\n  while 1: x.append(b'x'*(5<<20))\nexcept MemoryError: pass\n"
+         "print(len(x), all(k==bytes([i])*(i*50000+1) for i,k in enumerate(keep)))")
+for forked in ("", "import os\nif os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"):
+    got = run(ZR, "run", "--", PYTHON, "-c", "import sys\n" + forked + BOUND)
+    count, good = (got.stdout.split() + ["0", ""])[:2]
+    if not ok(got.returncode == 0 and not got.stderr and 90 < int(count) < 400 and good == "True",
+              f"a {'child' if forked else 'program'} that bounds its own addresses to 2 GiB: threads, maps, and {count} times 5 MiB"):
+        note(f"{got.returncode} {got.stdout} {got.stderr[-500:]}")
+
 # ---- zr doctor
 
 NAMES = ["libzr_malloc.so", "kernel", "huge pages", "memory", "overcommit", "cgroup", "vm.max_map_count"]
